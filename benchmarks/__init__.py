@@ -1,0 +1,1 @@
+"""Litz beside eager and beside the peer; ``python -m benchmarks.cpu --help``."""

@@ -1,0 +1,33 @@
+"""Litz: a tensor compiler for PyTorch.  ``torch.compile(model, backend="litz")``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from litz.errors import CompilationError, LitzError, OptionError, ToolchainError
+
+if TYPE_CHECKING:
+    from litz.tools.explain import Explanation
+
+__version__ = "0.1.0"
+
+
+def explain(fn: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Explanation:
+    """Compile ``fn`` for the given arguments, run it once, and report what was made of it.
+
+    fn: a module or function; args, kwargs: its inputs.  Returns an ``Explanation`` (graphs,
+    kernels, extern calls with their reasons, seconds a stage) whose ``str`` is the report.
+    """
+    from litz.tools.explain import explain as run
+
+    return run(fn, args, kwargs, options)
+
+
+__all__ = [
+    "CompilationError",
+    "LitzError",
+    "OptionError",
+    "ToolchainError",
+    "__version__",
+    "explain",
+]

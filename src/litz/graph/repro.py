@@ -1,0 +1,91 @@
+"""Stand-alone repros of graphs that failed to compile."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+_HEAD = '''"""A graph that Litz failed to compile: run this file with Python to see it again.
+
+{error}
+"""
+
+import torch
+from torch import device, inf, nan, tensor  # noqa: F401  (names that the graph may use)
+
+import litz
+'''
+
+_TAIL = """
+
+def inputs():
+    torch.manual_seed(0)
+    return [
+{inputs}
+    ]
+
+
+if __name__ == "__main__":
+    module = Repro()
+    expected = module(*inputs())
+    actual = torch.compile(module, backend="litz")(*inputs())
+    print("compiled; largest differences:")
+    for a, b in zip(actual, expected):
+        if isinstance(a, torch.Tensor):
+            print("  ", (a.double() - b.double()).abs().max().item() if a.numel() else 0.0)
+"""
+
+
+def _input_text(val: Any) -> str:
+    if isinstance(val, torch.Tensor):
+        size = [int(_hint(s)) for s in val.shape]
+        stride = [int(_hint(s)) for s in val.stride()]
+        if val.dtype.is_floating_point:
+            fill = f"torch.randn({size}).to({val.dtype})"
+        elif val.dtype is torch.bool:
+            fill = f"torch.rand({size}) > 0.5"
+        else:
+            fill = f"torch.zeros({size}, dtype={val.dtype})"
+        return f"torch.empty_strided({size}, {stride}, dtype={val.dtype}).copy_({fill})"
+    return repr(int(_hint(val))) if isinstance(val, torch.SymInt | int) else "None"
+
+
+def _hint(value: Any) -> int:
+    if isinstance(value, torch.SymInt):
+        hint = value.node.hint
+        return 8 if hint is None else int(hint)
+    return int(value)
+
+
+def repro_text(gm: GraphModule, error: Exception) -> str:
+    """Python source that builds the graph as a module, with random inputs of the same layout."""
+    body = gm.print_readable(print_output=False, include_stride=False, include_device=False)
+    lines = body.replace(f"class {type(gm).__name__}", "class Repro").splitlines()
+    lines = [line for line in lines if line.strip()]
+    code = "\n".join(lines).replace("class <lambda>", "class Repro")
+    code = code.replace("(torch.nn.Module)", "(torch.nn.Module)")
+    inputs = [
+        f"        {_input_text(n.meta.get('val'))},"
+        for n in gm.graph.nodes
+        if n.op == "placeholder"
+    ]
+    message = str(error).replace('"""', "'''")
+    return _HEAD.format(error=message) + "\n\n" + code + _TAIL.format(inputs="\n".join(inputs))
+
+
+def save_repro(gm: GraphModule, folder: str, error: Exception) -> str | None:
+    """Write the repro; its path, or None where the folder cannot be written."""
+    text = repro_text(gm, error)
+    name = "litz_repro_" + hashlib.sha256(text.encode()).hexdigest()[:10]
+    try:
+        place = Path(folder or ".") / name
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / "repro.py"
+        path.write_text(text)
+    except OSError:
+        return None
+    return str(path)

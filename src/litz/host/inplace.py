@@ -1,0 +1,81 @@
+"""Which outputs of a kernel may be written into the memory of one of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from litz.host.sizes import byte_size
+from litz.index import Expr, as_expr, mixed_radix, product
+from litz.ir.body import Load, Masked, Node, Reduce, Store, loads, walk
+from litz.ir.program import Buffer
+from litz.schedule.groups import Group
+
+
+def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> tuple[tuple[str, str], ...]:
+    """(output, input) pairs: the output may lie in the input's memory if the input dies here.
+
+    Both are touched at one index expression only, by points of the iteration space that no two
+    share, so that a point overwrites nothing that another still reads.  Within a point a kernel may
+    load again after a store (it recomputes in each pass over a reduced axis), hence two rules: with
+    reductions the output must be the only store of the full space, which runs in the last pass; and
+    nothing under a mask, whose loads a kernel places as it likes.
+    """
+    written = [s.buffer for s in group.stores]
+    roots = [r for s in group.stores for r in s.roots()]
+    nodes = list(walk(roots))
+    reads: dict[str, list[Load]] = {}
+    for n in nodes:
+        if isinstance(n, Load):
+            reads.setdefault(n.buffer, []).append(n)
+    hidden = {n.buffer for m in nodes if isinstance(m, Masked) for n in loads((m,))}
+    reduces = any(isinstance(n, Reduce) for n in nodes)
+    full = [s for s in group.stores if _depends(s, group.reduce_axes)]
+    pairs = []
+    for s in group.stores:
+        b = buffers[s.buffer]
+        if written.count(s.buffer) != 1 or s.buffer in reads or not _fills(s, group, b):
+            continue
+        if reduces and full != [s]:
+            continue
+        for name, found in reads.items():
+            a = buffers[name]
+            fits = a.kind == "temp" and name not in written and name not in hidden
+            if fits and _same_memory(a, b) and all(_reads_at(n, s.index) for n in found):
+                pairs.append((s.buffer, name))
+    return tuple(pairs)
+
+
+def _depends(s: Store, reduced: tuple[Expr, ...]) -> bool:
+    return any(v in reduced for r in (*s.index.free, *s.value.vars) for v in (r,))
+
+
+def _fills(s: Store, group: Group, b: Buffer) -> bool:
+    """Whether the store writes every element of a dense buffer exactly once."""
+    if s.mode != "set" or s.mask is not None or s.indirect or b.kind != "temp":
+        return False
+    space = (*group.axes, *group.reduce_axes) if _depends(s, group.reduce_axes) else group.axes
+    loops = [v for v in space if v.extent is not as_expr(1)]  # type: ignore[attr-defined]
+    if any(v not in s.index.free for v in loops):
+        return False
+    if any(v not in loops and hasattr(v, "extent") for v in _needed(s)):
+        return False
+    radix = mixed_radix(s.index, loops)
+    points = product(v.extent for v in loops)  # type: ignore[attr-defined]
+    return radix is not None and radix.dense and points * b.dtype.bytes is byte_size(b)
+
+
+def _needed(s: Store) -> tuple[Expr, ...]:
+    return (*s.index.free, *s.value.vars)
+
+
+def _same_memory(a: Buffer, b: Buffer) -> bool:
+    return (
+        a.dtype.bits == b.dtype.bits
+        and a.device == b.device
+        and a.alias is None
+        and byte_size(a) is byte_size(b)
+    )
+
+
+def _reads_at(n: Node, index: Expr) -> bool:
+    return isinstance(n, Load) and n.index is index and not n.indirect

@@ -1,0 +1,143 @@
+"""Which memory lives when, read off the host lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from litz.host.lines import (
+    Allocate,
+    CallExtern,
+    CallKernel,
+    Free,
+    HostProgram,
+    Line,
+    Return,
+)
+from litz.host.sizes import byte_size, hinted
+from litz.index import Expr
+from litz.ir.program import TensorRef
+
+Call = CallKernel | CallExtern
+
+
+@dataclass(eq=False)
+class Block:
+    """One piece of memory and the buffers that live in it one after the other.
+
+    birth, death: first and last step that uses it (inclusive); death is the number of steps for
+    memory that outlives the program.  nbytes: size at the hints.
+    """
+
+    members: list[str]
+    size: Expr
+    nbytes: int
+    birth: int
+    death: int
+    device: str
+
+
+@dataclass
+class Lifetimes:
+    """A host program taken apart: calls are steps, other lines stand before a step.
+
+    kept: lines other than calls, allocations and frees of blocks, by the step that they precede.
+    frees: buffers to free after a step that are no block (inputs, results of externs).
+    visible: buffers that something other than a kernel sees, hence need a tensor of their own.
+    """
+
+    steps: list[Call] = field(default_factory=list)
+    kept: dict[int, list[Line]] = field(default_factory=dict)
+    frees: dict[int, list[str]] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
+    visible: frozenset[str] = frozenset()
+
+    @property
+    def end(self) -> int:
+        return len(self.steps)
+
+
+def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lifetimes:
+    """Steps and blocks of a plain program (no segments, no reuse yet): one block a temporary."""
+    out = Lifetimes(visible=frozenset(_visible(host)))
+    freed: dict[str, int] = {}
+    for line in host.lines:
+        step = len(out.steps)
+        match line:
+            case Allocate(name):
+                b = host.buffers[name]
+                size = byte_size(b)
+                nbytes = max(hinted(size, hints), 0)
+                out.blocks[name] = Block([name], size, nbytes, step, -1, b.device)
+            case Free(name):
+                freed[name] = step - 1
+            case CallKernel() | CallExtern():
+                out.steps.append(line)
+            case _:
+                out.kept.setdefault(step, []).append(line)
+    for name, step in freed.items():
+        if name not in out.blocks:
+            out.frees.setdefault(step, []).append(name)
+    for name, block in out.blocks.items():
+        block.death = freed.get(name, out.end)
+    _extend_by_aliases(host, out, freed)
+    return out
+
+
+def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, int]) -> None:
+    """Memory lives as long as any alias of it."""
+    for name, b in host.buffers.items():
+        root = host.root(name)
+        if b.alias is not None and root in out.blocks:
+            block = out.blocks[root]
+            used = any(name in _touched(step) for step in out.steps)
+            block.death = max(block.death, freed.get(name, out.end if used else -1))
+
+
+def _touched(step: Call) -> tuple[str, ...]:
+    if isinstance(step, CallKernel):
+        return step.buffers
+    return (*step.extern.read_buffers(), *step.extern.write_buffers())
+
+
+def _visible(host: HostProgram) -> Iterable[str]:
+    for line in host.lines:
+        if isinstance(line, CallExtern):
+            yield from _touched(line)
+        elif isinstance(line, Return):
+            yield from (o.buffer for o in line.outputs if isinstance(o, TensorRef))
+    for b in host.buffers.values():
+        if b.alias is not None:
+            yield host.root(b.name)
+
+
+def extern_bytes(
+    host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None = None
+) -> list[tuple[int, int, int]]:
+    """(birth, death, bytes) of the memory that extern calls allocate themselves."""
+    freed = {name: step for step, names in times.frees.items() for name in names}
+    out = []
+    for i, step in enumerate(times.steps):
+        if isinstance(step, CallExtern):
+            for name in step.extern.outputs:
+                b = None if name is None else host.buffers[name]
+                if b is not None and b.name not in times.blocks and b.alias is None:
+                    nbytes = max(hinted(byte_size(b), hints), 0)
+                    out.append((i, freed.get(b.name, times.end), nbytes))
+    return out
+
+
+def live_bytes(
+    host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None = None
+) -> tuple[list[int], list[int]]:
+    """Bytes alive during each step when everything is freed at once: (of externs, of all)."""
+    externs, live = ([0] * max(times.end, 1) for _ in range(2))
+    blocks = [(b.birth, b.death, b.nbytes) for b in times.blocks.values()]
+    for birth, death, nbytes in blocks:
+        for t in range(birth, min(death, times.end - 1) + 1):
+            live[t] += nbytes
+    for birth, death, nbytes in extern_bytes(host, times, hints):
+        for t in range(birth, min(death, times.end - 1) + 1):
+            externs[t] += nbytes
+            live[t] += nbytes
+    return externs, live

@@ -1,0 +1,226 @@
+"""The host program: what happens between kernels, as typed lines of data.
+
+Lines say nothing of a target language; ``litz.host.python`` prints them.  Names of buffers refer to
+``HostProgram.buffers``.  Memory plans are rewrites of lines (``litz.host.memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from litz.index import Expr
+from litz.ir.program import Buffer, Extern
+from litz.ir.text import Values, buffer_text, extern_text
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A remark in the printed source."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindSize:
+    """``symbol`` is the size of dimension ``dim`` of argument ``arg``, or the argument itself."""
+
+    symbol: Expr
+    arg: int
+    dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Fresh memory for ``buffer``."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """``new`` takes over the memory of ``old``, which is dead: of the same size in bytes."""
+
+    new: str
+    old: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Scratch memory of ``nbytes`` bytes that several buffers share (see ``Place``)."""
+
+    name: str
+    nbytes: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``buffer`` lies ``offset`` bytes into the memory of ``owner``; only kernels ever see it.
+
+    owner: a workspace, or a buffer whose own life begins later.
+    """
+
+    buffer: str
+    owner: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The last use of a buffer, input or workspace has passed."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallKernel:
+    """A call of a generated kernel.
+
+    buffers: pointer arguments; ints: integer arguments, in the kernel's order.
+    group: the fused group that the kernel computes.
+    """
+
+    kernel: str
+    buffers: tuple[str, ...]
+    ints: tuple[Expr, ...] = ()
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSegment:
+    """Kernel calls that run as one native call, in order."""
+
+    name: str
+    calls: tuple[CallKernel, ...]
+
+    def buffers(self) -> tuple[str, ...]:
+        """The buffers of all calls, each once, in order of first use."""
+        return tuple({b: None for c in self.calls for b in c.buffers})
+
+    def ints(self) -> tuple[Expr, ...]:
+        """The integers of all calls, each once, in order of first use."""
+        return tuple({e: None for c in self.calls for e in c.ints})
+
+
+@dataclass(frozen=True, slots=True)
+class CallExtern:
+    """A call of an operator; its outputs are bound, or written into memory allocated before."""
+
+    extern: Extern
+
+
+@dataclass(frozen=True, slots=True)
+class EnterDevice:
+    """Make ``device`` current up to the matching ``LeaveDevice``."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveDevice:
+    """End of what ``EnterDevice`` began."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The end: views, integer expressions, Python scalars and None."""
+
+    outputs: tuple[object, ...]
+
+
+Line = (
+    Comment
+    | BindSize
+    | Allocate
+    | Reuse
+    | Workspace
+    | Place
+    | Free
+    | CallKernel
+    | CallSegment
+    | CallExtern
+    | EnterDevice
+    | LeaveDevice
+    | Return
+)
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """A whole host program.
+
+    inputs: argument names in order (a buffer, or a symbol's name).
+    constants: opaque Python values that extern calls take, by name.
+    """
+
+    inputs: tuple[str, ...]
+    buffers: Mapping[str, Buffer]
+    lines: tuple[Line, ...]
+    constants: Mapping[str, object] = field(default_factory=dict)
+
+    def with_lines(self, lines: tuple[Line, ...] | list[Line]) -> HostProgram:
+        return replace(self, lines=tuple(lines))
+
+    def kernel_calls(self) -> Iterator[CallKernel]:
+        """Every kernel call in order, those inside segments too."""
+        for line in self.lines:
+            if isinstance(line, CallKernel):
+                yield line
+            elif isinstance(line, CallSegment):
+                yield from line.calls
+
+    def segments(self) -> tuple[CallSegment, ...]:
+        return tuple(line for line in self.lines if isinstance(line, CallSegment))
+
+    def root(self, buffer: str) -> str:
+        """The buffer that owns the memory of ``buffer``, by the aliases of the program."""
+        while (b := self.buffers.get(buffer)) is not None and b.alias is not None:
+            buffer = b.alias
+        return buffer
+
+
+def _call_text(c: CallKernel) -> str:
+    return f"{c.kernel}({', '.join([*c.buffers, *map(str, c.ints)])})"
+
+
+def line_text(line: Line, values: Values) -> str:
+    """One line as text."""
+    match line:
+        case Comment(text):
+            return f"# {text}"
+        case BindSize(symbol, arg, dim):
+            return f"bind {symbol} = {arg}" + ("" if dim is None else f".{dim}")
+        case Allocate(name):
+            buffer = values.buffers.get(name)
+            return f"allocate {name if buffer is None else buffer_text(buffer)}"
+        case Reuse(new, old):
+            return f"reuse {new} = {old}"
+        case Workspace(name, nbytes, device):
+            return f"workspace {name}: {nbytes} bytes @{device}"
+        case Place(name, owner, offset):
+            return f"place {name} = {owner}+{offset}"
+        case Free(name):
+            return f"free {name}"
+        case CallKernel():
+            return f"kernel {_call_text(line)}"
+        case CallSegment(name, calls):
+            return "\n".join([f"segment {name} {{", *(f"  {_call_text(c)}" for c in calls), "}"])
+        case CallExtern(extern):
+            return extern_text(extern, values)
+        case EnterDevice(device):
+            return f"enter {device}"
+        case LeaveDevice(device):
+            return f"leave {device}"
+        case Return(outputs):
+            return f"return {values(outputs)}"
+
+
+def host_text(p: HostProgram) -> str:
+    """The host program as text, for people and for tests."""
+    values = Values(p.buffers, p.constants)
+    lines = "\n".join(line_text(line, values) for line in p.lines)
+    body = "\n".join("  " + line for line in lines.split("\n"))
+    return f"host({', '.join(p.inputs)}) {{\n{body}\n}}"

@@ -1,0 +1,278 @@
+"""Memory planning: a rewrite of host lines that shares memory and forms segments.
+
+In order: an output takes over the memory of an input that dies in its kernel, where the caller
+allows it; consecutive kernel calls become segments; buffers that live inside one segment share a
+workspace; a dead buffer's memory serves a later one of equal size.  None of this may lift the peak
+above what freeing everything at once would need: a segment that would is cut.
+
+Memory of inputs and results of externs is never taken over, nor is memory that escapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes
+from litz.host.lines import (
+    Allocate,
+    CallKernel,
+    CallSegment,
+    Free,
+    HostProgram,
+    Line,
+    Place,
+    Reuse,
+    Workspace,
+)
+from litz.host.pool import Item, Region, pack
+from litz.index import Expr
+
+Pairs = tuple[tuple[str, str], ...]
+SLACK = 1 << 20
+"""Bytes by which a segment's rounding may exceed the peak before it is cut."""
+
+
+@dataclass
+class _Plan:
+    """A host program while its memory is being planned."""
+
+    host: HostProgram
+    times: Lifetimes
+    externs: list[int]
+    live: list[int]
+    blocks: list[Block]
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    places: dict[int, dict[str, tuple[str, int]]] = field(default_factory=dict)
+    scratch: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> int:
+        return max(self.live)
+
+
+def plan_memory(
+    host: HostProgram,
+    inplace: Mapping[str, Pairs] | None = None,
+    hints: Mapping[Expr, int] | None = None,
+    *,
+    segments: bool = True,
+) -> HostProgram:
+    """Plan the memory of a plain host program (``litz.host.plan.plan``).
+
+    inplace: for a group (output, input) pairs where the output may lie in the input's memory.
+    hints: sizes to plan for; the plan is right for all others.
+    segments: whether consecutive CPU kernels run as one native call.
+    """
+    times = lifetimes(host, hints)
+    externs, live = live_bytes(host, times, hints)
+    p = _Plan(host, times, externs, live, list(times.blocks.values()))
+    _take_over(p, inplace or {})
+    p.segments = list(_cut(p)) if segments else [(i, i) for i in range(times.end)]
+    _reuse(p)
+    return host.with_lines(tuple(_emit(p)))
+
+
+# --- in place ------------------------------------------------------------------------------------
+
+
+def _take_over(p: _Plan, inplace: Mapping[str, Pairs]) -> None:
+    """Join the block of an output to that of an input that dies in the same kernel."""
+    owner = {m: b for b in p.blocks for m in b.members}
+    for i, step in enumerate(p.times.steps):
+        if not isinstance(step, CallKernel):
+            continue
+        for out, old in inplace.get(step.group, ()):
+            a, b = owner.get(old), owner.get(out)
+            if a is None or b is None or a is b or a.death != i or b.birth != i:
+                continue
+            if a.members[-1] == old and _may_follow(p, a, b):
+                p.live[i] -= b.nbytes
+                _join(p, a, b)
+                owner.update(dict.fromkeys(b.members, a))
+
+
+def _may_follow(p: _Plan, a: Block, b: Block) -> bool:
+    """Whether the buffers of ``b`` can live in the memory of ``a`` after those of ``a``."""
+    if a.size is not b.size or a.device != b.device:
+        return False
+    seen = [m for m in (*a.members, *b.members) if m in p.times.visible]
+    return len({p.host.buffers[m].dtype for m in seen}) <= 1
+
+
+def _join(p: _Plan, a: Block, b: Block) -> None:
+    a.members += b.members
+    a.death = b.death
+    p.blocks.remove(b)
+
+
+# --- segments --------------------------------------------------------------------------------
+
+
+def _runs(p: _Plan) -> Iterator[tuple[int, int]]:
+    """Maximal runs of steps that one native call can do; any other step alone."""
+    start = 0
+    for i in range(p.times.end):
+        last = i + 1 == p.times.end
+        if last or not (_native(p, i) and _native(p, i + 1)) or i + 1 in p.times.kept:
+            yield start, i
+            start = i + 1
+
+
+def _native(p: _Plan, i: int) -> bool:
+    step = p.times.steps[i]
+    if not isinstance(step, CallKernel):
+        return False
+    return all(p.host.buffers[b].device.startswith("cpu") for b in step.buffers)
+
+
+def _cut(p: _Plan) -> Iterator[tuple[int, int]]:
+    """The segments, small enough that allocating ahead and freeing late keeps to the peak."""
+    todo = list(_runs(p))[::-1]
+    while todo:
+        first, last = todo.pop()
+        if first == last and not _native(p, first):
+            yield first, last
+            continue
+        inside, scratch, places = _pool(p, first, last)
+        held = sum(b.nbytes for b in p.blocks if b.birth <= last and b.death >= first)
+        held -= sum(b.nbytes for b in inside)
+        others = max(p.externs[first : last + 1])
+        if last > first and held + scratch + others > p.peak + SLACK:
+            middle = (first + last) // 2
+            todo += [(middle + 1, last), (first, middle)]
+            continue
+        p.places[first], p.scratch[first] = places, scratch
+        yield first, last
+
+
+def _pool(p: _Plan, first: int, last: int) -> tuple[list[Block], int, dict[str, tuple[str, int]]]:
+    """Place the blocks that live inside these steps: (blocks, bytes of scratch, places)."""
+    inside = [b for b in p.blocks if _poolable(p, b, first, last)]
+    items = [Item(b.members[0], b.nbytes, b.birth, b.death) for b in inside]
+    hosts = [r for b in p.blocks if b not in inside and (r := _host(p, b, first, last))]
+    scratch = Region("", None)
+    places = pack(items, hosts, scratch)
+    return inside, scratch.extent, places
+
+
+def _poolable(p: _Plan, b: Block, first: int, last: int) -> bool:
+    only_kernels = not any(m in p.times.visible for m in b.members)
+    return first <= b.birth and b.death <= last and only_kernels and b.size.is_const
+
+
+def _host(p: _Plan, b: Block, first: int, last: int) -> Region | None:
+    """A block that is allocated during all of the segment and empty for a part of it."""
+    if not b.size.is_const or b.birth > last or b.death < first:
+        return None
+    if b.birth <= first and b.death >= last:
+        return None
+    return Region(b.members[0], b.nbytes, (b.birth, b.death))
+
+
+# --- equal sizes ----------------------------------------------------------------------------------
+
+
+def _reuse(p: _Plan) -> None:
+    """Give a block the memory of a dead one of equal size, where holding it is free."""
+    pooled = {m for places in p.places.values() for m in places}
+    hosting = {owner for places in p.places.values() for owner, _ in places.values()}
+    loose = sorted(
+        (b for b in p.blocks if b.members[0] not in pooled and b.members[0] not in hosting),
+        key=lambda b: b.birth,
+    )
+    dead: list[Block] = []
+    for block in loose:
+        found = next((a for a in reversed(dead) if _can_reuse(p, a, block)), None)
+        if found is None:
+            dead.append(block)
+        else:
+            for t in range(found.death + 1, block.birth):
+                p.live[t] += block.nbytes
+            _join(p, found, block)
+            dead.remove(found)
+            dead.append(found)
+        dead.sort(key=lambda b: b.death)
+
+
+def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:
+    if a.death >= b.birth or not _may_follow(p, a, b):
+        return False
+    gap = p.live[a.death + 1 : b.birth]
+    return not gap or max(gap) + a.nbytes <= p.peak
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def _emit(p: _Plan) -> Iterator[Line]:
+    count = 0
+    placed = {m for places in p.places.values() for m in places}
+    loose = [b for b in p.blocks if b.members[0] not in placed]
+    for first, last in p.segments:
+        for i in range(first, last + 1):
+            yield from p.times.kept.get(i, ())
+        yield from _begin(p, loose, first, last)
+        if first in p.places:
+            calls = p.times.steps[first : last + 1]
+            yield CallSegment(
+                f"segment_{count}", tuple(c for c in calls if isinstance(c, CallKernel))
+            )
+            count += 1
+        else:
+            step = p.times.steps[first]
+            yield step
+        if p.scratch.get(first):
+            yield Free(_workspace(first))
+        for block in loose:
+            if first <= block.death <= last:
+                yield Free(_tensor(p, block, last))
+        for i in range(first, last + 1):
+            yield from (Free(name) for name in p.times.frees.get(i, ()))
+    yield from p.times.kept.get(p.times.end, ())
+
+
+def _workspace(first: int) -> str:
+    return f"workspace_{first}"
+
+
+def _begin(p: _Plan, loose: Sequence[Block], first: int, last: int) -> Iterator[Line]:
+    """Memory for all that comes to life in a segment."""
+    if p.scratch.get(first):
+        yield Workspace(_workspace(first), p.scratch[first], "cpu")
+    for block in loose:
+        for m in block.members:
+            if first <= _birth(p, m) <= last:
+                yield from _bring_up(p, block, m)
+    for b in p.blocks:
+        place = p.places.get(first, {}).get(b.members[0])
+        if place is not None:
+            host = next((h for h in loose if h.members[0] == place[0]), None)
+            owner = _workspace(first) if host is None else _tensor(p, host, first - 1)
+            yield from (Place(m, owner, place[1]) for m in b.members)
+
+
+def _bring_up(p: _Plan, block: Block, member: str) -> Iterator[Line]:
+    tensor = _tensors(p, block)[0]
+    if member == block.members[0]:
+        yield Allocate(tensor)
+    if member in p.times.visible:
+        if member != tensor:
+            yield Reuse(member, _tensor(p, block, _birth(p, member) - 1))
+    elif member != tensor:
+        yield Place(member, _tensor(p, block, _birth(p, member)), 0)
+
+
+def _birth(p: _Plan, member: str) -> int:
+    return p.times.blocks[member].birth
+
+
+def _tensors(p: _Plan, block: Block) -> list[str]:
+    """The buffers of a block that are tensors: those that more than kernels see, at least one."""
+    return [m for m in block.members if m in p.times.visible] or block.members[:1]
+
+
+def _tensor(p: _Plan, block: Block, step: int) -> str:
+    """The tensor that holds a block's memory behind ``step``."""
+    tensors = _tensors(p, block)
+    return next((m for m in reversed(tensors) if _birth(p, m) <= step), tensors[0])

@@ -1,0 +1,155 @@
+"""From a schedule to host lines: allocate as late as possible, free after the last use.
+
+Segments and shared memory come after, as rewrites (``litz.host.segment``, ``litz.host.memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from litz.host.lines import (
+    Allocate,
+    BindSize,
+    CallExtern,
+    CallKernel,
+    EnterDevice,
+    Free,
+    HostProgram,
+    LeaveDevice,
+    Line,
+    Return,
+)
+from litz.index import Expr, Symbol
+from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.schedule.groups import Group, Schedule, Step
+
+
+def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
+    """Host lines of a schedule, one kernel call a group.
+
+    kernels: the call of each group, by the group's name.
+    """
+    program = schedule.program
+    touched = [_touched(step, kernels) for step in schedule.steps]
+    dying = _dying(program, touched)
+    lines: list[Line] = []
+    allocated: set[str] = set()
+    device = "cpu"
+    for i, step in enumerate(schedule.steps):
+        if _needs_guard(step.device) and step.device != device:
+            lines += [LeaveDevice(device)] if _needs_guard(device) else []
+            lines.append(EnterDevice(step.device))
+            device = step.device
+        for name in _to_allocate(step, touched[i], program.buffers):
+            if name not in allocated:
+                allocated.add(name)
+                lines.append(Allocate(name))
+        lines.append(CallExtern(step) if isinstance(step, Extern) else _call(step, kernels))
+        lines += [Free(name) for name in dying[i]]
+    if _needs_guard(device):
+        lines.append(LeaveDevice(device))
+    lines.append(Return(program.outputs))
+    unused = [Free(name) for name in dying[-1]]
+    head = [*_binds(program, lines), *unused]
+    return HostProgram(
+        program.inputs, program.buffers, (*head, *lines), constants=program.constants
+    )
+
+
+def _needs_guard(device: str) -> bool:
+    return not device.startswith(("cpu", "meta"))
+
+
+def _call(group: Group, kernels: Mapping[str, CallKernel]) -> CallKernel:
+    call = kernels[group.name]
+    if call.group == group.name:
+        return call
+    return CallKernel(call.kernel, call.buffers, call.ints, group.name)
+
+
+def _touched(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
+    """The buffers that a step uses, each once, in a fixed order."""
+    if isinstance(step, Group):
+        return tuple(dict.fromkeys(kernels[step.name].buffers))
+    return tuple(dict.fromkeys((*step.read_buffers(), *step.write_buffers())))
+
+
+def _to_allocate(
+    step: Step, touched: Iterable[str], buffers: Mapping[str, Buffer]
+) -> Iterable[str]:
+    names = touched if isinstance(step, Group) else _out_buffers(step)
+    return (n for n in names if buffers[n].kind == "temp")
+
+
+def _out_buffers(extern: Extern) -> tuple[str, ...]:
+    """Outputs that the call writes into memory that is there already."""
+    return tuple(o for o in extern.outputs if o is not None) if extern.out_variant else ()
+
+
+def _dying(program: Program, touched: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """For each step the buffers whose last use it is; the last entry: inputs that nothing uses.
+
+    A tensor keeps its own memory, so that an alias needs no care here, only where memory is reused.
+    """
+    last: dict[str, int] = {n: -1 for n in program.inputs if n in program.buffers}
+    for i, names in enumerate(touched):
+        for name in names:
+            last[name] = i
+    for name in {r.buffer: None for r in _output_refs(program.outputs)}:
+        last.pop(name, None)
+    dying: list[list[str]] = [[] for _ in range(len(touched) + 1)]
+    for name, i in last.items():
+        dying[i].append(name)
+    return [tuple(d) for d in dying]
+
+
+def _output_refs(outputs: Iterable[object]) -> Iterable[TensorRef]:
+    return (o for o in outputs if isinstance(o, TensorRef))
+
+
+def _binds(program: Program, lines: Iterable[Line]) -> list[Line]:
+    """A binding of each size symbol that some line needs."""
+    needed: dict[Expr, None] = {}
+    for line in lines:
+        for e in line_exprs(line, program.buffers):
+            for s in e.free:
+                needed[s] = None
+    bound: dict[Expr, BindSize] = {}
+    for symbol, arg, dim in program.symbols:
+        if symbol in needed:
+            known = bound.get(symbol)
+            # An integer argument is there already; a size costs a call.
+            if known is None or (dim is None and known.dim is not None):
+                bound[symbol] = BindSize(symbol, arg, dim)
+    return list(bound.values())
+
+
+def line_exprs(line: Line, buffers: Mapping[str, Buffer]) -> Iterable[Expr]:
+    """The index expressions that running a line evaluates."""
+    match line:
+        case Allocate(name):
+            b = buffers[name]
+            return (*b.shape, *b.strides)
+        case CallKernel(_, _, ints, _):
+            return ints
+        case CallExtern(extern):
+            args = (*extern.args, *(v for _, v in extern.kwargs))
+            return tuple(_value_exprs(args))
+        case Return(outputs):
+            return tuple(_value_exprs(outputs))
+    return ()
+
+
+def _value_exprs(value: object) -> Iterable[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, TensorRef):
+        yield from (*value.shape, *value.strides, value.offset)
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _value_exprs(v)
+
+
+def symbols_of(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+    """The size symbols below ``exprs``, each once."""
+    return tuple({s: None for e in exprs for s in e.free if isinstance(s, Symbol)})

@@ -1,0 +1,411 @@
+"""Printing host lines as a Python module: straight code in one function ``call(args)``.
+
+The module imports torch and ``litz.runtime.prelude`` alone.  ``args`` is a list that ``call`` takes
+over and clears, so that inputs die with their last use.  The code costs what Python charges for a
+line: names are locals, callables and dtypes are globals of the module (the interpreter caches
+them), and constant tuples need no hoisting because the bytecode compiler folds them.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from litz.host.lines import (
+    Allocate,
+    BindSize,
+    CallExtern,
+    CallKernel,
+    CallSegment,
+    Comment,
+    EnterDevice,
+    Free,
+    HostProgram,
+    LeaveDevice,
+    Line,
+    Place,
+    Return,
+    Reuse,
+    Workspace,
+)
+from litz.host.sizes import byte_size
+from litz.host.targets import Target, out_target, plain_target
+from litz.index import PYTHON, Expr, as_expr, render, size_hint
+from litz.ir.program import Buffer, Extern, TensorRef
+from litz.ir.text import is_whole
+
+PRELUDE: Final = ("empty_large", "empty_strided", "reinterpret", "workspace")
+LARGE_BYTES: Final = 4 << 20
+_RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "min", "max"))
+_TORCH_DTYPES: Final[Mapping[str, str]] = {
+    "bool": "bool",
+    "bf16": "bfloat16",
+    **{
+        f"{k}{n}": f"{long}{n}"
+        for k, long in (("u", "uint"), ("i", "int"))
+        for n in (8, 16, 32, 64)
+    },
+    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class HostSource:
+    """A printed host program.
+
+    source: the module's text.  values: objects that the text names and cannot spell (opaque
+    constants, callables that are no torch op).  segments and kernels: the names of the native calls
+    that the loader must supply.
+    """
+
+    source: str
+    values: Mapping[str, object]
+    segments: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+
+class _Names:
+    """Local names of the printed function: the program's own where they are fit for Python."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.taken = {*_RESERVED, *keyword.kwlist, *taken}
+        self.local: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        found = self.local.get(name)
+        if found is None:
+            found = name
+            if not name.isidentifier() or name.startswith("_") or name in self.taken:
+                clean = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+                found, n = f"v_{clean}", 0
+                while found in self.taken:
+                    found, n = f"v{n}_{clean}", n + 1
+            self.taken.add(found)
+            self.local[name] = found
+        return found
+
+    def __getitem__(self, name: str) -> str:
+        return self(name)
+
+
+@dataclass
+class _Module:
+    """The module's globals, each defined once; all begin with an underscore."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
+    by_identity: dict[int, str] = field(default_factory=dict)
+
+    def define(self, kind: str, text: str) -> str:
+        """The global that holds the value of the expression ``text``."""
+        found = self.names.get(text)
+        if found is None:
+            found = self.names[text] = f"_{kind}{len(self.names)}"
+        return found
+
+    def bind(self, value: object, hint: str = "v") -> str:
+        """The global through which the loader hands in ``value``."""
+        found = self.by_identity.get(id(value))
+        if found is None:
+            found = f"_{hint}_{len(self.values)}"
+            self.by_identity[id(value)] = found
+            self.values[found] = value
+        return found
+
+    def dtype(self, name: str) -> str:
+        return self.define("t", f"torch.{_TORCH_DTYPES[name]}")
+
+
+class _Printer:
+    def __init__(self, host: HostProgram, check_strides: bool) -> None:
+        self.host = host
+        self.buffers = host.buffers
+        self.check_strides = check_strides
+        self.segments = tuple(s.name for s in host.segments())
+        loose = [line.kernel for line in host.lines if isinstance(line, CallKernel)]
+        self.kernels = tuple(dict.fromkeys(loose))
+        self.name = _Names((*self.segments, *self.kernels))
+        self.module = _Module()
+        for value in host.constants.values():
+            self.module.bind(value)
+        self.pointer: dict[str, str] = {}
+        self.owner: dict[str, tuple[str, int]] = {}
+        self.used: set[str] = set()
+        self.by_strides: frozenset[str] | None = None
+        self.body: list[str] = []
+        self.depth = 1
+
+    # --- expressions -----------------------------------------------------------------------
+
+    def expr(self, e: Expr) -> str:
+        if e.is_const:
+            return str(e)
+        return render(e, PYTHON, {str(s): self.name(str(s)) for s in e.free})
+
+    def sizes(self, exprs: Iterable[Expr]) -> str:
+        texts = [self.expr(e) for e in exprs]
+        return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+    def ref(self, r: TensorRef) -> str:
+        """A view of a buffer: the buffer's own name where nothing differs."""
+        base = self.name(r.buffer)
+        if is_whole(r, self.buffers):
+            return base
+        if r.dtype is not self.buffers[r.buffer].dtype:
+            base = f"{base}.view({self.module.dtype(r.dtype.name)})"
+            own = self.buffers[r.buffer]
+            same = (r.shape, r.strides, r.offset) == (own.shape, own.strides, as_expr(0))
+            if same and r.dtype.bits == own.dtype.bits:
+                return base
+        sizes, strides = self.sizes(r.shape), self.sizes(r.strides)
+        view = self.prelude("reinterpret")
+        return f"{view}({base}, {sizes}, {strides}, {self.expr(r.offset)})"
+
+    def value(self, value: object) -> str:
+        """A Python value of an extern call or of the outputs."""
+        if isinstance(value, TensorRef):
+            return self.ref(value)
+        if isinstance(value, Expr):
+            return self.expr(value)
+        if isinstance(value, float):
+            return self._float(value)
+        if value is None or value is Ellipsis or type(value) in (bool, int, str):
+            return repr(value)
+        if isinstance(value, (tuple, list)):
+            items = ", ".join(map(self.value, value))
+            if isinstance(value, list):
+                return f"[{items}]"
+            return f"({items},)" if len(value) == 1 else f"({items})"
+        return self._object(value)
+
+    def _float(self, value: float) -> str:
+        if value != value or value in (float("inf"), float("-inf")):
+            return self.module.define("f", f'float("{value}")')
+        return repr(value)
+
+    def _object(self, value: object) -> str:
+        kind = type(value)
+        if kind.__module__ == "torch" and id(value) not in self.module.by_identity:
+            if kind.__name__ == "device":
+                return self.module.define("d", f'torch.device("{value}")')
+            if kind.__name__ in ("dtype", "layout", "memory_format"):
+                return self.module.define("t", str(value))
+        return self.module.bind(value)
+
+    def prelude(self, name: str) -> str:
+        self.used.add(name)
+        return name
+
+    def target(self, t: Target) -> str:
+        if t.path is None:
+            return self.module.bind(t.value, "call")
+        return self.module.define("op", t.path)
+
+    # --- lines -----------------------------------------------------------------------------
+
+    def emit(self, text: str) -> None:
+        self.body.append("    " * self.depth + text)
+
+    def line(self, line: Line) -> None:
+        match line:
+            case Comment(text):
+                for part in text.splitlines():
+                    self.emit(f"# {part}")
+            case BindSize(symbol, arg, dim):
+                self._bind(symbol, arg, dim)
+            case Allocate(name):
+                self.emit(f"{self.name(name)} = {self._allocation(self.buffers[name])}")
+            case Workspace(name, nbytes, device):
+                self._workspace(name, nbytes, device)
+            case Place(name, owner, offset):
+                self.owner[name] = (owner, offset)
+            case Reuse(new, old):
+                self._reuse(new, old)
+            case CallKernel(kernel, buffers, ints):
+                self._call(kernel, buffers, ints)
+            case CallSegment(name):
+                self._call(name, line.buffers(), line.ints())
+            case CallExtern(extern):
+                self._extern(extern)
+            case EnterDevice(device):
+                index = device.partition(":")[2] or "0"
+                self.emit(f"with torch.cuda.device({index}):")
+                self.depth += 1
+            case LeaveDevice():
+                self.depth -= 1
+            case Return(outputs):
+                self.emit(f"return {self.value(tuple(outputs))}")
+            case Free():
+                raise AssertionError("frees are printed together")
+
+    def _bind(self, symbol: Expr, arg: int, dim: int | None) -> None:
+        source = self.name(self.host.inputs[arg])
+        target = self.name(str(symbol))
+        text = source if dim is None else f"{source}.shape[{dim}]"
+        if text != target:
+            self.emit(f"{target} = {text}")
+
+    def _allocation(self, b: Buffer) -> str:
+        sizes, strides = self.sizes(b.shape), self.sizes(b.strides)
+        dtype = self.module.dtype(b.dtype.name)
+        if not b.device.startswith("cpu"):
+            device = self.module.define("d", f'torch.device("{b.device}")')
+            empty = self.module.define("empty", "torch.empty_strided")
+            return f"{empty}({sizes}, {strides}, dtype={dtype}, device={device})"
+        large = size_hint(byte_size(b)) >= LARGE_BYTES
+        empty = self.prelude("empty_large" if large else "empty_strided")
+        return f"{empty}({sizes}, {strides}, {dtype})"
+
+    def _workspace(self, name: str, nbytes: int, device: str) -> None:
+        if device.startswith("cpu"):
+            text = f"{self.prelude('workspace')}({nbytes})"
+        else:
+            where = self.module.define("d", f'torch.device("{device}")')
+            text = f"torch.empty({nbytes}, dtype={self.module.dtype('u8')}, device={where})"
+        self.emit(f"{self.name(name)} = {text}")
+        pointer = self.name(f"{name}.ptr")
+        self.emit(f"{pointer} = {self.name(name)}.data_ptr()")
+        self.pointer[name] = pointer
+
+    def _reuse(self, new: str, old: str) -> None:
+        a, b = self.buffers[new], self.buffers[old]
+        if (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides):
+            text = self.name(old)
+        else:
+            base = self.name(old)
+            if a.dtype is not b.dtype:
+                base = f"{base}.view({self.module.dtype(a.dtype.name)})"
+            view = self.prelude("reinterpret")
+            text = f"{view}({base}, {self.sizes(a.shape)}, {self.sizes(a.strides)}, 0)"
+        self.emit(f"{self.name(new)} = {text}")
+        self.emit(f"del {self.name(old)}")
+        self.owner[old] = (new, 0)
+
+    def address(self, buffer: str) -> str:
+        offset = 0
+        while buffer in self.owner:
+            buffer, more = self.owner[buffer]
+            offset += more
+        base = self.pointer.get(buffer) or f"{self.name(buffer)}.data_ptr()"
+        return f"{base} + {offset}" if offset else base
+
+    def _call(self, name: str, buffers: Iterable[str], ints: Iterable[Expr]) -> None:
+        args = [self.address(b) for b in buffers] + [self.expr(e) for e in ints]
+        self.emit(f"{name}({', '.join(args)})")
+
+    def _extern(self, e: Extern) -> None:
+        args = [self.value(a) for a in e.args]
+        args += [f"{k}={self.value(v)}" for k, v in e.kwargs]
+        if e.out_variant:
+            self._extern_out(e, args)
+            return
+        call = f"{self.target(plain_target(e))}({', '.join(args)})"
+        results = [None if o is None else self.name(o) for o in e.outputs]
+        for position, symbol in e.symbols:
+            results += [None] * (position + 1 - len(results))
+            results[position] = self.name(str(symbol))
+        if not any(results):
+            self.emit(call)
+        elif e.single:
+            self.emit(f"{results[0]} = {call}")
+        else:
+            left = ", ".join(r or "_" for r in results) + ("," if len(results) == 1 else "")
+            self.emit(f"{left} = {call}")
+        for output in e.outputs:
+            if output is not None and self.check_strides:
+                self._check_strides(output)
+
+    def _extern_out(self, e: Extern, args: list[str]) -> None:
+        outputs = [self.name(o) for o in e.outputs if o is not None]
+        target = out_target(e)
+        if target is not None:
+            args += [f"{k}={o}" for k, o in zip(target.out, outputs, strict=True)]
+            self.emit(f"{self.target(target)}({', '.join(args)})")
+            return
+        call = f"{self.target(plain_target(e))}({', '.join(args)})"
+        if e.single:
+            self.emit(f"{outputs[0]}.copy_({call})")
+            return
+        results = [None if o is None else f"r{i}_{self.name(o)}" for i, o in enumerate(e.outputs)]
+        self.emit(f"{', '.join(r or '_' for r in results)} = {call}")
+        for output, result in zip(e.outputs, results, strict=True):
+            if output is not None:
+                self.emit(f"{self.name(output)}.copy_({result})")
+        self.emit(f"del {', '.join(r for r in results if r)}")
+
+    def _check_strides(self, output: str) -> None:
+        """Kernels read an extern's result by the strides that its meta function promised."""
+        b = self.buffers[output]
+        if b.alias is not None or output not in self._read_by_strides():
+            return
+        name, sizes, strides = self.name(output), self.sizes(b.shape), self.sizes(b.strides)
+        self.emit(f"if {name}.stride() != {strides}:")
+        empty = self.module.define("empty", "torch.empty_strided")
+        like = f"{empty}({sizes}, {strides}, dtype={name}.dtype, device={name}.device)"
+        self.emit(f"    {name} = {like}.copy_({name})")
+
+    def _read_by_strides(self) -> frozenset[str]:
+        """Buffers that a kernel reads or that someone reinterprets."""
+        if self.by_strides is None:
+            names = {b for call in self.host.kernel_calls() for b in call.buffers}
+            refs: list[TensorRef] = []
+            for line in self.host.lines:
+                if isinstance(line, CallExtern):
+                    refs += line.extern.refs()
+                elif isinstance(line, Return):
+                    refs += [o for o in line.outputs if isinstance(o, TensorRef)]
+            names |= {r.buffer for r in refs if not is_whole(r, self.buffers)}
+            self.by_strides = frozenset(names)
+        return self.by_strides
+
+    # --- the module ------------------------------------------------------------------------
+
+    def run(self) -> HostSource:
+        inputs = [self.name(i) for i in self.host.inputs]
+        if inputs:
+            self.emit(f"{', '.join(inputs)}{',' if len(inputs) == 1 else ''} = args")
+        self.emit("args.clear()")
+        dead: list[str] = []
+        for line in self.host.lines:
+            if isinstance(line, Free):
+                dead.append(self.name(line.buffer))
+                continue
+            if dead and not isinstance(line, Return):  # what is left dies with the frame
+                self.emit(f"del {', '.join(dead)}")
+            dead = []
+            self.line(line)
+        return HostSource(self._text(), self.module.values, self.segments, self.kernels)
+
+    def _text(self) -> str:
+        body = "\n".join(self.body)
+        head = ["import torch"]
+        used = ", ".join(n for n in PRELUDE if n in self.used)
+        head += [f"from litz.runtime.prelude import {used}"] if used else []
+        head.append("")
+        head += [f"{name} = {text}" for text, name in self.module.names.items()]
+        return "\n".join([*head, "", "", "def call(args):", body, ""])
+
+
+def print_host(host: HostProgram, *, check_strides: bool = True) -> HostSource:
+    """The Python module of a host program; the same program gives the same bytes everywhere.
+
+    check_strides: copy an extern's result whose strides are not those that the program was
+    compiled for, where a kernel or a view depends on them.
+    """
+    return _Printer(host, check_strides).run()
+
+
+HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
+
+
+def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
+    """Run a host module's text and return its ``call``.
+
+    namespace: the segments and kernels by name, and ``HostSource.values``.
+    """
+    module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
+    exec(compile(source, "<litz host program>", "exec"), module)
+    call: HostCall = module["call"]
+    return call

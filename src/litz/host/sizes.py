@@ -1,0 +1,25 @@
+"""Sizes of buffers in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from litz.index import Expr, as_expr, const, size_hint, substitute
+from litz.ir.program import Buffer
+
+
+def byte_size(b: Buffer) -> Expr:
+    """Bytes from the first element of a buffer to behind its last."""
+    if any(d is const(0) for d in b.shape):
+        return const(0)
+    elements = as_expr(1)
+    for extent, stride in zip(b.shape, b.strides, strict=True):
+        elements = elements + (extent - 1) * stride
+    return elements * b.dtype.bytes
+
+
+def hinted(e: Expr, hints: Mapping[Expr, int] | None = None) -> int:
+    """The value of ``e`` with symbols at ``hints``, else at their own hints."""
+    if hints and not e.is_const:
+        e = substitute(e, {s: const(v) for s, v in hints.items()})
+    return size_hint(e)

@@ -1,0 +1,77 @@
+"""How generated host code spells the callables of extern calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from litz.ir.program import Extern
+
+# PyTorch's own bindings of these take the same arguments and cost a third less a call.
+_QUICK: Final = ("mm", "bmm", "addmm", "baddbmm")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A callable as source text: ``path`` from the module ``torch`` down, or None: a value to bind.
+
+    out: names of the keyword arguments that take the memory of the results, in order.
+    """
+
+    path: str | None
+    value: object
+    out: tuple[str, ...] = ()
+
+
+def plain_target(extern: Extern) -> Target:
+    """The callable as it is."""
+    path = _torch_path(extern.target, extern.target_name)
+    return Target(_quick(path), extern.target)
+
+
+def out_target(extern: Extern) -> Target | None:
+    """The overload that writes into given memory, or None where the op has none of that form."""
+    target: Any = extern.target
+    packet = getattr(target, "overloadpacket", None)
+    if packet is None:
+        return None
+    wanted = _inputs(target)
+    count = len([o for o in extern.outputs if o is not None])
+    for name in (target._overloadname, *packet.overloads()):
+        overload = getattr(packet, name)
+        outs = tuple(a.name for a in overload._schema.arguments if a.is_out)
+        if len(outs) == count == len(extern.outputs) and _inputs(overload) == wanted:
+            path = _torch_path(overload, str(overload))
+            return Target(_quick(path), overload, outs)
+    return None
+
+
+def _inputs(overload: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+
+
+def _torch_path(target: object, name: str) -> str | None:
+    """The path under ``torch`` that leads to ``target`` in any process, or None."""
+    for path in (f"torch.ops.{name}", f"torch.{name}", name if name.startswith("torch.") else ""):
+        if path and _walk(torch, path.split(".")[1:]) is target:
+            return path
+    return None
+
+
+def _walk(place: Any, parts: Iterable[str]) -> object:
+    for part in parts:
+        try:
+            place = getattr(place, part)
+        except AttributeError:
+            return None
+    return place
+
+
+def _quick(path: str | None) -> str | None:
+    for name in _QUICK:
+        if path in (f"torch.ops.aten.{name}.default", f"torch.ops.aten.{name}.out"):
+            return f"torch.{name}"
+    return path

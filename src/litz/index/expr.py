@@ -1,0 +1,533 @@
+"""The nodes of the index algebra: immutable, interned integer expressions.
+
+Nodes are made by the constructor functions (``arith``, ``division``, ``logic``), which bring their
+arguments to canonical form first; a node class called directly trusts its arguments. Interning
+makes equality identity: two expressions are equal if and only if they are the same object.
+
+Bounds, sort key and free leaves are computed when they are first asked for and then kept in their
+slots, because most intermediate expressions are never asked.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+_E = TypeVar("_E", bound="Expr")
+_Bounds = tuple["int | None", "int | None"]
+
+
+class Expr:
+    """An integer-valued expression. ``lo``/``hi`` are proven inclusive bounds (None: unbounded)."""
+
+    __slots__ = ("__weakref__", "free", "hi", "key", "lo")
+
+    lo: int | None
+    hi: int | None
+    key: tuple[Any, ...]
+    """Deterministic sort key: depends on structure alone."""
+    free: tuple[Expr, ...]
+    """The distinct Symbol and Var leaves, sorted by ``key``."""
+
+    is_const: ClassVar[bool] = False
+    is_bool: bool = False
+    """True for expressions that are truth values (0 or 1) by construction."""
+    has_div: bool = False
+    """True for monomials with a FloorDiv factor, which sums try to recombine."""
+
+    if not TYPE_CHECKING:
+        # Reached only while a slot is still empty, so that later reads cost a plain slot access.
+        def __getattr__(self, name: str) -> Any:
+            if name == "lo" or name == "hi":
+                self.lo, self.hi = self._bounds()
+                return self.lo if name == "lo" else self.hi
+            if name == "key":
+                self.key = value = self._key()
+            elif name == "free":
+                self.free = value = self._free()
+            else:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return value
+
+    def children(self) -> tuple[Expr, ...]:
+        """Direct subexpressions, in order (a Var's extent is not one)."""
+        return ()
+
+    def _bounds(self) -> _Bounds:
+        raise NotImplementedError
+
+    def _key(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def _args(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def _free(self) -> tuple[Expr, ...]:
+        return _union_free(self.children())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self._args())
+
+    def __copy__(self: _E) -> _E:
+        return self
+
+    def __deepcopy__(self: _E, memo: object) -> _E:
+        return self
+
+    def __str__(self) -> str:
+        return _text.to_text(self)
+
+    def __repr__(self) -> str:
+        return _text.to_text(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth value of {self} is not known; use eq, lt, provably_lt, ...")
+
+    def __add__(self, other: Expr | int) -> Expr:
+        return _arith.add(self, other if isinstance(other, Expr) else as_expr(other))
+
+    def __radd__(self, other: Expr | int) -> Expr:
+        return _arith.add(as_expr(other), self)
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return _arith.sub(self, other if isinstance(other, Expr) else as_expr(other))
+
+    def __rsub__(self, other: Expr | int) -> Expr:
+        return _arith.sub(as_expr(other), self)
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        return _arith.mul(self, other if isinstance(other, Expr) else as_expr(other))
+
+    def __rmul__(self, other: Expr | int) -> Expr:
+        return _arith.mul(as_expr(other), self)
+
+    def __neg__(self) -> Expr:
+        return _arith.scale(self, -1)
+
+    def __pos__(self) -> Expr:
+        return self
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return _division.floordiv(self, other)
+
+    def __rfloordiv__(self, other: Expr | int) -> Expr:
+        return _division.floordiv(other, self)
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return _division.mod(self, other)
+
+    def __rmod__(self, other: Expr | int) -> Expr:
+        return _division.mod(other, self)
+
+
+class _Ref(weakref.ref[Expr]):
+    """A weak reference that knows the table entry to drop when its node dies."""
+
+    __slots__ = ("entry",)
+    entry: tuple[Any, ...]
+
+
+_TABLE: dict[tuple[Any, ...], _Ref] = {}
+# Reentrant: a collection that starts while the lock is held runs `_forget` on the same thread.
+_LOCK = threading.RLock()
+
+
+def _forget(ref: weakref.ref[Expr]) -> None:
+    assert isinstance(ref, _Ref)
+    with _LOCK:
+        if _TABLE.get(ref.entry) is ref:
+            del _TABLE[ref.entry]
+
+
+def _find(entry: tuple[Any, ...]) -> Any:
+    ref = _TABLE.get(entry)
+    return None if ref is None else ref()
+
+
+def _publish(entry: tuple[Any, ...], node: _E) -> _E:
+    """Enter a new node, or return the one that another thread entered meanwhile."""
+    with _LOCK:
+        known: Any = _find(entry)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        ref = _Ref(node, _forget)
+        ref.entry = entry
+        _TABLE[entry] = ref
+    return node
+
+
+def _union_free(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+    sets = list(dict.fromkeys(e.free for e in exprs if e.free))
+    if not sets:
+        return ()
+    if len(sets) == 1:
+        return sets[0]
+    leaves = dict.fromkeys(leaf for free in sets for leaf in free)
+    return tuple(sorted(leaves, key=sort_key))
+
+
+def sort_key(e: Expr) -> tuple[Any, ...]:
+    """``e.key``, as a function for ``sorted``."""
+    return e.key
+
+
+class Const(Expr):
+    """An integer constant."""
+
+    __slots__ = ("value",)
+    value: int
+    is_const = True
+
+    def __new__(cls, value: int) -> Const:
+        entry = (Const, value)
+        node: Const | None = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.value = node.lo = node.hi = value
+            node.key = (0, value)
+            node.free = ()
+            node = _publish(entry, node)
+        return node
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.value,)
+
+    def __bool__(self) -> bool:
+        return self.value != 0
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def _name_key(name: str) -> tuple[Any, ...]:
+    """Natural order, so that i10 comes after i2; the text itself breaks ties such as i1 and i01."""
+    parts = _DIGITS.split(name)
+    return (tuple(int(p) if i % 2 else p for i, p in enumerate(parts)), name)
+
+
+def _none_key(value: int | None) -> tuple[int, int]:
+    return (0, 0) if value is None else (1, value)
+
+
+class Symbol(Expr):
+    """A size or another runtime scalar, with its range; ``hint`` is None when it is unbacked."""
+
+    __slots__ = ("hint", "is_bool", "name")
+    name: str
+    hint: int | None
+
+    def __new__(
+        cls, name: str, lo: int | None = 0, hi: int | None = None, hint: int | None = None
+    ) -> Symbol:
+        entry = (Symbol, name, lo, hi, hint)
+        node: Symbol | None = _find(entry)
+        if node is None:
+            if lo is not None and hi is not None and lo > hi:
+                raise ValueError(f"symbol {name}: empty range [{lo}, {hi}]")
+            node = object.__new__(cls)
+            node.name, node.lo, node.hi, node.hint = name, lo, hi, hint
+            node.is_bool = lo is not None and hi is not None and lo >= 0 and hi <= 1
+            node.key = (1, _name_key(name), _none_key(lo), _none_key(hi), _none_key(hint))
+            node.free = (node,)
+            node = _publish(entry, node)
+        return node
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.name, self.lo, self.hi, self.hint)
+
+
+class Var(Expr):
+    """A loop variable, 0 <= v < extent.
+
+    An expression with a Var is only ever evaluated inside its loop, so its extent is at least one
+    there. An extent that may be zero is fine: nothing is evaluated then.
+    """
+
+    __slots__ = ("extent", "name")
+    name: str
+    extent: Expr
+
+    def __new__(cls, name: str, extent: Expr | int) -> Var:
+        size = as_expr(extent)
+        entry = (Var, name, size)
+        node: Var | None = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.name, node.extent = name, size
+            node.lo = 0
+            node.hi = None if size.hi is None else max(size.hi - 1, 0)
+            node.key = (2, _name_key(name), size.key)
+            node.free = (node,)
+            node = _publish(entry, node)
+        return node
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.name, self.extent)
+
+
+class Product(Expr):
+    """A monomial: two or more factors, sorted, powers repeated; coefficients live in Sum."""
+
+    __slots__ = ("factors", "has_div")
+    factors: tuple[Expr, ...]
+
+    def __new__(cls, factors: tuple[Expr, ...]) -> Product:
+        entry = (Product, factors)
+        node: Product | None = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.factors = factors
+            node.has_div = any(f.has_div for f in factors)
+            node = _publish(entry, node)
+        return node
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.factors
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.factors,)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (3, tuple(f.key for f in self.factors))
+
+    def _bounds(self) -> _Bounds:
+        return _interval.product([(f, f.lo, f.hi) for f in self.factors])
+
+
+class Sum(Expr):
+    """``const + sum(coef * term)``: terms are sorted monomials, coefficients are non-zero."""
+
+    __slots__ = ("const", "terms")
+    const: int
+    terms: tuple[tuple[Expr, int], ...]
+
+    def __new__(cls, const: int, terms: tuple[tuple[Expr, int], ...]) -> Sum:
+        entry = (Sum, const, terms)
+        node: Sum | None = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.const, node.terms = const, terms
+            node = _publish(entry, node)
+        return node
+
+    def children(self) -> tuple[Expr, ...]:
+        return tuple(t for t, _ in self.terms)
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.const, self.terms)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (4, tuple((t.key, c) for t, c in self.terms), self.const)
+
+    def _bounds(self) -> _Bounds:
+        return _interval.weighted_sum(self.const, self.terms)
+
+
+class _Division(Expr):
+    __slots__ = ("den", "num")
+    num: Expr
+    den: Expr
+    _rank: ClassVar[int]
+
+    def __new__(cls: type[_E], num: Expr, den: Expr) -> _E:
+        entry = (cls, num, den)
+        node: Any = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.num, node.den = num, den
+            node = _publish(entry, node)
+        return node  # type: ignore[no-any-return]
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.num, self.den)
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.num, self.den)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self._rank, self.num.key, self.den.key)
+
+
+class FloorDiv(_Division):
+    """``num // den`` rounding towards minus infinity, as Python's."""
+
+    __slots__ = ()
+    _rank = 5
+    has_div = True
+
+    def _bounds(self) -> _Bounds:
+        return _interval.floordiv(self.num.lo, self.num.hi, self.den.lo, self.den.hi)
+
+
+class Mod(_Division):
+    """``num % den`` with the sign of the divisor, as Python's."""
+
+    __slots__ = ()
+    _rank = 6
+
+    def _bounds(self) -> _Bounds:
+        return _interval.mod(self.num.lo, self.num.hi, self.den.lo, self.den.hi)
+
+
+class _Nary(Expr):
+    __slots__ = ("args",)
+    args: tuple[Expr, ...]
+    _rank: ClassVar[int]
+
+    def __new__(cls: type[_E], args: tuple[Expr, ...]) -> _E:
+        entry = (cls, args)
+        node: Any = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.args = args
+            node = _publish(entry, node)
+        return node  # type: ignore[no-any-return]
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.args,)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self._rank, tuple(a.key for a in self.args))
+
+    def _bounds(self) -> _Bounds:
+        return (0, 1)
+
+
+class Min(_Nary):
+    """The least of two or more sorted arguments."""
+
+    __slots__ = ()
+    _rank = 7
+
+    def _bounds(self) -> _Bounds:
+        return _interval.minimum([(a.lo, a.hi) for a in self.args])
+
+
+class Max(_Nary):
+    """The greatest of two or more sorted arguments."""
+
+    __slots__ = ()
+    _rank = 8
+
+    def _bounds(self) -> _Bounds:
+        return _interval.maximum([(a.lo, a.hi) for a in self.args])
+
+
+class Cmp(Expr):
+    """A comparison with value 0 or 1; ``op`` is one of eq, ne, lt, le."""
+
+    __slots__ = ("a", "b", "op")
+    op: str
+    a: Expr
+    b: Expr
+    is_bool = True
+
+    def __new__(cls, op: str, a: Expr, b: Expr) -> Cmp:
+        entry = (Cmp, op, a, b)
+        node: Cmp | None = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.op, node.a, node.b = op, a, b
+            node.lo, node.hi = 0, 1
+            node = _publish(entry, node)
+        return node
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.op, self.a, self.b)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (9, self.op, self.a.key, self.b.key)
+
+
+class And(_Nary):
+    """Conjunction of two or more sorted truth values."""
+
+    __slots__ = ()
+    _rank = 10
+    is_bool = True
+
+
+class Or(_Nary):
+    """Disjunction of two or more sorted truth values."""
+
+    __slots__ = ()
+    _rank = 11
+    is_bool = True
+
+
+class Not(Expr):
+    """Negation of a truth value that no comparison can express."""
+
+    __slots__ = ("arg",)
+    arg: Expr
+    is_bool = True
+
+    def __new__(cls, arg: Expr) -> Not:
+        entry = (Not, arg)
+        node: Not | None = _find(entry)
+        if node is None:
+            node = object.__new__(cls)
+            node.arg = arg
+            node.lo, node.hi = 0, 1
+            node = _publish(entry, node)
+        return node
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.arg,)
+
+    def _args(self) -> tuple[Any, ...]:
+        return (self.arg,)
+
+    def _key(self) -> tuple[Any, ...]:
+        return (12, self.arg.key)
+
+
+@lru_cache(maxsize=4096)
+def const(value: int) -> Const:
+    """The constant ``value``."""
+    return Const(int(value))
+
+
+def as_expr(x: Expr | int) -> Expr:
+    """``x`` itself, or the constant for an int; other types are refused (a SymInt would guard)."""
+    if isinstance(x, Expr):
+        return x
+    if isinstance(x, int):
+        return const(x)
+    raise TypeError(f"not an index expression or an int: {x!r} ({type(x).__name__})")
+
+
+def symbol(name: str, lo: int | None = 0, hi: int | None = None, hint: int | None = None) -> Symbol:
+    """A runtime scalar with inclusive range [lo, hi] and a hint (None: unbacked)."""
+    return Symbol(name, lo, hi, hint)
+
+
+def var(name: str, extent: Expr | int) -> Var:
+    """A loop variable over range(extent)."""
+    return Var(name, extent)
+
+
+ZERO = const(0)
+ONE = const(1)
+
+# These rooms need the node classes above, and the operators need them: hence the late import.
+from litz.index import arith as _arith  # noqa: E402
+from litz.index import division as _division  # noqa: E402
+from litz.index import interval as _interval  # noqa: E402
+from litz.index import text as _text  # noqa: E402

@@ -1,0 +1,221 @@
+"""Proofs about ranges that need more than interval arithmetic.
+
+A lower bound of an expression is found by relaxing it step by step: an atom whose range is itself
+an expression (a loop variable under a symbolic extent, x % m, (...)//d, min, max) is replaced by
+the end of its range that makes the expression least, until interval arithmetic on the polynomial
+that is left, written relative to the least value of each atom, gives a number.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from litz.index.arith import CACHE, add, factors, from_terms, monomial, mul, parts, scale, sub
+from litz.index.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    Var,
+    const,
+    sort_key,
+)
+
+_Atoms = tuple[Expr, ...]
+
+
+@lru_cache(maxsize=CACHE)
+def _is_symbolic(e: Expr) -> bool:
+    """Whether a range in ``e`` is known as an expression only."""
+    return any(isinstance(x, Symbol) or not x.extent.is_const for x in e.free)  # type: ignore[attr-defined]
+
+
+def lower(e: Expr, nonzero: Expr | None = None) -> int | None:
+    """A proven lower bound of ``e``, or None. ``nonzero``: an expression known not to be zero."""
+    if not _is_symbolic(e):
+        return e.lo
+    return _lower(e, _positive_atoms(e, nonzero))
+
+
+def upper(e: Expr, nonzero: Expr | None = None) -> int | None:
+    """A proven upper bound of ``e``, or None."""
+    lo = lower(scale(e, -1), nonzero)
+    return None if lo is None else -lo
+
+
+def in_range(r: Expr, b: Expr) -> bool:
+    """Whether 0 <= r < b is proven, b being a divisor (so it is not zero)."""
+    rlo = r.lo
+    if rlo is not None and rlo >= 0 and r.hi is not None and b.lo is not None and r.hi < b.lo:
+        return True
+    if b.is_const and not _is_symbolic(r):
+        return rlo is not None and rlo >= 0 and r.hi is not None and r.hi < b.lo  # type: ignore[operator]
+    if rlo is None or rlo < 0:
+        rlo = lower(r, b)
+        if rlo is None or rlo < 0:
+            return False
+    gap = lower(sub(b, r), b)
+    return gap is not None and gap > 0
+
+
+def _positive_atoms(e: Expr, nonzero: Expr | None) -> _Atoms:
+    """Atoms that are at least one wherever ``e`` is evaluated: factors of extents and divisors."""
+    sizes = [v.extent for v in e.free if isinstance(v, Var)]
+    if nonzero is not None:
+        sizes.append(nonzero)
+    found: dict[Expr, None] = {}
+    for size in sizes:
+        k, terms = parts(size)
+        if k == 0 and len(terms) == 1:
+            fs = factors(terms[0][0])
+            if all(f.lo is not None and f.lo >= 0 for f in fs):
+                found.update(dict.fromkeys(f for f in fs if f.lo == 0))
+    return tuple(sorted(found, key=sort_key))
+
+
+@lru_cache(maxsize=CACHE)
+def _lower(e: Expr, positive: _Atoms) -> int | None:
+    best = _best(e.lo, _shifted(e, positive).lo)
+    for atom in _atoms(e):
+        relaxed = _relaxed(e, atom, positive)
+        if relaxed:
+            for bound in relaxed:
+                best = _best(best, _lower(bound, positive))
+            break
+    return best
+
+
+def _best(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return max(a, b)
+
+
+@lru_cache(maxsize=CACHE)
+def _atoms(e: Expr) -> _Atoms:
+    """The distinct factors of e's monomials, innermost loops' variables last."""
+    found = dict.fromkeys(f for t, _ in parts(e)[1] for f in factors(t))
+    return tuple(sorted(found, key=sort_key))
+
+
+def _coefficient(e: Expr, atom: Expr) -> Expr | None:
+    """The polynomial coefficient of an atom, which is not looked into; None beyond degree one."""
+    acc: dict[Expr, int] = {}
+    k = 0
+    for t, c in parts(e)[1]:
+        fs = factors(t)
+        if atom in fs:
+            rest = list(fs)
+            rest.remove(atom)
+            if atom in rest:
+                return None
+            if rest:
+                acc[monomial(tuple(rest))] = c
+            else:
+                k = c
+    return from_terms(k, acc)
+
+
+def _relaxed(e: Expr, atom: Expr, positive: _Atoms) -> list[Expr]:
+    """Expressions nowhere greater than ``e``, with the atom replaced by an end of its range."""
+    if not isinstance(atom, (Var, Mod, FloorDiv, Min, Max)):
+        return []
+    coef = _coefficient(e, atom)
+    if coef is None:
+        return []
+    if _at_least_zero(coef, positive):
+        ends = _ends(atom, positive, False)
+    elif _at_least_zero(scale(coef, -1), positive):
+        ends = _ends(atom, positive, True)
+    else:
+        return []
+    return [add(e, mul(coef, sub(end, atom))) for end in ends]
+
+
+def _at_least_zero(e: Expr, positive: _Atoms) -> bool:
+    if e.lo is not None and e.lo >= 0:
+        return True
+    if e.is_const or not _is_symbolic(e):
+        return False
+    lo = _lower(e, positive)
+    return lo is not None and lo >= 0
+
+
+def _ends(atom: Expr, positive: _Atoms, up: bool) -> list[Expr]:
+    """Upper (lower) bounds of an atom that are expressions in simpler atoms."""
+    if isinstance(atom, Var):
+        if not up:
+            return [ZERO]
+        return [] if atom.extent.is_const else [sub(atom.extent, ONE)]
+    if isinstance(atom, Mod):
+        if atom.den.lo is None or atom.den.lo < 0:
+            return []
+        if not up:
+            return [ZERO]
+        return [] if atom.den.is_const else [sub(atom.den, ONE)]
+    if isinstance(atom, FloorDiv):
+        if atom.den.lo is None or atom.den.lo < 0:
+            return []
+        return [end // atom.den for end in _end_of(atom.num, positive, up)]
+    if isinstance(atom, Min):
+        return list(atom.args) if up else []
+    if isinstance(atom, Max):
+        return [] if up else list(atom.args)
+    return []
+
+
+def _end_of(e: Expr, positive: _Atoms, up: bool) -> list[Expr]:
+    """``e`` with one atom relaxed upwards (downwards)."""
+    flipped = scale(e, -1) if up else e
+    for atom in _atoms(flipped):
+        found = _relaxed(flipped, atom, positive)
+        if found:
+            return [scale(x, -1) if up else x for x in found]
+    return []
+
+
+def _shifted(e: Expr, positive: _Atoms) -> Expr:
+    """``e`` with each atom written as its least value plus a fresh non-negative symbol."""
+    atoms = _atoms(e)
+    fresh: dict[Expr, Expr] = {}
+    for i, a in enumerate(atoms):
+        lo = a.lo
+        if lo is not None:
+            lo = max(lo, 1) if a in positive else lo
+            width = None if a.hi is None else max(a.hi - lo, 0)
+            fresh[a] = add(Symbol(f"~{i}", 0, width), const(lo))
+    k, terms = parts(e)
+    out: Expr = const(k)
+    for t, c in terms:
+        m: Expr = const(c)
+        for f in factors(t):
+            m = mul(m, fresh.get(f, f))
+        out = add(out, m)
+    return out
+
+
+def provably_le(a: Expr, b: Expr) -> bool:
+    """Whether a <= b is proven for every value of the leaves in their ranges."""
+    lo = lower(sub(b, a))
+    return lo is not None and lo >= 0
+
+
+def provably_lt(a: Expr, b: Expr) -> bool:
+    """Whether a < b is proven for every value of the leaves in their ranges."""
+    lo = lower(sub(b, a))
+    return lo is not None and lo >= 1
+
+
+def provably_eq(a: Expr, b: Expr) -> bool:
+    """Whether a == b is proven."""
+    if a is b:
+        return True
+    d = sub(a, b)
+    if isinstance(d, Const):
+        return d.value == 0
+    return lower(d) == 0 and upper(d) == 0

@@ -1,0 +1,356 @@
+"""Bodies: what one iteration of a loop nest computes, as an immutable DAG of typed nodes.
+
+A body is data.  Views compose by substituting index expressions, inlining a producer is
+substitution into its consumer, and every analysis is a walk.  Nodes are interned: two nodes with
+equal structure are the same object, so common subexpressions need no pass of their own.
+
+Loop variables are ``litz.index`` ``Var``s.  A ``Reduce`` binds the variables it reduces over: below
+it they are free, above it they are not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from weakref import WeakValueDictionary
+
+from litz.index import Expr, Substitution, Var, size_hint, split_linear
+from litz.ir.dtype import I64, DType
+from litz.ir.ops import op as op_row
+from litz.ir.ops import result_dtype
+
+Scalar = bool | int | float
+StoreMode = Literal["set", "add", "max", "min", "mul"]
+ReduceKind = Literal[
+    "sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford_mean", "welford_m2"
+]
+REDUCE_KINDS: Final = (
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "welford_mean",
+    "welford_m2",
+)
+
+
+class Node:
+    """A value of one iteration.  ``dtype`` is its type, ``args`` are the nodes it is computed from.
+
+    ``vars`` are the loop variables (and data-dependent index symbols) it depends on, as an
+    insertion-ordered tuple; ``key`` is the interning key.
+    """
+
+    __slots__ = ("__weakref__", "args", "dtype", "key", "vars")
+    dtype: DType
+    args: tuple[Node, ...]
+    key: tuple[object, ...]
+    vars: tuple[Expr, ...]
+
+    def __repr__(self) -> str:
+        from litz.ir.text import node_text
+
+        return node_text(self)
+
+
+_INTERNED: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
+
+
+class Load(Node):
+    """``buffer[index]``; symbols in ``index`` named by ``indirect`` take the value of a node.
+
+    index: offset in elements from the buffer's first element.
+    """
+
+    __slots__ = ("buffer", "index", "indirect")
+    buffer: str
+    index: Expr
+    indirect: tuple[tuple[Expr, Node], ...]
+
+
+class Const(Node):
+    """A literal of type ``dtype``."""
+
+    __slots__ = ("value",)
+    value: Scalar
+
+
+class Index(Node):
+    """The value of an index expression, as i64."""
+
+    __slots__ = ("expr",)
+    expr: Expr
+
+
+class Op(Node):
+    """A primitive op of the op table; ``param`` is the dtype that ``round_to`` rounds through."""
+
+    __slots__ = ("name", "param")
+    name: str
+    param: DType | None
+
+
+class Masked(Node):
+    """``args[1]`` where ``args[0]`` holds, else ``args[2]``; loads under it happen only where it holds.
+
+    args: (condition, value, other).
+    """
+
+    __slots__ = ()
+
+
+class Reduce(Node):
+    """Reduction of ``args[0]`` over the variables ``axes``.
+
+    argmax/argmin give the linear position in the order of ``axes`` (i64); the two welford kinds
+    give the mean and the sum of squared deviations, and share their accumulator.
+    """
+
+    __slots__ = ("axes", "kind")
+    kind: ReduceKind
+    axes: tuple[Expr, ...]
+
+
+def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    seen: dict[Expr, None] = {}
+    for part in parts:
+        for v in part:
+            seen[v] = None
+    return tuple(seen)
+
+
+def load(
+    dtype: DType, buffer: str, index: Expr, indirect: tuple[tuple[Expr, Node], ...] = ()
+) -> Load:
+    key = ("load", dtype, buffer, index, indirect)
+    found = _INTERNED.get(key)
+    if found is not None:
+        assert isinstance(found, Load)
+        return found
+    n = Load.__new__(Load)
+    n.dtype, n.buffer, n.index, n.indirect, n.key = dtype, buffer, index, indirect, key
+    n.args = tuple(v for _, v in indirect)
+    bound = [s for s, _ in indirect]
+    own = tuple(v for v in index.free if v not in bound)
+    n.vars = _union([own, *(v.vars for _, v in indirect)]) if indirect else own
+    _INTERNED[key] = n
+    return n
+
+
+def const(dtype: DType, value: Scalar) -> Const:
+    if dtype.kind == "float":
+        value = float(value)
+        bits: object = struct.pack("<d", value)
+    else:
+        value = bool(value) if dtype.kind == "bool" else int(value)
+        bits = value
+    key = ("const", dtype, bits)
+    found = _INTERNED.get(key)
+    if found is not None:
+        assert isinstance(found, Const)
+        return found
+    n = Const.__new__(Const)
+    n.dtype, n.value, n.key, n.args, n.vars = dtype, value, key, (), ()
+    _INTERNED[key] = n
+    return n
+
+
+def index(expr: Expr) -> Node:
+    if expr.is_const:
+        return const(I64, expr.value)
+    key = ("index", expr)
+    found = _INTERNED.get(key)
+    if found is not None:
+        return found
+    n = Index.__new__(Index)
+    n.dtype, n.expr, n.key, n.args, n.vars = I64, expr, key, (), expr.free
+    _INTERNED[key] = n
+    return n
+
+
+def op(name: str, *args: Node, to: DType | None = None) -> Node:
+    """Apply a primitive op.  ``to`` is the target of ``cast``/``bitcast``, the parameter of ``round_to``."""
+    key = ("op", name, to, args)
+    found = _INTERNED.get(key)
+    if found is not None:
+        return found
+    row = op_row(name)
+    dtype = result_dtype(name, tuple(a.dtype for a in args), to)
+    n = Op.__new__(Op)
+    n.name, n.param, n.dtype, n.args, n.key = row.name, to, dtype, args, key
+    n.vars = args[0].vars if len(args) == 1 else _union(a.vars for a in args)
+    _INTERNED[key] = n
+    return n
+
+
+def cast(value: Node, to: DType) -> Node:
+    """Convert to ``to``; the identity where the type already fits, folded for literals."""
+    if value.dtype is to:
+        return value
+    if isinstance(value, Const) and not (value.dtype.is_float and not to.is_float):
+        if to.kind == "bool":
+            return const(to, value.value != 0)
+        if not to.is_int or to.bits == 64 or 0 <= value.value < 128:
+            if not (to.is_float and to.bits < 64):
+                return const(to, value.value)
+            if isinstance(value.value, int) and abs(value.value) <= 256:
+                return const(to, value.value)
+    return op("cast", value, to=to)
+
+
+def masked(cond: Node, value: Node, other: Node) -> Node:
+    if isinstance(cond, Const):
+        return value if cond.value else other
+    if value.dtype is not other.dtype:
+        raise ValueError(f"masked: {value.dtype} and {other.dtype} differ")
+    key = ("masked", cond, value, other)
+    found = _INTERNED.get(key)
+    if found is not None:
+        return found
+    n = Masked.__new__(Masked)
+    n.dtype, n.args, n.key = value.dtype, (cond, value, other), key
+    n.vars = _union(a.vars for a in n.args)
+    _INTERNED[key] = n
+    return n
+
+
+def reduce(kind: ReduceKind, axes: tuple[Expr, ...], value: Node) -> Node:
+    key = ("reduce", kind, axes, value)
+    found = _INTERNED.get(key)
+    if found is not None:
+        return found
+    n = Reduce.__new__(Reduce)
+    n.dtype = I64 if kind in ("argmax", "argmin") else value.dtype
+    n.kind, n.axes, n.args, n.key = kind, axes, (value,), key
+    n.vars = tuple(v for v in value.vars if v not in axes)
+    _INTERNED[key] = n
+    return n
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``buffer[index] = value`` (or an atomic update, by ``mode``), once per iteration.
+
+    mask: store only where it holds (None: always).
+    """
+
+    buffer: str
+    index: Expr
+    value: Node
+    mode: StoreMode = "set"
+    indirect: tuple[tuple[Expr, Node], ...] = ()
+    mask: Node | None = None
+
+    def roots(self) -> tuple[Node, ...]:
+        """The nodes that this store evaluates."""
+        extra = () if self.mask is None else (self.mask,)
+        return (self.value, *(v for _, v in self.indirect), *extra)
+
+
+def walk(roots: Iterable[Node]) -> Iterator[Node]:
+    """Every node below ``roots`` once, arguments before users, in a deterministic order."""
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(tuple(roots))]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            yield node
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        stack.append((node, True))
+        stack.extend((a, False) for a in reversed(node.args) if id(a) not in seen)
+
+
+@dataclass
+class Rewriter:
+    """Rebuild nodes bottom up; memoised over all nodes that it is asked for.
+
+    indices: substitution applied to every index expression (None: leave them).
+    on_load: what replaces a load whose index has been rewritten (None: keep it).
+    """
+
+    indices: Substitution | None = None
+    on_load: Callable[[Load], Node] | None = None
+    memo: dict[Node, Node] = field(default_factory=dict)
+
+    def expr(self, e: Expr) -> Expr:
+        return e if self.indices is None else self.indices(e)
+
+    def __call__(self, root: Node) -> Node:
+        memo = self.memo
+        found = memo.get(root)
+        if found is not None:
+            return found
+        for n in walk((root,)):
+            if n not in memo:
+                memo[n] = self._rebuild(n)
+        return memo[root]
+
+    def _rebuild(self, n: Node) -> Node:
+        memo = self.memo
+        if isinstance(n, Load):
+            ind = tuple((s, memo[v]) for s, v in n.indirect)
+            new = load(n.dtype, n.buffer, self.expr(n.index), ind)
+            return new if self.on_load is None else self.on_load(new)
+        if isinstance(n, Const):
+            return n
+        if isinstance(n, Index):
+            return index(self.expr(n.expr))
+        args = tuple(memo[a] for a in n.args)
+        if isinstance(n, Op):
+            return op(n.name, *args, to=n.param)
+        if isinstance(n, Masked):
+            return masked(*args)
+        assert isinstance(n, Reduce)
+        return reduce(n.kind, self.reduce_axes(n.axes), args[0])
+
+    def reduce_axes(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The variables that stand for ``old``: a loop that was split gives its factors in order."""
+        out: list[Expr] = []
+        for a in old:
+            e = self.expr(a)
+            out.extend([e] if isinstance(e, Var) else (v for v, _ in _factors(e)))
+        return tuple(out)
+
+    def store(self, s: Store) -> Store:
+        return Store(
+            s.buffer,
+            self.expr(s.index),
+            self(s.value),
+            s.mode,
+            tuple((sym, self(v)) for sym, v in s.indirect),
+            None if s.mask is None else self(s.mask),
+        )
+
+
+def _factors(e: Expr) -> list[tuple[Expr, int]]:
+    """Loop variables of a mixed-radix sum with their weights, heaviest first."""
+    loop_vars = [v for v in e.free if isinstance(v, Var)]
+    split = split_linear(e, loop_vars)
+    if split is None:
+        raise ValueError(f"{e} is no mixed-radix sum of loops")
+    weighted = [(v, size_hint(split[0][v], default=1 << 10)) for v in loop_vars]
+    return sorted(weighted, key=lambda p: -p[1])
+
+
+def substitute(root: Node, mapping: Mapping[Expr, Expr]) -> Node:
+    """``root`` with the variables of ``mapping`` replaced in every index expression."""
+    return Rewriter(Substitution(mapping))(root)
+
+
+def loads(roots: Iterable[Node]) -> tuple[Load, ...]:
+    """All loads below ``roots``, each once, in order of first use."""
+    return tuple(n for n in walk(roots) if isinstance(n, Load))
+
+
+def cost(root: Node) -> int:
+    """Rough arithmetic cost of one evaluation, in additions (see the op table)."""
+    return sum(op_row(n.name).cost for n in walk((root,)) if isinstance(n, Op))

@@ -1,0 +1,67 @@
+"""Element types of the IR.
+
+A ``DType`` is a name and a few facts; it does not import torch, so that compile workers
+can read programs without it.  The border to ``torch.dtype`` is ``litz.lowering.torch_types``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["bool", "uint", "int", "float"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type.
+
+    name: the printed form (``f32``); bits: width in memory; kind: bool, uint, int or float.
+    """
+
+    name: str
+    bits: int
+    kind: Kind
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def bytes(self) -> int:
+        """Size of one element in memory, in bytes."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """Signed or unsigned integer; bool is not one."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def opmath(self) -> DType:
+        """The type arithmetic runs in: f32 for the 16-bit floats, itself otherwise."""
+        return F32 if self.kind == "float" and self.bits == 16 else self
+
+
+BOOL: Final = DType("bool", 8, "bool")
+U8: Final = DType("u8", 8, "uint")
+U16: Final = DType("u16", 16, "uint")
+U32: Final = DType("u32", 32, "uint")
+U64: Final = DType("u64", 64, "uint")
+I8: Final = DType("i8", 8, "int")
+I16: Final = DType("i16", 16, "int")
+I32: Final = DType("i32", 32, "int")
+I64: Final = DType("i64", 64, "int")
+F16: Final = DType("f16", 16, "float")
+BF16: Final = DType("bf16", 16, "float")
+F32: Final = DType("f32", 32, "float")
+F64: Final = DType("f64", 64, "float")
+
+ALL: Final = (BOOL, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64)
+BY_NAME: Final = {d.name: d for d in ALL}

@@ -1,0 +1,460 @@
+"""Reading the text form of programs back (``litz.ir.text`` writes it and documents it)."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from litz.index import Expr, as_expr, symbol, var
+from litz.index import parse as parse_expr
+from litz.ir import body
+from litz.ir.body import Node, Store, StoreMode
+from litz.ir.dtype import BY_NAME, DType
+from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
+
+Resolve = Callable[[str], object]
+_OPEN, _CLOSE = "([{", ")]}"
+_LAYOUT = re.compile(r"(\w+)\[(.*)\]\{(.*)\}")
+_SYMBOL = re.compile(r"(\S+) in \[(\S+), (\S+)\](?: hint (-?\d+))?")
+_DEFINITION = re.compile(r"(%\d+): (\w+) = (\w+) (.*)")
+_STORE = re.compile(r"store (?:(\w+) )?([^\s\[]+)(\[.*)")
+_NEST = re.compile(r"(\S+) = loops \[(.*?)\](?: reduce \[(.*?)\])? @(\S+)(?: from \((.*)\))? \{")
+_EXTERN = re.compile(r"(\S+) = extern ([^\s(]+)(\(.*)")
+_BUFFER = re.compile(r"(\S+): (\S.*\}) @(\S+) (\w+)(?: alias (\S+))?")
+
+
+class ParseError(ValueError):
+    """Text that is no program: the message names the line."""
+
+
+def split(text: str, separator: str = ",") -> list[str]:
+    """Split at ``separator`` outside of brackets and strings; strips, drops an empty end."""
+    parts, depth, start, quote, i = [], 0, 0, "", 0
+    while i < len(text):
+        c = text[i]
+        if quote:
+            if c == "\\":
+                i += 1
+            elif c == quote:
+                quote = ""
+        elif c in "'\"":
+            quote = c
+        elif c in _OPEN:
+            depth += 1
+        elif c in _CLOSE:
+            depth -= 1
+        elif depth == 0 and text.startswith(separator, i):
+            parts.append(text[start:i].strip())
+            start = i + len(separator)
+        i += 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+def bracketed(text: str) -> tuple[str, str]:
+    """``(inside) rest`` -> ``inside``, ``rest``."""
+    depth, quote, i = 0, "", 0
+    while i < len(text):
+        c = text[i]
+        if quote:
+            if c == "\\":
+                i += 1
+            elif c == quote:
+                quote = ""
+        elif c in "'\"":
+            quote = c
+        elif c in _OPEN:
+            depth += 1
+        elif c in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                return text[1:i], text[i + 1 :].strip()
+        i += 1
+    raise ParseError(f"unbalanced brackets in {text!r}")
+
+
+def parse_float(text: str) -> float:
+    """The inverse of ``litz.ir.text.float_text``."""
+    sign = -1.0 if text.startswith("-") else 1.0
+    name = text.lstrip("-")
+    if name == "float.inf":
+        return sign * math.inf
+    if name == "float.nan":
+        return math.nan
+    if name.startswith("float.bits_"):
+        return float(struct.unpack(">d", bytes.fromhex(name[len("float.bits_") :]))[0])
+    return float(text)
+
+
+def _dtype(text: str) -> DType:
+    if text not in BY_NAME:
+        raise ParseError(f"no dtype {text!r}")
+    return BY_NAME[text]
+
+
+def parse_symbol(text: str) -> Expr:
+    """``s0 in [2, inf] hint 8``"""
+    m = _match(_SYMBOL, text, "a symbol")
+    lo = None if m[2] == "-inf" else int(m[2])
+    hi = None if m[3] == "inf" else int(m[3])
+    return symbol(m[1], lo, hi, None if m[4] is None else int(m[4]))
+
+
+def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
+    m = pattern.fullmatch(text)
+    if m is None:
+        raise ParseError(f"not {what}: {text!r}")
+    return m
+
+
+def parse_axes(text: str, scope: Mapping[str, Expr]) -> dict[str, Expr]:
+    """``i0 < 128, i1 < s0`` -> the variables by name."""
+    axes: dict[str, Expr] = {}
+    for part in split(text):
+        name, found, extent = part.partition(" < ")
+        if not found:
+            raise ParseError(f"not a loop variable with its extent: {part!r}")
+        axes[name] = var(name, parse_expr(extent, {**scope, **axes}))
+    return axes
+
+
+@dataclass
+class NestReader:
+    """Reads the lines of one nest."""
+
+    scope: Mapping[str, Expr]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    stores: list[Store] = field(default_factory=list)
+
+    def line(self, text: str) -> None:
+        if text.startswith("store "):
+            self.stores.append(self.store(text))
+            return
+        m = _match(_DEFINITION, text, "a node or a store")
+        name, dtype, kind, rest = m.groups()
+        if name in self.nodes:
+            raise ParseError(f"{name} is defined twice")
+        node = self.definition(_dtype(dtype), kind, rest)
+        if node.dtype.name != dtype:
+            raise ParseError(f"{name} has dtype {node.dtype}, not {dtype}")
+        self.nodes[name] = node
+
+    def node(self, text: str) -> Node:
+        if text.startswith("%"):
+            if text not in self.nodes:
+                raise ParseError(f"{text} is not defined")
+            return self.nodes[text]
+        name, found, rest = text.partition("(")
+        if not found or not rest.endswith(")"):
+            raise ParseError(f"not a node: {text!r}")
+        dtype, literal = _dtype(name), rest[:-1]
+        if dtype.is_float:
+            return body.const(dtype, parse_float(literal))
+        return body.const(dtype, literal == "True" if dtype.kind == "bool" else int(literal))
+
+    def args(self, text: str) -> tuple[Node, ...]:
+        return tuple(self.node(part) for part in split(text))
+
+    def access(self, text: str) -> tuple[Expr, tuple[tuple[Expr, Node], ...], str]:
+        """``[index; t0 in [0, 9] := %1] rest``"""
+        inside, rest = bracketed(text)
+        index, *bound = split(inside, ";")
+        indirect = []
+        for part in bound:
+            left, found, right = part.partition(" := ")
+            if not found:
+                raise ParseError(f"not a binding: {part!r}")
+            indirect.append((parse_symbol(left), self.node(right)))
+        scope = {**self.scope, **{str(s): s for s, _ in indirect}}
+        return parse_expr(index, scope), tuple(indirect), rest
+
+    def definition(self, dtype: DType, kind: str, rest: str) -> Node:
+        if kind == "load":
+            buffer, _, access = rest.partition("[")
+            index, indirect, _ = self.access("[" + access)
+            return body.load(dtype, buffer, index, indirect)
+        if kind == "index":
+            return body.index(parse_expr(rest, self.scope))
+        if kind == "masked":
+            return body.masked(*self.args(rest))
+        if kind == "reduce":
+            reduction, _, tail = rest.partition(" ")
+            if reduction not in body.REDUCE_KINDS:
+                raise ParseError(f"no reduction {reduction!r}")
+            names, value = bracketed(tail)
+            axes = tuple(self._axis(n) for n in split(names))
+            return body.reduce(reduction, axes, self.node(value))  # type: ignore[arg-type]
+        operands, found, to = rest.rpartition(" to ")
+        param = _dtype(to) if found else None
+        return body.op(kind, *self.args(operands if found else rest), to=param)
+
+    def _axis(self, name: str) -> Expr:
+        if name not in self.scope:
+            raise ParseError(f"no variable {name!r}")
+        return self.scope[name]
+
+    def store(self, text: str) -> Store:
+        m = _match(_STORE, text, "a store")
+        mode = m[1] or "set"
+        if mode not in get_args(StoreMode):
+            raise ParseError(f"no store mode {mode!r}")
+        index, indirect, rest = self.access(m[3])
+        if not rest.startswith("= "):
+            raise ParseError(f"a store without a value: {text!r}")
+        value, found, mask = rest[2:].partition(" if ")
+        cond = self.node(mask) if found else None
+        return Store(m[2], index, self.node(value), mode, indirect, cond)  # type: ignore[arg-type]
+
+
+def parse_stores(text: str, scope: Mapping[str, Expr]) -> tuple[Store, ...]:
+    """The stores of a nest's body; ``scope``: its variables and symbols by name."""
+    reader = NestReader(scope)
+    for number, line in _lines(text):
+        with _At(number):
+            reader.line(line)
+    return tuple(reader.stores)
+
+
+def parse_loops(text: str, scope: Mapping[str, Expr] | None = None) -> Loops:
+    """One loop nest; ``scope``: the size symbols by name."""
+    lines = _lines(text)
+    number, head = next(lines, (1, ""))
+    with _At(number):
+        nest = _nest(head, lines, scope or {})
+    for number, line in lines:
+        raise ParseError(f"line {number}: text behind the nest: {line!r}")
+    return nest
+
+
+class _At:
+    """Puts the line's number on errors."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (ValueError, KeyError, TypeError)) and not getattr(
+            error, "placed", False
+        ):
+            message = error.args[0] if error.args else error
+            placed = ParseError(f"line {self.number}: {message}")
+            placed.placed = True  # type: ignore[attr-defined]
+            raise placed from error
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if line and not line.startswith("#"):
+            yield number, line
+
+
+def _nest(head: str, lines: Iterator[tuple[int, str]], scope: Mapping[str, Expr]) -> Loops:
+    m = _match(_NEST, head, "a loop nest")
+    axes = parse_axes(m[2], scope)
+    reduced = parse_axes(m[3] or "", {**scope, **axes})
+    reader = NestReader({**scope, **axes, **reduced})
+    for number, line in lines:
+        if line == "}":
+            origins = tuple(split(m[5] or ""))
+            return Loops(
+                m[1],
+                tuple(axes.values()),
+                tuple(reduced.values()),
+                tuple(reader.stores),
+                m[4],
+                origins,
+            )
+        with _At(number):
+            reader.line(line)
+    raise ParseError(f"nest {m[1]} has no end")
+
+
+@dataclass
+class ProgramReader:
+    """Reads a program's lines; what is declared is in scope from there on."""
+
+    resolve: Resolve | None
+    scope: dict[str, Expr] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    constants: dict[str, object] = field(default_factory=dict)
+    symbols: list[tuple[Expr, int, int | None]] = field(default_factory=list)
+    nodes: list[Loops | Extern] = field(default_factory=list)
+    outputs: tuple[object, ...] | None = None
+
+    def line(self, text: str, lines: Iterator[tuple[int, str]]) -> None:
+        word = text.partition(" ")[0]
+        if word == "symbol":
+            s = parse_symbol(text[len("symbol ") :])
+            self.scope[str(s)] = s
+        elif word == "bind":
+            self._bind(text)
+        elif word == "constant":
+            self.constants[text[len("constant ") :]] = self._resolve(text[len("constant ") :])
+        elif word == "return":
+            value = self.value(text[len("return ") :])
+            assert isinstance(value, tuple)
+            self.outputs = value
+        elif _EXTERN.fullmatch(text):
+            self.nodes.append(self.extern(text))
+        elif " = " in text:
+            self.nodes.append(_nest(text, lines, self.scope))
+        else:
+            self._buffer(text)
+
+    def _resolve(self, name: str) -> object:
+        return name if self.resolve is None else self.resolve(name)
+
+    def _bind(self, text: str) -> None:
+        m = _match(re.compile(r"bind (\S+) = (\d+)(?:\.(\d+))?"), text, "a binding")
+        self.symbols.append((self.expr(m[1]), int(m[2]), None if m[3] is None else int(m[3])))
+
+    def _buffer(self, text: str) -> None:
+        m = _match(_BUFFER, text, "a line of a program")
+        if m[1] in self.buffers:
+            raise ParseError(f"buffer {m[1]} is declared twice")
+        self.buffers[m[1]] = Buffer(m[1], *self.layout(m[2]), m[3], m[4], m[5])
+
+    def expr(self, text: str) -> Expr:
+        return parse_expr(text, self.scope)
+
+    def layout(self, text: str) -> tuple[DType, tuple[Expr, ...], tuple[Expr, ...]]:
+        m = _match(_LAYOUT, text, "a layout")
+        shape, strides = (tuple(self.expr(e) for e in split(m[i])) for i in (2, 3))
+        return _dtype(m[1]), shape, strides
+
+    def value(self, text: str) -> Any:
+        """The inverse of ``litz.ir.text.Values``."""
+        if text.startswith("$("):
+            return self.expr(text[2:-1])
+        if text.startswith("$"):
+            return self.constants[text[1:]]
+        if text[0] in "([":
+            items = [self.value(part) for part in split(text[1:-1])]
+            return tuple(items) if text[0] == "(" else items
+        if text[0] in "'\"" or text in ("None", "True", "False"):
+            return ast.literal_eval(text)
+        if re.fullmatch(r"-?\d+", text):
+            return int(text)
+        if re.match(r"-?(\d|float\.)", text):
+            return parse_float(text)
+        if text.startswith("torch."):
+            return self._torch_value(text)
+        return self.ref(text)
+
+    def _torch_value(self, text: str) -> object:
+        name, found, argument = text.partition("(")
+        value = self._resolve(name)
+        if not found:
+            return value
+        if not callable(value):
+            raise ParseError(f"{name} cannot be resolved")
+        return value(ast.literal_eval(argument[:-1]))
+
+    def ref(self, text: str) -> TensorRef:
+        name, found, layout = text.partition(": ")
+        if not found:
+            if name not in self.buffers:
+                raise ParseError(f"no buffer {name!r}")
+            b = self.buffers[name]
+            return TensorRef(name, b.dtype, b.shape, b.strides, as_expr(0))
+        end = layout.rindex("}")
+        plus = layout[end + 1 :]
+        if not plus.startswith("+"):
+            raise ParseError(f"a view without an offset: {text!r}")
+        return TensorRef(name, *self.layout(layout[: end + 1]), self.expr(plus[1:]))
+
+    def extern(self, text: str) -> Extern:
+        m = _match(_EXTERN, text, "an extern call")
+        inside, rest = bracketed(m[3])
+        args: list[object] = []
+        kwargs: list[tuple[str, object]] = []
+        for part in split(inside):
+            keyword = re.match(r"([A-Za-z_]\w*)=(.*)", part, re.S)
+            if keyword:
+                kwargs.append((keyword[1], self.value(keyword[2])))
+            else:
+                args.append(self.value(part))
+        tail = _ExternTail(rest)
+        outputs = tuple(None if o == "_" else o for o in split(tail.group("->")))
+        device = tail.word("@")
+        single, out = not tail.flag("multi"), tail.flag("out")
+        bound = [part.partition(": ") for part in split(tail.group("symbols"))]
+        symbols = tuple((int(p), self.expr(s)) for p, _, s in bound)
+        mutates, origins = tuple(split(tail.group("mutates"))), tuple(split(tail.group("from")))
+        reason = ast.literal_eval(tail.rest("because"))
+        target = self._resolve(m[2])
+        return Extern(
+            m[1], target, m[2], tuple(args), tuple(kwargs), outputs, device, reason, single,
+            symbols, out, mutates, origins,
+        )  # fmt: skip
+
+
+class _ExternTail:
+    """What follows an extern's arguments, taken from the left."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def flag(self, word: str) -> bool:
+        found = self.text == word or self.text.startswith(word + " ")
+        if found:
+            self.text = self.text[len(word) :].strip()
+        return found
+
+    def group(self, word: str) -> str:
+        if not self.text.startswith(word + " ("):
+            return ""
+        inside, self.text = bracketed(self.text[len(word) + 1 :])
+        return inside
+
+    def word(self, mark: str) -> str:
+        if not self.text.startswith(mark):
+            raise ParseError(f"expected {mark!r} at {self.text!r}")
+        found, _, self.text = self.text[len(mark) :].partition(" ")
+        return found
+
+    def rest(self, word: str) -> str:
+        if not self.flag(word):
+            raise ParseError(f"expected {word!r} at {self.text!r}")
+        return self.text
+
+
+def parse(text: str, *, resolve: Resolve | None = None) -> Program:
+    """The program that ``litz.ir.text.program_text`` printed.
+
+    resolve: gives the object of an extern's target (``aten.mm.default``), of a torch value
+    (``torch.float32``, ``torch.device``) or of a constant; without it the name stands for itself.
+    Raises ``ParseError`` with the line's number.
+    """
+    lines = _lines(text)
+    number, head = next(lines, (1, ""))
+    with _At(number):
+        m = _match(re.compile(r"program\((.*)\) \{"), head, "a program's head")
+    reader = ProgramReader(resolve)
+    for number, line in lines:
+        if line == "}":
+            break
+        with _At(number):
+            reader.line(line, lines)
+    else:
+        raise ParseError(f"line {number}: the program has no end")
+    if reader.outputs is None:
+        raise ParseError(f"line {number}: the program returns nothing")
+    inputs = tuple(split(m[1]))
+    return Program(
+        inputs,
+        reader.buffers,
+        tuple(reader.nodes),
+        reader.outputs,
+        tuple(reader.symbols),
+        reader.constants,
+    )

@@ -1,0 +1,151 @@
+"""Programs: buffers and the nodes that fill them, in order, with every effect explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from litz.index import Expr
+from litz.ir.body import Load, Node, Store, loads
+from litz.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor's memory.
+
+    shape, strides: in elements; device: ``cpu`` or ``cuda:0``.
+    kind: ``input`` (an argument of the program), ``temp`` (allocated by it) or ``extern`` (returned
+    by an extern call, which allocates it).
+    alias: the buffer whose memory an extern's output shares, if any.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    device: str
+    kind: str = "temp"
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A strided view of a buffer, as extern calls and outputs see it.
+
+    offset: in elements of ``dtype`` from the buffer's first element.
+    """
+
+    buffer: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A loop nest: for each point of ``axes`` (and ``reduce_axes`` inside reductions) run ``stores``.
+
+    origins: names of the graph nodes it computes, in topological order.
+    """
+
+    name: str
+    axes: tuple[Expr, ...]
+    reduce_axes: tuple[Expr, ...]
+    stores: tuple[Store, ...]
+    device: str
+    origins: tuple[str, ...] = ()
+
+    def reads(self) -> tuple[Load, ...]:
+        return loads(r for s in self.stores for r in s.roots())
+
+    def read_buffers(self) -> tuple[str, ...]:
+        names = {n.buffer: None for n in self.reads()}
+        for s in self.stores:  # an update reads what it updates
+            if s.mode != "set":
+                names[s.buffer] = None
+        return tuple(names)
+
+    def write_buffers(self) -> tuple[str, ...]:
+        return tuple({s.buffer: None for s in self.stores})
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """A call of an operator as it is.
+
+    target: the callable; target_name: its printed name (``aten.mm.default``).
+    args, kwargs: Python values, ``TensorRef``s and ``Expr``s, nested in tuples as the op wants them.
+    outputs: the buffers it fills, one a result (None: a result that is no tensor or unused).
+    symbols: results that are integers: (position, symbol) pairs.
+    out_variant: the result may be written into memory that the program allocated.
+    mutates: buffers that it writes in place.  reason: why it is not a loop nest.
+    """
+
+    name: str
+    target: object
+    target_name: str
+    args: tuple[object, ...]
+    kwargs: tuple[tuple[str, object], ...]
+    outputs: tuple[str | None, ...]
+    device: str
+    reason: str
+    single: bool = True
+    symbols: tuple[tuple[int, Expr], ...] = ()
+    out_variant: bool = False
+    mutates: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+    def refs(self) -> Iterator[TensorRef]:
+        for a in (*self.args, *(v for _, v in self.kwargs)):
+            yield from _refs(a)
+
+    def read_buffers(self) -> tuple[str, ...]:
+        return tuple({r.buffer: None for r in self.refs()})
+
+    def write_buffers(self) -> tuple[str, ...]:
+        names = {o: None for o in self.outputs if o is not None}
+        return (*names, *(m for m in self.mutates if m not in names))
+
+
+def _refs(value: object) -> Iterator[TensorRef]:
+    if isinstance(value, TensorRef):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _refs(v)
+
+
+ProgramNode = Loops | Extern
+
+
+@dataclass(frozen=True)
+class Program:
+    """Buffers and nodes in an order that is valid to run.
+
+    inputs: names in argument order: a buffer, or a symbol's name for an integer argument.
+    outputs: what is returned: tensor views, integer expressions, None or Python scalars.
+    symbols: the size symbols, with where each is read: (symbol, argument position, dimension);
+    dimension None means that the argument is the integer itself.
+    """
+
+    inputs: tuple[str, ...]
+    buffers: Mapping[str, Buffer]
+    nodes: tuple[ProgramNode, ...]
+    outputs: tuple[object, ...]
+    symbols: tuple[tuple[Expr, int, int | None], ...] = ()
+    constants: Mapping[str, object] = field(default_factory=dict)
+
+    def root(self, buffer: str) -> str:
+        """The buffer that owns the memory of ``buffer``."""
+        while (up := self.buffers[buffer].alias) is not None:
+            buffer = up
+        return buffer
+
+    def output_refs(self) -> tuple[TensorRef, ...]:
+        return tuple(o for o in self.outputs if isinstance(o, TensorRef))
+
+
+def free_vars(node: Node) -> tuple[Expr, ...]:
+    return node.vars

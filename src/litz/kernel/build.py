@@ -1,0 +1,269 @@
+"""From a fused group to a KernelPlan: one normalised iteration space with canonical names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from litz.index import (
+    Expr,
+    Substitution,
+    Symbol,
+    Var,
+    coefficient,
+    floordiv,
+    mod,
+    size_hint,
+    symbol,
+    var,
+)
+from litz.ir import body
+from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store
+from litz.ir.program import Buffer
+from litz.kernel.plan import Dim, KernelPlan, Mode, Param
+from litz.kernel.tiling import Access, choose_lane, choose_tile, loop_order
+from litz.schedule.groups import Group
+
+
+@dataclass(frozen=True)
+class BoundKernel:
+    """A plan and what its parameters stand for: program buffers, and integers of the program."""
+
+    plan: KernelPlan
+    buffers: tuple[str, ...]
+    ints: tuple[Expr, ...]
+
+
+def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
+    """Merge and order the loops of ``group``, choose its lanes, and name everything canonically."""
+    axes, reduced, stores = merge_loops(group.axes, group.reduce_axes, group.stores)
+    accesses = _accesses(stores, buffers)
+    lane = choose_lane(axes, reduced, accesses)
+    tile = choose_tile(axes, reduced, accesses, lane)
+    positional = any(
+        isinstance(n, Reduce) and n.kind in ("argmax", "argmin") for n in _nodes(stores)
+    )
+    p_order = loop_order(axes, accesses, lane, tile)
+    r_order = _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
+    return _canonical(p_order, r_order, stores, lane, tile, buffers)
+
+
+def _nodes(stores: tuple[Store, ...]) -> list[Node]:
+    return list(body.walk(r for s in stores for r in s.roots()))
+
+
+def _argument_order(stores: tuple[Store, ...], reduced: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    for n in _nodes(stores):
+        if isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
+            return (*n.axes, *(r for r in reduced if r not in n.axes))
+    return reduced
+
+
+def _accesses(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> list[Access]:
+    out: dict[tuple[str, Expr], Access] = {}
+    for n in _nodes(stores):
+        if isinstance(n, Load):
+            out.setdefault(
+                (n.buffer, n.index), Access(n.index, n.dtype.bytes, False, bool(n.indirect))
+            )
+    for s in stores:
+        size = buffers[s.buffer].dtype.bytes
+        out[s.buffer, s.index] = Access(s.index, size, True, bool(s.indirect))
+    return list(out.values())
+
+
+# --- merging ---------------------------------------------------------------------------------------
+
+
+def merge_loops(
+    axes: tuple[Expr, ...], reduced: tuple[Expr, ...], stores: tuple[Store, ...]
+) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Store, ...]]:
+    """Make one loop of two wherever every expression steps through both as through one."""
+    nodes = _nodes(stores)
+    exprs: dict[Expr, None] = {}
+    ordered_reductions: list[tuple[Expr, ...]] = []
+    for n in nodes:
+        if isinstance(n, Load):
+            exprs[n.index] = None
+        elif isinstance(n, Index):
+            exprs[n.expr] = None
+        elif isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
+            ordered_reductions.append(n.axes)
+    for s in stores:
+        exprs[s.index] = None
+    if len(axes) < 2 and len(reduced) < 2:
+        return axes, reduced, stores
+    coefs = {
+        v: tuple(coefficient(e, v) if v in e.free else None for e in exprs)
+        for v in (*axes, *reduced)
+    }
+    present = {v: tuple(v in e.free for e in exprs) for v in coefs}
+    mapping: dict[Expr, Expr] = {}
+    used = {str(v) for v in coefs}
+
+    def follows(u: Expr, v: Expr) -> bool:
+        """u*extent(v) + v everywhere."""
+        if any(
+            pos.index(v) != pos.index(u) + 1
+            for pos in ordered_reductions
+            if u in pos and v in pos
+        ):
+            return False
+        extent = v.extent  # type: ignore[attr-defined]
+        for cu, cv, pu, pv in zip(coefs[u], coefs[v], present[u], present[v], strict=True):
+            if pu != pv:
+                return False
+            if pu and (cu is None or cv is None or cu is not cv * extent):
+                return False
+        return True
+
+    def shrink(loops: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        loops_left = list(loops)
+        again = True
+        while again:
+            again = False
+            for u in loops_left:
+                v = next((v for v in loops_left if v is not u and follows(u, v)), None)
+                if v is None:
+                    continue
+                n = 0
+                while f"m{n}" in used:
+                    n += 1
+                used.add(f"m{n}")
+                w = var(f"m{n}", u.extent * v.extent)  # type: ignore[attr-defined]
+                step = {u: floordiv(w, v.extent), v: mod(w, v.extent)}  # type: ignore[attr-defined]
+                sub = Substitution(step)
+                for k in mapping:
+                    mapping[k] = sub(mapping[k])
+                mapping.update(step)
+                coefs[w], present[w] = coefs[v], present[v]
+                for k, pos in enumerate(ordered_reductions):
+                    if u in pos:
+                        ordered_reductions[k] = tuple(
+                            w if a is u else a for a in pos if a is not v
+                        )
+                loops_left[loops_left.index(u)] = w
+                loops_left.remove(v)
+                again = True
+                break
+        return tuple(loops_left)
+
+    axes, reduced = shrink(axes), shrink(reduced)
+    if not mapping:
+        return axes, reduced, stores
+    rw = MergingRewriter(Substitution(mapping))
+    return axes, reduced, tuple(rw.store(s) for s in stores)
+
+
+class MergingRewriter(Rewriter):
+    """Rewrites variables to factors of merged loops; the merged loop replaces them in reductions."""
+
+    def reduce_axes(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        out: dict[Expr, None] = {}
+        for a in old:
+            for v in self.expr(a).free:
+                if isinstance(v, Var):
+                    out[v] = None
+        return tuple(out)
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+def _canonical(
+    p_axes: tuple[Expr, ...],
+    r_axes: tuple[Expr, ...],
+    stores: tuple[Store, ...],
+    lane: Expr | None,
+    tile: Expr | None,
+    buffers: Mapping[str, Buffer],
+) -> BoundKernel:
+    nodes = _nodes(stores)
+    sizes: dict[Expr, Expr] = {}
+    indirect: dict[Expr, Expr] = {}
+
+    def note(e: Expr) -> None:
+        for leaf in e.free:
+            if isinstance(leaf, Symbol) and leaf not in sizes and leaf not in indirect:
+                sizes[leaf] = symbol(f"s{len(sizes)}", leaf.lo, leaf.hi, leaf.hint)
+
+    for n in nodes:
+        if isinstance(n, Load):
+            for s, _ in n.indirect:
+                indirect.setdefault(s, symbol(f"t{len(indirect)}", s.lo, s.hi, s.hint))  # type: ignore[attr-defined]
+    for st in stores:
+        for s, _ in st.indirect:
+            indirect.setdefault(s, symbol(f"t{len(indirect)}", s.lo, s.hi, s.hint))  # type: ignore[attr-defined]
+    for v in (*p_axes, *r_axes):
+        note(v.extent)  # type: ignore[attr-defined]
+    names: dict[str, str] = {}
+    loaded: dict[str, None] = {}
+    for n in nodes:
+        if isinstance(n, Load):
+            names.setdefault(n.buffer, f"b{len(names)}")
+            loaded[n.buffer] = None
+            note(n.index)
+        elif isinstance(n, Index):
+            note(n.expr)
+    for st in stores:
+        names.setdefault(st.buffer, f"b{len(names)}")
+        note(st.index)
+    shrink = Substitution(dict(sizes))
+    renamed: dict[Expr, Expr] = {**sizes, **indirect}
+    for prefix, loops in (("x", p_axes), ("r", r_axes)):
+        for k, v in enumerate(loops):
+            renamed[v] = var(f"{prefix}{k}", shrink(v.extent))  # type: ignore[attr-defined]
+    rw = RenamingRewriter(Substitution(renamed), names=names, symbols=indirect)
+    new_stores = tuple(rw.store(s) for s in stores)
+    written = {s.buffer: s for s in stores}
+
+    def mode(name: str) -> Mode:
+        if name not in written:
+            return "in"
+        return "inout" if name in loaded or any(
+            s.buffer == name and s.mode != "set" for s in stores
+        ) else "out"
+
+    params = tuple(Param(new, buffers[old].dtype, mode(old)) for old, new in names.items())
+    dims = (
+        *(Dim(renamed[v], "p") for v in p_axes),
+        *(Dim(renamed[v], "r") for v in r_axes),
+    )
+    plan = KernelPlan(
+        dims,
+        params,
+        tuple(sizes.values()),
+        new_stores,
+        None if lane is None else renamed[lane],
+        None if tile is None else renamed[tile],
+    )
+    return BoundKernel(plan, tuple(names), tuple(sizes))
+
+
+class RenamingRewriter(Rewriter):
+    """Renames buffers and indirect symbols along with the variables."""
+
+    def __init__(
+        self, indices: Substitution, *, names: Mapping[str, str], symbols: Mapping[Expr, Expr]
+    ) -> None:
+        super().__init__(indices)
+        self.names = names
+        self.symbols = symbols
+
+    def _rebuild(self, n: Node) -> Node:
+        if isinstance(n, Load):
+            ind = tuple((self.symbols[s], self.memo[v]) for s, v in n.indirect)
+            return body.load(n.dtype, self.names[n.buffer], self.expr(n.index), ind)
+        return super()._rebuild(n)
+
+    def store(self, s: Store) -> Store:
+        return Store(
+            self.names[s.buffer],
+            self.expr(s.index),
+            self(s.value),
+            s.mode,
+            tuple((self.symbols[sym], self(v)) for sym, v in s.indirect),
+            None if s.mask is None else self(s.mask),
+        )
+
+

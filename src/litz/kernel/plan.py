@@ -1,0 +1,68 @@
+"""KernelPlan: one fused group over one normalised iteration space, ready to be printed.
+
+Both targets read the same plan.  Names in it are canonical (dims ``x0, x1, .. r0, r1``, buffers
+``b0, b1, ..``, sizes ``s0, ..``), so that equal layers give equal plans and one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from litz.index import Expr
+from litz.ir.body import Store
+from litz.ir.dtype import DType
+
+Role = Literal["p", "r"]
+Mode = Literal["in", "out", "inout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One loop: its variable (whose extent is the size) and its role: parallel or reduced."""
+
+    var: Expr
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer argument.  Two params never overlap in memory where one of them is written."""
+
+    name: str
+    dtype: DType
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """What a target prints as one kernel.
+
+    dims: the loops, outermost first; parallel dims come before reduced ones.
+    stores: run for each point of the parallel dims; a store whose index or value depends on a
+    reduced dim (outside a ``Reduce``) runs for each point of the full space.
+    lane: the dim that is contiguous for most bytes, hence vectorised (None: nothing to vectorise).
+    tile: a second dim that is contiguous for other accesses; with ``lane`` it spans transposed tiles.
+    comment: source nodes in topological order, for the head of the kernel.
+    """
+
+    dims: tuple[Dim, ...]
+    params: tuple[Param, ...]
+    ints: tuple[Expr, ...]
+    stores: tuple[Store, ...]
+    lane: Expr | None
+    tile: Expr | None = None
+
+    @property
+    def parallel(self) -> tuple[Expr, ...]:
+        return tuple(d.var for d in self.dims if d.role == "p")
+
+    @property
+    def reduced(self) -> tuple[Expr, ...]:
+        return tuple(d.var for d in self.dims if d.role == "r")
+
+    def dtype(self, param: str) -> DType:
+        for p in self.params:
+            if p.name == param:
+                return p.dtype
+        raise KeyError(param)

@@ -1,0 +1,121 @@
+"""Which loops to vectorise and tile, scored by the bytes that become contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litz.index import Expr, coefficient, size_hint
+
+DEFAULT_SIZE = 1 << 8
+# Elements of a loop below which part of a vector is idle.
+FULL_VECTOR = 16
+# What a strided access is worth next to a contiguous one.
+SMALL_STRIDE, ANY_STRIDE = 0.3, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store: its index, element size in bytes, and whether data decides where."""
+
+    index: Expr
+    bytes: int
+    is_store: bool
+    indirect: bool
+
+
+def extent_of(v: Expr) -> int:
+    return size_hint(v.extent, default=DEFAULT_SIZE)  # type: ignore[attr-defined]
+
+
+def _touched(a: Access, loops: Sequence[Expr]) -> float:
+    """Bytes that the access touches over the loops that its index depends on."""
+    total = float(a.bytes)
+    for v in loops:
+        if v in a.index.free:
+            total *= extent_of(v)
+    return total
+
+
+def _stride(a: Access, v: Expr) -> int | None:
+    """Elements between neighbours along ``v``; None where that is no constant."""
+    if v not in a.index.free:
+        return 0
+    c = coefficient(a.index, v)
+    return c.value if c is not None and c.is_const else None
+
+
+def lane_score(v: Expr, loops: Sequence[Expr], accesses: Sequence[Access]) -> float:
+    """Bytes that vectorising ``v`` makes contiguous, less for what would leave lanes idle."""
+    score = 0.0
+    for a in accesses:
+        stride = _stride(a, v)
+        if stride == 0:
+            continue
+        size = _touched(a, loops)
+        if stride in (1, -1):
+            score += size
+        elif stride is not None and abs(stride) <= 8:
+            score += size * SMALL_STRIDE
+        else:
+            score += size * ANY_STRIDE
+    return score * min(1.0, extent_of(v) / FULL_VECTOR)
+
+
+def choose_lane(
+    axes: Sequence[Expr], reduced: Sequence[Expr], accesses: Sequence[Access]
+) -> Expr | None:
+    """The loop to vectorise: the one that makes most bytes contiguous; None without loops."""
+    loops = (*axes, *reduced)
+    if not loops:
+        return None
+    best: Expr | None = None
+    best_score = -1.0
+    for v in loops:
+        score = lane_score(v, loops, accesses)
+        if score >= best_score:
+            best, best_score = v, score
+    return best
+
+
+def choose_tile(
+    axes: Sequence[Expr], reduced: Sequence[Expr], accesses: Sequence[Access], lane: Expr | None
+) -> Expr | None:
+    """A second loop that is contiguous where the lane is not, if one saves strided bytes."""
+    if lane is None or reduced or lane not in axes:
+        return None
+    loops = tuple(axes)
+    best: Expr | None = None
+    best_score = 0.0
+    for v in axes:
+        if v is lane or extent_of(v) < FULL_VECTOR // 2:
+            continue
+        score = sum(
+            _touched(a, loops)
+            for a in accesses
+            if not a.indirect and _stride(a, v) == 1 and _stride(a, lane) not in (0, 1)
+        )
+        if score > best_score:
+            best, best_score = v, score
+    return best
+
+
+def loop_order(
+    loops: Sequence[Expr],
+    accesses: Sequence[Access],
+    lane: Expr | None,
+    tile: Expr | None = None,
+) -> tuple[Expr, ...]:
+    """Loops from the largest stride to the smallest, so that memory is walked forward; lane last."""
+
+    def key(v: Expr) -> tuple[int, float, int]:
+        weight = 0.0
+        for a in accesses:
+            if v in a.index.free:
+                c = coefficient(a.index, v)
+                stride = size_hint(c, default=DEFAULT_SIZE) if c is not None else 1
+                weight += a.bytes * abs(stride)
+        last = 2 if v is lane else 1 if v is tile else 0
+        return (last, -weight, loops.index(v))
+
+    return tuple(sorted(loops, key=key))

@@ -1,0 +1,603 @@
+"""Activation functions: the arithmetic of ATen's kernels, in f32 for 16-bit floats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from litz.index import Expr
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, op
+from litz.ir.ops import wrap
+from litz.lowering.context import Operand, Unsupported
+from litz.lowering.pointwise import Elementwise, elementwise, float_compute, k
+from litz.lowering.registry import Call, lower
+from litz.lowering.torch_types import to_torch
+from litz.lowering.values import TensorValue
+
+aten = torch.ops.aten
+
+Number = float | int | Expr
+
+GELU_BETA = math.sqrt(2 / math.pi)
+GELU_KAPPA = 0.044715
+SELU_ALPHA = 1.6732632423543772848170429916717
+SELU_SCALE = 1.0507009873554804934193349852946
+
+
+def num(like: Node, value: Number) -> Node:
+    """A number (maybe symbolic) in the type of ``like``."""
+    if isinstance(value, Expr):
+        return body.cast(body.index(value), like.dtype)
+    return k(like, value)
+
+
+def add(a: Node, b: Node) -> Node:
+    return op("add", a, b)
+
+
+def sub(a: Node, b: Node) -> Node:
+    return op("sub", a, b)
+
+
+def mul(a: Node, *rest: Node) -> Node:
+    for b in rest:
+        a = op("mul", a, b)
+    return a
+
+
+def div(a: Node, b: Node) -> Node:
+    return op("div", a, b)
+
+
+def where(c: Node, a: Node, b: Node) -> Node:
+    return op("where", c, a, b)
+
+
+def logistic(a: Node) -> Node:
+    """1 / (1 + exp(-a)), spelled as ATen's kernels do."""
+    return div(k(a, 1), one_plus_exp_neg(a))
+
+
+def one_plus_exp_neg(a: Node) -> Node:
+    return add(k(a, 1), op("exp", op("neg", a)))
+
+
+def _simple(fn: Elementwise) -> Callable[..., TensorValue]:
+    """The lowering of an op whose arguments are all elementwise operands."""
+
+    def lowered(ctx: Call, *operands: Operand) -> TensorValue:
+        return elementwise(ctx, fn, *operands)
+
+    return lowered
+
+
+# --- gelu ----------------------------------------------------------------------------------------
+
+
+def _gelu_erf(x: Node) -> Node:
+    return mul(x, k(x, 0.5), add(k(x, 1), op("erf", mul(x, k(x, math.sqrt(0.5))))))
+
+
+def _tanh_inner(x: Node) -> Node:
+    cube = mul(x, x, x)
+    return op("tanh", mul(k(x, GELU_BETA), add(x, mul(k(x, GELU_KAPPA), cube))))
+
+
+def _gelu_tanh(x: Node) -> Node:
+    return mul(k(x, 0.5), x, add(k(x, 1), _tanh_inner(x)))
+
+
+@lower(aten.gelu.default)
+def gelu(ctx: Call, x: TensorValue, approximate: str = "none") -> TensorValue:
+    return elementwise(ctx, _gelu_tanh if approximate == "tanh" else _gelu_erf, x)
+
+
+def _gelu_erf_backward(g: Node, x: Node) -> Node:
+    cdf = mul(k(x, 0.5), add(k(x, 1), op("erf", mul(x, k(x, math.sqrt(0.5))))))
+    pdf = mul(k(x, 1 / math.sqrt(2 * math.pi)), op("exp", mul(x, x, k(x, -0.5))))
+    return mul(g, add(cdf, mul(x, pdf)))
+
+
+def _gelu_tanh_backward(g: Node, x: Node) -> Node:
+    one = k(x, 1)
+    t = _tanh_inner(x)
+    left = mul(k(x, 0.5), add(one, t))
+    slope = mul(k(x, GELU_BETA), add(one, mul(k(x, 3), k(x, GELU_KAPPA), mul(x, x))))
+    right = mul(k(x, 0.5), x, sub(one, mul(t, t)), slope)
+    return mul(g, add(left, right))
+
+
+@lower(aten.gelu_backward.default)
+def gelu_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, approximate: str = "none"
+) -> TensorValue:
+    fn = _gelu_tanh_backward if approximate == "tanh" else _gelu_erf_backward
+    return elementwise(ctx, fn, grad, x)
+
+
+# --- sigmoid, silu, mish, tanh ---------------------------------------------------------------------
+
+
+def _silu_backward(g: Node, x: Node) -> Node:
+    s = logistic(x)
+    return mul(g, s, add(k(x, 1), mul(x, sub(k(x, 1), s))))
+
+
+def _tanh_softplus(x: Node) -> Node:
+    return op("tanh", op("log1p", op("exp", x)))
+
+
+def _mish_backward(g: Node, x: Node) -> Node:
+    t = _tanh_softplus(x)
+    return mul(g, add(t, mul(x, logistic(x), sub(k(x, 1), mul(t, t)))))
+
+
+lower(aten.silu.default)(_simple(lambda x: div(x, one_plus_exp_neg(x))))
+lower(aten.silu_backward.default)(_simple(_silu_backward))
+lower(aten.mish.default)(_simple(lambda x: mul(x, _tanh_softplus(x))))
+lower(aten.mish_backward.default)(_simple(_mish_backward))
+lower(aten.sigmoid_backward.default)(_simple(lambda g, y: mul(g, sub(k(y, 1), y), y)))
+lower(aten.tanh_backward.default)(_simple(lambda g, y: mul(g, sub(k(y, 1), mul(y, y)))))
+
+
+@lower(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(ctx: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
+    second = ctx.results[1]
+    if second is None or second.shape != x.shape:
+        raise Unsupported("log_sigmoid without a buffer for its backward")
+
+    def z(a: Node) -> Node:
+        return op("exp", op("neg", op("abs", a)))
+
+    def value(a: Node) -> Node:
+        return sub(op("minimum", a, k(a, 0)), op("log1p", z(a)))
+
+    return elementwise(ctx, value, x), elementwise(ctx, z, x)
+
+
+def _log_sigmoid_backward(g: Node, x: Node, z: Node) -> Node:
+    one = k(x, 1)
+    negative = op("lt", x, k(x, 0))
+    ratio = div(z, add(one, z))
+    return mul(g, where(negative, sub(one, ratio), ratio))
+
+
+lower(aten.log_sigmoid_backward.default)(_simple(_log_sigmoid_backward))
+
+
+# --- piecewise linear --------------------------------------------------------------------------------
+
+
+def _hard_gate(x: Node) -> Node:
+    return op("minimum", op("maximum", add(x, k(x, 3)), k(x, 0)), k(x, 6))
+
+
+def _hardsigmoid_backward(g: Node, x: Node) -> Node:
+    inside = op("and_", op("gt", x, k(x, -3)), op("lt", x, k(x, 3)))
+    return where(inside, mul(g, k(x, 1 / 6)), k(x, 0))
+
+
+def _hardswish_backward(g: Node, x: Node) -> Node:
+    middle = mul(g, add(div(x, k(x, 3)), k(x, 0.5)))
+    upper = where(op("ge", x, k(x, 3)), g, middle)
+    return where(op("le", x, k(x, -3)), k(x, 0), upper)
+
+
+lower(aten.hardsigmoid.default)(_simple(lambda x: div(_hard_gate(x), k(x, 6))))
+lower(aten.hardsigmoid_backward.default)(_simple(_hardsigmoid_backward))
+lower(aten.hardswish.default)(_simple(lambda x: div(mul(x, _hard_gate(x)), k(x, 6))))
+lower(aten.hardswish_backward.default)(_simple(_hardswish_backward))
+
+
+@lower(aten.hardtanh.default)
+def hardtanh(
+    ctx: Call, x: TensorValue, min_val: Number = -1.0, max_val: Number = 1.0
+) -> TensorValue:
+    return elementwise(
+        ctx, lambda a: op("minimum", op("maximum", a, num(a, min_val)), num(a, max_val)), x
+    )
+
+
+@lower(aten.relu6.default)
+def relu6(ctx: Call, x: TensorValue) -> TensorValue:
+    return hardtanh(ctx, x, 0, 6)
+
+
+@lower(aten.hardtanh_backward.default)
+def hardtanh_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, min_val: Number, max_val: Number
+) -> TensorValue:
+    def fn(g: Node, a: Node) -> Node:
+        inside = op("and_", op("gt", a, num(a, min_val)), op("lt", a, num(a, max_val)))
+        return where(inside, g, k(a, 0))
+
+    return elementwise(ctx, fn, grad, x)
+
+
+@lower(aten.leaky_relu.default)
+def leaky_relu(ctx: Call, x: TensorValue, negative_slope: Number = 0.01) -> TensorValue:
+    def fn(a: Node) -> Node:
+        return where(op("gt", a, k(a, 0)), a, mul(a, num(a, negative_slope)))
+
+    return elementwise(ctx, fn, x)
+
+
+@lower(aten.leaky_relu_backward.default)
+def leaky_relu_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, negative_slope: Number, self_is_result: bool
+) -> TensorValue:
+    def fn(g: Node, a: Node) -> Node:
+        return where(op("gt", a, k(a, 0)), g, mul(g, num(a, negative_slope)))
+
+    return elementwise(ctx, fn, grad, x)
+
+
+lower(aten._prelu_kernel.default)(
+    _simple(lambda x, w: where(op("gt", x, k(x, 0)), x, mul(w, x)))
+)
+
+
+@lower(aten._prelu_kernel_backward.default)
+def prelu_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, weight: TensorValue
+) -> tuple[TensorValue, TensorValue]:
+    def for_input(g: Node, a: Node, w: Node) -> Node:
+        return where(op("gt", a, k(a, 0)), g, mul(w, g))
+
+    def for_weight(g: Node, a: Node) -> Node:
+        return where(op("gt", a, k(a, 0)), k(a, 0), mul(a, g))
+
+    return elementwise(ctx, for_input, grad, x, weight), elementwise(ctx, for_weight, grad, x)
+
+
+@lower(aten.threshold.default)
+def threshold(ctx: Call, x: TensorValue, threshold: Number, value: Number) -> TensorValue:
+    return elementwise(
+        ctx, lambda a: where(op("le", a, num(a, threshold)), num(a, value), a), x
+    )
+
+
+@lower(aten.threshold_backward.default)
+def threshold_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, threshold: Number
+) -> TensorValue:
+    return elementwise(
+        ctx, lambda g, a: where(op("le", a, num(a, threshold)), k(a, 0), g), grad, x
+    )
+
+
+# --- shrinking ---------------------------------------------------------------------------------------
+
+
+def _lambda(x: TensorValue, value: Number) -> Number:
+    """hardshrink and both backwards compare with a threshold rounded to the tensor's type."""
+    return value if isinstance(value, Expr) else float(wrap(float(value), x.dtype))
+
+
+@lower(aten.hardshrink.default)
+def hardshrink(ctx: Call, x: TensorValue, lambd: Number = 0.5) -> TensorValue:
+    return _shrunk(ctx, x, x, lambd)
+
+
+@lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(ctx: Call, grad: TensorValue, x: TensorValue, lambd: Number) -> TensorValue:
+    return _shrunk(ctx, grad, x, lambd)
+
+
+def _shrunk(ctx: Call, value: TensorValue, x: TensorValue, lambd: Number) -> TensorValue:
+    """``value`` where ``x`` is outside of [-lambd, lambd], else 0; a nan ``x`` keeps hardshrink's."""
+    limit = _lambda(x, lambd)
+
+    def fn(v: Node, a: Node) -> Node:
+        bound = num(a, limit)
+        if value is x:
+            inside = op("and_", op("ge", a, op("neg", bound)), op("le", a, bound))
+            return where(inside, k(a, 0), v)
+        outside = op("or_", op("lt", a, op("neg", bound)), op("gt", a, bound))
+        return where(outside, v, k(a, 0))
+
+    return elementwise(ctx, fn, value, x)
+
+
+@lower(aten.softshrink.default)
+def softshrink(ctx: Call, x: TensorValue, lambd: Number = 0.5) -> TensorValue:
+    def fn(a: Node) -> Node:
+        bound = num(a, lambd)
+        below = where(op("lt", a, op("neg", bound)), add(a, bound), mul(a, k(a, 0)))
+        return where(op("gt", a, bound), sub(a, bound), below)
+
+    return elementwise(ctx, fn, x)
+
+
+# --- exponential units ---------------------------------------------------------------------------------
+
+
+@lower(aten.elu.default)
+def elu(
+    ctx: Call, x: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1
+) -> TensorValue:
+    def fn(a: Node) -> Node:
+        coef = mul(k(a, alpha), k(a, scale))
+        negative = mul(op("expm1", _scaled(a, input_scale)), coef)
+        return where(op("gt", a, k(a, 0)), _scaled(a, scale), negative)
+
+    return elementwise(ctx, fn, x)
+
+
+def _scaled(a: Node, factor: float) -> Node:
+    return a if factor == 1 else mul(a, k(a, factor))
+
+
+@lower(aten.celu.default)
+def celu(ctx: Call, x: TensorValue, alpha: float = 1.0) -> TensorValue:
+    return elu(ctx, x, alpha, 1.0, 1.0 / float(alpha))
+
+
+@lower(aten.selu.default)
+def selu(ctx: Call, x: TensorValue) -> TensorValue:
+    return elu(ctx, x, SELU_ALPHA, SELU_SCALE)
+
+
+@lower(aten.elu_backward.default)
+def elu_backward(
+    ctx: Call,
+    grad: TensorValue,
+    alpha: float,
+    scale: float,
+    input_scale: float,
+    is_result: bool,
+    x: TensorValue,
+) -> TensorValue:
+    def fn(g: Node, a: Node) -> Node:
+        coef = mul(k(a, alpha), k(a, scale))
+        steep = _scaled(g, input_scale)
+        if is_result:
+            negative = mul(steep, add(a, coef))
+        else:
+            negative = mul(steep, coef, op("exp", _scaled(a, input_scale)))
+        return where(op("gt", a, k(a, 0)), _scaled(g, scale), negative)
+
+    return elementwise(ctx, fn, grad, x)
+
+
+@lower(aten.softplus.default)
+def softplus(ctx: Call, x: TensorValue, beta: float = 1, threshold: float = 20) -> TensorValue:
+    def fn(a: Node) -> Node:
+        z = _scaled(a, beta)
+        soft = op("log1p", op("exp", z))
+        soft = soft if beta == 1 else div(soft, k(a, beta))
+        return where(op("gt", z, k(a, threshold)), a, soft)
+
+    return elementwise(ctx, fn, x)
+
+
+@lower(aten.softplus_backward.default)
+def softplus_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, beta: float, threshold: float
+) -> TensorValue:
+    def fn(g: Node, a: Node) -> Node:
+        scaled = _scaled(a, beta)
+        z = op("exp", scaled)
+        soft = div(mul(g, z), add(z, k(a, 1)))
+        return where(op("gt", scaled, k(a, threshold)), g, soft)
+
+    return elementwise(ctx, fn, grad, x)
+
+
+# --- logit, entropies --------------------------------------------------------------------------------
+
+
+@lower(aten.logit.default)
+def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
+    def fn(a: Node) -> Node:
+        one = k(a, 1)
+        if eps is not None and eps >= 0:
+            a = op("minimum", op("maximum", a, k(a, eps)), sub(one, k(a, eps)))
+        return op("log", div(a, sub(one, a)))
+
+    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+
+
+@lower(aten.logit_backward.default)
+def logit_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, eps: float | None = None
+) -> TensorValue:
+    def fn(g: Node, a: Node) -> Node:
+        one, zero = k(a, 1), k(a, 0)
+        slope = div(g, mul(a, sub(one, a)))
+        if eps is not None and eps >= 0:
+            low, high = k(a, eps), sub(one, k(a, eps))
+            inside = op("and_", op("ge", a, low), op("le", a, high))
+            return where(inside, slope, zero)
+        edge = op("or_", op("eq", a, zero), op("eq", a, one))
+        inside = op("and_", op("ge", a, zero), op("le", a, one))
+        return where(edge, mul(g, k(a, math.inf)), where(inside, slope, k(a, math.nan)))
+
+    return elementwise(ctx, fn, grad, x)
+
+
+@lower(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+def xlogy(ctx: Call, x: Operand, y: Operand) -> TensorValue:
+    def fn(a: Node, b: Node) -> Node:
+        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, op("log", b)))
+        return where(op("isnan", b), b, value)
+
+    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+
+
+@lower(aten.special_xlog1py.default)
+def xlog1py(ctx: Call, x: Operand, y: Operand) -> TensorValue:
+    def fn(a: Node, b: Node) -> Node:
+        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, op("log1p", b)))
+        return where(op("isnan", b), b, value)
+
+    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+
+
+@lower(aten.special_entr.default)
+def entr(ctx: Call, x: TensorValue) -> TensorValue:
+    def fn(a: Node) -> Node:
+        zero = k(a, 0)
+        value = mul(op("neg", a), op("log", a))
+        rest = where(op("eq", a, zero), zero, k(a, -math.inf))
+        return where(op("isnan", a), a, where(op("gt", a, zero), value, rest))
+
+    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+
+
+@lower(aten.logaddexp.default)
+def logaddexp(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
+    def fn(a: Node, b: Node) -> Node:
+        gap = op("neg", op("abs", sub(a, b)))
+        value = add(op("maximum", a, b), op("log1p", op("exp", gap)))
+        return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
+
+    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+
+
+@lower(aten.logaddexp2.default)
+def logaddexp2(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
+    def fn(a: Node, b: Node) -> Node:
+        gap = op("neg", op("abs", sub(a, b)))
+        bits = mul(op("log1p", op("exp2", gap)), k(a, 1 / math.log(2)))
+        value = add(op("maximum", a, b), bits)
+        return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
+
+    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+
+
+# --- gated linear units --------------------------------------------------------------------------------
+
+
+def _halves(x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue, Expr]:
+    from litz.index import floordiv
+    from litz.lowering.values import ONE, ZERO, slice_dim
+
+    half = floordiv(x.shape[dim], 2)
+    return slice_dim(x, dim, ZERO, half, ONE), slice_dim(x, dim, half, half, ONE), half
+
+
+@lower(aten.glu.default)
+def glu(ctx: Call, x: TensorValue, dim: int = -1) -> TensorValue:
+    a, b, _ = _halves(x, dim % x.ndim)
+    return elementwise(ctx, lambda p, q: mul(p, logistic(q)), a, b)
+
+
+@lower(aten.glu_backward.default)
+def glu_backward(ctx: Call, grad: TensorValue, x: TensorValue, dim: int) -> TensorValue:
+    """Both halves of the gradient are stored by one loop nest over a half."""
+    from litz.ir.body import Store
+    from litz.lowering.values import ONE, ZERO, axes, contiguous_strides, linear, slice_dim
+
+    dim %= x.ndim
+    b = ctx.b
+    first, second, half = _halves(x, dim)
+
+    def gate(q: Node) -> Node:
+        # ATen keeps the sigmoid in the result's memory, rounded.
+        s = logistic(q)
+        return s if ctx.dtype.opmath is ctx.dtype else op("round_to", s, to=ctx.dtype)
+
+    def for_second(g: Node, p: Node, q: Node) -> Node:
+        s = gate(q)
+        return mul(sub(k(s, 1), s), s, p, g)
+
+    parts = (
+        elementwise(ctx, lambda g, q: mul(gate(q), g), grad, second),
+        elementwise(ctx, for_second, grad, first, second),
+    )
+    shape = ctx.shape
+    buf = b.new_buffer(ctx.dtype, shape, contiguous_strides(shape), x.device)
+    whole = b.of_buffer(buf)
+    own = axes(parts[0].shape)
+    stores = []
+    for start, part in zip((ZERO, half), parts, strict=True):
+        view = slice_dim(whole, dim, start, half, ONE).ref
+        assert view is not None
+        stores.append(Store(buf.name, linear(own, view.strides, view.offset), part.node))
+    if ZERO not in shape:
+        b.add_loops(own, (), tuple(stores), x.device)
+    return whole
+
+
+# --- small things --------------------------------------------------------------------------------------
+
+
+@lower(aten.nan_to_num.default)
+def nan_to_num(
+    ctx: Call,
+    x: TensorValue,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> TensorValue:
+    if not x.dtype.is_float:
+        return x
+    limits = torch.finfo(to_torch(x.dtype))
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
+
+    def fn(a: Node) -> Node:
+        out = where(op("eq", a, k(a, -math.inf)), k(a, low), a)
+        out = where(op("eq", a, k(a, math.inf)), k(a, high), out)
+        return where(op("isnan", a), k(a, 0.0 if nan is None else nan), out)
+
+    return elementwise(ctx, fn, x)
+
+
+@lower(aten.sinc.default)
+def sinc(ctx: Call, x: TensorValue) -> TensorValue:
+    def fn(a: Node) -> Node:
+        product = mul(k(a, math.pi), a)
+        return where(op("eq", a, k(a, 0)), k(a, 1), div(op("sin", product), product))
+
+    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+
+
+@lower(aten.frac.default)
+def frac(ctx: Call, x: TensorValue) -> TensorValue:
+    return elementwise(ctx, lambda a: sub(a, op("trunc", a)), x)
+
+
+@lower(aten.deg2rad.default)
+def deg2rad(ctx: Call, x: TensorValue) -> TensorValue:
+    return elementwise(
+        ctx, lambda a: mul(a, k(a, math.pi / 180)), x, compute=float_compute(ctx, x)
+    )
+
+
+@lower(aten.rad2deg.default)
+def rad2deg(ctx: Call, x: TensorValue) -> TensorValue:
+    return elementwise(
+        ctx, lambda a: mul(a, k(a, 180 / math.pi)), x, compute=float_compute(ctx, x)
+    )
+
+
+@lower(aten.heaviside.default)
+def heaviside(ctx: Call, x: TensorValue, values: TensorValue) -> TensorValue:
+    def fn(a: Node, v: Node) -> Node:
+        positive = body.cast(op("gt", a, k(a, 0)), a.dtype)
+        return where(op("eq", a, k(a, 0)), v, positive)
+
+    return elementwise(ctx, fn, x, values)
+
+
+@lower(aten.isposinf.default)
+def isposinf(ctx: Call, x: TensorValue) -> TensorValue:
+    return _is_value(ctx, x, math.inf)
+
+
+@lower(aten.isneginf.default)
+def isneginf(ctx: Call, x: TensorValue) -> TensorValue:
+    return _is_value(ctx, x, -math.inf)
+
+
+def _is_value(ctx: Call, x: TensorValue, value: float) -> TensorValue:
+    if not x.dtype.is_float:
+        return ctx.b.full(x.shape, False, d.BOOL, x.device)
+    return elementwise(ctx, lambda a: op("eq", a, k(a, value)), x)

@@ -1,0 +1,254 @@
+"""The builder that lowerings write to: buffers, loop nests and extern calls of one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from litz.index import Expr, Symbol, as_expr, var
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, ReduceKind, Scalar, Store
+from litz.ir.dtype import DType
+from litz.ir.program import Buffer, Extern, Loops, ProgramNode, TensorRef
+from litz.lowering import values
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
+
+Operand = TensorValue | Scalar | Expr
+
+# A body larger than this is stored, so that substitution and code generation stay linear.
+MAX_BODY_NODES = 160
+
+
+class Unsupported(Exception):
+    """A lowering declines this call; the op becomes an extern, and the text says why."""
+
+
+class GraphUnsupported(Exception):
+    """The graph holds something Litz has no value for; it runs as it is, and the text says why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What lowering needs to know of the options.
+
+    eager_numerics: fp16/bf16 results are rounded where eager rounds them.
+    eager_rng: random ops draw from torch's own stream (extern calls).
+    """
+
+    eager_numerics: bool = True
+    eager_rng: bool = False
+
+
+@dataclass
+class Builder:
+    """Collects one program.  Every method that returns a ``TensorValue`` may add nodes to it."""
+
+    settings: Settings
+    scope: dict[str, Expr] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    nodes: list[ProgramNode] = field(default_factory=list)
+    constants: dict[str, object] = field(default_factory=dict)
+    # Values that several lowerings of one program share, such as the random seed.
+    shared: dict[str, TensorValue] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+
+    # --- elements ---------------------------------------------------------------------------
+
+    def opmath(self, node: Node) -> Node:
+        """The value in the type arithmetic runs in, rounded where eager would have rounded it."""
+        to = node.dtype.opmath
+        if to is node.dtype:
+            return node
+        if isinstance(node, body.Op) and node.name == "cast" and node.args[0].dtype is to:
+            exact = node.args[0]
+            return body.op("round_to", exact, to=node.dtype) if self.settings.eager_numerics else exact
+        return body.cast(node, to)
+
+    def user_cast(self, node: Node, to: DType) -> Node:
+        """A cast that the user wrote: it rounds whatever ``numerics`` says."""
+        if node.dtype is to:
+            return node
+        if node.dtype.is_float and node.dtype.bits == 16:
+            node = self.opmath(node)
+        if to.is_float and to.bits == 16 and not self.settings.eager_numerics:
+            node = body.op("round_to", body.cast(node, d.F32), to=to)
+        return body.cast(node, to)
+
+    # --- tensors ----------------------------------------------------------------------------
+
+    def full(self, shape: Shape, value: Scalar | Expr, dtype: DType, device: str) -> TensorValue:
+        if isinstance(value, Expr):
+            node = body.cast(body.index(value), dtype)
+        else:
+            node = body.const(dtype, value)
+        return TensorValue(dtype, shape, device, lazy=node)
+
+    def broadcast(self, tensors: Sequence[TensorValue]) -> tuple[Shape, list[Node]]:
+        """The common shape of ``tensors`` and one node for each over its axes."""
+        rank = max(t.ndim for t in tensors)
+        shape: list[Expr] = [ONE] * rank
+        for t in tensors:
+            for k, s in enumerate(t.shape, rank - t.ndim):
+                if shape[k] is ONE:
+                    shape[k] = s
+                elif s is not ONE and s is not shape[k] and s.is_const:
+                    shape[k] = s  # a guard has already made them equal: prefer the constant
+        out = tuple(shape)
+        own = axes(out)
+        nodes = []
+        for t in tensors:
+            if t.shape == out:
+                nodes.append(t.node)
+            else:
+                lead = rank - t.ndim
+                nodes.append(
+                    t.at([ZERO if s is ONE else own[lead + k] for k, s in enumerate(t.shape)])
+                )
+        return out, nodes
+
+    def pointwise(
+        self, fn: Callable[..., Node], tensors: Sequence[TensorValue], *, to: DType | None = None
+    ) -> TensorValue:
+        """``fn`` of the elements of ``tensors``, broadcast; cast to ``to`` at the end."""
+        shape, nodes = self.broadcast(tensors)
+        node = fn(*nodes)
+        if to is not None:
+            node = body.cast(node, to)
+        return TensorValue(node.dtype, shape, tensors[0].device, lazy=node)
+
+    def new_buffer(
+        self, dtype: DType, shape: Shape, strides: Shape, device: str, kind: str = "temp", **kw: Any
+    ) -> Buffer:
+        name = f"buf{len(self.buffers)}"
+        buf = Buffer(name, dtype, shape, strides, device, kind, **kw)
+        self.buffers[name] = buf
+        return buf
+
+    def root(self, buffer: str) -> str:
+        """The buffer that owns the memory of ``buffer``."""
+        while (up := self.buffers[buffer].alias) is not None:
+            buffer = up
+        return buffer
+
+    def of_buffer(self, buf: Buffer) -> TensorValue:
+        ref = TensorRef(buf.name, buf.dtype, buf.shape, buf.strides, ZERO)
+        return TensorValue(buf.dtype, buf.shape, buf.device, ref=ref)
+
+    def add_loops(
+        self,
+        loop_axes: tuple[Expr, ...],
+        reduce_axes: tuple[Expr, ...],
+        stores: tuple[Store, ...],
+        device: str,
+    ) -> None:
+        kept = tuple(a for a in loop_axes if a is not ZERO)
+        self.nodes.append(
+            Loops(f"loops{len(self.nodes)}", kept, reduce_axes, stores, device, self.origins)
+        )
+
+    def realize(self, v: TensorValue, strides: Shape | None = None) -> TensorValue:
+        """Store a lazy value in a buffer (strides in elements, row-major by default)."""
+        if v.ref is not None and (strides is None or strides == v.ref.strides):
+            return v
+        buf = self.new_buffer(v.dtype, v.shape, strides or contiguous_strides(v.shape), v.device)
+        self.store_into(v, self.of_buffer(buf))
+        return self.of_buffer(buf)
+
+    def store_into(self, v: TensorValue, target: TensorValue) -> None:
+        """Write the elements of ``v`` to the strided view ``target`` of the same shape."""
+        assert target.ref is not None
+        if ZERO in v.shape:
+            return
+        own = axes(v.shape)
+        where = linear(own, target.ref.strides, target.ref.offset)
+        store = Store(target.ref.buffer, where, body.cast(v.node, target.dtype))
+        self.add_loops(own, (), (store,), v.device)
+
+    def materialize(self, v: TensorValue) -> TensorValue:
+        """A view of a buffer with the strides eager gives this op's result, for extern calls."""
+        return v if v.ref is not None else self.realize(v)
+
+    def limit(self, v: TensorValue) -> TensorValue:
+        """Store the value if its expression has grown too large to go on as one."""
+        if v.lazy is None:
+            return v
+        count = 0
+        for _ in body.walk((v.lazy,)):
+            count += 1
+            if count > MAX_BODY_NODES:
+                return self.realize(v)
+        return v
+
+    # --- reductions -------------------------------------------------------------------------
+
+    def reduction(
+        self,
+        v: TensorValue,
+        dims: Sequence[int],
+        fn: Callable[[Node, tuple[Expr, ...]], Node],
+        *,
+        keepdim: bool = False,
+    ) -> TensorValue:
+        """A stored reduction of ``v`` over ``dims``.
+
+        fn: from the element and the reduced variables to the result, holding the ``Reduce``.
+        """
+        dims = sorted(dim % v.ndim for dim in dims) if v.ndim else []
+        kept = [k for k in range(v.ndim) if k not in dims]
+        shape = tuple(v.shape[k] for k in kept)
+        own = axes(shape)
+        index = [ZERO] * v.ndim
+        for new, old in enumerate(kept):
+            index[old] = own[new]
+        reduced: list[Expr] = []
+        for old in dims:
+            if v.shape[old] is not ONE:
+                index[old] = var(f"r{len(reduced)}", v.shape[old])
+                reduced.append(index[old])
+        node = fn(v.at(index), tuple(reduced))
+        out_shape = tuple(ONE if k in dims else s for k, s in enumerate(v.shape)) if keepdim else shape
+        buf = self.new_buffer(node.dtype, shape, contiguous_strides(shape), v.device)
+        target = self.of_buffer(buf)
+        assert target.ref is not None
+        if ZERO not in shape:
+            store = Store(buf.name, linear(own, target.ref.strides), node)
+            self.add_loops(own, tuple(reduced), (store,), v.device)
+        if keepdim:
+            strides = contiguous_strides(out_shape)
+            return values.strided(target, out_shape, strides, ZERO)
+        return target
+
+    def reduce(
+        self, kind: ReduceKind, v: TensorValue, dims: Sequence[int], *, keepdim: bool = False
+    ) -> TensorValue:
+        return self.reduction(
+            v,
+            dims,
+            lambda node, over: body.reduce(kind, over, node) if over else _trivial(kind, node),
+            keepdim=keepdim,
+        )
+
+    # --- symbols ----------------------------------------------------------------------------
+
+    def symbol(self, expr: Expr) -> None:
+        if isinstance(expr, Symbol):
+            self.scope.setdefault(str(expr), expr)
+
+    def extern(self, call: Extern) -> None:
+        self.nodes.append(call)
+
+
+def _trivial(kind: ReduceKind, node: Node) -> Node:
+    """A reduction over nothing but dimensions of size 1."""
+    if kind in ("argmax", "argmin"):
+        return body.const(d.I64, 0)
+    if kind == "welford_m2":
+        # inf and nan spread as they would through (x - mean)**2
+        return body.op("mul", diff := body.op("sub", node, node), diff)
+    return node
+
+
+def dim_exprs(sizes: Sequence[int | Expr]) -> Shape:
+    return tuple(as_expr(s) for s in sizes)

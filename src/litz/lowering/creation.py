@@ -1,0 +1,259 @@
+"""Tensors made of nothing but their index: constants, ranges, triangles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from litz.index import And, Cmp, Expr, Not, Or, as_expr, eq, le, lt
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, Scalar, op
+from litz.ir.dtype import DType
+from litz.ir.ops import wrap as wrap_scalar
+from litz.lowering.context import Unsupported
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ONE, TensorValue, axes
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+def literal(value: Scalar | Expr, dtype: DType) -> Node:
+    """A number as an element of ``dtype``, rounded as eager rounds it when it fills a tensor."""
+    if isinstance(value, Expr):
+        return body.cast(body.index(value), dtype)
+    if dtype.is_float or dtype is d.BOOL:
+        return body.const(dtype, wrap_scalar(value, dtype))
+    if not math.isfinite(value):
+        raise Unsupported(f"{value} as {dtype}")
+    whole = int(value)
+    if dtype is d.U64 and whole < 0 or wrap_scalar(whole, dtype) != whole:
+        raise Unsupported(f"{value} does not fit {dtype}")
+    return body.const(dtype, whole)
+
+
+def holds(cond: Expr) -> Node:
+    """A comparison of index expressions as a bool node."""
+    if cond.is_const:
+        return body.const(d.BOOL, cond.value)
+    if isinstance(cond, Cmp):
+        return op(cond.op, body.index(cond.a), body.index(cond.b))
+    if isinstance(cond, And | Or):
+        name = "and_" if isinstance(cond, And) else "or_"
+        first, *rest = (holds(a) for a in cond.args)
+        for part in rest:
+            first = op(name, first, part)
+        return first
+    if isinstance(cond, Not):
+        return op("not_", holds(cond.arg))
+    return op("ne", body.index(cond), body.const(d.I64, 0))
+
+
+def dense(ctx: Call) -> bool:
+    """Whether the result's strides are those of a permuted row-major layout, or it has no elements."""
+    from litz.lowering.graph import dense as dense_result
+
+    return any(s.hi == 0 for s in ctx.shape) or dense_result(ctx.result)
+
+
+def filled(ctx: Call, value: Scalar | Expr) -> TensorValue:
+    """A tensor like the call's result with one value everywhere."""
+    if not dense(ctx):
+        raise Unsupported("a new tensor with gaps or overlaps in memory")
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(value, ctx.dtype))
+
+
+def _plain(options: dict[str, Any]) -> None:
+    if options.get("pin_memory"):
+        raise Unsupported("pinned memory")
+
+
+# --- one value everywhere --------------------------------------------------------------------------
+
+
+@lower(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    # What memory holds before it is written is anybody's choice; zero is the one that repeats.
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.empty_permuted.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+)
+def zeros(ctx: Call, *_: Any, **options: Any) -> TensorValue:
+    _plain(options)
+    return filled(ctx, 0)
+
+
+@lower(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(ctx: Call, *_: Any, **options: Any) -> TensorValue:
+    _plain(options)
+    return filled(ctx, 1)
+
+
+@lower(aten.full.default, aten.full_like.default)
+def full(ctx: Call, size: Any, fill_value: Scalar | Expr, **options: Any) -> TensorValue:
+    _plain(options)
+    return filled(ctx, fill_value)
+
+
+@lower(aten.new_full.default)
+def new_full(
+    ctx: Call, x: Any, size: Any, fill_value: Scalar | Expr, **options: Any
+) -> TensorValue:
+    _plain(options)
+    return filled(ctx, fill_value)
+
+
+@lower(aten.scalar_tensor.default)
+def scalar_tensor(ctx: Call, s: Scalar | Expr, **options: Any) -> TensorValue:
+    _plain(options)
+    return filled(ctx, s)
+
+
+@lower(aten.fill.Scalar)
+def fill_scalar(ctx: Call, x: TensorValue, value: Scalar | Expr) -> TensorValue:
+    return filled(ctx, value)
+
+
+@lower(aten.fill.Tensor)
+def fill_tensor(ctx: Call, x: TensorValue, value: TensorValue) -> TensorValue:
+    if value.ndim or value.device != x.device:
+        raise Unsupported("fill with other than a number on the same device")
+    node = ctx.b.user_cast(value.node, ctx.dtype)
+    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
+
+
+@lower(aten.lift_fresh_copy.default)
+def lift_fresh_copy(ctx: Call, x: TensorValue) -> TensorValue:
+    return TensorValue(x.dtype, x.shape, x.device, lazy=x.node)
+
+
+# --- ranges ----------------------------------------------------------------------------------------
+
+
+def _range(ctx: Call, start: Scalar | Expr, step: Scalar | Expr) -> TensorValue:
+    """``start + i * step`` along the only dimension."""
+    (i,) = axes(ctx.shape)
+    whole = not isinstance(start, float) and not isinstance(step, float)
+    if whole:
+        position = as_expr(start) + i * as_expr(step)
+        # Small enough to be exact in any float type's accumulation, or an integer anyway.
+        if not ctx.dtype.is_float or _exact(position, ctx.dtype):
+            node = body.cast(body.index(position), ctx.dtype)
+            return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+    if not ctx.dtype.is_float:
+        raise Unsupported("an integer range with fractional steps")
+    # Eager accumulates in f64, and in f32 for the 16-bit floats.
+    acc = d.F32 if ctx.dtype.bits == 16 else d.F64
+    scaled = op("mul", literal(step, acc), body.cast(body.index(i), acc))
+    node = body.cast(op("add", literal(start, acc), scaled), ctx.dtype)
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+
+
+def _exact(position: Expr, dtype: DType) -> bool:
+    limit = 1 << (24 if dtype.bits <= 32 else 53)
+    return (
+        position.lo is not None
+        and position.hi is not None
+        and -limit <= position.lo
+        and position.hi <= limit
+    )
+
+
+@lower(aten.arange.default)
+def arange(ctx: Call, end: Any, **options: Any) -> TensorValue:
+    _plain(options)
+    return _range(ctx, 0, 1)
+
+
+@lower(aten.arange.start)
+def arange_start(ctx: Call, start: Any, end: Any, **options: Any) -> TensorValue:
+    _plain(options)
+    return _range(ctx, start, 1)
+
+
+@lower(aten.arange.start_step)
+def arange_step(ctx: Call, start: Any, end: Any, step: Any = 1, **options: Any) -> TensorValue:
+    _plain(options)
+    return _range(ctx, start, step)
+
+
+@lower(prims.iota.default)
+def iota(ctx: Call, length: Any, *, start: Any, step: Any, **options: Any) -> TensorValue:
+    return _range(ctx, start, step)
+
+
+@lower(aten.linspace.default)
+def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> TensorValue:
+    _plain(options)
+    if isinstance(start, Expr) or isinstance(end, Expr) or not isinstance(steps, int):
+        raise Unsupported("linspace between symbolic numbers")
+    if ctx.dtype not in (d.F32, d.F64):
+        raise Unsupported(f"linspace of {ctx.dtype}")
+    if steps <= 1:
+        return filled(ctx, start)
+    acc = ctx.dtype
+    (i,) = axes(ctx.shape)
+    first, last = (float(wrap_scalar(v, acc)) for v in (start, end))
+    step = body.const(acc, wrap_scalar(wrap_scalar(last - first, acc) / (steps - 1), acc))
+
+    def along(base: float, sign: str, count: Expr) -> Node:
+        scaled = op("mul", step, body.cast(body.index(count), acc))
+        return op(sign, body.const(acc, base), scaled)
+
+    # From both ends towards the middle, so that the last element is exactly ``end``.
+    up, down = along(first, "add", i), along(last, "sub", as_expr(steps - 1) - i)
+    node = op("where", holds(lt(i, steps // 2)), up, down)
+    return TensorValue(acc, ctx.shape, ctx.result.device, lazy=node)
+
+
+# --- by row and column -----------------------------------------------------------------------------
+
+
+@lower(aten.eye.default, aten.eye.m)
+def eye(ctx: Call, *_: Any, **options: Any) -> TensorValue:
+    _plain(options)
+    row, col = axes(ctx.shape)
+    one, zero = literal(1, ctx.dtype), literal(0, ctx.dtype)
+    node = op("where", holds(eq(row, col)), one, zero)
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+
+
+def _triangle(ctx: Call, x: TensorValue, inside: Expr) -> TensorValue:
+    node = op("where", holds(inside), x.node, literal(0, x.dtype))
+    return x.with_node(node)
+
+
+@lower(aten.tril.default)
+def tril(ctx: Call, x: TensorValue, diagonal: Expr | int = 0) -> TensorValue:
+    row, col = axes(x.shape)[-2:]
+    return _triangle(ctx, x, le(col, row + diagonal))
+
+
+@lower(aten.triu.default)
+def triu(ctx: Call, x: TensorValue, diagonal: Expr | int = 0) -> TensorValue:
+    row, col = axes(x.shape)[-2:]
+    return _triangle(ctx, x, le(row + diagonal, col))
+
+
+@lower(aten.diag_embed.default)
+def diag_embed(
+    ctx: Call, x: TensorValue, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> TensorValue:
+    rank = len(ctx.shape)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    own = axes(ctx.shape)
+    row, col = own[dim1], own[dim2]
+    along = row if offset >= 0 else col
+    rest = [own[k] for k in range(rank) if k not in (dim1, dim2)]
+    inside = holds(eq(row + offset, col))
+    at = [along] if x.shape[-1] is not ONE else [as_expr(0)]
+    node = body.masked(inside, x.at([*rest, *at]), literal(0, x.dtype))
+    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)

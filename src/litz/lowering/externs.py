@@ -1,0 +1,216 @@
+"""Calls that go to ATen as they are: arguments as exact strided views, effects from the schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node as FxNode
+
+from litz.index import Expr, Symbol
+from litz.ir import dtype as d
+from litz.ir.program import Buffer, Extern, TensorRef
+from litz.lowering.context import Builder, GraphUnsupported
+from litz.lowering.values import ZERO, TensorValue, contiguous_strides
+
+if TYPE_CHECKING:
+    from litz.lowering.graph import GraphLowering
+
+aten = torch.ops.aten
+
+# Ops whose out= overload writes exactly the layout that the plain call would return.
+OUT_VARIANTS = {
+    aten.mm.default: aten.mm.out,
+    aten.addmm.default: aten.addmm.out,
+    aten.bmm.default: aten.bmm.out,
+    aten.baddbmm.default: aten.baddbmm.out,
+}
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A tensor that only extern calls touch (complex, sparse, a foreign type)."""
+
+    ref: TensorRef
+
+
+def opaque_buffer(b: Builder, name: str, val: Any, kind: str = "opaque", alias: str | None = None) -> Opaque:
+    """A buffer that has a name and a device but no layout; it's passed on whole."""
+    device = str(val.device) if isinstance(val, torch.Tensor) else "cpu"
+    b.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
+    return Opaque(TensorRef(name, d.U8, (), (), ZERO))
+
+
+def is_view_op(target: object) -> bool:
+    """Whether the op's result shares its first argument's memory without writing it."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return (
+        len(returns) >= 1
+        and returns[0].alias_info is not None
+        and not returns[0].alias_info.is_write
+    ) or target is aten._unsafe_view.default
+
+
+def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
+    """Add the call of ``n`` as an extern; returns its result(s)."""
+    target = n.target
+    if not isinstance(target, torch._ops.OpOverload):
+        raise GraphUnsupported(f"a call of {target}")
+    b = low.b
+    mutated = _mutated(low, n, target)
+    args = tuple(_argument(low, a) for a in n.args)
+    kwargs = tuple((k, _argument(low, v)) for k, v in n.kwargs.items())
+    for root in mutated:
+        low.before_mutation(root, n)
+    val = n.meta.get("val")
+    single = not isinstance(val, tuple | list)
+    vals = (val,) if single else tuple(val)
+    out_target = OUT_VARIANTS.get(target)
+    plain = isinstance(val, torch.Tensor) and out_target is not None
+    r = low.result(val) if plain else None
+    use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
+    alias = _alias(low, n, target)
+    results: list[Any] = []
+    names: list[str | None] = []
+    symbols: list[tuple[int, Expr]] = []
+    for position, v in enumerate(vals):
+        value, name = _result(low, n, v, position, alias, "temp" if use_out else "extern", symbols)
+        results.append(value)
+        names.append(name)
+    b.nodes.append(
+        Extern(
+            f"extern{len(b.nodes)}",
+            out_target if use_out else target,
+            str(out_target if use_out else target),
+            args,
+            kwargs,
+            tuple(names),
+            _device(vals, args),
+            reason,
+            single,
+            tuple(symbols),
+            use_out,
+            mutated,
+            b.origins,
+        )
+    )
+    return results[0] if single else tuple(results)
+
+
+def _result(
+    low: GraphLowering,
+    n: FxNode,
+    v: Any,
+    position: int,
+    alias: str | None,
+    kind: str,
+    symbols: list[tuple[int, Expr]],
+) -> tuple[Any, str | None]:
+    b = low.b
+    if isinstance(v, torch.Tensor):
+        r = low.result(v)
+        if r is None:
+            name = f"buf{len(b.buffers)}"
+            return opaque_buffer(b, name, v, alias=alias), name
+        buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, kind, alias=alias)
+        for s in r.shape:
+            if isinstance(s, Symbol) and str(s).startswith("u"):
+                raise GraphUnsupported("sizes that depend on data")
+        return b.of_buffer(buf), buf.name
+    if isinstance(v, torch.SymInt):
+        e = low.expr(v)
+        if not isinstance(e, Symbol):
+            raise GraphUnsupported(f"a number read from data with the value {e}")
+        symbols.append((position, e))
+        return e, None
+    if isinstance(v, torch.SymFloat | torch.SymBool):
+        raise GraphUnsupported(f"a {type(v).__name__} read from data")
+    if isinstance(v, list | tuple):
+        raise GraphUnsupported("a call that returns lists of tensors among other results")
+    return v, None
+
+
+def _argument(low: GraphLowering, value: Any) -> object:
+    v = low.env[value] if isinstance(value, FxNode) else value
+    if isinstance(v, TensorValue):
+        if v.ref is None:
+            assert isinstance(value, FxNode)
+            v = _settled(low, value, v)
+        return v.ref
+    if isinstance(v, Opaque):
+        return v.ref
+    if isinstance(v, list | tuple):
+        return tuple(_argument(low, x) for x in v)
+    if isinstance(v, torch.SymInt):
+        return low.expr(v)
+    return v
+
+
+def _settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
+    """Store a lazy argument with the strides eager has here, and keep the stored form."""
+    from litz.lowering.graph import dense
+
+    meta = low.result(n.meta["val"])
+    stored = low.b.realize(v, meta.strides if meta is not None and dense(meta) else None)
+    low.env[n] = stored
+    return stored
+
+
+def _root_of(low: GraphLowering, value: Any) -> str | None:
+    v = low.env[value] if isinstance(value, FxNode) else None
+    if isinstance(v, TensorValue):
+        if v.ref is None:
+            assert isinstance(value, FxNode)
+            v = _settled(low, value, v)
+        assert v.ref is not None
+        return low.root(v.ref.buffer)
+    if isinstance(v, Opaque):
+        return low.root(v.ref.buffer)
+    return None
+
+
+def _named_arguments(n: FxNode, target: torch._ops.OpOverload) -> list[tuple[Any, Any]]:
+    schema = target._schema.arguments
+    pairs = list(zip(schema, n.args, strict=False))
+    by_name = {a.name: a for a in schema}
+    pairs += [(by_name[k], v) for k, v in n.kwargs.items() if k in by_name]
+    return pairs
+
+
+def _mutated(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> tuple[str, ...]:
+    roots: dict[str, None] = {}
+    for arg, value in _named_arguments(n, target):
+        if arg.alias_info is not None and arg.alias_info.is_write:
+            for v in value if isinstance(value, list | tuple) else (value,):
+                root = _root_of(low, v)
+                if root is not None:
+                    roots[root] = None
+    return tuple(roots)
+
+
+def _alias(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> str | None:
+    """The buffer whose memory the result shares, if the schema says so.
+
+    ``reshape`` and ``contiguous`` may return their argument, which no schema says.
+    """
+    maybe = target in (aten.reshape.default, aten.contiguous.default, aten._reshape_alias.default)
+    returns = target._schema.returns
+    if not maybe and not any(r.alias_info is not None for r in returns):
+        return None
+    names = set() if maybe else {s for r in returns if r.alias_info for s in r.alias_info.before_set}
+    for arg, value in _named_arguments(n, target):
+        sets = arg.alias_info.before_set if arg.alias_info is not None else ()
+        if maybe or any(s in names for s in sets):
+            first = value[0] if isinstance(value, list | tuple) and value else value
+            return _root_of(low, first)
+    return None
+
+
+def _device(vals: tuple[Any, ...], args: tuple[object, ...]) -> str:
+    for v in vals:
+        if isinstance(v, torch.Tensor):
+            return str(v.device)
+    return "cpu"

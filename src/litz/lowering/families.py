@@ -1,0 +1,27 @@
+"""All lowering families; importing them fills the registry."""
+
+from __future__ import annotations
+
+import importlib
+
+NAMES = (
+    "pointwise",
+    "activations",
+    "views",
+    "creation",
+    "joins",
+    "reductions",
+    "softmax",
+    "norms",
+    "indexing",
+    "pooling",
+    "random",
+    "foreach",
+    "mutation",
+)
+
+
+def load() -> None:
+    """Import every family module (idempotent)."""
+    for name in NAMES:
+        importlib.import_module(f"litz.lowering.{name}")

@@ -1,0 +1,349 @@
+"""Reads at positions that are data: embeddings, gathers, indexing, searches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from litz.index import Expr, Substitution, const, symbol
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Load, Node, Rewriter, Scalar, op
+from litz.lowering import values, views
+from litz.lowering.context import Unsupported
+from litz.lowering.creation import literal
+from litz.lowering.promotion import operand
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ONE, ZERO, TensorValue, axes, linear, product
+
+aten = torch.ops.aten
+
+# A lazy value is read through data-dependent positions as it is, if computing it costs no more.
+MAX_GATHER_COST = 24
+_SYMBOL = re.compile(r"t(\d+)$")
+Position = Expr | Node
+
+
+# --- positions that are data -----------------------------------------------------------------------
+
+
+def fresh_symbols(nodes: Iterable[Node], count: int) -> list[Expr]:
+    """Index symbols that no load below ``nodes`` binds, the first free numbers of ``t0, t1, ..``."""
+    start = 0
+    for n in body.walk(nodes):
+        if isinstance(n, Load):
+            for s, _ in n.indirect:
+                found = _SYMBOL.match(str(s))
+                start = max(start, int(found.group(1)) + 1) if found else start
+    return [symbol(f"t{start + k}", 0, None) for k in range(count)]
+
+
+def bind(
+    positions: Sequence[Position], nodes: Iterable[Node]
+) -> tuple[list[Expr], tuple[tuple[Expr, Node], ...]]:
+    """Index expressions for ``positions``, and the symbols in them with the nodes they stand for."""
+    data = [p for p in positions if isinstance(p, Node)]
+    names = iter(fresh_symbols([*nodes, *data], len(data)))
+    index: list[Expr] = []
+    bound: list[tuple[Expr, Node]] = []
+    for p in positions:
+        if isinstance(p, Expr):
+            index.append(p)
+        elif isinstance(p, body.Const):
+            index.append(const(int(p.value)))
+        elif isinstance(p, body.Index):
+            index.append(p.expr)
+        else:
+            s = next(names)
+            index.append(s)
+            bound.append((s, p))
+    return index, tuple(bound)
+
+
+def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
+    """The element of ``x`` at ``positions``, one a dimension: index expressions or i64 nodes."""
+    lazy = x.ref is None
+    index, bound = bind(positions, (x.node,) if lazy else ())
+    if not bound:
+        return x.at(index)
+    if lazy:
+        through = _through(x, index, bound) if body.cost(x.node) <= MAX_GATHER_COST else None
+        if through is not None:
+            return through
+        x = ctx.b.realize(x)
+    assert x.ref is not None
+    return body.load(x.dtype, x.ref.buffer, linear(index, x.ref.strides, x.ref.offset), bound)
+
+
+def _through(
+    x: TensorValue, index: Sequence[Expr], bound: tuple[tuple[Expr, Node], ...]
+) -> Node | None:
+    """A lazy value's expression at data-dependent positions; None if only memory can be indexed so."""
+    mapping = {
+        v: e for v, e in zip(axes(x.shape), index, strict=True) if v is not ZERO and v is not e
+    }
+    data = {v for v, e in mapping.items() if any(s in e.free for s, _ in bound)}
+    for n in body.walk((x.node,)):
+        # An index value would have to become arithmetic on nodes, and a reduction repeats itself.
+        if isinstance(n, body.Index) and any(v in data for v in n.vars):
+            return None
+        if isinstance(n, body.Reduce):
+            return None
+
+    def with_bindings(n: Load) -> Node:
+        mine = tuple((s, v) for s, v in bound if s in n.index.free)
+        return body.load(n.dtype, n.buffer, n.index, (*n.indirect, *mine)) if mine else n
+
+    return Rewriter(Substitution(mapping), with_bindings)(x.node)
+
+
+def position(
+    node: Node, size: Expr, *, negative: bool = False, check: bool = True
+) -> Node:
+    """An index element as an i64 node in [0, size): counted from the end if negative, and checked."""
+    if node.dtype.kind == "bool" or not node.dtype.is_int:
+        raise Unsupported(f"an index of type {node.dtype}")
+    i = body.cast(node, d.I64)
+    extent = body.index(size)
+    if isinstance(i, body.Const) and isinstance(extent, body.Const):
+        at = int(i.value) + (int(extent.value) if negative and i.value < 0 else 0)
+        if 0 <= at < extent.value:
+            return body.const(d.I64, at)
+    if isinstance(i, body.Index) and size.is_const:
+        lo, hi = i.expr.lo, i.expr.hi
+        if lo is not None and hi is not None and lo >= 0 and hi < size.value:
+            return i
+    if negative:
+        below = op("lt", i, body.const(d.I64, 0))
+        i = op("where", below, op("add", i, extent), i)
+    return op("check_index", i, extent) if check else i
+
+
+# --- embeddings ------------------------------------------------------------------------------------
+
+
+@lower(aten.embedding.default)
+def embedding(
+    ctx: Call, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any
+) -> TensorValue:
+    own = axes(ctx.shape)
+    row = position(indices.at(own[:-1]), weight.shape[0])
+    node = load_at(ctx, weight, [row, own[-1]])
+    return TensorValue(weight.dtype, ctx.shape, weight.device, lazy=node)
+
+
+# --- along one dimension ---------------------------------------------------------------------------
+
+
+@lower(aten.gather.default)
+def gather(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, sparse_grad: bool = False
+) -> TensorValue:
+    if any(s is ZERO for s in ctx.shape):
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    if x.ndim == 0:
+        at = position(index.node, ONE)
+        flat = values.reshape(x, (ONE,))
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, flat, [at]))
+    if index.ndim == 0:
+        index = values.reshape(index, (ONE,))
+    dim = views.wrap(dim, x.ndim)
+    positions: list[Position] = list(axes(index.shape))
+    positions[dim] = position(index.node, x.shape[dim])
+    node = load_at(ctx, x, positions)
+    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+
+
+@lower(aten.index_select.default)
+def index_select(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
+    if x.ndim == 0:
+        raise Unsupported("index_select of a 0-d tensor")
+    if any(s is ZERO for s in ctx.shape):
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    dim = views.wrap(dim, x.ndim)
+    own = axes(ctx.shape)
+    element = index.at([own[dim]]) if index.ndim else index.node
+    positions: list[Position] = list(own)
+    positions[dim] = position(element, x.shape[dim])
+    node = load_at(ctx, x, positions)
+    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+
+
+@lower(aten.take.default)
+def take(ctx: Call, x: TensorValue, index: TensorValue) -> TensorValue:
+    if any(s is ZERO for s in ctx.shape):
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    flat = values.reshape(x, (product(x.shape),))
+    at = position(index.node, flat.shape[0], negative=True)
+    return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, flat, [at]))
+
+
+# --- several index tensors -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """How ``x[indices]`` maps an element of the result to one of ``x``.
+
+    shape: of the result; positions: one a dimension of ``x``.
+    """
+
+    shape: tuple[Expr, ...]
+    positions: tuple[Position, ...]
+
+
+def indexed(
+    ctx: Call,
+    x: TensorValue,
+    indices: Sequence[TensorValue | None],
+    *,
+    check: bool = True,
+    clamp: bool = False,
+) -> Indexed:
+    """Advanced indexing: index tensors broadcast together, in place if adjacent, else in front."""
+    slots = list(indices) + [None] * (x.ndim - len(indices))
+    given = [k for k, t in enumerate(slots) if t is not None]
+    tensors = [t for t in slots if t is not None]
+    if not given or len(slots) > x.ndim:
+        raise Unsupported("an index of this form")
+    for t in tensors:
+        if t.dtype.kind == "bool" or t.dtype is d.U8:
+            raise Unsupported("a mask as an index: the number of elements depends on data")
+    rank = max(t.ndim for t in tensors)
+    common = ctx.b.broadcast(tensors)[0]
+    adjacent = given[-1] - given[0] == len(given) - 1
+    front = given[0] if adjacent else 0
+    rest = [k for k in range(x.ndim) if slots[k] is None]
+    before = [k for k in rest if k < front] if adjacent else []
+    after = [k for k in rest if k not in before]
+    shape = (*(x.shape[k] for k in before), *common, *(x.shape[k] for k in after))
+    own = axes(shape)
+    middle = own[len(before) : len(before) + rank]
+    positions: list[Position] = [ZERO] * x.ndim
+    for k, i in zip(before, own, strict=False):
+        positions[k] = i
+    for k, i in zip(after, own[len(before) + rank :], strict=True):
+        positions[k] = i
+    for k in given:
+        t = slots[k]
+        assert t is not None
+        here = middle[rank - t.ndim :]
+        at = t.at([ZERO if s is ONE else i for s, i in zip(t.shape, here, strict=True)])
+        if clamp:
+            positions[k] = _clamped(body.cast(at, d.I64), x.shape[k])
+        else:
+            positions[k] = position(at, x.shape[k], negative=True, check=check)
+    return Indexed(shape, tuple(positions))
+
+
+def _clamped(i: Node, size: Expr) -> Node:
+    zero = body.const(d.I64, 0)
+    return op("maximum", op("minimum", i, body.index(size - 1)), zero)
+
+
+def _index(ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
+    if any(s is ZERO for s in ctx.shape):
+        indexed(ctx, x, indices)  # declines what cannot be an index at all
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    found = indexed(ctx, x, indices)
+    node = load_at(ctx, x, found.positions)
+    return TensorValue(x.dtype, found.shape, x.device, lazy=node)
+
+
+# "Unsafe" frees a kernel from checking; the check costs little and keeps a wrong index an error.
+@lower(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index_tensor(
+    ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]
+) -> TensorValue:
+    return _index(ctx, x, indices)
+
+
+@lower(aten._unsafe_masked_index.default)
+def unsafe_masked_index(
+    ctx: Call,
+    x: TensorValue,
+    mask: TensorValue,
+    indices: Sequence[TensorValue | None],
+    fill: Scalar | Expr,
+) -> TensorValue:
+    if ZERO in x.shape:
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(fill, x.dtype))
+    # Positions outside are moved inside, and then not looked at.
+    found = indexed(ctx, x, indices, clamp=True)
+    wide = values.expand(mask, found.shape)
+    if wide.dtype is not d.BOOL:
+        raise Unsupported("a mask that is not bool")
+    node = body.masked(wide.node, load_at(ctx, x, found.positions), literal(fill, x.dtype))
+    return TensorValue(x.dtype, found.shape, x.device, lazy=node)
+
+
+# --- binary search ---------------------------------------------------------------------------------
+
+
+def _search(
+    ctx: Call,
+    length: Expr,
+    value: Node,
+    boundary: Callable[[Node], Node],
+    right: bool,
+) -> Node:
+    """How many sorted elements lie before ``value``: a binary search, unrolled."""
+    if not length.is_const:
+        raise Unsupported("a search in a sequence of unknown length")
+    count = body.const(d.I64, 0)
+    n, one = body.const(d.I64, length.value), body.const(d.I64, 1)
+    found: Node = count
+    step = 1 << max(length.value.bit_length() - 1, 0)
+    while step and length.value:
+        reach = op("add", found, body.const(d.I64, step))
+        at = op("minimum", op("sub", reach, one), op("sub", n, one))
+        # As eager: nan compares false with every boundary and so ends up behind all of them.
+        stop = op("gt" if right else "ge", boundary(at), value)
+        go = op("and_", op("le", reach, n), op("not_", stop))
+        found = op("where", go, reach, found)
+        step >>= 1
+    return body.cast(found, ctx.dtype)
+
+
+@lower(aten.bucketize.Tensor)
+def bucketize(
+    ctx: Call, x: TensorValue, boundaries: TensorValue, out_int32: bool = False, right: bool = False
+) -> TensorValue:
+    return searchsorted(ctx, boundaries, x, right=right)
+
+
+@lower(aten.searchsorted.Tensor)
+def searchsorted(
+    ctx: Call,
+    sequence: TensorValue,
+    x: TensorValue,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: TensorValue | None = None,
+) -> TensorValue:
+    if sorter is not None or sequence.dtype is d.BOOL or x.dtype is d.BOOL:
+        raise Unsupported("a search of this form")
+    if sequence.dtype is not x.dtype:
+        raise Unsupported("a search for another type than the sequence's")
+    b = ctx.b
+    stored = b.realize(sequence)
+    # Several loads read the value and the sequence: keep what they repeat cheap.
+    x = x if x.ref is not None or body.cost(x.node) <= 1 else b.realize(x)
+    own = axes(x.shape)
+    lead: list[Position] = list(own[:-1]) if sequence.ndim > 1 else []
+    if sequence.ndim > 1 and any(
+        s is not t for s, t in zip(sequence.shape[:-1], x.shape[:-1], strict=True)
+    ):
+        raise Unsupported("a search in sequences of other leading sizes")
+
+    def boundary(at: Node) -> Node:
+        return operand(b, load_at(ctx, stored, [*lead, at]), x.dtype)
+
+    value = operand(b, x.node, x.dtype)
+    node = _search(ctx, sequence.shape[-1], value, boundary, right or side == "right")
+    return TensorValue(ctx.dtype, x.shape, x.device, lazy=node)

@@ -1,0 +1,339 @@
+"""Tensors put together from others: concatenation, padding, repetition, writes into a part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from litz.index import Expr, and_, as_expr, const, eq, floordiv, le, lt, max_, min_, mod
+from litz.ir import body
+from litz.ir.body import Node, Scalar
+from litz.ir.dtype import DType
+from litz.lowering import values, views
+from litz.lowering.context import Unsupported
+from litz.lowering.creation import dense, holds, literal
+from litz.lowering.externs import is_view_op
+from litz.lowering.registry import Call, Result, lower
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
+
+aten = torch.ops.aten
+
+# A concatenation of more inputs, or of costlier ones, is stored piece by piece.
+MAX_LAZY_INPUTS = 4
+MAX_LAZY_COST = 60
+
+
+def result_strides(r: Result) -> Shape:
+    """The strides to store a result with: eager's where they leave no gaps, else row-major."""
+    from litz.lowering.graph import dense as dense_result
+
+    return r.strides if dense_result(r) else contiguous_strides(r.shape)
+
+
+def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> TensorValue:
+    """A fresh buffer for one result of the call, laid out as eager lays it out."""
+    r = ctx.results[position]
+    assert r is not None
+    buf = ctx.b.new_buffer(dtype or r.dtype, r.shape, result_strides(r), r.device)
+    return ctx.b.of_buffer(buf)
+
+
+def converted(ctx: Call, x: TensorValue, dtype: DType | None = None) -> TensorValue:
+    """``x`` as the result's type."""
+    to = dtype or ctx.dtype
+    if x.dtype is to:
+        return x
+    return TensorValue(to, x.shape, x.device, lazy=ctx.b.user_cast(x.node, to))
+
+
+def _read_elementwise(n: torch.fx.Node) -> bool:
+    """Whether the value goes, through views, only to operators that are elementwise."""
+    for u in n.users:
+        if is_view_op(u.target):
+            if not _read_elementwise(u):
+                return False
+        elif not (
+            isinstance(u.target, torch._ops.OpOverload) and torch.Tag.pointwise in u.target.tags
+        ):
+            return False
+    return True
+
+
+# --- concatenation ---------------------------------------------------------------------------------
+
+
+@lower(aten.cat.default)
+def cat(ctx: Call, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+    # torch skips 1-d tensors without elements, whatever the others' rank.
+    parts = [t for t in tensors if not (t.ndim == 1 and t.shape[0] is ZERO)]
+    if not parts:
+        return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(0, ctx.dtype))
+    if any(t.device != ctx.result.device for t in parts):
+        raise Unsupported("a concatenation across devices")
+    dim = views.wrap(dim, len(ctx.shape))
+    return concatenate(ctx, [converted(ctx, t) for t in parts if t.shape[dim] is not ZERO], dim)
+
+
+@lower(aten.stack.default)
+def stack(ctx: Call, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+    dim = views.wrap(dim, len(ctx.shape))
+    return concatenate(ctx, [values.insert_dim(converted(ctx, t), dim) for t in tensors], dim)
+
+
+def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
+    """``parts`` of the result's type one after the other along ``dim``."""
+    if not parts or any(s is ZERO for s in ctx.shape):
+        return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(0, ctx.dtype))
+    if len(parts) == 1:
+        return parts[0].with_node(parts[0].node, ctx.shape)
+    cheap = sum(body.cost(t.node) for t in parts) <= MAX_LAZY_COST
+    fuses = ctx.n_users == 1 and cheap and _read_elementwise(ctx.node)
+    if len(parts) <= MAX_LAZY_INPUTS and fuses:
+        return _chain(ctx, parts, dim)
+    out = result_buffer(ctx)
+    start = ZERO
+    for t in parts:
+        size = t.shape[dim]
+        shape = (*ctx.shape[:dim], size, *ctx.shape[dim + 1 :])
+        piece = TensorValue(t.dtype, shape, t.device, t.ref, t.lazy)
+        ctx.b.store_into(piece, values.slice_dim(out, dim, start, size, ONE))
+        start = start + size
+    return out
+
+
+def _chain(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
+    own = list(axes(ctx.shape))
+    i = own[dim]
+    starts = [ZERO]
+    for t in parts:
+        starts.append(starts[-1] + t.shape[dim])
+    node: Node = literal(0, ctx.dtype)
+    for k in reversed(range(len(parts))):
+        start, end = starts[k], starts[k + 1]
+        # Each part is read where it lies and nowhere else: both sides are conditions.
+        inside = [le(start, i)] if k else []
+        inside += [lt(i, end)] if k < len(parts) - 1 else []
+        own[dim] = i - start if parts[k].shape[dim] is not ONE else ZERO
+        node = body.masked(holds(and_(*inside)), parts[k].at(own), node)
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+
+
+# --- padding ---------------------------------------------------------------------------------------
+
+
+@lower(aten.constant_pad_nd.default)
+def constant_pad_nd(
+    ctx: Call, x: TensorValue, pad: Sequence[Expr | int], value: Scalar | Expr = 0
+) -> TensorValue:
+    fill = literal(value, x.dtype)
+    if ZERO in x.shape:
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=fill)
+    index = list(axes(ctx.shape))
+    inside: list[Expr] = []
+    for k in range(len(pad) // 2):
+        dim = x.ndim - 1 - k
+        left, right = as_expr(pad[2 * k]), as_expr(pad[2 * k + 1])
+        i = index[dim]
+        index[dim] = at = i - left
+        if not (left.hi is not None and left.hi <= 0):
+            inside.append(le(ZERO, at))
+        if not (right.hi is not None and right.hi <= 0):
+            inside.append(lt(at, x.shape[dim]))
+        if x.shape[dim] is ONE:
+            index[dim] = ZERO
+    node = x.at(index)
+    if inside:
+        node = body.masked(holds(and_(*inside)), node, fill)
+    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+
+
+def _padded(ctx: Call, x: TensorValue, padding: Sequence[Expr | int], reflect: bool) -> TensorValue:
+    index = list(axes(ctx.shape))
+    for k in range(len(padding) // 2):
+        dim = x.ndim - 1 - k
+        at = index[dim] - padding[2 * k]
+        last = x.shape[dim] - 1
+        if reflect:
+            at = max_(at, -at)
+            over = last - at
+            index[dim] = last - max_(over, -over)
+        else:
+            index[dim] = min_(max_(at, ZERO), last)
+    return values.viewed(x, ctx.shape, index)
+
+
+@lower(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
+def reflection_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> TensorValue:
+    return _padded(ctx, x, padding, reflect=True)
+
+
+@lower(
+    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
+)
+def replication_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> TensorValue:
+    return _padded(ctx, x, padding, reflect=False)
+
+
+# --- the same elements in another order ------------------------------------------------------------
+
+
+@lower(aten.roll.default)
+def roll(
+    ctx: Call, x: TensorValue, shifts: Sequence[Expr | int], dims: Sequence[int] = ()
+) -> TensorValue:
+    if ZERO in x.shape:
+        return x.with_node(x.node)
+    if not dims:
+        flat = values.reshape(x, (x.numel,))
+        return values.reshape(_rolled(flat, shifts, [0]), x.shape)
+    return _rolled(x, shifts, dims)
+
+
+def _rolled(x: TensorValue, shifts: Sequence[Expr | int], dims: Sequence[int]) -> TensorValue:
+    index = list(axes(x.shape))
+    for shift, dim in zip(shifts, dims, strict=True):
+        dim = views.wrap(dim, x.ndim)
+        size = x.shape[dim]
+        # The offset is made non-negative first, so that the index needs one mod of a sum.
+        index[dim] = mod(index[dim] + mod(-as_expr(shift), size), size)
+    return values.viewed(x, x.shape, index)
+
+
+@lower(aten.flip.default)
+def flip(ctx: Call, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    index = list(axes(x.shape))
+    for dim in dims:
+        dim = views.wrap(dim, x.ndim)
+        index[dim] = x.shape[dim] - 1 - index[dim]
+    return values.viewed(x, x.shape, index)
+
+
+@lower(aten.repeat.default, aten.tile.default)
+def repeat(ctx: Call, x: TensorValue, repeats: Any) -> TensorValue:
+    if any(s is ZERO for s in ctx.shape):
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    own = axes(ctx.shape)[len(ctx.shape) - x.ndim :]
+    index = [ZERO if s is ONE else mod(i, s) for i, s in zip(own, x.shape, strict=True)]
+    return values.viewed(x, ctx.shape, index)
+
+
+@lower(aten.repeat_interleave.self_int)
+def repeat_interleave(
+    ctx: Call, x: TensorValue, repeats: Expr | int, dim: int | None = None, output_size: Any = None
+) -> TensorValue:
+    if any(s is ZERO for s in ctx.shape):
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    if dim is None:
+        x, dim = values.reshape(x, (x.numel,)), 0
+    dim = views.wrap(dim, x.ndim)
+    index = list(axes(ctx.shape))
+    index[dim] = floordiv(index[dim], repeats)
+    return values.viewed(x, ctx.shape, index)
+
+
+@lower(aten.pixel_shuffle.default)
+def pixel_shuffle(ctx: Call, x: TensorValue, upscale_factor: int) -> TensorValue:
+    *lead, c, h, w = x.shape
+    r, n = const(upscale_factor), len(lead)
+    wide = values.reshape(x, (*lead, floordiv(c, r * r), r, r, h, w))
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return values.reshape(values.permute(wide, order), ctx.shape)
+
+
+@lower(aten.pixel_unshuffle.default)
+def pixel_unshuffle(ctx: Call, x: TensorValue, downscale_factor: int) -> TensorValue:
+    *lead, c, h, w = x.shape
+    r, n = const(downscale_factor), len(lead)
+    wide = values.reshape(x, (*lead, c, floordiv(h, r), r, floordiv(w, r), r))
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return values.reshape(values.permute(wide, order), ctx.shape)
+
+
+@lower(aten.channel_shuffle.default)
+def channel_shuffle(ctx: Call, x: TensorValue, groups: Expr | int) -> TensorValue:
+    n, c, *rest = x.shape
+    g = as_expr(groups)
+    wide = values.reshape(x, (n, g, floordiv(c, g), *rest))
+    return values.reshape(values.permute(wide, (0, 2, 1, *range(3, wide.ndim))), ctx.shape)
+
+
+# --- copies of views -------------------------------------------------------------------------------
+
+
+@lower(
+    aten.split_copy.Tensor,
+    aten.split_with_sizes_copy.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+)
+def split_copy(ctx: Call, x: TensorValue, sizes: Any, dim: int = 0) -> tuple[TensorValue, ...]:
+    return tuple(p.with_node(p.node) for p in views.split(ctx, x, sizes, dim))
+
+
+@lower(aten.unbind_copy.int)
+def unbind_copy(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
+    return tuple(p.with_node(p.node) for p in views.unbind(ctx, x, dim))
+
+
+# --- writes into a part ----------------------------------------------------------------------------
+
+
+def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:
+    return TensorValue(x.dtype, x.shape, x.device, lazy=body.masked(inside, new, x.node))
+
+
+@lower(aten.select_scatter.default)
+def select_scatter(
+    ctx: Call, x: TensorValue, src: TensorValue, dim: int, index: Expr | int
+) -> TensorValue:
+    dim = views.wrap(dim, x.ndim)
+    at = views.wrap_index(index, x.shape[dim])
+    own = axes(x.shape)
+    new = values.expand(converted(ctx, src), (*x.shape[:dim], *x.shape[dim + 1 :]))
+    inside = holds(eq(own[dim], at))
+    return _replaced(ctx, x, inside, new.at([*own[:dim], *own[dim + 1 :]]))
+
+
+@lower(aten.slice_scatter.default)
+def slice_scatter(
+    ctx: Call,
+    x: TensorValue,
+    src: TensorValue,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: Expr | int = 1,
+) -> TensorValue:
+    dim = views.wrap(dim, x.ndim)
+    size, step = x.shape[dim], as_expr(step)
+    first = views.clamp_position(start, size, ZERO)
+    stop = views.clamp_position(end, size, size)
+    new = converted(ctx, src)
+    if any(s is ZERO for s in new.shape):
+        return x.with_node(x.node)
+    own = axes(x.shape)
+    i = own[dim]
+    inside = [le(first, i), lt(i, stop)]
+    if step is not ONE:
+        inside.append(eq(mod(i - first, step), 0))
+    at = floordiv(i - first, step) if src.shape[dim] is not ONE else ZERO
+    node = new.at([*own[:dim], at, *own[dim + 1 :]])
+    return _replaced(ctx, x, holds(and_(*inside)), node)
+
+
+@lower(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    ctx: Call, x: TensorValue, src: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorValue:
+    dim1, dim2 = views.wrap(dim1, x.ndim), views.wrap(dim2, x.ndim)
+    own = axes(x.shape)
+    row, col = own[dim1], own[dim2]
+    rest = [own[k] for k in range(x.ndim) if k not in (dim1, dim2)]
+    along = ZERO if src.shape[-1] is ONE else row if offset >= 0 else col
+    new = converted(ctx, src).at([*rest, along])
+    return _replaced(ctx, x, holds(eq(row + offset, col)), new)
+
+
+__all__ = ["concatenate", "converted", "dense", "result_buffer", "result_strides"]

@@ -1,0 +1,88 @@
+"""Type promotion of operands, as torch's TensorIterator does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litz.index import Expr
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, Scalar
+from litz.ir.dtype import DType
+from litz.lowering.context import Builder, Operand
+from litz.lowering.torch_types import promote
+from litz.lowering.values import TensorValue
+
+_CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+
+
+def _scalar_dtype(value: Scalar | Expr) -> DType:
+    if isinstance(value, bool):
+        return d.BOOL
+    if isinstance(value, int | Expr):
+        return d.I64
+    return d.F32  # the default dtype; only its category counts next to a float tensor
+
+
+def common_dtype(operands: Sequence[Operand]) -> DType:
+    """The dtype that torch computes in: dimensioned tensors, then 0-d tensors, then numbers.
+
+    A lower group counts only if its category (bool < int < float) is higher.
+    """
+    best: DType | None = None
+    groups: list[list[DType]] = [[], [], []]
+    for o in operands:
+        if isinstance(o, TensorValue):
+            groups[0 if o.ndim else 1].append(o.dtype)
+        else:
+            groups[2].append(_scalar_dtype(o))
+    for group in groups:
+        if not group:
+            continue
+        mine = group[0]
+        for g in group[1:]:
+            mine = promote(mine, g)
+        if best is None or _CATEGORY[mine.kind] > _CATEGORY[best.kind]:
+            best = mine
+    assert best is not None
+    return best
+
+
+def as_tensors(b: Builder, operands: Sequence[Operand]) -> list[TensorValue]:
+    """Numbers become 0-d values of their own category's widest type."""
+    device = next((o.device for o in operands if isinstance(o, TensorValue)), "cpu")
+    out = []
+    for o in operands:
+        if isinstance(o, TensorValue):
+            out.append(o)
+        elif isinstance(o, float):
+            out.append(b.full((), o, d.F64, device))
+        else:
+            out.append(b.full((), o, _scalar_dtype(o), device))
+    return out
+
+
+def operand(b: Builder, node: Node, dtype: DType) -> Node:
+    """An operand of common type ``dtype``, in its opmath type."""
+    if isinstance(node, body.Const):
+        return body.const(dtype.opmath, node.value) if _fits(node, dtype) else body.cast(
+            node, dtype.opmath
+        )
+    if node.dtype is dtype:
+        return b.opmath(node)
+    if node.dtype.is_float and node.dtype.bits == 16:
+        node = b.opmath(node)
+    if dtype.is_float and dtype.bits == 16:
+        # A wider 0-d operand is first rounded to the common type, as TensorIterator does.
+        if node.dtype.is_float:
+            node = body.op("round_to", body.cast(node, d.F32), to=dtype)
+        else:
+            node = body.op("round_to", body.cast(node, d.F32), to=dtype)
+        return node
+    return body.cast(node, dtype)
+
+
+def _fits(node: body.Const, dtype: DType) -> bool:
+    if dtype.is_float:
+        return True
+    return not node.dtype.is_float

@@ -1,0 +1,258 @@
+"""Tensors while a graph is lowered: an element expression over canonical axes, computed on demand.
+
+A ``TensorValue`` of shape ``(s0, s1, ..)`` is described by a body node over the loop variables
+``i0 < s0, i1 < s1, ..``; equal shapes share their variables, so pointwise ops combine nodes without
+any substitution.  A value that is a strided view of a buffer also carries that view, and then a
+view of it is stride arithmetic: no copy, no expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from litz.index import Expr, const, floordiv, mod, var
+from litz.ir import body
+from litz.ir.body import Node
+from litz.ir.dtype import DType
+from litz.ir.program import TensorRef
+
+Shape = tuple[Expr, ...]
+ZERO = const(0)
+ONE = const(1)
+
+
+def axes(shape: Shape, prefix: str = "i") -> tuple[Expr, ...]:
+    """The canonical loop variables of a shape; a dimension of size 1 has index 0."""
+    return tuple(ZERO if s is ONE else var(f"{prefix}{k}", s) for k, s in enumerate(shape))
+
+
+def product(sizes: Sequence[Expr]) -> Expr:
+    total = ONE
+    for s in sizes:
+        total = total * s
+    return total
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """Row-major strides, in elements, as torch makes them (a zero-sized dim counts as one)."""
+    strides: list[Expr] = []
+    step = ONE
+    for s in reversed(shape):
+        strides.append(step)
+        if s is not ZERO:
+            step = step * s
+    return tuple(reversed(strides))
+
+
+def linear(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) -> Expr:
+    total = offset
+    for i, s in zip(index, strides, strict=True):
+        if i is not ZERO:
+            total = total + i * s
+    return total
+
+
+@dataclass(frozen=True)
+class TensorValue:
+    """A tensor of the graph: dtype, shape (elements), device and what its elements are.
+
+    Exactly one of ``ref`` (a strided view of a buffer) and ``lazy`` (a node over ``axes(shape)``)
+    is given.
+    """
+
+    dtype: DType
+    shape: Shape
+    device: str
+    ref: TensorRef | None = None
+    lazy: Node | None = None
+
+    @cached_property
+    def node(self) -> Node:
+        """One element, over ``axes(shape)``."""
+        if self.lazy is not None:
+            return self.lazy
+        assert self.ref is not None
+        return body.load(
+            self.dtype, self.ref.buffer, linear(axes(self.shape), self.ref.strides, self.ref.offset)
+        )
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @cached_property
+    def numel(self) -> Expr:
+        return product(self.shape)
+
+    def at(self, index: Sequence[Expr]) -> Node:
+        """The element at ``index``: one expression per dimension."""
+        own = axes(self.shape)
+        mapping = {v: e for v, e in zip(own, index, strict=True) if v is not ZERO and v is not e}
+        if not mapping:
+            return self.node
+        if self.ref is not None:
+            return body.load(
+                self.dtype, self.ref.buffer, linear(index, self.ref.strides, self.ref.offset)
+            )
+        return body.substitute(self.node, mapping)
+
+    def with_node(self, node: Node, shape: Shape | None = None) -> TensorValue:
+        return TensorValue(node.dtype, self.shape if shape is None else shape, self.device, lazy=node)
+
+
+def strided(v: TensorValue, shape: Shape, strides: Shape, offset: Expr) -> TensorValue:
+    """Another strided view of the buffer under ``v`` (which must be a view of a buffer)."""
+    assert v.ref is not None
+    ref = TensorRef(v.ref.buffer, v.dtype, shape, strides, offset)
+    return TensorValue(v.dtype, shape, v.device, ref=ref)
+
+
+def viewed(v: TensorValue, shape: Shape, index: Sequence[Expr]) -> TensorValue:
+    """The tensor whose element at ``axes(shape)`` is ``v`` at ``index``."""
+    return TensorValue(v.dtype, shape, v.device, lazy=v.at(index))
+
+
+# --- views -------------------------------------------------------------------------------------
+
+
+def permute(v: TensorValue, dims: Sequence[int]) -> TensorValue:
+    dims = [d % v.ndim for d in dims]
+    shape = tuple(v.shape[d] for d in dims)
+    if v.ref is not None:
+        return strided(v, shape, tuple(v.ref.strides[d] for d in dims), v.ref.offset)
+    own = axes(shape)
+    index = [ZERO] * v.ndim
+    for new, old in enumerate(dims):
+        index[old] = own[new]
+    return viewed(v, shape, index)
+
+
+def expand(v: TensorValue, shape: Shape) -> TensorValue:
+    """Broadcast to ``shape`` (which has at least as many dimensions)."""
+    if shape == v.shape:
+        return v
+    lead = len(shape) - v.ndim
+    grown = [s is ONE and t is not ONE for s, t in zip(v.shape, shape[lead:], strict=True)]
+    if v.ref is not None:
+        strides = (
+            *(ZERO,) * lead,
+            *(ZERO if g else s for g, s in zip(grown, v.ref.strides, strict=True)),
+        )
+        return strided(v, shape, strides, v.ref.offset)
+    own = axes(shape)[lead:]
+    return viewed(v, shape, [ZERO if s is ONE else i for s, i in zip(v.shape, own, strict=True)])
+
+
+def insert_dim(v: TensorValue, dim: int) -> TensorValue:
+    shape = (*v.shape[:dim], ONE, *v.shape[dim:])
+    if v.ref is not None:
+        inner = ONE if dim == v.ndim else v.shape[dim] * v.ref.strides[dim]
+        strides = (*v.ref.strides[:dim], inner, *v.ref.strides[dim:])
+        return strided(v, shape, strides, v.ref.offset)
+    own = axes(shape)
+    return viewed(v, shape, (*own[:dim], *own[dim + 1 :]))
+
+
+def select(v: TensorValue, dim: int, at: Expr) -> TensorValue:
+    shape = (*v.shape[:dim], *v.shape[dim + 1 :])
+    if v.ref is not None:
+        strides = (*v.ref.strides[:dim], *v.ref.strides[dim + 1 :])
+        return strided(v, shape, strides, v.ref.offset + at * v.ref.strides[dim])
+    own = axes(shape)
+    return viewed(v, shape, (*own[:dim], at, *own[dim:]))
+
+
+def slice_dim(v: TensorValue, dim: int, start: Expr, size: Expr, step: Expr) -> TensorValue:
+    """``size`` elements of ``dim`` from ``start``, ``step`` apart."""
+    shape = (*v.shape[:dim], size, *v.shape[dim + 1 :])
+    if v.ref is not None:
+        strides = (*v.ref.strides[:dim], v.ref.strides[dim] * step, *v.ref.strides[dim + 1 :])
+        return strided(v, shape, strides, v.ref.offset + start * v.ref.strides[dim])
+    own = list(axes(shape))
+    own[dim] = start + own[dim] * step
+    return viewed(v, shape, own)
+
+
+def drop_dims(v: TensorValue, dims: Sequence[int]) -> TensorValue:
+    """Remove dimensions of size 1."""
+    keep = [d for d in range(v.ndim) if d not in dims]
+    shape = tuple(v.shape[d] for d in keep)
+    if v.ref is not None:
+        return strided(v, shape, tuple(v.ref.strides[d] for d in keep), v.ref.offset)
+    own = axes(shape)
+    index = [ZERO] * v.ndim
+    for new, old in enumerate(keep):
+        index[old] = own[new]
+    return viewed(v, shape, index)
+
+
+def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]] | None:
+    """Split both shapes into runs of equal product, as fine as sizes can be compared."""
+    groups: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        i0, j0 = i, j
+        a = old[i] if i < len(old) else ONE
+        b = new[j] if j < len(new) else ONE
+        i, j = min(i + 1, len(old)), min(j + 1, len(new))
+        while a is not b:
+            ca = a.value if a.is_const else None
+            cb = b.value if b.is_const else None
+            grow_old = ca is not None and (cb is None or ca < cb)
+            if grow_old and i < len(old):
+                a, i = a * old[i], i + 1
+            elif j < len(new):
+                b, j = b * new[j], j + 1
+            elif i < len(old):
+                a, i = a * old[i], i + 1
+            else:
+                return None
+        groups.append((range(i0, i), range(j0, j)))
+    return groups
+
+
+def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Strides of a view of shape ``new``, or None where only a copy could have that shape."""
+    groups = _factor_groups(shape, new)
+    if groups is None:
+        return None
+    out: list[Expr] = []
+    for old_dims, new_dims in groups:
+        real = [d for d in old_dims if shape[d] is not ONE]
+        for d, e in zip(real, real[1:], strict=False):
+            if strides[d] is not strides[e] * shape[e]:
+                return None
+        step = strides[real[-1]] if real else ONE
+        part: list[Expr] = []
+        for d in reversed(new_dims):
+            part.append(step)
+            step = step * new[d]
+        out.extend(reversed(part))
+    return tuple(out)
+
+
+def reshape(v: TensorValue, shape: Shape) -> TensorValue:
+    """Reinterpret the row-major order of elements: a view where strides allow it, else an index map."""
+    if shape == v.shape:
+        return v
+    if ZERO in v.shape or ZERO in shape:
+        return TensorValue(v.dtype, shape, v.device, lazy=body.const(v.dtype, 0))
+    if v.ref is not None:
+        strides = view_strides(v.shape, v.ref.strides, shape)
+        if strides is not None:
+            return strided(v, shape, strides, v.ref.offset)
+    own = axes(shape)
+    groups = _factor_groups(v.shape, shape) or [(range(v.ndim), range(len(shape)))]
+    index = [ZERO] * v.ndim
+    for old_dims, new_dims in groups:
+        new_sizes = tuple(shape[d] for d in new_dims)
+        flat = linear([own[d] for d in new_dims], contiguous_strides(new_sizes))
+        old_sizes = tuple(v.shape[d] for d in old_dims)
+        for n, (d, step) in enumerate(zip(old_dims, contiguous_strides(old_sizes), strict=True)):
+            if v.shape[d] is ONE:
+                continue
+            part = flat if step is ONE else floordiv(flat, step)
+            index[d] = part if n == 0 else mod(part, v.shape[d])
+    return viewed(v, shape, index)

@@ -1,0 +1,128 @@
+"""Options: one frozen dataclass, read once per compile from arguments and the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from litz.errors import OptionError
+
+ENV_PREFIX: Final = "LITZ_"
+MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _option(default: Any, doc: str, *, key: bool, choices: tuple[Any, ...] | None = None) -> Any:
+    return field(default=default, metadata={"doc": doc, "key": key, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user can choose.  ``metadata["key"]`` says whether a field changes generated code."""
+
+    mode: str = _option("default", "torch.compile's mode", key=True, choices=MODES)
+    numerics: str = _option(
+        "eager",
+        "'eager' rounds fp16/bf16 where eager rounds; 'fast' keeps fused intermediates in fp32",
+        key=True,
+        choices=("eager", "fast"),
+    )
+    rng: str = _option(
+        "litz",
+        "'litz': counter-based random numbers, seeded by torch; 'eager': torch's own stream",
+        key=True,
+        choices=("litz", "eager"),
+    )
+    on_error: str = _option(
+        "raise",
+        "when a graph cannot be compiled: 'raise', or run it 'eager' with a warning",
+        key=False,
+        choices=("raise", "eager"),
+    )
+    verify: bool = _option(False, "check the IR after every stage", key=False)
+    show: str = _option(
+        "",
+        "stages to print, comma separated: graph, program, schedule, kernels, host, code, time, all",
+        key=False,
+    )
+    fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
+    cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
+    isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)
+    cache_dir: str = _option("", "folder of compiled kernels (default: the user's cache)", key=False)
+    repro_dir: str = _option("", "folder for repros of failed compiles (default: here)", key=False)
+    jobs: int = _option(0, "compiler processes at once (0: one a core)", key=False)
+
+    @property
+    def shown(self) -> frozenset[str]:
+        return frozenset(s.strip() for s in self.show.split(",") if s.strip())
+
+    def key(self) -> str:
+        """The part of the options that generated code depends on."""
+        return ",".join(
+            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.metadata["key"]
+        )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+
+
+def _convert(name: str, value: Any, like: Any, choices: tuple[Any, ...] | None) -> Any:
+    if isinstance(like, bool):
+        if isinstance(value, str):
+            if value.lower() not in ("0", "1", "true", "false", "yes", "no"):
+                raise OptionError(f"option {name!r} wants a bool, not {value!r}")
+            value = value.lower() in ("1", "true", "yes")
+        if not isinstance(value, bool):
+            raise OptionError(f"option {name!r} wants a bool, not {value!r}")
+    elif isinstance(like, int):
+        try:
+            value = int(value)
+        except (TypeError, ValueError):
+            raise OptionError(f"option {name!r} wants an int, not {value!r}") from None
+    elif not isinstance(value, str):
+        raise OptionError(f"option {name!r} wants a string, not {value!r}")
+    if choices is not None and value not in choices:
+        raise OptionError(
+            f"option {name!r} has no value {value!r}{_nearest(str(value), list(choices))}"
+        )
+    return value
+
+
+SHOWN: Final = ("graph", "program", "schedule", "kernels", "host", "code", "time", "all")
+
+
+def make_options(
+    given: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Options:
+    """Options from ``torch.compile(options=, mode=)`` over ``LITZ_*`` variables over defaults.
+
+    Raises OptionError for an unknown name (naming the nearest known one) or a value of the wrong
+    kind.
+    """
+    table = {f.name: f for f in fields(Options)}
+    defaults = Options()
+    env = os.environ if environ is None else environ
+    merged: dict[str, Any] = {
+        name: env[ENV_PREFIX + name.upper()] for name in table if ENV_PREFIX + name.upper() in env
+    }
+    if mode is not None:
+        merged["mode"] = mode
+    for name, value in (given or {}).items():
+        if name not in table:
+            raise OptionError(f"unknown option {name!r}{_nearest(name, list(table))}")
+        merged[name] = value
+    values = {
+        name: _convert(name, v, getattr(defaults, name), table[name].metadata["choices"])
+        for name, v in merged.items()
+    }
+    options = replace(defaults, **values)
+    for stage in sorted(options.shown):
+        if stage not in SHOWN:
+            raise OptionError(f"no stage {stage!r} to show{_nearest(stage, list(SHOWN))}")
+    return options

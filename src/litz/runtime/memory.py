@@ -1,0 +1,313 @@
+"""Large buffers on recycled huge pages.
+
+Most of the time of a 64 MB elementwise kernel goes into page faults of its fresh output: the C
+library maps new memory for every large tensor and gives it back when the tensor dies.  An
+`Allocator` asks for huge pages (2 MB a fault instead of 4 KB), and hands the same memory out again.
+
+How recycling works.  A block is an ordinary `torch.UntypedStorage` from PyTorch's own allocator, of
+just the size that is asked for, and the tensors over it are ordinary tensors: they resize, share,
+pickle and outlive the program like any others.  The allocator keeps one reference to each block; a
+block with no other reference, neither in C++ nor in Python, is idle and can be handed out again.  A
+user's last reference may go in any thread at any time, and needs no callback.  A block whose memory
+was exchanged meanwhile (resized, moved to shared memory) is let go.
+
+How much is kept.  Live and idle blocks together never exceed the most bytes that were live at one
+time lately, plus `slack`, and idle ones never exceed `max_idle`; the longest unused go first.
+Blocks that went unused for `window` allocations go in any case.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+
+import torch
+
+from litz.runtime.torch_private import storage_address, storage_use_count
+
+__all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator"]
+
+LARGE = 4 << 20
+"""Bytes from which a buffer is worth recycling; below, the C library reuses memory well itself."""
+
+HUGE_PAGE = 2 << 20
+_SURVEY_EVERY = 64
+_SLACK = 64 << 20
+
+
+@dataclass(frozen=True)
+class AllocatorStats:
+    """What an allocator holds (bytes) and has done (calls)."""
+
+    live: int
+    idle: int
+    blocks: int
+    reused: int
+    fresh: int
+
+
+class _Block:
+    __slots__ = ("address", "nbytes", "ptr", "stamp", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage, nbytes: int, stamp: int) -> None:
+        self.storage = storage
+        self.address = storage_address(storage)
+        self.nbytes = nbytes
+        self.ptr = storage.data_ptr()
+        self.stamp = stamp
+
+    def counts(self) -> tuple[int, ...]:
+        """References to the storage from Python and from C++.
+
+        Both are read within one call into C, between which no other Python thread can run: read one
+        by one, a tensor could turn into a bare storage in between and be missed by both.
+        """
+        assert storage_use_count is not None
+        python = map(sys.getrefcount, (self.storage,))
+        return tuple(chain(python, map(storage_use_count, (self.address,))))
+
+    def idle(self) -> bool:
+        return self.counts() == _idle_counts()
+
+    def whole(self) -> bool:
+        """Whether this is still the memory that was allocated."""
+        return self.storage.data_ptr() == self.ptr and self.storage.nbytes() == self.nbytes
+
+
+class Allocator:
+    """Allocates CPU tensors; recycles those of `min_bytes` and more.
+
+    max_idle:  most bytes of idle blocks to hold (default: an eighth of the machine's memory).
+    slack:     bytes that live and idle blocks together may hold beyond the recent peak of live.
+    window:    allocations after which an unused block goes, and a peak counts as old.
+
+    Safe among threads.  A forked child starts with no blocks of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_bytes: int = LARGE,
+        max_idle: int | None = None,
+        slack: int = _SLACK,
+        window: int = 4096,
+    ) -> None:
+        self.min_bytes = max(min_bytes, 1)
+        self.max_idle = memory_limit() // 8 if max_idle is None else max_idle
+        self.slack = slack
+        self.window = window
+        self._lock = threading.Lock()
+        self._blocks: dict[int, deque[_Block]] = {}
+        self._clock = self._reused = self._fresh = 0
+        self._peaks = (0, 0)  # live bytes: highest in the last full window, highest in this one
+        self._window_end = window
+        _forget_in_children(self)
+
+    def empty_strided(
+        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A new CPU tensor with undefined values, like `torch.empty_strided`."""
+        nbytes = dtype.itemsize
+        for extent, step in zip(size, stride, strict=True):
+            if extent == 0:
+                nbytes = 0
+                break
+            nbytes += (extent - 1) * step * dtype.itemsize
+        if nbytes < self.min_bytes or not can_tell_idle():
+            return torch.empty_strided(size, stride, dtype=dtype)
+        storage = self._take(nbytes)
+        return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(size), tuple(stride))
+
+    def workspace(self, nbytes: int) -> torch.Tensor:
+        """Scratch: `nbytes` bytes of undefined content, free again once the tensor is dropped."""
+        if nbytes < self.min_bytes or not can_tell_idle():
+            return torch.empty(nbytes, dtype=torch.uint8)
+        # Scratch is not looked at from outside: whole huge pages let near sizes share a block.
+        storage = self._take(-(-nbytes // HUGE_PAGE) * HUGE_PAGE)
+        return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
+
+    def trim(self, keep: int = 0) -> None:
+        """Give idle blocks back to the system until at most `keep` bytes of them are left."""
+        with self._lock:
+            dead = self._evict(self._survey(), keep)
+        del dead
+
+    def stats(self) -> AllocatorStats:
+        """Figures of this moment."""
+        with self._lock:
+            idle = sum(block.nbytes for block in self._survey())
+            blocks = [block for queue in self._blocks.values() for block in queue]
+            total = sum(block.nbytes for block in blocks)
+            return AllocatorStats(total - idle, idle, len(blocks), self._reused, self._fresh)
+
+    def _take(self, nbytes: int) -> torch.UntypedStorage:
+        dead: list[_Block] = []  # let go outside the lock: unmapping takes its time
+        with self._lock:
+            self._clock += 1
+            if self._clock % _SURVEY_EVERY == 0:
+                dead += self._make_room(0)
+            storage = self._reuse(nbytes, dead)
+            if storage is None:
+                dead += self._make_room(nbytes)
+        dead.clear()
+        if storage is None:
+            storage = new_storage(nbytes)
+            advise_huge(storage.data_ptr(), nbytes)
+            with self._lock:
+                self._fresh += 1
+                block = _Block(storage, nbytes, self._clock)
+                self._blocks.setdefault(nbytes, deque()).append(block)
+        return storage
+
+    def _reuse(self, nbytes: int, dead: list[_Block]) -> torch.UntypedStorage | None:
+        queue = self._blocks.get(nbytes)
+        if queue is None:
+            return None
+        # The likeliest to be idle: the one handed out last (a loop that drops each result), then
+        # the one handed out longest ago (a training step that frees what the last one made).
+        queue.rotate(1)
+        for _ in range(len(queue)):
+            block = queue.popleft()
+            if not block.whole():
+                dead.append(block)
+                continue
+            queue.append(block)
+            if block.idle():
+                block.stamp = self._clock
+                self._reused += 1
+                return block.storage
+        return None
+
+    def _survey(self) -> list[_Block]:
+        """The idle blocks, longest unused first; lets go of blocks whose memory was exchanged."""
+        idle: list[_Block] = []
+        for nbytes, queue in list(self._blocks.items()):
+            whole = [block for block in queue if block.whole()]
+            if len(whole) != len(queue):
+                self._blocks[nbytes] = deque(whole)
+            idle += [block for block in whole if block.idle()]
+        idle.sort(key=lambda block: block.stamp)
+        return idle
+
+    def _make_room(self, nbytes: int) -> list[_Block]:
+        """Take out the idle blocks that stand beyond the bounds once `nbytes` more are live."""
+        idle = self._survey()
+        idle_bytes = sum(block.nbytes for block in idle)
+        total = sum(nb * len(queue) for nb, queue in self._blocks.items())
+        live = total - idle_bytes + nbytes
+        if self._clock >= self._window_end:
+            self._peaks = (self._peaks[1], 0)
+            self._window_end = self._clock + self.window
+        self._peaks = (self._peaks[0], max(self._peaks[1], live))
+        keep = min(self.max_idle, max(self._peaks) + self.slack - live)
+        dead = self._evict(idle, keep)
+        old = [b for b in idle[len(dead) :] if b.stamp < self._clock - self.window]
+        return dead + self._evict(old, 0)
+
+    def _evict(self, idle: list[_Block], keep: int) -> list[_Block]:
+        """Take blocks out, from the front, until at most `keep` bytes of `idle` are left."""
+        left = sum(block.nbytes for block in idle)
+        dead: list[_Block] = []
+        for block in idle:
+            if left <= keep:
+                break
+            left -= block.nbytes
+            dead.append(block)
+            queue = self._blocks[block.nbytes]
+            queue.remove(block)
+            if not queue:
+                del self._blocks[block.nbytes]
+        return dead
+
+    def _forget(self) -> None:
+        # Another thread of the parent may have held the lock, and pages are shared with the parent.
+        self._lock = threading.Lock()
+        self._blocks = {}
+
+
+def _forget_in_children(allocator: Allocator) -> None:
+    if hasattr(os, "register_at_fork"):
+        forget = weakref.WeakMethod(allocator._forget)
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+
+
+@lru_cache(maxsize=1)
+def default_allocator() -> Allocator:
+    """The allocator of this process, which generated programs share so that they recycle each
+    other's memory.  It is state of the running program, not of the compiler."""
+    return Allocator()
+
+
+@lru_cache(maxsize=1)
+def _idle_counts() -> tuple[int, ...]:
+    """What `_Block.counts` says of a block that nothing else refers to."""
+    return _Block(new_storage(64), 64, 0).counts()
+
+
+@lru_cache(maxsize=1)
+def can_tell_idle() -> bool:
+    """Whether reference counts tell idle storages from used ones in this Python and PyTorch."""
+    if storage_use_count is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    block = _Block(new_storage(64), 64, 0)
+    tensor = torch.empty(0).set_(block.storage, 0, (16,), (1,))
+    view = tensor[2:4]
+    del tensor
+    by_tensor = block.idle()
+    storage = view.untyped_storage()
+    del view
+    by_python = block.idle()
+    del storage
+    return not by_tensor and not by_python and block.idle()
+
+
+def new_storage(nbytes: int) -> torch.UntypedStorage:
+    """A storage from PyTorch's CPU allocator."""
+    return torch.UntypedStorage(nbytes)  # type: ignore[no-untyped-call]
+
+
+def memory_limit() -> int:
+    """Bytes of memory that this process may count on: the machine's, or its control group's."""
+    limit = 8 << 30
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limit = min(limit, int(text))
+    return limit
+
+
+@lru_cache(maxsize=1)
+def _madvise() -> ctypes._NamedFuncPointer | None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    try:
+        function = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    function.restype = ctypes.c_int
+    return function
+
+
+def advise_huge(ptr: int, nbytes: int) -> None:
+    """Ask for huge pages under the part of a buffer that fills whole ones; only a hint."""
+    start = -(-ptr // HUGE_PAGE) * HUGE_PAGE
+    end = (ptr + nbytes) // HUGE_PAGE * HUGE_PAGE
+    madvise = _madvise()
+    if end > start and madvise is not None:
+        madvise(start, end - start, mmap.MADV_HUGEPAGE)

@@ -1,0 +1,33 @@
+"""The names that a generated Python host program imports; it needs nothing else of Litz.
+
+empty_strided(size, stride, dtype)       a new CPU tensor; for buffers below `LARGE` bytes
+empty_large(size, stride, dtype)         the same on recycled huge pages; any size is right
+workspace(nbytes)                        bytes of scratch, recycled
+reinterpret(base, size, stride, offset)  another shape over base's storage, from element `offset`
+draw_seed()                              the seed of a call's random numbers
+Runtime, Library, Segment, Step          loading and calling kernels
+"""
+
+from __future__ import annotations
+
+from litz.runtime.memory import LARGE, default_allocator
+from litz.runtime.native import Library, Runtime, Segment, Step
+from litz.runtime.rng import draw_seed
+from litz.runtime.torch_private import empty_strided_cpu as empty_strided
+from litz.runtime.torch_private import reinterpret
+
+__all__ = [
+    "LARGE",
+    "Library",
+    "Runtime",
+    "Segment",
+    "Step",
+    "draw_seed",
+    "empty_large",
+    "empty_strided",
+    "reinterpret",
+    "workspace",
+]
+
+empty_large = default_allocator().empty_strided
+workspace = default_allocator().workspace

@@ -1,0 +1,63 @@
+"""Every private name of PyTorch that the runtime uses, each with a public way to do the same.
+
+The private ones are quicker; nothing depends on them for its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["empty_strided_cpu", "reinterpret", "storage_address", "storage_use_count"]
+
+
+class _EmptyStrided(Protocol):
+    def __call__(
+        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, /
+    ) -> torch.Tensor: ...
+
+
+class _Reinterpret(Protocol):
+    def __call__(
+        self, base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int, /
+    ) -> torch.Tensor: ...
+
+
+def public_empty_strided_cpu(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, /
+) -> torch.Tensor:
+    """A new CPU tensor with undefined values."""
+    return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
+
+
+def public_reinterpret(
+    base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int, /
+) -> torch.Tensor:
+    """The tensor of that size and stride that starts `offset` elements behind `base`'s first."""
+    return torch.as_strided(base, size, stride, base.storage_offset() + offset)
+
+
+def _private(path: str, name: str) -> Any:
+    """A private name, or None where this version of PyTorch has none."""
+    place: Any = torch
+    for part in path.split("."):
+        place = getattr(place, part, None)
+    return getattr(place, name, None)
+
+
+empty_strided_cpu: _EmptyStrided = (
+    _private("_C._dynamo.guards", "_empty_strided_cpu") or public_empty_strided_cpu
+)
+reinterpret: _Reinterpret = (
+    _private("_C._dynamo.guards", "_reinterpret_tensor") or public_reinterpret
+)
+storage_use_count: Callable[[int], int] | None = _private("_C", "_storage_Use_Count")
+"""How many references a storage has, given its `_cdata`; the Python object counts as one.  There is
+no public equal: None makes the allocator hand out plain tensors."""
+
+
+def storage_address(storage: torch.UntypedStorage) -> int:
+    """What `storage_use_count` takes."""
+    return int(storage._cdata)

@@ -1,0 +1,63 @@
+"""From a program to a schedule: fuse, drop buffers that stay inside a group, order."""
+
+from __future__ import annotations
+
+from litz.ir.program import Extern, Program
+from litz.schedule.fuse import Draft, Fusion, FusionSettings
+from litz.schedule.groups import Group, Schedule, Step
+
+
+def schedule(program: Program, settings: FusionSettings | None = None) -> Schedule:
+    """Group the loop nests of ``program`` and order all steps."""
+    drafts = Fusion(program, settings or FusionSettings()).run()
+    kept = _wanted(program, drafts)
+    steps: list[Step] = []
+    for d in drafts:
+        if isinstance(d, Extern):
+            steps.append(d)
+            continue
+        stores = tuple(s for s in d.stores if s.buffer in kept[d.first] or s.buffer in kept[-1])
+        if stores:
+            steps.append(
+                Group(
+                    f"group{len(steps)}",
+                    d.space.axes,
+                    d.space.reduce_axes,
+                    stores,
+                    d.device,
+                    d.nodes,
+                    d.origins,
+                )
+            )
+    return Schedule(program, tuple(steps))
+
+
+def _wanted(program: Program, drafts: list[Draft | Extern]) -> dict[int, set[str]]:
+    """Buffers whose stores must stay: under -1 those that anybody may read.
+
+    A temp that is read by its own group alone is a value, not memory.
+    """
+    escape = {program.root(o.buffer) for o in program.output_refs()}
+    escape |= {name for name, b in program.buffers.items() if b.kind != "temp"}
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    for k, d in enumerate(drafts):
+        reads = d.read_buffers() if isinstance(d, Extern) else tuple(d.reads)
+        writes = d.write_buffers() if isinstance(d, Extern) else tuple(d.writes)
+        for x in reads:
+            readers.setdefault(program.root(x), []).append(k)
+        for x in writes:
+            writers.setdefault(program.root(x), []).append(k)
+    wanted = {x for x in program.buffers if program.root(x) in escape}
+    own: dict[int, set[str]] = {-1: wanted}
+    for k, d in enumerate(drafts):
+        if isinstance(d, Extern):
+            continue
+        mine = own.setdefault(d.first, set())
+        for x in d.writes:
+            root = program.root(x)
+            if any(r != k for r in readers.get(root, ())) or any(w != k for w in writers[root]):
+                mine.add(x)
+            elif x in d.reads or any(s.buffer == x and s.mode != "set" for s in d.stores):
+                mine.add(x)
+    return own

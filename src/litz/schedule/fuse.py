@@ -1,0 +1,305 @@
+"""Fusion: groups grow greedily by the bytes that a merge keeps out of memory, legality first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from litz.index import Expr, Substitution, size_hint
+from litz.ir import body
+from litz.ir.body import Load, Node, Rewriter, Store
+from litz.ir.program import Extern, Loops, Program
+from litz.schedule.align import Alignment, Space, alignments
+from litz.schedule.dependencies import Dependencies, dependencies
+
+
+@dataclass(frozen=True)
+class FusionSettings:
+    """Limits of fusion.
+
+    max_params: buffers that one kernel may touch.  max_nodes: body nodes of one kernel.
+    max_distance: how far apart (in program order) two readers of a buffer are looked at.
+    fuel: stop after this many merges (None: no limit); for bisecting a wrong result.
+    min_rows, long_row: a full-space consumer stays out of a reduction with fewer rows than
+    ``min_rows`` when a row is longer than ``long_row``, which would leave threads idle.
+    """
+
+    max_params: int = 40
+    max_nodes: int = 800
+    max_distance: int = 24
+    fuel: int | None = None
+    min_rows: int = 8
+    long_row: int = 1 << 15
+
+
+@dataclass
+class Draft:
+    """A group under construction."""
+
+    first: int
+    last: int
+    space: Space
+    stores: tuple[Store, ...]
+    device: str
+    nodes: tuple[str, ...]
+    origins: tuple[str, ...]
+    loads: tuple[Load, ...] = ()
+    size: int = 0
+    reads: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
+    writes: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        nodes = list(body.walk(r for s in self.stores for r in s.roots()))
+        self.size = len(nodes)
+        self.loads = tuple(n for n in nodes if isinstance(n, Load))
+        reads: dict[str, dict[Expr, None]] = {}
+        for n in self.loads:
+            reads.setdefault(n.buffer, {})[n.index] = None
+        writes: dict[str, dict[Expr, None]] = {}
+        for s in self.stores:
+            writes.setdefault(s.buffer, {})[s.index] = None
+        self.reads = {b: tuple(v) for b, v in reads.items()}
+        self.writes = {b: tuple(v) for b, v in writes.items()}
+
+    def plain_store(self, buffer: str) -> Store | None:
+        """The one unconditional store to ``buffer``, if that is all this group does to it."""
+        found = [s for s in self.stores if s.buffer == buffer]
+        if len(found) != 1:
+            return None
+        s = found[0]
+        return s if s.mode == "set" and s.mask is None and not s.indirect else None
+
+
+def _rewrite(stores: tuple[Store, ...], mapping: Mapping[Expr, Expr]) -> tuple[Store, ...]:
+    if not mapping:
+        return stores
+    rw = Rewriter(Substitution(mapping))
+    return tuple(rw.store(s) for s in stores)
+
+
+def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft | None:
+    """``a`` then ``b`` as one group under ``how``; None where that would change a result."""
+    left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
+    first = a if left is a.stores else replace(a, space=how.space, stores=left)
+    second = b if right is b.stores else replace(b, space=how.space, stores=right)
+    if not _accesses_agree(first, second, roots):
+        return None
+    forwarded = {s.buffer: s.value for s in left if s.buffer in second.reads}
+    if forwarded:
+
+        def forward(n: Load) -> Node:
+            return forwarded.get(n.buffer, n)
+
+        rw = Rewriter(on_load=forward)
+        right = tuple(rw.store(s) for s in right)
+    overwritten = {s.buffer for s in right}
+    kept = tuple(s for s in left if s.buffer not in overwritten)
+    return Draft(
+        min(a.first, b.first),
+        max(a.last, b.last),
+        how.space,
+        (*kept, *right),
+        a.device,
+        (*a.nodes, *b.nodes),
+        (*a.origins, *(o for o in b.origins if o not in a.origins)),
+    )
+
+
+def _accesses_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
+    """Every buffer that one side writes is touched by both at one and the same index."""
+    roots_b = {roots[x] for x in (*b.reads, *b.writes)}
+    for x in a.writes:
+        if roots[x] not in roots_b:
+            continue
+        store = a.plain_store(x)
+        if store is None or not _only_at(b, x, store.index, roots):
+            return False
+    roots_a = {roots[x] for x in (*a.reads, *a.writes)}
+    for x in b.writes:
+        if roots[x] not in roots_a:
+            continue
+        store = b.plain_store(x)
+        if store is None or not _only_at(a, x, store.index, roots):
+            return False
+    return True
+
+
+def _only_at(g: Draft, buffer: str, index: Expr, roots: Mapping[str, str]) -> bool:
+    root = roots[buffer]
+    for name in (*g.reads, *g.writes):
+        if roots[name] != root:
+            continue
+        if name != buffer:
+            return False
+        if any(i is not index for i in (*g.reads.get(name, ()), *g.writes.get(name, ()))):
+            return False
+        if any(n.indirect for n in g.loads if n.buffer == name):
+            return False
+        if name in g.writes and g.plain_store(name) is None:
+            return False
+    return True
+
+
+class Fusion:
+    """Greedy fusion over one program; ``run`` gives the drafts in program order."""
+
+    def __init__(self, program: Program, settings: FusionSettings) -> None:
+        self.program = program
+        self.settings = settings
+        self.roots = {name: program.root(name) for name in program.buffers}
+        self.deps: Dependencies = dependencies(program, self.roots)
+        self.drafts: dict[int, Draft] = {}
+        self.owner: dict[int, int] = {}
+        self.merges = 0
+        self.refused: set[tuple[int, int]] = set()
+        for k, n in enumerate(program.nodes):
+            self.owner[k] = k
+            if isinstance(n, Loops):
+                self.drafts[k] = Draft(
+                    k, k, Space(n.axes, n.reduce_axes), n.stores, n.device, (n.name,), n.origins
+                )
+
+    def run(self) -> list[Draft | Extern]:
+        for vertical in (True, False):
+            while self._round(vertical):
+                pass
+        return self._ordered()
+
+    # --- candidates ---------------------------------------------------------------------------
+
+    def _bytes(self, buffer: str) -> int:
+        buf = self.program.buffers[buffer]
+        total = buf.dtype.bytes
+        for s in buf.shape:
+            total *= size_hint(s, default=64)
+        return total
+
+    def _round(self, vertical: bool) -> bool:
+        merged = False
+        for _, _, a, b in self._candidates(vertical):
+            a, b = self._find(a), self._find(b)
+            if a != b and self._try(a, b):
+                merged = True
+        return merged
+
+    def _find(self, k: int) -> int:
+        while self.owner[k] != k:
+            k = self.owner[k]
+        return k
+
+    def _candidates(self, vertical: bool) -> list[tuple[int, int, int, int]]:
+        """(-bytes shared, distance, earlier, later), best first."""
+        touch: dict[str, tuple[list[int], list[int]]] = {}
+        for k, g in self.drafts.items():
+            for x in g.writes:
+                touch.setdefault(x, ([], []))[0].append(k)
+            for x in g.reads:
+                touch.setdefault(x, ([], []))[1].append(k)
+        score: dict[tuple[int, int], int] = {}
+        for x, (writers, readers) in touch.items():
+            size = self._bytes(x)
+            if vertical:
+                pairs = [(w, r) for w in writers for r in readers if w != r]
+            else:
+                readers = sorted(readers, key=lambda k: self.drafts[k].first)
+                pairs = [
+                    (p, q) for n, p in enumerate(readers) for q in readers[n + 1 : n + 5] if p != q
+                ]
+            for p, q in pairs:
+                key = (min(p, q), max(p, q))
+                if key not in self.refused:
+                    score[key] = score.get(key, 0) + size
+        out = []
+        for (p, q), s in score.items():
+            far = abs(self.drafts[p].first - self.drafts[q].first)
+            if vertical or far <= self.settings.max_distance:
+                out.append((-s, far, p, q))
+        return sorted(out)
+
+    # --- one merge ----------------------------------------------------------------------------
+
+    def _try(self, a: int, b: int) -> bool:
+        key = (min(a, b), max(a, b))
+        if key in self.refused or a not in self.drafts or b not in self.drafts:
+            return False
+        if self.settings.fuel is not None and self.merges >= self.settings.fuel:
+            return False
+        if self.deps.before(b, a) or (not self.deps.before(a, b) and b < a):
+            a, b = b, a
+        merged = self._merged(a, b)
+        if merged is None:
+            self.refused.add(key)
+            return False
+        self.deps.merge(a, b)
+        del self.drafts[b]
+        self.owner[b] = a
+        self.drafts[a] = merged
+        self.refused = {p for p in self.refused if a not in p and b not in p}
+        self.merges += 1
+        return True
+
+    def _merged(self, a: int, b: int) -> Draft | None:
+        first, second = self.drafts[a], self.drafts[b]
+        if first.device != second.device or first.size + second.size > self.settings.max_nodes:
+            return None
+        if self.deps.path_between(a, b):
+            return None
+        params = {*first.reads, *first.writes, *second.reads, *second.writes}
+        if len(params) > self.settings.max_params:
+            return None
+        shared = [
+            (i, j)
+            for x in (*first.writes, *first.reads)
+            for i in (*first.writes.get(x, ()), *first.reads.get(x, ()))
+            for j in (*second.reads.get(x, ()), *second.writes.get(x, ()))
+        ]
+        for how in alignments(first.space, second.space, shared[:8]):
+            if not self._worth(first, second, how):
+                continue
+            merged = merge(first, second, how, self.roots)
+            if merged is not None and self._saves(first, second, how):
+                return merged
+        return None
+
+    def _worth(self, a: Draft, b: Draft, how: Alignment) -> bool:
+        """Whether the fused loops still feed the threads."""
+        if not how.space.reduce_axes:
+            return True
+        rows = cols = 1
+        for v in how.space.axes:
+            rows *= size_hint(v.extent, default=64)  # type: ignore[attr-defined]
+        for v in how.space.reduce_axes:
+            cols *= size_hint(v.extent, default=64)  # type: ignore[attr-defined]
+        if rows >= self.settings.min_rows or cols < self.settings.long_row:
+            return True
+        # Few long rows: the reductions split over threads, but then nothing may follow them.
+        return not (a.space.reduce_axes and _follows(a, b))
+
+    def _saves(self, a: Draft, b: Draft, how: Alignment) -> bool:
+        """Some buffer is touched by both sides at one index in the fused loops."""
+        sub_a, sub_b = Substitution(how.left), Substitution(how.right)
+        for x in (*a.writes, *a.reads):
+            mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
+            theirs = (*b.reads.get(x, ()), *b.writes.get(x, ()))
+            if any(sub_b(i) in mine for i in theirs):
+                return True
+        return False
+
+    # --- result -------------------------------------------------------------------------------
+
+    def _ordered(self) -> list[Draft | Extern]:
+        order = self.deps.topological({k: self._place(k) for k in self.deps.alive})
+        out: list[Draft | Extern] = []
+        for k in order:
+            node = self.program.nodes[k]
+            out.append(node if isinstance(node, Extern) else self.drafts[k])
+        return out
+
+    def _place(self, k: int) -> int:
+        return self.drafts[k].last if k in self.drafts else k
+
+
+def _follows(a: Draft, b: Draft) -> bool:
+    """Whether ``b`` runs over the full space or reduces again after a reduction of ``a``."""
+    reads_result = any(x in a.writes for x in b.reads)
+    return reads_result and len(b.space.all) > len(a.space.axes)

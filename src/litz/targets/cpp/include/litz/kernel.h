@@ -1,0 +1,4 @@
+// Everything at once; generated kernels include only the headers that their ops name.
+#pragma once
+#include <litz/vec.h>
+#include <litz/math.h>

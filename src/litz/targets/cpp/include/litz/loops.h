@@ -1,0 +1,142 @@
+// What generated loops call beyond vectors: threads, lane-by-lane access, updates, arg reductions.
+#pragma once
+#include <litz/vec.h>
+
+extern "C" int omp_get_max_threads(void);
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+
+namespace litz {
+
+LITZ_FN i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+LITZ_FN i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// ---- threads
+
+// Runs units w .. w1 of a kernel; not 0 if an index check failed.
+using Part = int (*)(void* const*, const i64*, i64, i64);
+
+// All units, in as many threads as the work is worth (one per `grain`).
+static inline int run_units(Part part, void* const* ptrs, const i64* ints, i64 units, i64 work,
+                            i64 grain) {
+  if (units <= 0) return 0;
+  i64 most = least(work / grain, units);
+  i64 nt = most <= 1 ? 1 : least(most, omp_get_max_threads());
+  if (nt <= 1) return part(ptrs, ints, 0, units);
+  int bad = 0;
+#pragma omp parallel num_threads((int)nt) reduction(| : bad)
+  {
+    const i64 t = omp_get_thread_num(), n = omp_get_num_threads();
+    bad |= part(ptrs, ints, units * t / n, units * (t + 1) / n);
+  }
+  return bad;
+}
+
+// ---- lane by lane: f(j) for every lane, for the first n, or for those of a mask
+
+template <int N, class F> LITZ_FN auto each(F f) {
+  using T = decltype(f(i64(0)));
+  T buffer[N];
+  for (int j = 0; j < N; j++) buffer[j] = f(j);
+  return load<N>((const T*)buffer);
+}
+template <int N, class F> LITZ_FN auto each(i64 n, F f) {
+  using T = decltype(f(i64(0)));
+  T buffer[N] = {};
+  for (i64 j = 0; j < n; j++) buffer[j] = f(j);
+  return load<N>((const T*)buffer);
+}
+template <int N, class F> LITZ_FN auto each(Vec<bool, N> m, F f) {
+  using T = decltype(f(i64(0)));
+  T buffer[N] = {};
+  for (unsigned bits = mask_bits(m); bits; bits &= bits - 1) {
+    const int j = __builtin_ctz(bits);
+    buffer[j] = f(j);
+  }
+  return load<N>((const T*)buffer);
+}
+
+// ---- updates of memory
+
+namespace update {
+struct set {
+  template <class T> static LITZ_FN T apply(T, T v) { return v; }
+};
+#define LITZ_UPDATE_(name, f)                                                 \
+  struct name {                                                               \
+    template <class T> static LITZ_FN T apply(T old, T v) {                   \
+      if constexpr (is_half<T>) return cast<T>(f(to_float(old), to_float(v))); \
+      else return f(old, v);                                                  \
+    }                                                                         \
+  };
+LITZ_UPDATE_(add, litz::add)
+LITZ_UPDATE_(mul, litz::mul)
+LITZ_UPDATE_(max, litz::maximum)
+LITZ_UPDATE_(min, litz::minimum)
+#undef LITZ_UPDATE_
+}  // namespace update
+
+// p[index(j)] = U(p[index(j)], v[j]), in the order of lanes.
+template <class U, class T, int N, class F>
+LITZ_FN void put_each(T* p, Vec<T, N> v, i64 n, F index) {
+  T buffer[N];
+  store(buffer, v);
+  for (i64 j = 0; j < n; j++) {
+    T& x = p[index(j)];
+    x = U::apply(x, buffer[j]);
+  }
+}
+template <class U, class T, int N, class F>
+LITZ_FN void put_each(T* p, Vec<T, N> v, Vec<bool, N> m, F index) {
+  T buffer[N];
+  store(buffer, v);
+  for (unsigned bits = mask_bits(m); bits; bits &= bits - 1) {
+    const int j = __builtin_ctz(bits);
+    T& x = p[index(j)];
+    x = U::apply(x, buffer[j]);
+  }
+}
+
+// ---- checks
+
+LITZ_FN i64 check_index(i64 i, i64 size, int& bad) {
+  if (LITZ_LIKELY((u64)i < (u64)size)) return i;
+  bad = 1;
+  return 0;
+}
+template <int N>
+LITZ_FN Vec<i64, N> check_index(Vec<i64, N> i, Vec<i64, N> size, Vec<bool, N> m, int& bad) {
+  const Vec<i64, N> zero(0);
+  const Vec<bool, N> in = (i >= zero) & (i < size);
+  if (LITZ_UNLIKELY(hany(!in & m))) bad = 1;
+  return where(in, i, zero);
+}
+
+// ---- the position of the largest or smallest value: nan wins, then the first position
+
+// Whether (v, i) comes before (w, k).
+template <bool Max, class V, class I> LITZ_FN auto precedes(V v, I i, V w, I k) {
+  if constexpr (is_float_v<V>) {
+    auto better = (Max ? gt(v, w) : lt(v, w)) | (isnan(v) & eq(w, w));
+    auto same_ = eq(v, w) | (isnan(v) & isnan(w));
+    return better | (same_ & lt(i, k));
+  } else {
+    return (Max ? gt(v, w) : lt(v, w)) | (eq(v, w) & lt(i, k));
+  }
+}
+template <bool Max, class V, class I> LITZ_FN void take(V& acc, I& at, V v, I i) {
+  auto m = precedes<Max>(v, i, acc, at);
+  acc = where(m, v, acc);
+  at = where(m, i, at);
+}
+// Both halves of a vector accumulator down to one position.
+template <bool Max, class T, int N> LITZ_FN i64 fold_arg(Vec<T, N> v, Vec<i64, N> i) {
+  T best = v[0];
+  i64 at = i[0];
+  for (int j = 1; j < N; j++) take<Max>(best, at, T(v[j]), i64(i[j]));
+  return at;
+}
+// A value's own order as the argument reductions see it.
+template <class T> LITZ_FN T arg_key(T v) { return v; }
+
+}  // namespace litz

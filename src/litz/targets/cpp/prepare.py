@@ -1,0 +1,251 @@
+"""From a plan to what the loop builder works on: dims in loop order, reductions in rewritten form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from litz.index import Const as Const_
+from litz.index import Expr, Symbol, Var, as_expr, coefficient, product
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store
+from litz.ir.body import cast as cast_node
+from litz.ir.body import index as index_node
+from litz.ir.body import load as load_node
+from litz.ir.body import masked as masked_node
+from litz.ir.body import op as op_node
+from litz.ir.body import reduce as reduce_node
+from litz.ir.body import walk
+from litz.kernel.plan import KernelPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A plan's iteration space in the order of its loops.
+
+    units: parallel dims that threads may divide; serial: parallel dims that one thread must walk
+    alone, because stores meet across them; reduced: the reduced dims, outermost first.
+    lane: the vectorised dim, if any; it comes last in its list.
+    """
+
+    stores: tuple[Store, ...]
+    units: tuple[Expr, ...]
+    serial: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    lane: Expr | None
+
+
+def extent(v: Expr) -> Expr:
+    """The extent of a loop variable."""
+    assert isinstance(v, Var)
+    return as_expr(v.extent)
+
+
+def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
+    return tuple(r for s in stores for r in s.roots())
+
+
+def prepare(plan: KernelPlan) -> Space:
+    stores = rewrite_welford(plan.stores)
+    reduces = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
+    order = reduction_order(plan.reduced, reduces)
+    lane = plan.lane if order is not None else None
+    if lane is not None and lane not in plan.parallel and lane not in plan.reduced:
+        raise ValueError(f"lane {lane} is not a dim of the plan")
+    parallel = _last(plan.parallel, lane)
+    apart = _separate(stores, parallel)
+    units = tuple(v for v in parallel if v in apart)
+    serial = tuple(v for v in parallel if v not in apart)
+    reduced = _last(order or plan.reduced, lane) if _free_order(reduces, lane) else order
+    return Space(stores, units, serial, reduced or plan.reduced, lane)
+
+
+def _last(dims: Sequence[Expr], lane: Expr | None) -> tuple[Expr, ...]:
+    """``dims`` with the lane dim innermost."""
+    if lane is None or lane not in dims:
+        return tuple(dims)
+    return (*(v for v in dims if v is not lane), lane)
+
+
+def _free_order(reduces: Sequence[Reduce], lane: Expr | None) -> bool:
+    """Whether the lane may go innermost: no reduction over other dims runs inside it."""
+    return all(lane not in r.vars for r in reduces)
+
+
+def reduction_order(dims: tuple[Expr, ...], reduces: Sequence[Reduce]) -> tuple[Expr, ...] | None:
+    """``dims`` so that every reduction's free dims come before the dims it reduces.
+
+    None where no order does: then a reduction runs inside a loop over its own dims.
+    """
+    before: dict[Expr, set[Expr]] = {v: set() for v in dims}
+    for r in reduces:
+        outer = [v for v in r.vars if v in before]
+        for a in r.axes:
+            before[a].update(outer)
+    out: list[Expr] = []
+    while len(out) < len(dims):
+        ready = [v for v in dims if v not in out and before[v] <= set(out)]
+        if not ready:
+            return None
+        out.append(ready[0])
+    return tuple(out)
+
+
+# --- Welford as two sums ------------------------------------------------------------------------
+
+
+def rewrite_welford(stores: tuple[Store, ...]) -> tuple[Store, ...]:
+    """The mean as sum / n, and the deviations as a second sum about that mean.
+
+    Two passes over a row that sits in cache cost less than Welford's division per element, and
+    err less.
+    """
+    if not any(isinstance(n, Reduce) and n.kind.startswith("welford") for n in walk(roots(stores))):
+        return stores
+    memo: dict[Node, Node] = {}
+    for n in walk(roots(stores)):
+        args = tuple(memo[a] for a in n.args)
+        if isinstance(n, Reduce) and n.kind.startswith("welford"):
+            memo[n] = _welford(n, args[0])
+        else:
+            memo[n] = rebuild(n, args)
+    return tuple(
+        Store(
+            s.buffer,
+            s.index,
+            memo[s.value],
+            s.mode,
+            tuple((sym, memo[v]) for sym, v in s.indirect),
+            None if s.mask is None else memo[s.mask],
+        )
+        for s in stores
+    )
+
+
+def _welford(n: Reduce, value: Node) -> Node:
+    count = cast_node(index_node(product(extent(a) for a in n.axes)), value.dtype)
+    mean = op_node("div", reduce_node("sum", n.axes, value), count)
+    if n.kind == "welford_mean":
+        return mean
+    off = op_node("sub", value, mean)
+    return reduce_node("sum", n.axes, op_node("mul", off, off))
+
+
+def rebuild(n: Node, args: tuple[Node, ...]) -> Node:
+    """``n`` with other arguments."""
+    if args == n.args:
+        return n
+    if isinstance(n, Load):
+        pairs = tuple((sym, v) for (sym, _), v in zip(n.indirect, args, strict=True))
+        return load_node(n.dtype, n.buffer, n.index, pairs)
+    if isinstance(n, Op):
+        return op_node(n.name, *args, to=n.param)
+    if isinstance(n, Masked):
+        return masked_node(*args)
+    if isinstance(n, Reduce):
+        return reduce_node(n.kind, n.axes, args[0])
+    assert isinstance(n, (Const, Index))
+    return n
+
+
+# --- dims across which stores never meet ----------------------------------------------------------
+
+
+def _separate(stores: Sequence[Store], parallel: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The parallel dims that threads may divide, whatever the other dims and data do."""
+    keep = tuple(parallel)
+    for s in stores:
+        if s.mode != "set" or s.indirect:
+            apart = separated_by(s, keep)
+            keep = tuple(v for v in keep if v in apart)
+    return keep
+
+
+def separated_by(s: Store, dims: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Dims such that two iterations which differ in them store to different elements.
+
+    The index must be ``high + rest + low``: the strides of the low dims span less than every
+    stride in the rest, and the rest spans less than the strides of the high dims.
+    """
+    strides: dict[Expr, int] = {}
+    for v in dims:
+        c = coefficient(s.index, v)
+        if c is not None and c.is_const and int_value(c) > 0:
+            strides[v] = int_value(c)
+    terms = _rest_terms(s, strides)
+    if terms is None:
+        return ()
+    ordered = sorted(strides, key=lambda v: strides[v])
+    # A dim of unknown size can only be the highest; below another it is like data.
+    for v in [v for v in ordered[:-1] if not extent(v).is_const]:
+        terms.append(_Term(strides.pop(v), None))
+    low = _low([v for v in ordered if v in strides], strides, terms)
+    high = _high([v for v in ordered if v in strides and v not in low], strides, terms, low)
+    return tuple(v for v in dims if v in low or v in high)
+
+
+def int_value(e: Expr) -> int:
+    assert isinstance(e, Const_)
+    return e.value
+
+
+def _span(dims: Iterable[Expr], strides: dict[Expr, int]) -> int:
+    return sum(strides[v] * (int_value(extent(v)) - 1) for v in dims)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """``stride * symbol``; reach: the largest value it takes, None where unknown or negative."""
+
+    stride: int
+    reach: int | None
+
+
+def _rest_terms(s: Store, strides: dict[Expr, int]) -> list[_Term] | None:
+    """The terms of the index in other dims and in data, or None if it is not linear in them."""
+    rest = s.index
+    for v, c in strides.items():
+        rest = rest - v * c
+    data = [sym for sym, _ in s.indirect]
+    terms: list[_Term] = []
+    for v in rest.free:
+        if isinstance(v, Symbol) and v not in data:
+            continue
+        c = coefficient(rest, v)
+        if c is None or not c.is_const:
+            return None
+        step = int_value(c)
+        known = v.lo is not None and v.lo >= 0 and v.hi is not None and step > 0
+        terms.append(_Term(abs(step), step * v.hi if known and v.hi is not None else None))
+    return terms
+
+
+def _low(ordered: list[Expr], strides: dict[Expr, int], terms: list[_Term]) -> list[Expr]:
+    floor = min((t.stride for t in terms), default=None)
+    if floor is None or any(t.stride % floor for t in terms):
+        return []
+    out: list[Expr] = []
+    for v in ordered:
+        if not extent(v).is_const or strides[v] <= _span(out, strides):
+            break
+        if _span([*out, v], strides) >= floor:
+            break
+        out.append(v)
+    return out
+
+
+def _high(
+    ordered: list[Expr], strides: dict[Expr, int], terms: list[_Term], low: list[Expr]
+) -> list[Expr]:
+    reach = _span(low, strides)
+    for t in terms:
+        if t.reach is None:
+            return []
+        reach += t.reach
+    out: list[Expr] = []
+    for v in ordered:
+        if strides[v] > reach:
+            out.append(v)
+        if not extent(v).is_const:
+            break
+        reach += strides[v] * (int_value(extent(v)) - 1)
+    return out

@@ -1,0 +1,314 @@
+"""Loop trees as C++ text.
+
+A kernel is a static function that runs a range of units of work, and an entry point that hands the
+units to threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litz.index import CPP, Expr, Var, as_expr, ceildiv, const, product, render
+from litz.ir.dtype import I64, DType
+from litz.kernel.plan import KernelPlan
+from litz.targets.cpp.prepare import extent
+from litz.targets.cpp.tree import (
+    Acc,
+    Branch,
+    Clear,
+    Finish,
+    For,
+    Kernel,
+    Lanes,
+    Let,
+    Merge,
+    Put,
+    Range,
+    Ref,
+    Stmt,
+    Update,
+)
+from litz.targets.cpp.values import Speller, ctype, number
+
+GRAIN = 1 << 18  # work (in additions) that is worth a thread
+
+_FOLDS = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin", "any": "hany", "all": "hall"}
+_COMBINE = {
+    "sum": "litz::add",
+    "prod": "litz::mul",
+    "max": "litz::maximum",
+    "min": "litz::minimum",
+    "any": "litz::or_",
+    "all": "litz::and_",
+}
+
+
+def neutral(kind: str, dtype: DType) -> str:
+    """The value that leaves an accumulator as it is."""
+    if kind == "sum":
+        return number(0, dtype)
+    if kind == "prod":
+        return number(1, dtype)
+    if kind in ("any", "all"):
+        return number(kind == "all", dtype)
+    least = kind in ("max", "argmax")
+    if dtype.kind == "bool":
+        return number(not least, dtype)
+    if dtype.is_float:
+        return number(float("-inf") if least else float("inf"), dtype)
+    top = 2 ** (dtype.bits - (dtype.kind == "int")) - 1
+    bottom = -top - 1 if dtype.kind == "int" else 0
+    return number(bottom if least else top, dtype)
+
+
+class Printer:
+    """Collects the lines of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.lines: list[str] = []
+        self.pad = "  "
+
+    def line(self, text: str) -> None:
+        self.lines.append(self.pad + text)
+
+    def open(self, text: str) -> None:
+        self.line(text + " {" if text else "{")
+        self.pad += "  "
+
+    def close(self) -> None:
+        self.pad = self.pad[:-2]
+        self.line("}")
+
+    def expr(self, e: Expr) -> str:
+        return render(e, CPP)
+
+    # --- statements -----------------------------------------------------------------------------
+
+    def block(self, body: list[Stmt], spell: Speller, copy: int = 0) -> None:
+        for s in body:
+            self.stmt(s, spell, copy)
+
+    def stmt(self, s: Stmt, spell: Speller, copy: int) -> None:
+        if isinstance(s, Let):
+            self.line(f"const auto {s.name} = {spell.let(s)};")
+        elif isinstance(s, Put):
+            self.line(spell.put(s, self.kernel.plan.dtype(s.store.buffer)))
+        elif isinstance(s, Branch):
+            self.branch(s, spell, copy)
+        elif isinstance(s, Clear):
+            self.clear(s.acc, spell)
+        elif isinstance(s, Update):
+            self.update(s, spell, copy)
+        elif isinstance(s, Merge):
+            self.merge(s)
+        elif isinstance(s, Finish):
+            self.finish(s)
+        elif isinstance(s, For):
+            self.loop(s, spell, copy)
+        elif isinstance(s, Range):
+            self.range(s, spell)
+        else:
+            self.lanes(s, spell)
+
+    def branch(self, s: Branch, spell: Speller, copy: int) -> None:
+        kind = spell.vtype(s.dtype) if s.vec else ctype(s.dtype)
+
+        def text(r: Ref) -> str:
+            return spell.vector(r) if s.vec else r.text
+
+        self.line(f"{kind} {s.name} = {text(s.other)};")
+        self.open(f"if ({s.cond.text})")
+        self.block(s.body, spell, copy)
+        self.line(f"{s.name} = {text(s.then)};")
+        self.close()
+
+    # --- accumulators ---------------------------------------------------------------------------
+
+    def clear(self, acc: Acc, spell: Speller) -> None:
+        kind = spell.vtype(acc.dtype) if acc.vec else ctype(acc.dtype)
+        names = [f"{acc.name}_{c}({neutral(acc.kind, acc.dtype)})" for c in range(acc.copies)]
+        self.line(f"{kind} {', '.join(names)};")
+        if acc.position is not None:
+            at = spell.vtype(I64) if acc.vec else "litz::i64"
+            names = [f"{acc.name}_{c}i(litz::i64(0))" for c in range(acc.copies)]
+            self.line(f"{at} {', '.join(names)};")
+
+    def update(self, s: Update, spell: Speller, copy: int) -> None:
+        acc, name = s.acc, f"{s.acc.name}_{copy if s.acc.copies > 1 else 0}"
+        value = spell.vector(s.value) if acc.vec else s.value.text
+        if acc.folded and spell.count is not None:
+            rest = f"{spell.vtype(acc.dtype)}({neutral(acc.kind, acc.dtype)})"
+            value = f"litz::where({spell.valid()}, {value}, {rest})"
+        if acc.position is None:
+            self.line(f"{name} = {_COMBINE[acc.kind]}({name}, {value});")
+            return
+        largest = "true" if acc.kind == "argmax" else "false"
+        at = spell.position(acc.position, acc.vec)
+        self.line(f"litz::take<{largest}>({name}, {name}i, {value}, {at});")
+
+    def merge(self, s: Merge) -> None:
+        for c in range(s.acc.copies):
+            into, name = f"{s.into.name}_0", f"{s.acc.name}_{c}"
+            self.line(f"{into} = {_COMBINE[s.acc.kind]}({into}, {name});")
+
+    def finish(self, s: Finish) -> None:
+        acc = s.acc
+        names = [f"{acc.name}_{c}" for c in range(acc.copies)]
+        if acc.position is not None:
+            largest = "true" if acc.kind == "argmax" else "false"
+            for n in names[1:]:
+                self.line(f"litz::take<{largest}>({names[0]}, {names[0]}i, {n}, {n}i);")
+            at = f"{names[0]}i"
+            if acc.folded:
+                at = f"litz::fold_arg<{largest}>({names[0]}, {at})"
+            self.line(f"const auto {s.name} = {at};")
+            return
+        while len(names) > 1:  # pairs, so that the chain of dependent operations is short
+            pairs = zip(names[::2], names[1::2], strict=True)
+            names = [f"{_COMBINE[acc.kind]}({a}, {b})" for a, b in pairs]
+        text = f"litz::{_FOLDS[acc.kind]}({names[0]})" if acc.folded else names[0]
+        self.line(f"const auto {s.name} = {text};")
+
+    # --- loops ----------------------------------------------------------------------------------
+
+    def loop(self, s: For, spell: Speller, copy: int) -> None:
+        v, stop = str(s.var), self.expr(s.stop)
+        if s.part:
+            units = self.kernel.units
+            i = units.index(s.var)
+            step = f"++{v}"
+            if i + 1 < len(units):
+                step += f", {self.start_of(units[i + 1])} = 0"
+            else:
+                step += ", ++w"
+            self.open(f"for (; {v} < {stop} && w < w1; {step})")
+        else:
+            start = "0" if s.start is None else self.expr(s.start)
+            step = f"++{v}" if s.step == 1 else f"{v} += {s.step}"
+            self.open(f"for (int64_t {v} = {start}; {v} < {stop}; {step})")
+        self.block(s.body, spell, copy)
+        self.close()
+
+    def start_of(self, v: Expr) -> str:
+        """The C++ variable that says where a unit dim starts."""
+        return f"{v}_lo" if v is self.kernel.lane else str(v)
+
+    def range(self, s: Range, spell: Speller) -> None:
+        n, lo, hi = self.kernel.lanes, f"{s.var}_lo", f"{s.var}_hi"
+        self.line(
+            f"const int64_t {hi} = litz::least({self.expr(s.stop)}, {lo} + (w1 - w) * {n});"
+        )
+        self.block(s.body, spell)
+        self.line(f"w += litz::ceil_div({hi} - {lo}, {n});")
+
+    def lanes(self, s: Lanes, spell: Speller) -> None:
+        assert isinstance(s.var, Var)
+        v, width = s.var.name, self.kernel.lanes
+        lo, hi = (f"{v}_lo", f"{v}_hi") if s.ranged else ("0", self.expr(s.stop))
+        if s.start is not None:
+            lo = self.expr(s.start)
+        whole = replace(spell, lane=s.var)
+        step = width * s.unroll
+        if s.exact:
+            self.open(f"for (int64_t {v} = {lo}; {v} < {hi}; {v} += {step})")
+            self.copies(s, whole)
+            self.close()
+            return
+        self.open("")
+        self.line(f"int64_t {v} = {lo};")
+        if not (s.stop.hi is not None and s.stop.hi < step):
+            self.open(f"for (; {v} + {step - 1} < {hi}; {v} += {step})")
+            self.copies(s, whole)
+            self.close()
+        self.open(f"for (; {v} < {hi}; {v} += {width})")
+        self.line(f"const int64_t {v}_n = litz::least({hi} - {v}, {width});")
+        self.block(s.body, replace(whole, count=f"{v}_n"))
+        self.close()
+        self.close()
+
+    def copies(self, s: Lanes, spell: Speller) -> None:
+        if s.unroll == 1:
+            self.block(s.body, spell)
+            return
+        base = str(s.var)
+        self.line(f"const int64_t {base}_b = {base};")
+        for c in range(s.unroll):
+            self.open("")
+            self.line(f"const int64_t {base} = {base}_b + {c * self.kernel.lanes};")
+            self.block(s.body, spell, c)
+            self.close()
+
+    # --- the functions --------------------------------------------------------------------------
+
+    def units(self) -> Expr:
+        """How many units of work there are."""
+        sizes = []
+        for v in self.kernel.units:
+            size = extent(v)
+            sizes.append(ceildiv(size, self.kernel.lanes) if v is self.kernel.lane else size)
+        return product(sizes)
+
+    def part(self) -> None:
+        k = self.kernel
+        self.lines.append(
+            f"static int {k.name}_part(void* const* ptrs, const int64_t* ints, int64_t w, "
+            "const int64_t w1) {"
+        )
+        self.arguments(k.plan)
+        if k.checks:
+            self.line("int bad = 0;")
+        self.decompose()
+        self.block(k.body, Speller(k.lanes))
+        self.line("return bad;" if k.checks else "return 0;")
+        self.lines.append("}")
+
+    def arguments(self, plan: KernelPlan) -> None:
+        for i, p in enumerate(plan.params):
+            kind = f"{ctype(p.dtype)}* __restrict"
+            if p.mode == "in":
+                kind = "const " + kind
+            self.line(f"{kind} {p.name} = ({kind.removesuffix(' __restrict')})ptrs[{i}];")
+        self.sizes(plan)
+
+    def sizes(self, plan: KernelPlan) -> None:
+        for i, s in enumerate(plan.ints):
+            self.line(f"const int64_t {s} = ints[{i}];")
+
+    def decompose(self) -> None:
+        """Where this thread's first unit lies in every unit dim."""
+        k = self.kernel
+        if not k.units:
+            return
+        rest = "w"
+        for i, v in reversed(list(enumerate(k.units))):
+            size = extent(v)
+            count = ceildiv(size, k.lanes) if v is k.lane else size
+            text = rest if i == 0 else f"{rest} % ({self.expr(count)})"
+            if v is k.lane:
+                text = f"({text}) * {k.lanes}"
+            self.line(f"int64_t {self.start_of(v)} = {text};")
+            if i:
+                self.line(f"const int64_t w_{i} = {rest} / ({self.expr(count)});")
+                rest = f"w_{i}"
+
+    def entry(self) -> None:
+        k = self.kernel
+        self.lines.append(f'extern "C" int {k.name}(void** ptrs, const int64_t* ints) {{')
+        self.sizes(k.plan)
+        units = self.expr(self.units())
+        work = k.work if k.work is not None else as_expr(0)
+        if not k.units:
+            work = const(0)
+        self.line(
+            f"return litz::run_units({k.name}_part, ptrs, ints, {units}, {self.expr(work)}, {GRAIN});"
+        )
+        self.lines.append("}")
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The functions of one kernel, headed by its plan's comment."""
+    p = Printer(kernel)
+    p.part()
+    p.entry()
+    return "\n".join(p.lines) + "\n"

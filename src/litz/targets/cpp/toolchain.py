@@ -1,0 +1,413 @@
+"""Finding the C++ compiler, and building kernels with it.
+
+A unit is compiled into one shared object, content-addressed: the key covers the source, every
+header of the include folder, the compiler's version and the flags, so that a unit in the cache is
+not compiled again, here or in another process.  Units compile in parallel, in processes that run by
+themselves from `submit` on.
+
+Linking goes straight to `ld`, which takes 2 ms where the compiler driver takes 17.  OpenMP and libm
+are not linked in: their functions resolve in the running process, see `litz.runtime.native`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO
+
+from litz.errors import ToolchainError
+from litz.runtime.cache import Cache, content_key
+from litz.runtime.cpu import Isa, detect_isa
+from litz.runtime.native import Runtime, runtime_source
+
+__all__ = [
+    "BuildHandle",
+    "SourceUnit",
+    "Toolchain",
+    "build",
+    "find_toolchain",
+    "load_runtime",
+    "runtime_unit",
+    "submit",
+]
+
+INCLUDE = Path(__file__).parent / "include"
+KIND = "cpp"
+_OWN_NAMES = ("g++", "clang")
+_MESSAGE_LINES = 60
+
+# Each named, none of them changes a nan, an infinity, a signed zero or a rounding.
+#   -ffp-contract=off     a*b+c rounds twice, as eager does, unless the kernel asks for fma
+#   -fno-math-errno       sqrt and friends become instructions
+#   -fno-trapping-math    nobody reads the floating-point exception flags: selects need no branch
+# The others only save time: what exceptions, unwinding, interposition and hardening would cost.
+BASE_FLAGS = tuple(
+    (
+        "-std=c++17 -O2 -fPIC -pipe -w -ffp-contract=off -fno-math-errno -fno-trapping-math "
+        "-fno-exceptions -fno-rtti -fno-asynchronous-unwind-tables -fno-unwind-tables "
+        "-fno-stack-protector -fno-semantic-interposition -fno-plt -fno-ident -fmax-errors=20"
+    ).split()
+)
+_CLANG_FLAGS = {"-fmax-errors=20": "-ferror-limit=20"}
+
+_INSTALL = (
+    "Litz needs a C++17 compiler for CPU kernels. Install one (Debian and Ubuntu: apt install g++; "
+    "Fedora: dnf install gcc-c++; conda: conda install gxx; macOS: xcode-select --install) "
+    "or name one in the environment variable LITZ_CXX."
+)
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++ compiler with the flags for this machine.  All of it but `cxx` stands in cache keys.
+
+    cxx:        the command, with leading arguments (a compiler cache, for instance).
+    version:    what the compiler says of itself.
+    isa:        'generic', 'avx2', 'avx512' or 'neon'; `features` are its further abilities.
+    lanes_f32:  float32 lanes of a vector register.
+    flags:      all compile flags but include folders.
+    link:       the command that makes a shared object, up to ` object... -o output`.
+    link_tail:  what stands at its end: libraries.
+    """
+
+    cxx: tuple[str, ...]
+    version: str
+    isa: str
+    lanes_f32: int
+    features: tuple[str, ...]
+    flags: tuple[str, ...]
+    link: tuple[str, ...]
+    link_tail: tuple[str, ...] = ()
+
+    @property
+    def openmp(self) -> bool:
+        """Whether kernels run on several threads."""
+        return "-fopenmp" in self.flags
+
+
+@dataclass(frozen=True)
+class SourceUnit:
+    """One translation unit: a name for people (no part of the key), its text, further flags."""
+
+    name: str
+    text: str
+    flags: tuple[str, ...] = ()
+
+
+def find_toolchain(
+    cxx: str | None = None, isa: str | None = None, cache: Cache | None = None
+) -> Toolchain:
+    """The C++ compiler to use: `cxx` where given, else $CXX, else g++, c++ or clang++.
+
+    `isa` names an instruction set other than this machine's best.  `cache` saves asking the
+    compiler for its version in each process (5 ms).
+
+    ToolchainError: there is no compiler, or it does not run.
+    """
+    named = cxx or os.environ.get("CXX")
+    for candidate in [named] if named else ["g++", "c++", "clang++"]:
+        command = shlex.split(candidate)
+        path = shutil.which(command[0]) if command else None
+        if path:
+            full = (path, *command[1:])
+            return _toolchain(full, _answers(full, cache), detect_isa(isa))
+    if named:
+        raise ToolchainError(f"litz: the C++ compiler {named!r} was not found. {_INSTALL}")
+    raise ToolchainError(f"litz: found no C++ compiler (g++, c++, clang++). {_INSTALL}")
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What a compiler said when asked."""
+
+    version: str
+    ld: str
+    libgcc: str
+
+
+def _toolchain(cxx: tuple[str, ...], said: _Answers, isa: Isa) -> Toolchain:
+    flags = BASE_FLAGS
+    clang = "clang" in said.version
+    if clang:
+        # Clang's OpenMP needs a library beside PyTorch's; without it, kernels run on one thread.
+        flags = tuple(_CLANG_FLAGS.get(flag, flag) for flag in flags)
+    else:
+        flags = (*flags, "-fopenmp")
+    link: tuple[str, ...]
+    tail: tuple[str, ...] = ()
+    if sys.platform == "darwin":
+        link = (*cxx, "-dynamiclib", "-undefined", "dynamic_lookup")
+    elif clang or not said.ld or not said.libgcc:
+        link = (*cxx, "-shared", "-nostartfiles")
+    else:
+        # The compiler's own helpers (128-bit division, for one) are in no global scope.
+        link = (said.ld, "-shared", "--hash-style=gnu", "--build-id=none", "-s")
+        tail = (said.libgcc,)
+    flags = (*flags, *isa.flags)
+    return Toolchain(cxx, said.version, isa.name, isa.lanes_f32, isa.features, flags, link, tail)
+
+
+def _answers(cxx: tuple[str, ...], cache: Cache | None) -> _Answers:
+    """What the compiler says of itself; out of the cache as long as its file stays as it is."""
+    file = Path(cxx[0]).resolve()
+    stat = file.stat()
+    key = content_key(*cxx, str(file), str(stat.st_size), str(stat.st_mtime_ns))
+    # A wrapper's file says nothing of the compiler behind it.
+    stored = cache if file.name.startswith(_OWN_NAMES) or "-g++" in file.name else None
+    text = stored.get_text("toolchain", key) if stored is not None else None
+    if text is not None:
+        answers = _Answers(**json.loads(text))
+        if all(not p or Path(p).is_file() for p in (answers.ld, answers.libgcc)):
+            return answers
+    answers = _ask_all(cxx)
+    if stored is not None:
+        stored.put("toolchain", key, json.dumps(dataclasses.asdict(answers)))
+    return answers
+
+
+@lru_cache(maxsize=16)
+def _ask_all(cxx: tuple[str, ...]) -> _Answers:
+    version = " ".join(_ask(cxx, "--version").split("\n", 1)[0].split())
+    ld = shutil.which(_ask(cxx, "-print-prog-name=ld")) or ""
+    libgcc = _ask(cxx, "-print-libgcc-file-name")
+    return _Answers(version, ld, libgcc if Path(libgcc).is_file() else "")
+
+
+def _ask(cxx: tuple[str, ...], question: str) -> str:
+    try:
+        done = subprocess.run(
+            [*cxx, question], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = getattr(error, "stderr", "") or str(error)
+        raise ToolchainError(
+            f"litz: the C++ compiler {shlex.join(cxx)} does not run: {detail.strip()}. {_INSTALL}"
+        ) from error
+    return done.stdout.strip()
+
+
+def unit_key(unit: SourceUnit, toolchain: Toolchain) -> str:
+    """What a unit is stored under."""
+    return content_key(
+        unit.text,
+        headers_key(),
+        toolchain.version,
+        shlex.join((*toolchain.cxx[1:], *toolchain.flags, *unit.flags)),
+        # By name: where a linker lies differs among machines and says nothing.
+        shlex.join((Path(toolchain.link[0]).name, *toolchain.link[1:])),
+    )
+
+
+def headers_key() -> str:
+    """The key of all headers that a unit may include."""
+    files = sorted(p for p in INCLUDE.rglob("*") if p.is_file())
+    stamps = tuple((str(p), (s := p.stat()).st_mtime_ns, s.st_size) for p in files)
+    return _headers_key(stamps)
+
+
+@lru_cache(maxsize=8)
+def _headers_key(stamps: tuple[tuple[str, int, int], ...]) -> str:
+    parts: list[str | bytes] = []
+    for name, _, _ in stamps:
+        path = Path(name)
+        parts += [path.relative_to(INCLUDE).as_posix(), path.read_bytes()]
+    return content_key(*parts)
+
+
+class _Job:
+    """A unit on its way: waiting, running or done (`path` is set)."""
+
+    def __init__(self, unit: SourceUnit, key: str) -> None:
+        self.unit = unit
+        self.key = key
+        self.path: Path | None = None
+        self.source: Path | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.said = b""
+
+
+class BuildHandle:
+    """Units being compiled.  `wait()` gives their shared objects, in the order of the units.
+
+    At most `jobs` compilers run at once; those beyond start when `poll()` or `wait()` finds that
+    others ended.
+    """
+
+    def __init__(
+        self, units: Sequence[SourceUnit], toolchain: Toolchain, cache: Cache, jobs: int
+    ) -> None:
+        self._toolchain = toolchain
+        self._cache = cache
+        self._limit = max(jobs, 1)
+        self._selector = selectors.DefaultSelector()
+        self._scratch: Path | None = None
+        by_key: dict[str, _Job] = {}
+        self._order = [unit_key(unit, toolchain) for unit in units]
+        for unit, key in zip(units, self._order, strict=True):
+            if key not in by_key:
+                by_key[key] = job = _Job(unit, key)
+                job.path = cache.get_file(KIND, key, ".so")
+        self._jobs = by_key
+        self._waiting = [job for job in by_key.values() if job.path is None]
+        self._running: list[_Job] = []
+        self.compiled = len(self._waiting)
+        """How many units were not in the cache."""
+        try:
+            self._start_waiting()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def poll(self) -> bool:
+        """Take in what has ended and start what waits, without blocking; True once all is built.
+
+        ToolchainError: a unit was refused.
+        """
+        self._advance(0)
+        return not self._running
+
+    def wait(self) -> list[Path]:
+        """Block until all is built; the shared objects.  ToolchainError: a unit was refused."""
+        while self._running:
+            self._advance(None)
+        self._close()
+        paths = [self._jobs[key].path for key in self._order]
+        return [path for path in paths if path is not None]
+
+    def cancel(self) -> None:
+        """Stop the compilers that still run.  What is built already stays in the cache."""
+        self._waiting.clear()
+        for job in self._running:
+            assert job.process is not None and job.process.stderr is not None
+            # The shell, the driver and what it started are one session, led by the shell.
+            os.killpg(job.process.pid, signal.SIGKILL)
+            job.process.stderr.close()
+            job.process.wait()
+        self._running.clear()
+        self._close()
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_running"):
+            self.cancel()
+
+    def _close(self) -> None:
+        self._selector.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
+    def _start_waiting(self) -> None:
+        while self._waiting and len(self._running) < self._limit:
+            self._start(self._waiting.pop(0))
+
+    def _start(self, job: _Job) -> None:
+        if self._scratch is None:
+            self._scratch = self._cache.scratch()
+        # The source stays beside the shared object, for whoever wants to read it.
+        job.source = self._cache.put_source(KIND, job.key, job.unit.text, ".cpp")
+        compile_, link = _commands(self._toolchain, job.unit, job.source, self._scratch / job.key)
+        # One shell for both steps: linking follows without a word from this process.
+        job.process = subprocess.Popen(
+            ["/bin/sh", "-c", f"{shlex.join(compile_)} && exec {shlex.join(link)}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert job.process.stderr is not None
+        self._selector.register(job.process.stderr, selectors.EVENT_READ, job)
+        self._running.append(job)
+
+    def _advance(self, timeout: float | None) -> None:
+        """Read what compilers say; the end of a compiler's messages is its end."""
+        if not self._running:
+            return
+        try:
+            for selected, _ in self._selector.select(timeout):
+                stream: IO[bytes] = selected.fileobj  # type: ignore[assignment]
+                data = os.read(stream.fileno(), 1 << 16)
+                if data:
+                    selected.data.said += data
+                    continue
+                self._selector.unregister(stream)
+                stream.close()
+                self._finish(selected.data)
+            self._start_waiting()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def _finish(self, job: _Job) -> None:
+        assert job.process is not None and self._scratch is not None
+        status = job.process.wait()
+        self._running.remove(job)
+        if status:
+            raise _refused(job, status, self._toolchain)
+        made = self._scratch / f"{job.key}.so"
+        job.path = self._cache.put_file(KIND, job.key, made, ".so")
+
+
+def _commands(
+    toolchain: Toolchain, unit: SourceUnit, source: Path, stem: Path
+) -> tuple[list[str], list[str]]:
+    """The command that compiles and the one that links; they write `stem`.o and `stem`.so."""
+    compiled, linked = f"{stem}.o", f"{stem}.so"
+    flags = (*toolchain.flags, *unit.flags, "-I", str(INCLUDE))
+    return (
+        [*toolchain.cxx, *flags, "-c", str(source), "-o", compiled],
+        [*toolchain.link, compiled, *toolchain.link_tail, "-o", linked],
+    )
+
+
+def _refused(job: _Job, status: int, toolchain: Toolchain) -> ToolchainError:
+    lines = job.said.decode(errors="replace").rstrip().splitlines()
+    if len(lines) > _MESSAGE_LINES:
+        more = len(lines) - _MESSAGE_LINES
+        lines = [*lines[:_MESSAGE_LINES], f"... and {more} more lines"]
+    said = "\n".join(lines) or "(it said nothing)"
+    flags = shlex.join((*toolchain.flags, *job.unit.flags, "-I", str(INCLUDE)))
+    return ToolchainError(
+        f"litz: the C++ compiler refused the kernels of {job.unit.name} (exit status {status}).\n"
+        f"{said}\n"
+        f"  source: {job.source}\n"
+        f"  compiler: {shlex.join(toolchain.cxx)} ({toolchain.version})\n"
+        f"  flags: {flags}"
+    )
+
+
+def submit(
+    units: Sequence[SourceUnit], toolchain: Toolchain, cache: Cache, jobs: int | None = None
+) -> BuildHandle:
+    """Start to build units and return at once; `jobs` compilers at a time (default: the CPUs)."""
+    return BuildHandle(units, toolchain, cache, jobs or os.cpu_count() or 1)
+
+
+def build(
+    units: Sequence[SourceUnit], toolchain: Toolchain, cache: Cache, jobs: int | None = None
+) -> list[Path]:
+    """The shared object of each unit, compiled where the cache has none.
+
+    ToolchainError: a source was refused; the message has the compiler's words and the path.
+    """
+    return submit(units, toolchain, cache, jobs).wait()
+
+
+def runtime_unit() -> SourceUnit:
+    """The runtime support library: build it with a program's units, then `Runtime(path)`."""
+    return SourceUnit("the runtime support library", runtime_source())
+
+
+def load_runtime(toolchain: Toolchain, cache: Cache) -> Runtime:
+    """The runtime support library, built where the cache has none, loaded."""
+    return Runtime(build([runtime_unit()], toolchain, cache)[0])

@@ -1,0 +1,262 @@
+"""The loop tree: one kernel as typed statements, between a plan and its C++ text.
+
+The builder decides where everything happens; the printer spells it.  ``text`` shows a tree in a
+form that tests read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from litz.index import Expr
+from litz.ir.body import Const, Index, Load, Node, Op, Reduce, ReduceKind, Store
+from litz.ir.dtype import DType
+from litz.kernel.plan import KernelPlan
+
+AccKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value in scope: its C++ spelling, type, and whether it holds all lanes."""
+
+    text: str
+    dtype: DType
+    vec: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Acc:
+    """An accumulator.  ``copies`` independent registers hide the latency of its operation.
+
+    vec: holds a value a lane; folded: its lanes are combined into one at the end, because the lane
+    dim is reduced.  position: for argmax and argmin, the linear position of an iteration.
+    """
+
+    name: str
+    kind: AccKind
+    dtype: DType
+    vec: bool = False
+    folded: bool = False
+    copies: int = 1
+    position: Expr | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Let:
+    """``name = node(args)``; under ``mask`` loads happen only in lanes where it holds."""
+
+    name: str
+    node: Node
+    args: tuple[Ref, ...]
+    vec: bool
+    mask: Ref | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """Store ``value``; ``mask`` joins the store's own with those around it."""
+
+    store: Store
+    value: Ref
+    indirect: tuple[Ref, ...] = ()
+    mask: Ref | None = None
+    stream: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """``name = cond ? then : other``, where ``body`` runs only if ``cond`` holds."""
+
+    name: str
+    dtype: DType
+    vec: bool
+    cond: Ref
+    body: list[Stmt]
+    then: Ref
+    other: Ref
+
+
+@dataclass(slots=True, eq=False)
+class Clear:
+    """Give an accumulator its neutral value."""
+
+    acc: Acc
+
+
+@dataclass(slots=True, eq=False)
+class Update:
+    """Take ``value`` into an accumulator."""
+
+    acc: Acc
+    value: Ref
+
+
+@dataclass(slots=True, eq=False)
+class Merge:
+    """Take an inner accumulator into an outer one of the same kind, lane by lane."""
+
+    into: Acc
+    acc: Acc
+
+
+@dataclass(slots=True, eq=False)
+class Finish:
+    """``name`` = what an accumulator holds, copies (and folded lanes) combined."""
+
+    name: str
+    acc: Acc
+
+
+@dataclass(slots=True, eq=False)
+class For:
+    """A serial loop.  ``part``: its range is this thread's share (see ``Kernel.units``).
+
+    step: more than 1 for a loop over chunks, whose end is ``stop``.
+    """
+
+    var: Expr
+    stop: Expr
+    body: list[Stmt]
+    start: Expr | None = None
+    step: int = 1
+    part: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Lanes:
+    """A vector loop over ``var``.
+
+    exact: the range is a multiple of ``unroll`` vectors, so that there is no tail.
+    ranged: runs from ``lo`` to ``hi`` that an enclosing ``Range`` has set.
+    """
+
+    var: Expr
+    stop: Expr
+    body: list[Stmt]
+    start: Expr | None = None
+    unroll: int = 1
+    exact: bool = False
+    ranged: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Range:
+    """This thread's share of the lane dim ``var``, in whole vectors: sets ``lo`` and ``hi``."""
+
+    var: Expr
+    stop: Expr
+    body: list[Stmt]
+
+
+Stmt = Let | Put | Branch | Clear | Update | Merge | Finish | For | Lanes | Range
+
+
+@dataclass(slots=True, eq=False)
+class Kernel:
+    """A kernel: what runs for the units of work that a thread is given.
+
+    units: the parallel dims that threads divide, outermost first; the lane dim among them counts
+    in vectors.  lanes: width of every vector.  work: rough cost of a whole call, in additions.
+    """
+
+    plan: KernelPlan
+    name: str
+    lanes: int
+    lane: Expr | None
+    units: tuple[Expr, ...]
+    body: list[Stmt] = field(default_factory=list)
+    work: Expr | None = None
+    checks: bool = False
+
+
+def children(s: Stmt) -> list[Stmt]:
+    """The statements inside ``s``."""
+    return s.body if isinstance(s, (For, Lanes, Range, Branch)) else []
+
+
+def statements(body: list[Stmt]) -> Iterator[Stmt]:
+    """Every statement of ``body``, outer ones first."""
+    for s in body:
+        yield s
+        yield from statements(children(s))
+
+
+def text(kernel: Kernel) -> str:
+    """The tree as text, one statement a line."""
+    head = f"kernel {kernel.name} lanes {1 if kernel.lane is None else kernel.lanes}"
+    if kernel.units:
+        head += " units " + " ".join(str(v) for v in kernel.units)
+    return "\n".join([head, *_block(kernel.body, "  ")]) + "\n"
+
+
+def _block(body: list[Stmt], pad: str) -> list[str]:
+    out: list[str] = []
+    for s in body:
+        out.append(pad + _line(s))
+        out.extend(_block(children(s), pad + "  "))
+        if isinstance(s, Branch):
+            out.append(f"{pad}  {s.name} = {s.then.text}")
+    return out
+
+
+def _line(s: Stmt) -> str:
+    if isinstance(s, Let):
+        v = "v" if s.vec else ""
+        mask = f" if {s.mask.text}" if s.mask else ""
+        return f"{s.name}: {s.node.dtype}{v} = {_node(s)}{mask}"
+    if isinstance(s, Put):
+        mask = f" if {s.mask.text}" if s.mask else ""
+        mode = "" if s.store.mode == "set" else s.store.mode + " "
+        stream = " stream" if s.stream else ""
+        return f"store{stream} {mode}{s.store.buffer}[{s.store.index}] = {s.value.text}{mask}"
+    if isinstance(s, Branch):
+        return f"{s.name} = {s.other.text} unless {s.cond.text}"
+    if isinstance(s, Clear):
+        v = "v" if s.acc.vec else ""
+        copies = f" x{s.acc.copies}" if s.acc.copies > 1 else ""
+        return f"{s.acc.name}: {s.acc.dtype}{v}{copies} = {s.acc.kind} of none"
+    if isinstance(s, Update):
+        return f"{s.acc.name} {s.acc.kind}= {s.value.text}"
+    if isinstance(s, Merge):
+        return f"{s.into.name} {s.into.kind}= {s.acc.name}"
+    if isinstance(s, Finish):
+        return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
+    return _loop(s)
+
+
+def _loop(s: For | Lanes | Range) -> str:
+    if isinstance(s, Range):
+        return f"range {s.var} < {s.stop}"
+    start = f" from {s.start}" if s.start is not None else ""
+    if isinstance(s, For):
+        step = f" step {s.step}" if s.step != 1 else ""
+        return f"{'part' if s.part else 'for'} {s.var} < {s.stop}{start}{step}"
+    unroll = f" unroll {s.unroll}" if s.unroll > 1 else ""
+    tail = " exact" if s.exact else ""
+    return f"lanes {s.var} < {s.stop}{start}{unroll}{tail}{' ranged' if s.ranged else ''}"
+
+
+def _node(s: Let) -> str:
+    n = s.node
+    args = "".join(" " + a.text for a in s.args)
+    if isinstance(n, Load):
+        return f"load {n.buffer}[{n.index}]{args}"
+    if isinstance(n, Index):
+        return f"index {n.expr}"
+    if isinstance(n, Const):
+        return f"const {n.value}"
+    if isinstance(n, Op):
+        return n.name + args + (f" to {n.param}" if n.param else "")
+    if isinstance(n, Reduce):
+        return n.kind + args
+    return "where" + args
+
+
+def acc_kind(kind: ReduceKind) -> AccKind:
+    """The accumulator that a reduction uses."""
+    if kind in ("welford_mean", "welford_m2"):
+        return "welford"
+    return kind  # type: ignore[return-value]

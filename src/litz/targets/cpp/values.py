@@ -1,0 +1,256 @@
+"""Spelling of nodes in C++: constants, index expressions, memory accesses and ops.
+
+The same text serves scalars and vectors, because the header overloads its functions.  Only memory
+accesses and index values differ: what their index does along the lanes decides their form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from litz.index import CPP, Expr, Symbol, Var, ceildiv, coefficient, render, substitute, var
+from litz.ir.body import Const, Index, Load, Masked, Node, Op
+from litz.ir.body import index as index_node
+from litz.ir.dtype import I64, DType
+from litz.ir.ops import CPP_TYPES, cpp_text
+from litz.targets.cpp.prepare import extent
+from litz.targets.cpp.tree import Let, Put, Ref
+
+_DIVISIONS = ("floordiv", "truncdiv", "mod", "fmod")
+
+
+def ctype(dtype: DType) -> str:
+    return CPP_TYPES[dtype.name]
+
+
+def literal(n: Const) -> str:
+    """A constant, exactly."""
+    return number(n.value, n.dtype)
+
+
+def number(value: bool | int | float, dtype: DType) -> str:
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.is_float:
+        if dtype.bits == 16:
+            return f"litz::cast<{ctype(dtype)}>({_float(float(value), 32)})"
+        return _float(float(value), dtype.bits)
+    n = int(value)
+    if dtype.bits == 64:
+        if dtype.kind == "uint":
+            return f"litz::u64({n % 2**64}ULL)"
+        return f"litz::i64({n}LL)" if n != -(2**63) else f"litz::i64({n + 1}LL - 1)"
+    return f"{ctype(dtype)}({n})" if n != -(2**31) else f"{ctype(dtype)}({n + 1} - 1)"
+
+
+def _float(value: float, bits: int) -> str:
+    if math.isnan(value):
+        return f"litz::nan{bits}"
+    if math.isinf(value):
+        return f"litz::inf{bits}" if value > 0 else f"(-litz::inf{bits})"
+    text = f"{int(value)}.0" if value == int(value) and abs(value) < 2**20 else value.hex()
+    if value == 0 and math.copysign(1.0, value) < 0:
+        text = "-0.0"
+    text += "f" if bits == 32 else ""
+    return f"({text})" if text.startswith("-") else text
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an index does along the lanes of a vector that starts at a multiple of the width.
+
+    kind: ``same`` in all lanes, ``next`` element per lane, ``step`` by ``stride``, or ``any``.
+    """
+
+    kind: str
+    stride: Expr | None = None
+
+
+def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access:
+    """data: symbols in ``e`` whose values differ from lane to lane."""
+    free = e.free
+    if any(s in free for s in data):
+        return Access("any")
+    if lane not in free:
+        return Access("same")
+    c = coefficient(e, lane)
+    if c is None:
+        # Within one aligned vector, div and mod by multiples of the width often vanish.
+        block = var("block_", ceildiv(extent(lane), lanes))
+        inner = var("inner_", lanes)
+        e = substitute(e, {lane: block * lanes + inner})
+        if inner not in e.free:
+            return Access("same")
+        c = coefficient(e, inner)
+        if c is None or not c.is_const:
+            return Access("any")
+    if c.is_const:
+        value = c.value  # type: ignore[attr-defined]
+        return Access("next") if value == 1 else Access("step", c) if value else Access("same")
+    return Access("step", c)
+
+
+@dataclass(slots=True)
+class Speller:
+    """Spells nodes inside a loop.
+
+    lane: the variable of the vector loop around, None outside; count: the C++ name of the number of
+    valid lanes in a tail, None in whole vectors.
+    """
+
+    lanes: int
+    lane: Var | None = None
+    count: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    # --- pieces -------------------------------------------------------------------------------
+
+    def vtype(self, dtype: DType) -> str:
+        return f"litz::Vec<{ctype(dtype)}, {self.lanes}>"
+
+    def vector(self, r: Ref) -> str:
+        return r.text if r.vec else f"{self.vtype(r.dtype)}({r.text})"
+
+    def valid(self) -> str:
+        """The mask of a tail's lanes."""
+        return f"litz::first_n<{self.lanes}>({self.count})"
+
+    def mask(self, *masks: Ref | None) -> str | None:
+        parts = [self.vector(m) for m in masks if m is not None]
+        if not parts:
+            return None
+        if self.count is not None:
+            parts.append(self.valid())
+        return " & ".join(parts) if len(parts) == 1 else "(" + " & ".join(parts) + ")"
+
+    def index(self, e: Expr, names: Mapping[str, str] | None = None) -> str:
+        return render(e, CPP, {**self.names, **names} if names else self.names)
+
+    def per_lane(self, e: Expr, data: Mapping[str, Ref], wrap: str = "{}") -> str:
+        """A lambda that gives ``wrap`` of ``e`` in lane j."""
+        names = {k: f"{r.text}[j]" if r.vec else r.text for k, r in data.items()}
+        head = ""
+        if self.lane is not None and self.lane in e.free:
+            names[self.lane.name] = "x_"
+            head = f"const int64_t x_ = {self.lane.name} + j; "
+        body = wrap.format(self.index(e, names))
+        return f"[&](int64_t j) LITZ_LAMBDA {{ {head}return {body}; }}"
+
+    def access(self, e: Expr, data: Mapping[str, Ref]) -> Access:
+        if self.lane is None:
+            return Access("same")
+        varying = [v for v in e.free if isinstance(v, Symbol) and v.name in data]
+        varying = [v for v in varying if data[v.name].vec]
+        return access(e, self.lane, self.lanes, varying)
+
+    def scalar_index(self, e: Expr, data: Mapping[str, Ref]) -> str:
+        return self.index(e, {k: r.text for k, r in data.items()})
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def let(self, s: Let) -> str:
+        n = s.node
+        if isinstance(n, Load):
+            return self.load(n, s)
+        if isinstance(n, Index):
+            return self.index_value(n, s.vec)
+        if isinstance(n, Masked):
+            a, b, c = (self.vector(r) if s.vec else r.text for r in s.args)
+            return f"litz::where({a}, {b}, {c})"
+        assert isinstance(n, Op)
+        return self.op(n, s)
+
+    def op(self, n: Op, s: Let) -> str:
+        args = [self.vector(r) if s.vec else r.text for r in s.args]
+        if n.name == "check_index":
+            mask = self.mask(s.mask) or (self.valid() if self.count else None)
+            if s.vec:
+                args.append(mask or f"litz::Vec<bool, {self.lanes}>(true)")
+            return f"litz::check_index({', '.join(args)}, bad)"
+        dtype = s.args[-1].dtype
+        if s.vec and n.name in _DIVISIONS and dtype.is_int and self.count:
+            # Lanes past the end hold zeros, and dividing integers by zero traps.
+            one = number(1, dtype)
+            args[1] = f"litz::where({self.valid()}, {args[1]}, {self.vtype(dtype)}({one}))"
+        return cpp_text(n.name, args, dtype, n.param)
+
+    def index_value(self, n: Index, vec: bool) -> str:
+        if not vec:
+            return f"litz::i64({self.index(n.expr)})"
+        how = self.access(n.expr, {})
+        start = f"litz::i64({self.index(n.expr)})"
+        if how.kind == "same":
+            return f"litz::Vec<litz::i64, {self.lanes}>({start})"
+        if how.kind == "any":
+            return f"litz::each<{self.lanes}>({self.per_lane(n.expr, {}, 'litz::i64({})')})"
+        step = f", litz::i64({self.index(how.stride)})" if how.stride is not None else ""
+        return f"litz::iota<{self.lanes}>({start}{step})"
+
+    def position(self, e: Expr, vec: bool) -> str:
+        """The linear position of an iteration, for the argument reductions."""
+        node = index_node(e)
+        if isinstance(node, Index):
+            return self.index_value(node, vec)
+        assert isinstance(node, Const)
+        return self.vector(Ref(literal(node), I64)) if vec else literal(node)
+
+    def load(self, n: Load, s: Let) -> str:
+        data = {sym.name: r for (sym, _), r in zip(_symbols(n.indirect), s.args, strict=True)}
+        if not s.vec:
+            return f"{n.buffer}[{self.scalar_index(n.index, data)}]"
+        how = self.access(n.index, data)
+        mask = self.mask(s.mask)
+        at = "" if how.kind == "any" else self.scalar_index(n.index, data)
+        width = f"<{self.lanes}>"
+        if how.kind == "same" and mask is None:
+            return f"{self.vtype(n.dtype)}({n.buffer}[{at}])"
+        if how.kind == "next":
+            p = f"{n.buffer} + ({at})"
+            if mask is not None:
+                fill = f"{self.vtype(n.dtype)}({number(0, n.dtype)})"
+                return f"litz::load_masked({p}, {mask}, {fill})"
+            if self.count is not None:
+                return f"litz::load_partial{width}({p}, {self.count})"
+            return f"litz::load{width}({p})"
+        limit = mask or self.count
+        lead = f"{limit}, " if limit else ""
+        return f"litz::each{width}({lead}{self.per_lane(n.index, data, n.buffer + '[{}]')})"
+
+    # --- stores -------------------------------------------------------------------------------
+
+    def put(self, s: Put, dtype: DType) -> str:
+        store = s.store
+        data = {sym.name: r for (sym, _), r in zip(_symbols(store.indirect), s.indirect, strict=True)}
+        vec = s.value.vec or any(r.vec for r in s.indirect) or (s.mask is not None and s.mask.vec)
+        if self.lane is not None and (self.lane in store.index.free or store.mode != "set"):
+            vec = True
+        if not vec:
+            return self._put_scalar(s, data)
+        value = self.vector(s.value)
+        mask = self.mask(s.mask)
+        how = self.access(store.index, data)
+        if how.kind == "next" and store.mode == "set":
+            p = f"{store.buffer} + ({self.scalar_index(store.index, data)})"
+            if mask is not None:
+                return f"litz::store_masked({p}, {value}, {mask});"
+            if self.count is not None:
+                return f"litz::store_partial({p}, {value}, {self.count});"
+            return f"litz::store({p}, {value});"
+        limit = mask or self.count or str(self.lanes)
+        index = self.per_lane(store.index, data)
+        return f"litz::put_each<litz::update::{store.mode}>({store.buffer}, {value}, {limit}, {index});"
+
+    def _put_scalar(self, s: Put, data: Mapping[str, Ref]) -> str:
+        store = s.store
+        at = f"{store.buffer}[{self.scalar_index(store.index, data)}]"
+        value = s.value.text
+        if store.mode != "set":
+            value = f"litz::update::{store.mode}::apply({at}, {value})"
+        guard = f"if ({s.mask.text}) " if s.mask is not None else ""
+        return f"{guard}{at} = {value};"
+
+
+def _symbols(indirect: Sequence[tuple[Expr, Node]]) -> list[tuple[Symbol, Node]]:
+    return [(s, n) for s, n in indirect if isinstance(s, Symbol)]

@@ -1,0 +1,118 @@
+"""``litz.explain``: what a compilation made of a function, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from litz.backend import compile_with
+from litz.compiler import Kernel, Stages
+from litz.ir.program import Extern
+from litz.options import make_options
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One compiled graph: ``inference``, ``forward`` or ``backward``."""
+
+    kind: str
+    graph: GraphModule
+    stages: Stages
+
+
+@dataclass(frozen=True)
+class ExternReport:
+    """An operator that ATen runs: its name, why, and how often it is called."""
+
+    op: str
+    reason: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All graphs of one run.  result: what the function returned.  ``str`` gives the report."""
+
+    graphs: tuple[GraphReport, ...]
+    result: Any
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The distinct kernels of all graphs."""
+        found = {k.name: k for g in self.graphs for k in g.stages.kernels}
+        return tuple(found.values())
+
+    @property
+    def externs(self) -> tuple[ExternReport, ...]:
+        """Operators left to ATen, each with its reason, most calls first."""
+        count: dict[tuple[str, str], int] = {}
+        for g in self.graphs:
+            for e in g.stages.externs():
+                key = (_plain_name(e), e.reason)
+                count[key] = count.get(key, 0) + 1
+            if g.stages.fallback:
+                key = (f"the whole {g.kind} graph", g.stages.fallback)
+                count[key] = count.get(key, 0) + 1
+        rows = [ExternReport(op, why, n) for (op, why), n in count.items()]
+        return tuple(sorted(rows, key=lambda r: (-r.calls, r.op)))
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for n, g in enumerate(self.graphs):
+            lines += _graph_lines(n, g)
+        lines.append("extern calls:" if self.externs else "extern calls: none")
+        lines += [f"  {r.calls:4} x {r.op}: {r.reason}" for r in self.externs]
+        return "\n".join(lines)
+
+
+def _plain_name(e: Extern) -> str:
+    name = e.target_name
+    return f"{name[:-4]}.default" if e.out_variant and name.endswith(".out") else name
+
+
+def _graph_lines(n: int, g: GraphReport) -> list[str]:
+    s = g.stages
+    calls = sum(1 for node in g.graph.graph.nodes if node.op == "call_function")
+    lines = [f"graph {n} ({g.kind}): {calls} operator calls"]
+    if s.fallback:
+        return [*lines, f"  runs through ATen: {s.fallback}"]
+    launches = sum(len(k.groups) for k in s.kernels)
+    lines.append(
+        f"  {launches} kernel calls of {len(s.kernels)} distinct kernels, "
+        f"{len(s.externs())} extern calls"
+    )
+    assert s.schedule is not None
+    origins = {step.name: step.origins for step in s.schedule.steps}
+    for k in s.kernels:
+        what = ", ".join(origins[k.groups[0]])
+        lines.append(f"  {k.name} x{len(k.groups)}: {what}")
+    times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
+    lines.append(f"  {times}")
+    return lines
+
+
+def explain(
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+) -> Explanation:
+    """Compile and run ``fn`` once, and its backward if the result wants gradients."""
+    graphs: list[GraphReport] = []
+
+    def backend(gm: GraphModule, inputs: Sequence[Any]) -> Any:
+        def observe(kind: str, graph: GraphModule, stages: Stages) -> None:
+            graphs.append(GraphReport(kind, graph, stages))
+
+        return compile_with(gm, inputs, make_options(options), observe)
+
+    torch.compiler.reset()
+    try:
+        result = torch.compile(fn, backend=backend)(*args, **kwargs)
+    finally:
+        torch.compiler.reset()
+    return Explanation(tuple(graphs), result)

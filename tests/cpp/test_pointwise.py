@@ -1,0 +1,246 @@
+"""Pointwise kernels against the reference: accesses, sizes, dtypes, masks, stores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helper import TORCH, check, make_plan
+from litz.index import ceildiv, const, lt, min_, symbol, var
+from litz.ir import body as B
+from litz.ir.body import Store
+from litz.ir.dtype import ALL, BF16, BOOL, F32, F64, I32, I64, U8
+
+
+def data(dtype: str, n: int) -> torch.Tensor:
+    torch.manual_seed(n)
+    t = TORCH[dtype]
+    if t is torch.bool:
+        return torch.rand(n) > 0.5
+    if t.is_floating_point:
+        return torch.randn(n).to(t)
+    return torch.randint(0 if t is torch.uint8 else -50, 50, (n,)).to(t)
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("n", [0, 1, 7, 16, 31, 32, 1000])
+def test_sizes(n: int, lanes: int) -> None:
+    x0 = var("x0", n)
+    a = B.load(F32, "a", x0)
+    plan = make_plan([x0], [], [Store("c", x0, B.op("exp", B.op("sub", a, a)))], x0)
+    check(plan, {"a": data("f32", n), "c": torch.zeros(n)}, lanes=lanes)
+
+
+@pytest.mark.parametrize("n", [0, 1, 16, 100, 50_001])
+def test_dynamic_size(n: int) -> None:
+    s0 = symbol("s0")
+    x0, x1 = var("x0", 3), var("x1", s0)
+    a = B.load(F32, "a", x0 * s0 + x1)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * s0 + x1, B.op("mul", a, a))], x1, ints=[s0])
+    check(plan, {"a": data("f32", 3 * n), "c": torch.zeros(3 * n)}, {"s0": n})
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in ALL if d.name in TORCH])
+def test_every_dtype_moves(dtype: str) -> None:
+    d = next(d for d in ALL if d.name == dtype)
+    x0, x1 = var("x0", 5), var("x1", 37)
+    a, b = B.load(d, "a", x0 * 37 + x1), B.load(d, "b", x1 * 5 + x0)
+    pick = B.op("lt", B.index(x1), B.const(I64, 20))
+    plan = make_plan([x0, x1], [], [Store("c", x0 * 37 + x1, B.op("where", pick, a, b))], x1)
+    n = 5 * 37
+    check(plan, {"a": data(dtype, n), "b": data(dtype, n), "c": torch.zeros(n, dtype=TORCH[dtype])})
+
+
+def test_bf16_chain_rounds_like_eager() -> None:
+    n = 1003
+    x0 = var("x0", n)
+    a = B.cast(B.load(BF16, "a", x0), F32)
+    b = B.op("round_to", B.op("mul", a, B.const(F32, 1.7)), to=BF16)
+    plan = make_plan([x0], [], [Store("c", x0, B.cast(B.op("add", b, a), BF16))], x0)
+    buffers = {"a": data("bf16", n), "c": torch.zeros(n, dtype=torch.bfloat16)}
+    check(plan, buffers)
+
+
+@pytest.mark.parametrize("lane", [0, 1, 2])
+def test_any_dim_may_be_the_lane(lane: int) -> None:
+    dims = [var("x0", 5), var("x1", 18), var("x2", 21)]
+    x0, x1, x2 = dims
+    a = B.load(F32, "a", x0 * (18 * 21) + x1 * 21 + x2)
+    b = B.load(F32, "b", x2 * 90 + x1 * 5 + (4 - x0))
+    row = B.op("add", B.load(F32, "d", x1), B.const(F32, 2.0))
+    value = B.op("mul", B.op("add", a, b), row)
+    stores = [Store("c", x0 * 378 + x1 * 21 + x2, value), Store("e", x2 * 90 + x1 * 5 + x0, a)]
+    plan = make_plan(dims, [], stores, dims[lane])
+    n = 5 * 18 * 21
+    names = {k: data("f32", n) for k in "abd"}
+    check(plan, {**names, "c": torch.zeros(n), "e": torch.zeros(n)})
+
+
+def test_lane_in_division_and_modulo() -> None:
+    x0 = var("x0", 7 * 96)
+    a = B.load(F32, "a", x0 % 96 + (x0 // 96) * 100)
+    b = B.load(F32, "b", (64 + x0) % 96)
+    c = B.load(F32, "d", x0 // 32)
+    d = B.load(F32, "e", x0 // 7 + x0 % 5)
+    value = B.op("add", B.op("add", a, b), B.op("sub", c, d))
+    plan = make_plan([x0], [], [Store("c", x0, value)], x0)
+    check(plan, {**{k: data("f32", 800) for k in "abde"}, "c": torch.zeros(672)})
+
+
+def test_gather_and_nested_indirection() -> None:
+    x0, x1 = var("x0", 33), var("x1", 40)
+    t0, t1 = symbol("t0", 0, 19), symbol("t1", 0, 39)
+    row = B.load(I64, "rows", x0)
+    col = B.cast(B.load(I32, "cols", x1), I64)
+    a = B.load(F32, "a", t0 * 40 + x1, ((t0, row),))
+    b = B.load(F32, "a", t0 * 40 + t1, ((t0, row), (t1, col)))
+    plan = make_plan([x0, x1], [], [Store("c", x0 * 40 + x1, B.op("sub", a, b))], x1)
+    buffers = {
+        "rows": torch.randint(0, 20, (33,)),
+        "cols": torch.randint(0, 40, (40,)).to(torch.int32),
+        "a": data("f32", 800),
+        "c": torch.zeros(33 * 40),
+    }
+    check(plan, buffers)
+
+
+def pad(lane_dependent: bool, inner: int = 40) -> tuple[object, ...]:
+    """Zero padding: the load lies out of range where the mask does not hold."""
+    x0, x1 = var("x0", 12), var("x1", inner)
+    if lane_dependent:
+        cond = B.op("and_", cmp("ge", x1, 3), cmp("lt", x1, inner - 2))
+        a = B.load(F32, "a", x0 * inner + x1 - 3)
+    else:
+        cond = B.op("and_", cmp("ge", x0, 3), cmp("lt", x0, 9))
+        a = B.load(F32, "a", (x0 - 3) * inner + x1)
+    value = B.masked(cond, B.op("exp", a), B.const(F32, -1.0))
+    return x0, x1, value
+
+
+def cmp(name: str, x: object, n: int) -> B.Node:
+    return B.op(name, B.index(x), B.const(I64, n))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lane_dependent", [False, True])
+@pytest.mark.parametrize("inner", [32, 40])
+def test_masked_loads(lane_dependent: bool, inner: int) -> None:
+    x0, x1, value = pad(lane_dependent, inner)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * inner + x1, value)], x1)
+    n = 12 * inner
+    check(plan, {"a": data("f32", n), "c": torch.zeros(n)})
+
+
+def test_masked_load_never_touches_other_memory() -> None:
+    """The pointer is only valid where the mask holds: anything else would crash."""
+    x0 = var("x0", 64)
+    a = B.load(F32, "a", x0 * (1 << 40))
+    plan = make_plan([x0], [], [Store("c", x0, B.masked(cmp("lt", x0, 1), a, B.const(F32, 5.0)))], x0)
+    check(plan, {"a": torch.tensor([3.0]), "c": torch.zeros(64)})
+
+
+def test_masks_nest() -> None:
+    x0, x1 = var("x0", 9), var("x1", 50)
+    inner = B.masked(cmp("ge", x1, 5), B.load(F32, "a", x0 * 50 + x1 - 5), B.const(F32, 1.0))
+    mid = B.masked(cmp("lt", x0, 5), B.op("add", inner, B.load(F32, "b", x1)), B.const(F32, 2.0))
+    top = B.masked(cmp("lt", x1, 45), B.op("mul", mid, B.load(F32, "b", x1 + 5)), mid)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * 50 + x1, top)], x1)
+    check(plan, {"a": data("f32", 450), "b": data("f32", 50), "c": torch.zeros(450)})
+
+
+def test_masked_division_by_zero_does_not_trap() -> None:
+    x0 = var("x0", 37)
+    a = B.load(I64, "a", x0)
+    b = B.load(I64, "b", x0)
+    value = B.masked(B.op("ne", b, B.const(I64, 0)), B.op("floordiv", a, b), B.const(I64, 7))
+    plan = make_plan([x0], [], [Store("c", x0, value)], x0)
+    x, y = torch.arange(37), torch.arange(1, 38)
+    check(plan, {"a": x, "b": y, "c": torch.zeros(37, dtype=torch.int64)}, lanes=8)
+
+
+def test_inout() -> None:
+    x0, x1 = var("x0", 11), var("x1", 45)
+    at = x0 * 45 + x1
+    a = B.load(F32, "a", at)
+    stores = [Store("a", at, B.op("add", a, B.const(F32, 1.0))), Store("c", at, B.op("mul", a, a))]
+    check(make_plan([x0, x1], [], stores, x1), {"a": data("f32", 495), "c": torch.zeros(495)})
+
+
+@pytest.mark.parametrize("lane", ["x0", "x1", None])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "f64"])
+@pytest.mark.parametrize("mode", ["set", "add", "max", "min", "mul"])
+def test_scatter(mode: str, dtype: str, lane: str | None) -> None:
+    d = next(d for d in ALL if d.name == dtype)
+    x0, x1 = var("x0", 23), var("x1", 36)
+    t0 = symbol("t0", 0, 9)
+    rows = torch.randint(0, 10, (23,)) if mode != "set" else torch.arange(23)
+    store = Store(
+        "c",
+        t0 * 36 + x1,
+        B.load(d, "a", x0 * 36 + x1),
+        mode,  # type: ignore[arg-type]
+        ((t0, B.load(I64, "rows", x0)),),
+    )
+    plan = make_plan([x0, x1], [], [store], {"x0": x0, "x1": x1, None: None}[lane])
+    buffers = {"rows": rows, "a": data(dtype, 23 * 36), "c": data(dtype, 23 * 36)}
+    if dtype == "bf16":  # values whose sums and products are exact
+        buffers["a"] = torch.randint(1, 3, (23 * 36,)).to(torch.bfloat16)
+        buffers["c"] = torch.ones(23 * 36, dtype=torch.bfloat16)
+    check(plan, buffers, rtol=1e-5)
+
+
+def test_masked_store() -> None:
+    x0 = var("x0", 77)
+    keep = B.load(BOOL, "m", x0)
+    plan = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0), mask=keep)], x0)
+    check(plan, {"m": data("bool", 77), "a": data("f32", 77), "c": torch.full((77,), 9.0)})
+
+
+def test_no_dims() -> None:
+    plan = make_plan([], [], [Store("c", const(0), B.op("exp", B.load(F32, "a", const(0))))], None)
+    check(plan, {"a": torch.ones(1), "c": torch.zeros(1)})
+
+
+def test_sizes_as_values() -> None:
+    s0 = symbol("s0", 1)
+    x0 = var("x0", s0)
+    last = B.op("eq", B.index(x0), B.index(s0 - 1))
+    value = B.op("where", last, B.cast(B.index(x0 * x0), F64), B.cast(B.index(min_(x0, 5)), F64))
+    plan = make_plan([x0], [], [Store("c", x0, value)], x0, ints=[s0])
+    check(plan, {"c": torch.zeros(45, dtype=torch.float64)}, {"s0": 45})
+
+
+def test_truth_of_an_index() -> None:
+    x0 = var("x0", 40)
+    value = B.cast(B.index(lt(x0 % 7, 3)), U8)
+    plan = make_plan([x0], [], [Store("c", x0, value)], x0)
+    check(plan, {"c": torch.zeros(40, dtype=torch.uint8)})
+
+
+def test_symbolic_strides() -> None:
+    s0, s1 = symbol("s0"), symbol("s1")
+    x0, x1 = var("x0", s0), var("x1", s1)
+    a, b = B.load(F32, "a", x0 * s1 + x1), B.load(F32, "b", x1 * s0 + x0)
+    value = B.op("add", a, b)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * s1 + x1, value)], x1, ints=[s0, s1])
+    n = 19 * 35
+    buffers = {"a": data("f32", n), "b": data("f32", n), "c": torch.zeros(n)}
+    check(plan, buffers, {"s0": 19, "s1": 35})
+
+
+def test_special_values_survive() -> None:
+    x0 = var("x0", 40)
+    a = B.load(F32, "a", x0)
+    value = B.op("maximum", B.op("mul", a, B.const(F32, -0.0)), B.const(F32, float("-inf")))
+    plan = make_plan([x0], [], [Store("c", x0, value)], x0)
+    a_ = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1.0, -1.0, 1e-42] * 5)
+    buffers = {"a": a_, "c": torch.zeros(40)}
+    check(plan, buffers)
+
+
+def test_ceildiv_extent() -> None:
+    s0 = symbol("s0", 1)
+    x0 = var("x0", ceildiv(s0, 3))
+    plan = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0 * 3))], x0, ints=[s0])
+    check(plan, {"a": data("f32", 110), "c": torch.zeros(37)}, {"s0": 110})
+
+

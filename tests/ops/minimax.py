@@ -1,0 +1,124 @@
+"""Where the polynomial coefficients of the C++ math headers come from.
+
+``python tests/ops/minimax.py`` prints every set.  Each is a weighted fit on Chebyshev points in
+high precision, near the minimax one; coefficients are then rounded one after the other, lowest order first, and the
+rest fitted again, so that rounding costs almost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpmath import mp, mpf
+
+Real = Any
+Fn = Callable[[Real], Real]
+mp.prec = 300
+
+
+@dataclass(frozen=True)
+class Fit:
+    """f(x) ~ sum c_k x^k on [a, b], error weighted by ``weight``; ``bits``: 24 or 53."""
+
+    name: str
+    f: Fn
+    a: Real
+    b: Real
+    degree: int
+    weight: Fn
+    bits: int = 24
+
+
+def least_squares(f: Fn, a: Real, b: Real, powers: Sequence[int], weight: Fn) -> list[Real]:
+    """Weighted least squares on Chebyshev points: near minimax, and stable for any powers."""
+    a, b, n = mpf(a), mpf(b), 6 * len(powers) + 12
+    nodes = [(a + b) / 2 - (b - a) / 2 * mp.cos(mp.pi * (2 * i + 1) / (2 * n)) for i in range(n)]
+    weights = [weight(x) for x in nodes]
+    columns = [[w * x**p for x, w in zip(nodes, weights, strict=True)] for p in powers]
+    target = [f(x) * w for x, w in zip(nodes, weights, strict=True)]
+    normal = mp.matrix(len(powers), len(powers))
+    rhs = mp.matrix(len(powers), 1)
+    for i, u in enumerate(columns):
+        rhs[i] = mp.fdot(u, target)
+        for j, v in enumerate(columns):
+            normal[i, j] = mp.fdot(u, v)
+    return list(mp.lu_solve(normal, rhs))
+
+
+def fit(job: Fit) -> tuple[list[float], float]:
+    """Rounded coefficients, lowest order first, and the weighted error after rounding."""
+    done: list[float] = []
+    for k in range(job.degree + 1):
+        fixed = list(done)
+
+        def rest(x: Real, fixed: list[float] = fixed) -> Real:
+            return job.f(x) - sum(mpf(c) * x**i for i, c in enumerate(fixed))
+
+        powers = range(k, job.degree + 1)
+        coefficients = least_squares(rest, job.a, job.b, powers, job.weight)
+        c = float(coefficients[0])
+        done.append(float(np.float32(c)) if job.bits == 24 else c)
+    grid = [mpf(job.a) + (mpf(job.b) - mpf(job.a)) * i / 500 for i in range(501)]
+    error = max(
+        abs((sum(mpf(c) * x**i for i, c in enumerate(done)) - job.f(x)) * job.weight(x))
+        for x in grid
+    )
+    return done, float(error)
+
+
+def _series(f: Fn, at_zero: Real) -> Fn:
+    return lambda x: at_zero if abs(x) < mpf(10) ** -25 else f(x)
+
+
+LN2 = mp.log(2)
+_H = LN2 / 2 * mpf("1.001")
+_LOG = _series(lambda f: (mp.log1p(f) - f + f * f / 2) / f**3, mpf(1) / 3)
+_LO, _HI = mp.sqrt(mpf(1) / 2) - 1, mp.sqrt(2) - 1
+
+
+def _erf_tail(t: Real) -> Real:
+    return -mp.log(mp.erfc(t))
+
+
+JOBS = (
+    Fit("exp", _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2), -_H, _H, 4, lambda r: r * r),
+    Fit(
+        "exp fine",
+        _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2),
+        -_H,
+        _H,
+        5,
+        lambda r: r * r,
+    ),
+    Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
+    Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
+    Fit(
+        "erf small",
+        _series(lambda z: (mp.erf(mp.sqrt(z)) / mp.sqrt(z)) - 1, 2 / mp.sqrt(mp.pi) - 1),
+        0,
+        mpf("1.0"),
+        6,
+        lambda z: 1,
+    ),
+    Fit("erf tail", _erf_tail, 0.98, 4.0, 6, mp.erfc),
+    Fit(
+        "exp f64",
+        _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2),
+        -_H,
+        _H,
+        9,
+        lambda r: r * r,
+        53,
+    ),
+    Fit("exp2 lite", lambda r: 2**r, -0.5, 0.5, 7, lambda r: 1, 53),
+)
+
+if __name__ == "__main__":
+    for job in JOBS:
+        coefficients, error = fit(job)
+        print(f"{job.name}: weighted error 2^{float(mp.log(error, 2)):.1f}")
+        digits = ", ".join(f"{c.hex()}" for c in coefficients)
+        print("   ", digits)

@@ -1,0 +1,110 @@
+"""The benchmark's own arithmetic: what is right, how speeds compare, that failures stay cells."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.judge import Judge, KeepDouble, errors
+from benchmarks.measure import Cell, Row
+from benchmarks.report import geometric_mean, summary, table
+from benchmarks.session import Session, WorkerError
+from benchmarks.step import Step
+from benchmarks.workloads import QUICK, WORKLOADS, build
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge("cross_entropy_training", True)
+
+
+def verdict(judge: Judge, outcome: dict[str, list[Tensor]], folder: Path) -> dict[str, Any]:
+    path = folder / "outcome.pt"
+    torch.save(outcome, path)
+    return judge.judge(str(path))
+
+
+def test_eager_is_right(judge: Judge, tmp_path: Path) -> None:
+    assert verdict(judge, judge.eager, tmp_path)["ok"]
+
+
+@pytest.mark.parametrize("group", ["out", "grad"])
+@pytest.mark.parametrize("factor", [1.001, float("nan"), 0.0])
+def test_wrong_values_are_wrong(judge: Judge, group: str, factor: float, tmp_path: Path) -> None:
+    outcome = {g: [t.clone() for t in ts] for g, ts in judge.eager.items()}
+    outcome[group][0] *= factor
+    found = verdict(judge, outcome, tmp_path)
+    assert (found["ok"], found["loose"]) == (False, False)
+
+
+def test_imprecise_values_are_loose(judge: Judge, tmp_path: Path) -> None:
+    outcome = {g: [t * (1 + 1e-5) for t in ts] for g, ts in judge.eager.items()}
+    found = verdict(judge, outcome, tmp_path)
+    assert (found["ok"], found["loose"]) == (False, True)
+
+
+def test_one_wrong_row_among_many_is_wrong(judge: Judge, tmp_path: Path) -> None:
+    outcome = {g: [t.clone() for t in ts] for g, ts in judge.eager.items()}
+    outcome["grad"][0][7] = 0
+    assert not verdict(judge, outcome, tmp_path)["ok"]
+
+
+def test_other_dtypes_and_missing_tensors_are_wrong(judge: Judge, tmp_path: Path) -> None:
+    double = {g: [t.double() for t in ts] for g, ts in judge.eager.items()}
+    assert "float64" in verdict(judge, double, tmp_path)["fault"]
+    assert not verdict(judge, {**judge.eager, "grad": []}, tmp_path)["ok"]
+
+
+def test_nan_in_any_tensor_shows() -> None:
+    truth = [torch.ones(3).double(), torch.ones(3).double()]
+    for i in range(2):
+        got = [torch.ones(3), torch.ones(3)]
+        got[i][1] = float("nan")
+        assert all(map(math.isnan, errors(got, truth)))
+
+
+def test_the_reference_stays_in_double() -> None:
+    x = torch.full((4,), 1 / 3, dtype=torch.float64)
+    with KeepDouble():
+        casts = (x.float(), x.to(torch.float32), torch.softmax(x, -1, dtype=torch.float32))
+    assert [t.dtype for t in casts] == [torch.float64] * 3
+
+
+def test_workloads_are_the_same_each_time() -> None:
+    first, second = build("softmax", True), build("softmax", True)
+    assert torch.equal(first.inputs[0], second.inputs[0])
+    assert set(QUICK) <= set(WORKLOADS)
+
+
+def test_a_step_does_not_add_up_gradients() -> None:
+    workload = build("cross_entropy_training", True)
+    step = Step(workload, workload.fn)
+    assert torch.equal(step.outcome()["grad"][0], step.outcome()["grad"][0])
+
+
+def test_speeds_are_paired_by_round() -> None:
+    # The machine slows down tenfold half way; the ratio does not move.
+    cells = {"litz": Cell(rounds=[1.0, 10.0, 10.0]), "inductor": Cell(rounds=[0.8, 8.0, 8.0])}
+    row = Row("w", baseline=1.0, cells=cells)
+    assert row.speed("litz", "inductor") == pytest.approx(0.8)
+    assert "below 0.9 of the peer's speed: w 0.80" in summary([row])
+    assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
+
+
+def test_a_failure_is_a_cell() -> None:
+    row = Row("w", cells={"eager": Cell(first=0.1, rounds=[0.1]), "litz": Cell(failure="boom")})
+    text = table([row])
+    assert "FAIL w on litz: boom" in text
+    assert summary([row]) == ""
+
+
+def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
+    with Session("softmax", "no_such_backend", True, tmp_path) as session:
+        with pytest.raises(WorkerError, match="no_such_backend"):
+            session.ask("first")
+    assert session.process.poll() is not None
