@@ -21,7 +21,7 @@ from tests.index.index_trees import (
     values,
 )
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=1500, database=None)
+SETTINGS = settings(derandomize=True, deadline=None, max_examples=600, database=None)
 ARITH = ["+", "-", "*", "//", "%", "ceil"]
 ALL = [*ARITH, "min", "max", "==", "!=", "<", "<=", ">", ">=", "and", "or", "not"]
 
@@ -72,7 +72,7 @@ def test_deep_division_chains(tree: Tree) -> None:
     check(tree)
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(SETTINGS, max_examples=300)
 @given(trees([*SYMBOLIC_LEAVES, "j", "b"], ALL))
 def test_text_parses_back_to_the_same_object(tree: Tree) -> None:
     try:
@@ -83,7 +83,7 @@ def test_text_parses_back_to_the_same_object(tree: Tree) -> None:
     assert pickle.loads(pickle.dumps(e)) is e
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(SETTINGS, max_examples=300)
 @given(trees(SYMBOLIC_LEAVES, ALL))
 def test_rebuilding_is_idempotent(tree: Tree) -> None:
     """Substituting leaves by others of equal range and back gives the same object."""
@@ -102,7 +102,7 @@ def test_rebuilding_is_idempotent(tree: Tree) -> None:
     assert back is e
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(SETTINGS, max_examples=300)
 @given(trees(SYMBOLIC_LEAVES, ARITH), trees(SYMBOLIC_LEAVES, ARITH))
 def test_substitution_of_an_expression(outer: Tree, inner: Tree) -> None:
     """A variable replaced by an expression that is forced into its range."""
@@ -121,7 +121,7 @@ def test_substitution_of_an_expression(outer: Tree, inner: Tree) -> None:
         assert ix.evaluate(out, {LEAVES[n]: v for n, v in env.items()}) == want
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(SETTINGS, max_examples=300)
 @given(trees(SYMBOLIC_LEAVES, ARITH))
 def test_linear_split_is_exact(tree: Tree) -> None:
     try:

@@ -32,7 +32,11 @@ Ops = Mapping[str, Callable[..., Tensor]]
 def trace(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> torch.fx.GraphModule:
     """The functional ATen graph of ``fn`` (composite ops stay whole, as AOTAutograd leaves them)."""
     mode = "symbolic" if dynamic else "fake"
-    functional = torch.func.functionalize(fn, remove="mutations")
+
+    def flat(*xs: Any) -> list[Any]:
+        return pytree.tree_leaves(fn(*xs))
+
+    functional = torch.func.functionalize(flat, remove="mutations")
     gm = make_fx(functional, tracing_mode=mode)(*args)
     gm.graph.eliminate_dead_code()
     gm.recompile()

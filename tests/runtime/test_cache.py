@@ -153,3 +153,27 @@ def test_clear(cache: Cache) -> None:
         warnings.simplefilter("error")
         cache.put("graph", "aa", b"y")
     assert cache.get("graph", "aa") == b"y"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_the_temporary_folder_lives_as_long_as_its_process(tmp_path: Path) -> None:
+    program = """
+import os, sys, warnings
+from litz.runtime.cache import Cache
+warnings.simplefilter("ignore")
+cache = Cache(sys.argv[1])
+path = cache.put("graph", "aa", b"x")
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+assert cache.get("graph", "aa") == b"x"
+print(path)
+"""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(blocked)], capture_output=True, text=True, check=True
+    )
+    path = Path(done.stdout.strip())
+    assert path.name == "aa" and not path.exists() and not path.parents[3].exists()

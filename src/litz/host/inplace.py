@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from litz.host.sizes import byte_size
-from litz.index import Expr, as_expr, mixed_radix, product
+from litz.index import Expr, Var, as_expr, mixed_radix
 from litz.ir.body import Load, Masked, Node, Reduce, Store, loads, walk
 from litz.ir.program import Buffer
 from litz.schedule.groups import Group
@@ -46,7 +46,7 @@ def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
 
 
 def _depends(s: Store, reduced: tuple[Expr, ...]) -> bool:
-    return any(v in reduced for r in (*s.index.free, *s.value.vars) for v in (r,))
+    return any(v in reduced for v in (*s.index.free, *s.value.vars))
 
 
 def _fills(s: Store, group: Group, b: Buffer) -> bool:
@@ -54,18 +54,13 @@ def _fills(s: Store, group: Group, b: Buffer) -> bool:
     if s.mode != "set" or s.mask is not None or s.indirect or b.kind != "temp":
         return False
     space = (*group.axes, *group.reduce_axes) if _depends(s, group.reduce_axes) else group.axes
-    loops = [v for v in space if v.extent is not as_expr(1)]  # type: ignore[attr-defined]
+    loops = [v for v in space if isinstance(v, Var) and v.extent is not as_expr(1)]
     if any(v not in s.index.free for v in loops):
         return False
-    if any(v not in loops and hasattr(v, "extent") for v in _needed(s)):
-        return False
     radix = mixed_radix(s.index, loops)
-    points = product(v.extent for v in loops)  # type: ignore[attr-defined]
-    return radix is not None and radix.dense and points * b.dtype.bytes is byte_size(b)
-
-
-def _needed(s: Store) -> tuple[Expr, ...]:
-    return (*s.index.free, *s.value.vars)
+    if radix is None or not radix.dense or radix.offset is not as_expr(0):
+        return False
+    return radix.size * b.dtype.bytes is byte_size(b)
 
 
 def _same_memory(a: Buffer, b: Buffer) -> bool:

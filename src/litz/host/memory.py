@@ -30,7 +30,6 @@ from litz.index import Expr
 
 Pairs = tuple[tuple[str, str], ...]
 SLACK = 1 << 20
-"""Bytes by which a segment's rounding may exceed the peak before it is cut."""
 
 
 @dataclass
@@ -57,18 +56,20 @@ def plan_memory(
     hints: Mapping[Expr, int] | None = None,
     *,
     segments: bool = True,
+    slack: int = SLACK,
 ) -> HostProgram:
     """Plan the memory of a plain host program (``litz.host.plan.plan``).
 
     inplace: for a group (output, input) pairs where the output may lie in the input's memory.
     hints: sizes to plan for; the plan is right for all others.
     segments: whether consecutive CPU kernels run as one native call.
+    slack: bytes by which a segment may exceed the peak before it is cut.
     """
     times = lifetimes(host, hints)
     externs, live = live_bytes(host, times, hints)
     p = _Plan(host, times, externs, live, list(times.blocks.values()))
     _take_over(p, inplace or {})
-    p.segments = list(_cut(p)) if segments else [(i, i) for i in range(times.end)]
+    p.segments = list(_cut(p, slack)) if segments else [(i, i) for i in range(times.end)]
     _reuse(p)
     return host.with_lines(tuple(_emit(p)))
 
@@ -126,7 +127,7 @@ def _native(p: _Plan, i: int) -> bool:
     return all(p.host.buffers[b].device.startswith("cpu") for b in step.buffers)
 
 
-def _cut(p: _Plan) -> Iterator[tuple[int, int]]:
+def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
     """The segments, small enough that allocating ahead and freeing late keeps to the peak."""
     todo = list(_runs(p))[::-1]
     while todo:
@@ -138,7 +139,7 @@ def _cut(p: _Plan) -> Iterator[tuple[int, int]]:
         held = sum(b.nbytes for b in p.blocks if b.birth <= last and b.death >= first)
         held -= sum(b.nbytes for b in inside)
         others = max(p.externs[first : last + 1])
-        if last > first and held + scratch + others > p.peak + SLACK:
+        if last > first and held + scratch + others > p.peak + slack:
             middle = (first + last) // 2
             todo += [(middle + 1, last), (first, middle)]
             continue

@@ -193,6 +193,8 @@ def _length(e: Expr) -> int:
 
 def _quotient_by_range(r: Expr, b: Expr) -> int | None:
     """r // b where the ranges of r and b prove it to be one integer."""
+    if r is ZERO:
+        return 0
     lo, hi = r.lo, r.hi
     if isinstance(b, Const) and lo is not None and hi is not None:
         k = lo // b.value

@@ -87,7 +87,25 @@ def _lower(e: Expr, positive: _Atoms) -> int | None:
             for bound in relaxed:
                 best = _best(best, _lower(bound, positive))
             break
+        if isinstance(atom, FloorDiv):
+            best = _best(best, _lower_without_division(e, atom, positive))
     return best
+
+
+def _lower_without_division(e: Expr, q: FloorDiv, positive: _Atoms) -> int | None:
+    """A lower bound of e from den*e, where (num - den + 1) <= den*q <= num takes q's place."""
+    coef = _coefficient(e, q)
+    if coef is None or not isinstance(q.den, Const):
+        return None
+    d = q.den.value
+    if _at_least_zero(coef, positive):
+        end = add(q.num, const(1 - d))
+    elif _at_least_zero(scale(coef, -1), positive):
+        end = q.num
+    else:
+        return None
+    lo = _lower(add(scale(sub(e, mul(coef, q)), d), mul(coef, end)), positive)
+    return None if lo is None else -(-lo // d)
 
 
 def _best(a: int | None, b: int | None) -> int | None:

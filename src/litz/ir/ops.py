@@ -420,7 +420,18 @@ _RANDOM: Final = (
     ),
 )
 
-_ROWS: Final = (*_ARITHMETIC, *_LOGIC, *_ROUNDING, *_TRANSCENDENTAL, *_CONVERSION, *_RANDOM)
+_CHECKS: Final = (
+    # The index where 0 <= index < size, else 0 and a fault of the kernel: a generator prints it.
+    OpRow(
+        "check_index",
+        ("l", "l"),
+        cost=2,
+        header="loops",
+        samples="generator",
+    ),
+)
+
+_ROWS: Final = (*_ARITHMETIC, *_LOGIC, *_ROUNDING, *_TRANSCENDENTAL, *_CONVERSION, *_RANDOM, *_CHECKS)
 OPS: Final[Mapping[str, OpRow]] = MappingProxyType({row.name: row for row in _ROWS})
 
 

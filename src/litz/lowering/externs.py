@@ -154,7 +154,9 @@ def _settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
     from litz.lowering.graph import dense
 
     meta = low.result(n.meta["val"])
+    outer, low.b.origins = low.b.origins, low.sources[n]
     stored = low.b.realize(v, meta.strides if meta is not None and dense(meta) else None)
+    low.b.origins = outer
     low.env[n] = stored
     return stored
 

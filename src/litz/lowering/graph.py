@@ -36,6 +36,8 @@ class GraphLowering:
     inputs: list[str] = field(default_factory=list)
     sizes: list[tuple[Expr, int, int | None]] = field(default_factory=list)
     uses_left: dict[FxNode, int] = field(default_factory=dict)
+    # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
+    sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.b = Builder(self.settings)
@@ -45,7 +47,7 @@ class GraphLowering:
             self.uses_left[n] = len(n.users)
         outputs: tuple[object, ...] = ()
         for n in self.gm.graph.nodes:
-            self.b.origins = (n.name,)
+            self.b.origins = self.sources[n] = self.source_names(n)
             try:
                 if n.op == "placeholder":
                     self.env[n] = self.placeholder(n)
@@ -73,6 +75,16 @@ class GraphLowering:
             tuple(self.sizes),
             b.constants,
         )
+
+    def source_names(self, n: FxNode) -> tuple[str, ...]:
+        names: dict[str, None] = {}
+        for a in n.all_input_nodes:
+            v = self.env.get(a)
+            if isinstance(v, TensorValue) and v.lazy is not None:
+                names.update(dict.fromkeys(self.sources[a]))
+        if not is_view_op(n.target):
+            names[n.name] = None
+        return tuple(names)
 
     def release(self, n: FxNode) -> None:
         for a in n.all_input_nodes:
@@ -274,7 +286,7 @@ class GraphLowering:
             return v.ref
         if not isinstance(v, TensorValue):
             return v
-        self.b.origins = (n.name,)
+        self.b.origins = self.sources[n]
         meta = n.meta.get("val")
         strides = None
         if isinstance(meta, torch.Tensor) and (r := self.result(meta)) is not None and dense(r):

@@ -21,6 +21,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+import weakref
 from pathlib import Path
 
 __all__ = ["Cache", "content_key", "default_root"]
@@ -74,13 +75,13 @@ class Cache:
 
     def __init__(self, root: Path | str | None = None) -> None:
         self.root = Path(root) if root is not None else default_root()
-        self._overlay: tempfile.TemporaryDirectory[str] | None = None
+        self._overlay: Path | None = None
 
     @property
     def folders(self) -> tuple[Path, ...]:
         """Where entries are looked for, in order."""
         own = self.root / LAYOUT
-        return (own,) if self._overlay is None else (own, Path(self._overlay.name) / LAYOUT)
+        return (own,) if self._overlay is None else (own, self._overlay / LAYOUT)
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
         """The content stored under a key; None on a miss or where the entry is damaged."""
@@ -155,7 +156,8 @@ class Cache:
         if tried != self.root / LAYOUT:
             raise error
         if self._overlay is None:
-            self._overlay = tempfile.TemporaryDirectory(prefix="litz-", ignore_cleanup_errors=True)
+            self._overlay = Path(tempfile.mkdtemp(prefix="litz-"))
+            weakref.finalize(self, _remove, self._overlay, os.getpid())
             warnings.warn(
                 f"litz: cannot write its cache folder {self.root} ({error.strerror or error}); "
                 "compiled code is kept in a temporary folder and lost when the process ends. "
@@ -182,6 +184,12 @@ class Cache:
             Path(name).unlink(missing_ok=True)
             raise
         return place
+
+
+def _remove(folder: Path, owner: int) -> None:
+    # A forked child inherits the finaliser, but not the folder.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _place(folder: Path, kind: str, key: str, suffix: str) -> Path:

@@ -265,9 +265,7 @@ class Builder:
             home.body.append(tree.Finish(ref.text, acc))
             home.env[r] = ref
 
-    def _renamed(
-        self, group: list[Reduce], axes: list[Expr]
-    ) -> tuple[list[Reduce], list[Expr]]:
+    def _renamed(self, group: list[Reduce], axes: list[Expr]) -> tuple[list[Reduce], list[Expr]]:
         """The group with fresh variables, for a nest inside loops over its own axes."""
         from litz.index import var
 

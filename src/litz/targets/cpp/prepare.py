@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from litz.index import Const as Const_
 from litz.index import Expr, Symbol, Var, as_expr, coefficient, product
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.body import cast as cast_node
 from litz.ir.body import index as index_node
 from litz.ir.body import load as load_node
 from litz.ir.body import masked as masked_node
 from litz.ir.body import op as op_node
 from litz.ir.body import reduce as reduce_node
-from litz.ir.body import walk
 from litz.kernel.plan import KernelPlan
 
 
@@ -210,10 +209,10 @@ def _rest_terms(s: Store, strides: dict[Expr, int]) -> list[_Term] | None:
     for v in rest.free:
         if isinstance(v, Symbol) and v not in data:
             continue
-        c = coefficient(rest, v)
-        if c is None or not c.is_const:
+        stride = coefficient(rest, v)
+        if stride is None or not stride.is_const:
             return None
-        step = int_value(c)
+        step = int_value(stride)
         known = v.lo is not None and v.lo >= 0 and v.hi is not None and step > 0
         terms.append(_Term(abs(step), step * v.hi if known and v.hi is not None else None))
     return terms

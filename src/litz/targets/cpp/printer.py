@@ -32,7 +32,14 @@ from litz.targets.cpp.values import Speller, ctype, number
 
 GRAIN = 1 << 18  # work (in additions) that is worth a thread
 
-_FOLDS = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin", "any": "hany", "all": "hall"}
+_FOLDS = {
+    "sum": "hsum",
+    "prod": "hprod",
+    "max": "hmax",
+    "min": "hmin",
+    "any": "hany",
+    "all": "hall",
+}
 _COMBINE = {
     "sum": "litz::add",
     "prod": "litz::mul",
@@ -181,8 +188,8 @@ class Printer:
             if i + 1 < len(units):
                 step += f", {self.start_of(units[i + 1])} = 0"
             else:
-                step += ", ++w"
-            self.open(f"for (; {v} < {stop} && w < w1; {step})")
+                step += ", ++unit_"
+            self.open(f"for (; {v} < {stop} && unit_ < units_; {step})")
         else:
             start = "0" if s.start is None else self.expr(s.start)
             step = f"++{v}" if s.step == 1 else f"{v} += {s.step}"
@@ -197,10 +204,10 @@ class Printer:
     def range(self, s: Range, spell: Speller) -> None:
         n, lo, hi = self.kernel.lanes, f"{s.var}_lo", f"{s.var}_hi"
         self.line(
-            f"const int64_t {hi} = litz::least({self.expr(s.stop)}, {lo} + (w1 - w) * {n});"
+            f"const int64_t {hi} = litz::least({self.expr(s.stop)}, {lo} + (units_ - unit_) * {n});"
         )
         self.block(s.body, spell)
-        self.line(f"w += litz::ceil_div({hi} - {lo}, {n});")
+        self.line(f"unit_ += litz::ceil_div({hi} - {lo}, {n});")
 
     def lanes(self, s: Lanes, spell: Speller) -> None:
         assert isinstance(s.var, Var)
@@ -252,8 +259,8 @@ class Printer:
     def part(self) -> None:
         k = self.kernel
         self.lines.append(
-            f"static int {k.name}_part(void* const* ptrs, const int64_t* ints, int64_t w, "
-            "const int64_t w1) {"
+            f"static int {k.name}_part(void* const* ptrs, const int64_t* ints, int64_t unit_, "
+            "const int64_t units_) {"
         )
         self.arguments(k.plan)
         if k.checks:
@@ -280,7 +287,7 @@ class Printer:
         k = self.kernel
         if not k.units:
             return
-        rest = "w"
+        rest = "unit_"
         for i, v in reversed(list(enumerate(k.units))):
             size = extent(v)
             count = ceildiv(size, k.lanes) if v is k.lane else size
@@ -289,8 +296,8 @@ class Printer:
                 text = f"({text}) * {k.lanes}"
             self.line(f"int64_t {self.start_of(v)} = {text};")
             if i:
-                self.line(f"const int64_t w_{i} = {rest} / ({self.expr(count)});")
-                rest = f"w_{i}"
+                self.line(f"const int64_t unit_{i} = {rest} / ({self.expr(count)});")
+                rest = f"unit_{i}"
 
     def entry(self) -> None:
         k = self.kernel

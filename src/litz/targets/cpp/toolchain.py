@@ -11,6 +11,7 @@ are not linked in: their functions resolve in the running process, see `litz.run
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -250,6 +251,7 @@ class BuildHandle:
         self._toolchain = toolchain
         self._cache = cache
         self._limit = max(jobs, 1)
+        self._owner = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._scratch: Path | None = None
         by_key: dict[str, _Job] = {}
@@ -282,8 +284,10 @@ class BuildHandle:
         while self._running:
             self._advance(None)
         self._close()
-        paths = [self._jobs[key].path for key in self._order]
-        return [path for path in paths if path is not None]
+        paths = [path for key in self._order if (path := self._jobs[key].path) is not None]
+        if len(paths) < len(self._order):
+            raise ToolchainError("litz: the build was cancelled, or a unit of it refused before")
+        return paths
 
     def cancel(self) -> None:
         """Stop the compilers that still run.  What is built already stays in the cache."""
@@ -291,14 +295,16 @@ class BuildHandle:
         for job in self._running:
             assert job.process is not None and job.process.stderr is not None
             # The shell, the driver and what it started are one session, led by the shell.
-            os.killpg(job.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(job.process.pid, signal.SIGKILL)
             job.process.stderr.close()
             job.process.wait()
         self._running.clear()
         self._close()
 
     def __del__(self) -> None:
-        if self.__dict__.get("_running"):
+        # A forked child has a copy of the handle, but the compilers are its parent's.
+        if self.__dict__.get("_running") and os.getpid() == self._owner:
             self.cancel()
 
     def _close(self) -> None:

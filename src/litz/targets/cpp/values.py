@@ -222,7 +222,9 @@ class Speller:
 
     def put(self, s: Put, dtype: DType) -> str:
         store = s.store
-        data = {sym.name: r for (sym, _), r in zip(_symbols(store.indirect), s.indirect, strict=True)}
+        data = {
+            sym.name: r for (sym, _), r in zip(_symbols(store.indirect), s.indirect, strict=True)
+        }
         vec = s.value.vec or any(r.vec for r in s.indirect) or (s.mask is not None and s.mask.vec)
         if self.lane is not None and (self.lane in store.index.free or store.mode != "set"):
             vec = True

@@ -8,7 +8,7 @@
 namespace litz {
 namespace detail {
 
-// e^x = 2^n (1 + r + t), |r| <= ln2 / 2; r is rounded, low is what the rounding lost.
+// e^x = 2^n (1 + r + t), |r| <= ln2 / 2; low is what rounding lost in r (and t).
 template <class V> struct ExpParts {
   V n, r, low, t;
 };
@@ -17,13 +17,15 @@ template <bool Fine, class V> LITZ_FN ExpParts<V> exp_parts(V x) {
   V s = mad(n, V(-0x1.62e4p-1f), x);  // exact: the constant has 14 bits
   V r = mad(n, V(-0x1.7f7d1cp-20f), s);
   V low = mad(n, V(-0x1.7f7d1cp-20f), s - r);
-  V t;
-  if constexpr (Fine)
-    t = poly(r, 0x1p-1f, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
-             0x1.a273f2p-13f);
-  else
-    t = poly(r, 0x1p-1f, 0x1.55548ap-3f, 0x1.5554e4p-5f, 0x1.123e4cp-7f, 0x1.6d5168p-10f);
-  return {n, r, low, t * r * r};
+  if constexpr (Fine) {
+    V q = poly(r, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
+               0x1.a273f2p-13f);
+    V rr = r * r;
+    return {n, r, mad(mad(r, r, -rr), V(0.5f), low), mad(q * r, rr, rr * V(0.5f))};
+  } else {
+    V q = poly(r, 0x1p-1f, 0x1.55548ap-3f, 0x1.5554e4p-5f, 0x1.123e4cp-7f, 0x1.6d5168p-10f);
+    return {n, r, low, q * r * r};
+  }
 }
 // An unevaluated sum, |low| <= ulp(high) / 2 once normalised.
 template <class V> struct Pair {

@@ -7,7 +7,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -43,7 +43,7 @@ def folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="litz-cpp-tests-"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def library(source: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     key = hashlib.sha256((source + str(flags)).encode()).hexdigest()[:16]
     cpp, obj, so = (folder() / f"{key}.{e}" for e in ("cpp", "o", "so"))
@@ -63,7 +63,9 @@ def source(plan: KernelPlan, lanes: int = 16) -> str:
     return unit([(plan, render(plan, "kernel", lanes))])
 
 
-def compiled(plan: KernelPlan, lanes: int = 16, flags: tuple[str, ...] = ()) -> ctypes._NamedFuncPointer:
+def compiled(
+    plan: KernelPlan, lanes: int = 16, flags: tuple[str, ...] = ()
+) -> ctypes._NamedFuncPointer:
     return library(source(plan, lanes), flags).kernel
 
 
@@ -141,7 +143,8 @@ class Reference:
         return torch.arange(self.extents[i]).reshape(shape)
 
     def index(self, e: Expr, data: Mapping[Expr, torch.Tensor]) -> torch.Tensor:
-        from litz.index import PYTHON, render as render_expr
+        from litz.index import PYTHON
+        from litz.index import render as render_expr
 
         env: dict[str, object] = {str(s): v for s, v in self.sizes.items()}
         for v in e.free:
@@ -219,14 +222,14 @@ class Reference:
         for s in self.plan.stores:
             data = {sym: self.value(v) for sym, v in s.indirect}
             at, value = self.full(self.index(s.index, data)), self.value(s.value)
-            mask = torch.ones(1, dtype=torch.bool) if s.mask is None else self.value(s.mask)
+            mask = torch.ones((), dtype=torch.bool) if s.mask is None else self.value(s.mask)
             used = set(s.index.free).union(*(n.vars for n in s.roots()))
             full = any(v in used for v in self.plan.reduced)
             shape = [
                 size if v in self.plan.parallel or full else 1
                 for v, size in zip(self.dims, self.extents, strict=True)
             ]
-            at, value, keep = (t.expand(shape).reshape(-1) for t in (at, value, mask))
+            at, value, keep = (t.expand(shape).reshape(-1) for t in (at, value, self.full(mask)))
             _scatter(out[s.buffer], at[keep], value[keep], s.mode)
         return out
 
@@ -259,7 +262,7 @@ _OPS = {
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "mod": torch.remainder,
     "isnan": torch.isnan,
-    "sigmoid": torch.sigmoid,
+    "fma": lambda a, b, c: a * b + c,
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cpp_plans import TORCH, check, make_plan
 
-from helper import TORCH, check, make_plan
 from litz.index import ceildiv, const, lt, min_, symbol, var
 from litz.ir import body as B
 from litz.ir.body import Store
@@ -134,7 +134,9 @@ def test_masked_load_never_touches_other_memory() -> None:
     """The pointer is only valid where the mask holds: anything else would crash."""
     x0 = var("x0", 64)
     a = B.load(F32, "a", x0 * (1 << 40))
-    plan = make_plan([x0], [], [Store("c", x0, B.masked(cmp("lt", x0, 1), a, B.const(F32, 5.0)))], x0)
+    plan = make_plan(
+        [x0], [], [Store("c", x0, B.masked(cmp("lt", x0, 1), a, B.const(F32, 5.0)))], x0
+    )
     check(plan, {"a": torch.tensor([3.0]), "c": torch.zeros(64)})
 
 
@@ -242,5 +244,3 @@ def test_ceildiv_extent() -> None:
     x0 = var("x0", ceildiv(s0, 3))
     plan = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0 * 3))], x0, ints=[s0])
     check(plan, {"a": data("f32", 110), "c": torch.zeros(37)}, {"s0": 110})
-
-

@@ -1,0 +1,363 @@
+"""Writes at positions that are data: a stored copy of the input, then a nest of stores into it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from litz.index import Expr
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, Scalar, Store, StoreMode, op
+from litz.ir.dtype import DType
+from litz.lowering import values, views
+from litz.lowering.context import Unsupported
+from litz.lowering.creation import literal
+from litz.lowering.indexing import Position, bind, indexed, position
+from litz.lowering.joins import converted, result_buffer
+from litz.lowering.promotion import operand
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
+
+aten = torch.ops.aten
+
+MODES: Final[dict[str, StoreMode]] = {
+    "add": "add",
+    "multiply": "mul",
+    "sum": "add",
+    "mean": "add",
+    "prod": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def accumulator(dtype: DType, mode: StoreMode) -> DType:
+    """The type that updates run in: sums and products of 16-bit floats gather in f32."""
+    if dtype is d.BOOL and mode != "set":
+        raise Unsupported("updates of bools")
+    return dtype.opmath if mode in ("add", "mul") else dtype
+
+
+def start(ctx: Call, x: TensorValue, mode: StoreMode) -> TensorValue:
+    """A stored copy of ``x``, in the type that updates run in."""
+    out = result_buffer(ctx, dtype=accumulator(x.dtype, mode))
+    ctx.b.store_into(converted(ctx, x, out.dtype), out)
+    return out
+
+
+def finish(ctx: Call, out: TensorValue) -> TensorValue:
+    """The updated buffer as the result's type."""
+    if out.dtype is ctx.dtype:
+        return out
+    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(out.node, ctx.dtype))
+
+
+def store_at(
+    ctx: Call,
+    out: TensorValue,
+    shape: Shape,
+    positions: Sequence[Position],
+    value: Node,
+    mode: StoreMode,
+    mask: Node | None = None,
+) -> None:
+    """For each point of ``shape``: update ``out`` at ``positions`` (over ``axes(shape)``)."""
+    assert out.ref is not None
+    if any(s is ZERO for s in shape):
+        return
+    if ZERO in out.shape:
+        raise Unsupported("a write into a tensor without elements")
+    value = body.cast(value, out.dtype)
+    index, bound = bind(positions, (value,) if mask is None else (value, mask))
+    where = linear(index, out.ref.strides, out.ref.offset)
+    store = Store(out.ref.buffer, where, value, mode, bound, mask)
+    ctx.b.add_loops(axes(shape), (), (store,), out.device)
+
+
+def _element(ctx: Call, node: Node, to: DType) -> Node:
+    """An element of an input as the type that updates run in."""
+    return ctx.b.opmath(node) if to is node.dtype.opmath else ctx.b.user_cast(node, to)
+
+
+# --- index_put -------------------------------------------------------------------------------------
+
+
+def _put_mask(
+    ctx: Call, x: TensorValue, mask: TensorValue, new: TensorValue, accumulate: bool
+) -> TensorValue:
+    """``x[mask] = new`` where ``new`` does not vary along the masked elements."""
+    rest = x.shape[mask.ndim :]
+    if mask.shape != x.shape[: mask.ndim]:
+        raise Unsupported("a mask of another shape")
+    if new.ndim > len(rest):
+        if new.shape[0] is not ONE or new.ndim > len(rest) + 1:
+            raise Unsupported("values that go to masked elements in turn")
+        new = values.drop_dims(new, [0])
+    own = axes(x.shape)
+    wide = values.expand(converted(ctx, new), rest).at(own[mask.ndim :])
+    if accumulate:
+        common = x.dtype
+        wide = op("add", *(operand(ctx.b, n, common) for n in (x.node, wide)))
+        wide = body.cast(wide, common)
+    node = op("where", mask.at(own[: mask.ndim]), wide, x.node)
+    return TensorValue(x.dtype, x.shape, x.device, lazy=node)
+
+
+@lower(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    ctx: Call,
+    x: TensorValue,
+    indices: Sequence[TensorValue | None],
+    new: TensorValue,
+    accumulate: bool = False,
+) -> TensorValue:
+    first = indices[0] if indices else None
+    if first is not None and first.dtype is d.BOOL and all(t is None for t in indices[1:]):
+        if accumulate and x.dtype is d.BOOL:
+            raise Unsupported("updates of bools")
+        return _put_mask(ctx, x, first, new, accumulate)
+    mode: StoreMode = "add" if accumulate else "set"
+    accumulator(x.dtype, mode)
+    found = indexed(ctx, x, indices)
+    return _put(ctx, x, found.shape, found.positions, new, mode, None)
+
+
+@lower(aten._unsafe_masked_index_put_accumulate.default)
+def masked_index_put(
+    ctx: Call,
+    x: TensorValue,
+    mask: TensorValue,
+    indices: Sequence[TensorValue | None],
+    new: TensorValue,
+) -> TensorValue:
+    if mask.dtype is not d.BOOL:
+        raise Unsupported("a mask that is not bool")
+    if ZERO in x.shape:
+        return x.with_node(x.node)
+    accumulator(x.dtype, "add")
+    found = indexed(ctx, x, indices, clamp=True)
+    inside = values.expand(mask, found.shape).node
+    return _put(ctx, x, found.shape, found.positions, new, "add", inside)
+
+
+def _put(
+    ctx: Call,
+    x: TensorValue,
+    shape: Shape,
+    positions: Sequence[Position],
+    new: TensorValue,
+    mode: StoreMode,
+    mask: Node | None,
+) -> TensorValue:
+    wide = values.expand(_trimmed(new, len(shape)), shape)
+    out = start(ctx, x, mode)
+    store_at(ctx, out, shape, positions, _element(ctx, wide.node, out.dtype), mode, mask)
+    return finish(ctx, out)
+
+
+def _trimmed(new: TensorValue, rank: int) -> TensorValue:
+    """Without leading dimensions of size 1 beyond ``rank``, which torch lets values have."""
+    extra = new.ndim - rank
+    if extra <= 0:
+        return new
+    if any(s is not ONE for s in new.shape[:extra]):
+        raise Unsupported("values of a higher rank than the indexed part")
+    return values.drop_dims(new, list(range(extra)))
+
+
+# --- scatter ---------------------------------------------------------------------------------------
+
+
+def _at_least_1d(*tensors: TensorValue) -> list[TensorValue]:
+    return [values.reshape(t, (ONE,)) if t.ndim == 0 else t for t in tensors]
+
+
+def _scatter(
+    ctx: Call,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    src: TensorValue | Scalar | Expr,
+    mode: StoreMode,
+) -> TensorValue:
+    accumulator(x.dtype, mode)
+    out = start(ctx, x, mode)
+    _scatter_into(ctx, out, dim, index, src, mode)
+    return finish(ctx, out)
+
+
+def _scatter_into(
+    ctx: Call,
+    out: TensorValue,
+    dim: int,
+    index: TensorValue,
+    src: TensorValue | Scalar | Expr,
+    mode: StoreMode,
+) -> None:
+    target, index = _at_least_1d(out, index)
+    dim = views.wrap(dim, target.ndim)
+    positions: list[Position] = list(axes(index.shape))
+    positions[dim] = position(index.node, target.shape[dim])
+    if isinstance(src, TensorValue):
+        (wide,) = _at_least_1d(src)
+        value = _element(ctx, wide.at(axes(index.shape)), out.dtype)
+    else:
+        value = body.cast(literal(src, ctx.dtype), out.dtype)
+    store_at(ctx, target, index.shape, positions, value, mode)
+
+
+@lower(aten.scatter.src, aten.scatter.value)
+def scatter(ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any) -> TensorValue:
+    return _scatter(ctx, x, dim, index, src, "set")
+
+
+@lower(aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_with(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str
+) -> TensorValue:
+    return _scatter(ctx, x, dim, index, src, MODES[reduce])
+
+
+@lower(aten.scatter_add.default)
+def scatter_add(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: TensorValue
+) -> TensorValue:
+    return _scatter(ctx, x, dim, index, src, "add")
+
+
+def _identity(reduce: str, dtype: DType) -> Scalar:
+    if reduce in ("sum", "mean"):
+        return 0
+    if reduce == "prod":
+        return 1
+    largest = reduce == "amin"
+    if dtype.is_float:
+        return math.inf if largest else -math.inf
+    if dtype.kind == "uint":
+        return (1 << dtype.bits) - 1 if largest else 0
+    return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
+
+
+@lower(aten.scatter_reduce.two)
+def scatter_reduce(
+    ctx: Call,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    src: TensorValue,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> TensorValue:
+    mode = MODES[reduce]
+    if x.dtype is d.BOOL:
+        raise Unsupported("updates of bools")
+    out = start(ctx, x, mode)
+    if not include_self:
+        _scatter_into(ctx, out, dim, index, _identity(reduce, x.dtype), "set")
+    _scatter_into(ctx, out, dim, index, src, mode)
+    if reduce != "mean":
+        return finish(ctx, out)
+    count = result_buffer(ctx, dtype=out.dtype)
+    ctx.b.store_into(ctx.b.full(count.shape, 1, count.dtype, count.device), count)
+    if not include_self:
+        _scatter_into(ctx, count, dim, index, 0, "set")
+    _scatter_into(ctx, count, dim, index, 1, "add")
+    seen = op("maximum", count.node, body.const(count.dtype, 1))
+    mean = op("div" if out.dtype.is_float else "floordiv", out.node, seen)
+    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(mean, ctx.dtype))
+
+
+# --- along one dimension ---------------------------------------------------------------------------
+
+
+def _along(
+    ctx: Call,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: TensorValue | Node,
+    mode: StoreMode,
+    *,
+    alpha: Scalar = 1,
+    negative: bool = False,
+) -> TensorValue:
+    """``out[.., index[k], ..]`` updated by ``source[.., k, ..]`` for every k."""
+    accumulator(x.dtype, mode)
+    out = start(ctx, x, mode)
+    target, index = _at_least_1d(out, index)
+    dim = views.wrap(dim, target.ndim)
+    shape = (*target.shape[:dim], index.shape[0], *target.shape[dim + 1 :])
+    own = axes(shape)
+    positions: list[Position] = list(own)
+    positions[dim] = position(index.at([own[dim]]), target.shape[dim], negative=negative)
+    if isinstance(source, TensorValue):
+        (wide,) = _at_least_1d(source)
+        if wide.ndim != target.ndim:  # a 0-d source next to a longer self
+            wide = values.reshape(wide, shape)
+        value = _element(ctx, wide.at(own), out.dtype)
+        if alpha != 1:
+            value = op("mul", body.const(value.dtype, alpha), value)
+    else:
+        value = source
+    store_at(ctx, target, shape, positions, value, mode)
+    return finish(ctx, out)
+
+
+@lower(aten.index_add.default)
+def index_add(
+    ctx: Call,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: TensorValue,
+    *,
+    alpha: Any = 1,
+) -> TensorValue:
+    if isinstance(alpha, Expr):
+        raise Unsupported("a symbolic alpha")
+    return _along(ctx, x, dim, index, source, "add", alpha=alpha)
+
+
+@lower(aten.index_copy.default)
+def index_copy(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
+) -> TensorValue:
+    return _along(ctx, x, dim, index, source, "set")
+
+
+@lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(ctx: Call, x: TensorValue, dim: int, index: TensorValue, value: Any) -> TensorValue:
+    if isinstance(value, TensorValue):
+        node = ctx.b.user_cast(value.node, x.dtype)
+    else:
+        node = literal(value, x.dtype)
+    return _along(ctx, x, dim, index, node, "set", negative=True)
+
+
+@lower(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    ctx: Call,
+    grad: TensorValue,
+    indices: TensorValue,
+    num_weights: Expr | int,
+    padding_idx: Expr | int,
+    scale_grad_by_freq: bool,
+) -> TensorValue:
+    if scale_grad_by_freq:
+        raise Unsupported("gradients scaled by how often a row is used")
+    out = start(ctx, ctx.b.full(ctx.shape, 0, ctx.dtype, grad.device), "add")
+    own = axes(grad.shape)
+    element = indices.at(own[:-1])
+    row = position(element, ctx.shape[0])
+    mask = None
+    if not (isinstance(padding_idx, int) and padding_idx < 0):
+        skipped = body.cast(literal(padding_idx, d.I64), element.dtype)
+        mask = op("ne", element, skipped)
+    value = _element(ctx, grad.node, out.dtype)
+    store_at(ctx, out, grad.shape, [row, own[-1]], value, "add", mask)
+    return finish(ctx, out)

@@ -1,0 +1,110 @@
+"""Softmax and log-softmax with their backwards: computed in f32 for 16-bit floats, rounded once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from litz.ir.body import op
+from litz.ir.dtype import DType
+from litz.lowering.context import Builder, Unsupported
+from litz.lowering.pointwise import k, to_dtype
+from litz.lowering.reductions import fold, narrow, reduce_one, shared, spread, wide
+from litz.lowering.registry import Call, lower
+from litz.lowering.torch_types import from_torch
+from litz.lowering.values import TensorValue
+
+aten = torch.ops.aten
+
+
+def _dim(x: TensorValue, dim: int) -> int:
+    if not x.ndim:
+        raise Unsupported("a softmax of a scalar")
+    return dim % x.ndim
+
+
+def _across(v: TensorValue, row: TensorValue, dim: int) -> Any:
+    """One value a row, as an element of the whole tensor."""
+    return spread(row, v.shape, [i for i in range(v.ndim) if i != dim])
+
+
+def _shifted(b: Builder, v: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
+    """The tensor less its rows' maxima, and the maxima."""
+    top = reduce_one(b, v, [dim], lambda n, over: fold("max", over, n))
+    return v.with_node(op("sub", v.node, _across(v, top, dim))), top
+
+
+def _parts(
+    b: Builder, v: TensorValue, dim: int
+) -> tuple[TensorValue, TensorValue, TensorValue, TensorValue]:
+    """(x - max, exp(x - max), its row sums, max)."""
+    low, top = _shifted(b, v, dim)
+    e = low.with_node(op("exp", low.node))
+    return low, e, reduce_one(b, e, [dim], lambda n, over: fold("sum", over, n)), top
+
+
+@lower(aten._softmax.default)
+def softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
+    dim = _dim(x, dim)
+    v = wide(ctx.b, shared(ctx.b, x))
+    _, e, total, _ = _parts(ctx.b, v, dim)
+    return narrow(v.with_node(op("div", e.node, _across(v, total, dim))), ctx.dtype)
+
+
+@lower(aten._safe_softmax.default)
+def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
+    """Softmax whose rows are 0 where every element is -inf."""
+    dim = _dim(x, dim)
+    x = to_dtype(ctx, x, _given(ctx, dtype))
+    v = wide(ctx.b, shared(ctx.b, x))
+    _, e, total, top = _parts(ctx.b, v, dim)
+    m = _across(v, top, dim)
+    value = op("div", e.node, _across(v, total, dim))
+    node = op("where", op("eq", m, k(m, -math.inf)), k(m, 0), value)
+    return narrow(v.with_node(node), ctx.dtype)
+
+
+def _given(ctx: Call, dtype: torch.dtype | None) -> DType:
+    found = ctx.dtype if dtype is None else from_torch(dtype)
+    if found is None:
+        raise Unsupported(f"a softmax in {dtype}")
+    return found
+
+
+@lower(aten._log_softmax.default)
+def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
+    dim = _dim(x, dim)
+    b = ctx.b
+    v = wide(b, shared(b, x))
+    low, _ = _shifted(b, v, dim)
+    e = low.with_node(op("exp", low.node))
+    logs = reduce_one(b, e, [dim], lambda n, over: op("log", fold("sum", over, n)))
+    # Not x - (max + log): with large x the sum would swallow the log.
+    return narrow(v.with_node(op("sub", low.node, _across(v, logs, dim))), ctx.dtype)
+
+
+@lower(aten._softmax_backward_data.default)
+def softmax_backward(
+    ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
+) -> TensorValue:
+    dim = _dim(output, dim)
+    b = ctx.b
+    g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
+    weighted = y.with_node(op("mul", g.node, y.node))
+    total = reduce_one(b, weighted, [dim], lambda n, over: fold("sum", over, n))
+    node = op("mul", op("sub", g.node, _across(y, total, dim)), y.node)
+    return narrow(y.with_node(node), ctx.dtype)
+
+
+@lower(aten._log_softmax_backward_data.default)
+def log_softmax_backward(
+    ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
+) -> TensorValue:
+    dim = _dim(output, dim)
+    b = ctx.b
+    g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
+    total = reduce_one(b, g, [dim], lambda n, over: fold("sum", over, n))
+    scaled = op("mul", op("exp", y.node), _across(y, total, dim))
+    return narrow(y.with_node(op("sub", g.node, scaled)), ctx.dtype)

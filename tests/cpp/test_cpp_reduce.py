@@ -1,0 +1,242 @@
+"""Reductions against the reference: kinds, lanes in either role, nests, several passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cpp_plans import TORCH, check, make_plan
+from test_cpp_pointwise import cmp, data
+
+from litz.index import Expr, symbol, var
+from litz.ir import body as B
+from litz.ir.body import REDUCE_KINDS, Store
+from litz.ir.dtype import BF16, BOOL, BY_NAME, F32, I64, DType
+
+ARITHMETIC = [k for k in REDUCE_KINDS if k not in ("any", "all")]
+NAN = float("nan")
+
+
+def reduction(
+    kind: str, dtype: DType, p: int, r: int, lane: str, rows: bool = True
+) -> tuple[object, dict[str, torch.Tensor]]:
+    """c[x0] = reduce a over r0, with a in row-major order (rows) or transposed."""
+    x0, r0 = var("x0", p), var("r0", r)
+    at = x0 * r + r0 if rows else r0 * p + x0
+    n = B.reduce(kind, (r0,), B.load(dtype, "a", at))  # type: ignore[arg-type]
+    plan = make_plan([x0], [r0], [Store("c", x0, n)], {"x0": x0, "r0": r0, "": None}[lane])
+    return plan, {"a": data(dtype.name, p * r), "c": torch.zeros(p, dtype=TORCH[n.dtype.name])}
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+@pytest.mark.parametrize("kind", ARITHMETIC)
+@pytest.mark.parametrize("size", [(5, 1), (3, 100), (40, 33), (1, 1000)])
+def test_kinds(kind: str, lane: str, size: tuple[int, int]) -> None:
+    plan, buffers = reduction(kind, F32, *size, lane)
+    if kind == "prod":
+        buffers["a"] = buffers["a"].abs() * 0.01 + 0.99
+    check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["i64", "i32", "u8", "f64", "i8"])
+def test_dtypes(kind: str, dtype: str, lane: str) -> None:
+    plan, buffers = reduction(kind, BY_NAME[dtype], 19, 37, lane, rows=lane != "x0")
+    check(plan, buffers)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+@pytest.mark.parametrize("kind", ["any", "all", "max", "min"])
+@pytest.mark.parametrize("chance", [0.02, 0.98])
+def test_bools(kind: str, lane: str, chance: float) -> None:
+    plan, buffers = reduction(kind, BOOL, 50, 45, lane)
+    buffers["a"] = torch.rand(50 * 45) < chance
+    check(plan, buffers)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "argmax", "argmin"])
+def test_special_values(kind: str, lane: str) -> None:
+    plan, buffers = reduction(kind, F32, 9, 35, lane)
+    a = buffers["a"].reshape(9, 35)
+    a[0, 3] = a[0, 20] = a[1, 34] = a[2, 0] = NAN
+    a[3] = float("-inf")
+    a[4] = float("inf")
+    a[5, 7] = a[5, 30] = 100.0
+    a[6, 7] = a[6, 30] = -100.0
+    a[7] = 0.25
+    check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0"])
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 64, 1000])
+def test_dynamic_extents(n: int, lane: str) -> None:
+    s0, s1 = symbol("s0"), symbol("s1")
+    x0, r0 = var("x0", s0), var("r0", s1)
+    total = B.reduce("sum", (r0,), B.load(F32, "a", x0 * s1 + r0))
+    plan = make_plan([x0], [r0], [Store("c", x0, total)], {"x0": x0, "r0": r0}[lane], ints=[s0, s1])
+    check(plan, {"a": data("f32", 21 * n), "c": torch.ones(21)}, {"s0": 21, "s1": n}, rtol=1e-4)
+
+
+def softmax(x0: Expr, r0: Expr, at: Expr, dtype: DType = F32) -> B.Node:
+    a = B.cast(B.load(dtype, "a", at), F32)
+    e = B.op("exp", B.op("sub", a, B.reduce("max", (r0,), a)))
+    return B.cast(B.op("div", e, B.reduce("sum", (r0,), e)), dtype)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+@pytest.mark.parametrize("size", [(4, 64), (33, 50), (2, 5000)])
+def test_softmax(size: tuple[int, int], lane: str, dtype: DType) -> None:
+    p, r = size
+    x0, r0 = var("x0", p), var("r0", r)
+    for at in (x0 * r + r0, r0 * p + x0):
+        stores = [Store("c", at, softmax(x0, r0, at, dtype))]
+        plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+        n = p * r
+        check(plan, {"a": data(dtype.name, n), "c": torch.zeros(n, dtype=TORCH[dtype.name])})
+
+
+def norm(value: B.Node, axes: tuple[Expr, ...], n: int) -> B.Node:
+    mean = B.reduce("welford_mean", axes, value)
+    spread = B.op("div", B.reduce("welford_m2", axes, value), B.const(F32, n))
+    scale = B.op("rsqrt", B.op("add", spread, B.const(F32, 1e-5)))
+    return B.op("mul", B.op("sub", value, mean), scale)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_layer_norm_in_place_with_statistics(lane: str) -> None:
+    p, r = 13, 117
+    x0, r0 = var("x0", p), var("r0", r)
+    at = x0 * r + r0
+    a = B.op("add", B.load(F32, "a", at), B.load(F32, "b", at))
+    y = B.op("fma", norm(a, (r0,), r), B.load(F32, "w", r0), B.load(F32, "v", r0))
+    stores = [Store("a", at, y), Store("m", x0, B.reduce("welford_mean", (r0,), a))]
+    plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+    buffers = {k: data("f32", p * r) for k in "ab"} | {k: data("f32", r) for k in "wv"}
+    check(plan, {**buffers, "m": torch.zeros(p)}, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x0", "x1", "r0", "r1", ""])
+def test_group_norm_over_two_dims(lane: str) -> None:
+    x0, x1, r0, r1 = var("x0", 3), var("x1", 4), var("r0", 6), var("r1", 35)
+    at = x0 * 840 + x1 * 210 + r0 * 35 + r1
+    a = B.load(F32, "a", at)
+    y = B.op("mul", norm(a, (r0, r1), 210), B.load(F32, "w", x1 * 6 + r0))
+    stores = [Store("c", at, B.op("mul", y, B.op("sigmoid", y)))]
+    dims = {"x0": x0, "x1": x1, "r0": r0, "r1": r1, "": None}
+    plan = make_plan([x0, x1], [r0, r1], stores, dims[lane])
+    buffers = {"a": data("f32", 2520), "w": data("f32", 24), "c": torch.zeros(2520)}
+    check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["r0", "r1", ""])
+def test_reductions_of_reductions(lane: str) -> None:
+    """Cross entropy: a softmax over the inner dim, its result summed over the outer one."""
+    r0, r1 = var("r0", 21), var("r1", 70)
+    t0 = symbol("t0", 0, 69)
+    at = r0 * 70 + r1
+    a = B.load(F32, "a", at)
+    high = B.reduce("max", (r1,), a)
+    lse = B.op("log", B.reduce("sum", (r1,), B.op("exp", B.op("sub", a, high))))
+    picked = B.load(F32, "a", r0 * 70 + t0, ((t0, B.load(I64, "y", r0)),))
+    loss = B.op("sub", B.op("add", lse, high), picked)
+    from litz.index import const
+
+    stores = [Store("c", const(0), B.reduce("sum", (r0,), loss))]
+    plan = make_plan([], [r0, r1], stores, {"r0": r0, "r1": r1, "": None}[lane])
+    buffers = {"a": data("f32", 1470), "y": torch.randint(0, 70, (21,)), "c": torch.zeros(1)}
+    check(plan, buffers, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["r0", "r1", ""])
+def test_reductions_over_crossing_dims(lane: str) -> None:
+    """Sums over either of two dims, both used at every point: no loop order serves both."""
+    r0, r1 = var("r0", 13), var("r1", 34)
+    at = r0 * 34 + r1
+    a = B.load(F32, "a", at)
+    both = B.op("add", B.reduce("sum", (r0,), a), B.reduce("sum", (r1,), a))
+    stores = [Store("c", at, B.op("mul", a, both))]
+    plan = make_plan([], [r0, r1], stores, {"r0": r0, "r1": r1, "": None}[lane])
+    check(plan, {"a": data("f32", 442), "c": torch.zeros(442)}, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", "r1", ""])
+def test_argmax_over_two_dims_counts_in_their_order(lane: str) -> None:
+    x0, r0, r1 = var("x0", 17), var("r0", 5), var("r1", 21)
+    a = B.load(I64, "a", x0 * 105 + r1 * 5 + r0)
+    stores = [Store("c", x0, B.reduce("argmax", (r0, r1), a))]
+    plan = make_plan([x0], [r0, r1], stores, {"x0": x0, "r0": r0, "r1": r1, "": None}[lane])
+    a_ = torch.randint(0, 4, (17 * 105,))
+    check(plan, {"a": a_, "c": torch.zeros(17, dtype=torch.int64)})
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_masked_reduction(lane: str) -> None:
+    """Pooling: loads out of range are masked, inside the reduction and around it."""
+    x0, r0 = var("x0", 40), var("r0", 20)
+    at = x0 * 20 + r0 - 3
+    inside = B.masked(cmp("ge", r0, 3), B.load(F32, "a", at), B.const(F32, float("-inf")))
+    high = B.reduce("max", (r0,), inside)
+    row = B.reduce("sum", (r0,), B.load(F32, "a", x0 * 20 + r0 - 100))
+    around = B.masked(cmp("ge", x0, 5), row, B.const(F32, 3.0))
+    stores = [Store("c", x0, high), Store("d", x0, around)]
+    plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+    buffers = {"a": data("f32", 800), "c": torch.zeros(40), "d": torch.zeros(40)}
+    check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_what_does_not_depend_on_the_reduced_dim_counts_every_time(lane: str) -> None:
+    x0, r0 = var("x0", 21), var("r0", 37)
+    total = B.reduce("sum", (r0,), B.load(F32, "a", x0))
+    plan = make_plan([x0], [r0], [Store("c", x0, total)], {"x0": x0, "r0": r0, "": None}[lane])
+    check(plan, {"a": data("f32", 21), "c": torch.zeros(21)}, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_updates_from_the_full_space(lane: str) -> None:
+    """A histogram: every point of the full space adds to an element that the data names."""
+    x0, r0 = var("x0", 11), var("r0", 40)
+    t0 = symbol("t0", 0, 6)
+    one = B.load(F32, "a", x0 * 40 + r0)
+    where = ((t0, B.load(I64, "i", r0)),)
+    stores = [Store("c", x0 * 7 + t0, one, "add", where)]
+    plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+    buffers = {"a": data("f32", 440), "i": torch.randint(0, 7, (40,)), "c": torch.zeros(77)}
+    check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["x1", "r0"])
+def test_column_sums_of_many_rows(lane: str) -> None:
+    x0, x1, r0 = var("x0", 3), var("x1", 70), var("r0", 2050)
+    a = B.load(F32, "a", x0 * (2050 * 70) + r0 * 70 + x1)
+    stores = [
+        Store("c", x0 * 70 + x1, B.reduce("sum", (r0,), a)),
+        Store("d", x0 * 70 + x1, B.reduce("max", (r0,), B.op("mul", a, a))),
+    ]
+    plan = make_plan([x0, x1], [r0], stores, {"x1": x1, "r0": r0}[lane])
+    buffers = {"a": data("f32", 3 * 2050 * 70), "c": torch.zeros(210), "d": torch.zeros(210)}
+    check(plan, buffers, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0"])
+@pytest.mark.parametrize("size", [(1, 5_000_011), (3, 300_000), (40, 70_000)])
+def test_long_sums_are_as_accurate_as_eager(size: tuple[int, int], lane: str) -> None:
+    from cpp_plans import call
+
+    p, r = size
+    x0, r0 = var("x0", p), var("r0", r)
+    rows = lane == "r0"
+    at = x0 * r + r0 if rows else r0 * p + x0
+    total = B.reduce("sum", (r0,), B.load(F32, "a", at))
+    plan = make_plan([x0], [r0], [Store("c", x0, total)], {"x0": x0, "r0": r0}[lane])
+    torch.manual_seed(0)
+    a = torch.rand(p * r)
+    c = torch.zeros(p)
+    call(plan, {"a": a, "c": c})
+    shaped, dim = (a.reshape(p, r), 1) if rows else (a.reshape(r, p), 0)
+    true = shaped.double().sum(dim)
+    mine = ((c - true) / true).abs().max().item()
+    eager = ((shaped.sum(dim) - true) / true).abs().max().item()
+    assert mine <= 2 * eager + 1e-7, (mine, eager)
