@@ -81,14 +81,15 @@ def _positive_atoms(e: Expr, nonzero: Expr | None) -> _Atoms:
 @lru_cache(maxsize=CACHE)
 def _lower(e: Expr, positive: _Atoms) -> int | None:
     best = _best(e.lo, _shifted(e, positive).lo)
-    for atom in _atoms(e):
+    # From max and min down to loop variables, which the former may hold.
+    for atom in reversed(_atoms(e)):
         relaxed = _relaxed(e, atom, positive)
-        if relaxed:
-            for bound in relaxed:
-                best = _best(best, _lower(bound, positive))
-            break
+        for bound in relaxed:
+            best = _best(best, _lower(bound, positive))
         if isinstance(atom, FloorDiv):
             best = _best(best, _lower_without_division(e, atom, positive))
+        if relaxed:
+            break
     return best
 
 
@@ -116,7 +117,7 @@ def _best(a: int | None, b: int | None) -> int | None:
 
 @lru_cache(maxsize=CACHE)
 def _atoms(e: Expr) -> _Atoms:
-    """The distinct factors of e's monomials, innermost loops' variables last."""
+    """The distinct factors of e's monomials, sorted."""
     found = dict.fromkeys(f for t, _ in parts(e)[1] for f in factors(t))
     return tuple(sorted(found, key=sort_key))
 
@@ -190,7 +191,7 @@ def _ends(atom: Expr, positive: _Atoms, up: bool) -> list[Expr]:
 def _end_of(e: Expr, positive: _Atoms, up: bool) -> list[Expr]:
     """``e`` with one atom relaxed upwards (downwards)."""
     flipped = scale(e, -1) if up else e
-    for atom in _atoms(flipped):
+    for atom in reversed(_atoms(flipped)):
         found = _relaxed(flipped, atom, positive)
         if found:
             return [scale(x, -1) if up else x for x in found]

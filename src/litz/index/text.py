@@ -162,8 +162,8 @@ class _Printer:
             pieces[0] = (self._number(terms[0][0], _ATOM), True)
         if e.const:
             at = len(pieces) if leading else 0
-            # C++ cannot write the least integer as minus its digits.
-            negative = e.const < 0 and not (self._d.wide != "{0}" and e.const == -(1 << 63))
+            # The least integer's digits alone do not fit.
+            negative = e.const < 0 and not (self._d.bits and e.const == -(1 << (self._d.bits - 1)))
             shown = -e.const if negative else e.const
             pieces.insert(at, (self._const(shown)[0], negative))
         if len(pieces) == 1 and not pieces[0][1]:

@@ -159,8 +159,6 @@ class Builder:
     def store_into(self, v: TensorValue, target: TensorValue) -> None:
         """Write the elements of ``v`` to the strided view ``target`` of the same shape."""
         assert target.ref is not None
-        if ZERO in v.shape:
-            return
         own = axes(v.shape)
         where = linear(own, target.ref.strides, target.ref.offset)
         store = Store(target.ref.buffer, where, body.cast(v.node, target.dtype))
@@ -212,9 +210,8 @@ class Builder:
         buf = self.new_buffer(node.dtype, shape, contiguous_strides(shape), v.device)
         target = self.of_buffer(buf)
         assert target.ref is not None
-        if ZERO not in shape:
-            store = Store(buf.name, linear(own, target.ref.strides), node)
-            self.add_loops(own, tuple(reduced), (store,), v.device)
+        store = Store(buf.name, linear(own, target.ref.strides), node)
+        self.add_loops(own, tuple(reduced), (store,), v.device)
         if keepdim:
             strides = contiguous_strides(out_shape)
             return values.strided(target, out_shape, strides, ZERO)

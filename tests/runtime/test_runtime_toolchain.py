@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import kernels
 import pytest
 
 from litz.errors import OptionError, ToolchainError
@@ -25,6 +24,7 @@ from litz.targets.cpp.toolchain import (
     runtime_unit,
     submit,
 )
+from tests.runtime import kernels
 
 
 def counting_compiler(folder: Path) -> tuple[Path, Path]:
@@ -216,7 +216,7 @@ def test_a_hit_in_another_process(tmp_path: Path, cache: Cache) -> None:
 def test_many_processes_build_the_same(toolchain: Toolchain, cache: Cache) -> None:
     program = (
         "import ctypes, sys; sys.path.insert(0, sys.argv[2])\n"
-        "import kernels\n"
+        "from tests.runtime import kernels\n"
         "from litz.runtime.cache import Cache\n"
         "from litz.targets.cpp.toolchain import SourceUnit, build, find_toolchain\n"
         "units = [SourceUnit(str(i), kernels.numbered(i)) for i in range(4)]\n"
@@ -226,7 +226,7 @@ def test_many_processes_build_the_same(toolchain: Toolchain, cache: Cache) -> No
         "    ctypes.CDLL(str(path)).numbered(table, None)\n"
         "    assert out.value == i\n"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[2])
     runs = [
         subprocess.Popen([sys.executable, "-c", program, str(cache.root), here]) for _ in range(3)
     ]

@@ -5,7 +5,6 @@ import threading
 import time
 from pathlib import Path
 
-import kernels
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from litz.errors import ToolchainError
 from litz.runtime.cache import Cache
 from litz.runtime.native import Library, Runtime, Segment, Step, ensure_openmp
 from litz.targets.cpp.toolchain import SourceUnit, Toolchain, build
+from tests.runtime import kernels
 
 
 @pytest.fixture(scope="module")
