@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -111,12 +112,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rounds = options.runs or (5 if options.quick else 9)
     plan = Plan(options.backends, options.quick, rounds, 0.1 if options.quick else 0.3)
+    # An exception on the way out ends the workers and removes their caches.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     start = time.monotonic()
 
     def say(text: str) -> None:
         print(f"[{time.monotonic() - start:6.0f} s] {text}", file=sys.stderr, flush=True)
 
-    facts = machine() | rehearse(plan, say)
+    facts = machine()
+    if facts["load"] > 0.25 * facts["cores"]:
+        say(f"the machine is busy (load {facts['load']:.1f}): first calls will be too long")
+    facts |= rehearse(plan, say)
     rows: list[Row] = []
     for name in options.only or (QUICK if options.quick else WORKLOADS):
         rows.append(measure(name, plan, say))

@@ -83,16 +83,47 @@ def _erf_tail(t: Real) -> Real:
     return -mp.log(mp.erfc(t))
 
 
+def _one(_: Real) -> Real:
+    return mpf(1)
+
+
+def _in_square(f: Fn, at_zero: Real) -> Fn:
+    """f of sqrt(z), for the even part of an odd or even function."""
+    return _series(lambda z: f(mp.sqrt(z)), at_zero)
+
+
+_EXP2 = _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2)
+_S = (mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)
+_Q = (mp.pi / 4) ** 2 * mpf("1.001")
+# 2 atanh(s) = 2 s + s R(s^2); R / z
+_LOG_S = _in_square(lambda s: (2 * mp.atanh(s) - 2 * s) / s**3, mpf(2) / 3)
+
+
+def _erfcx(u: Real) -> Real:
+    """e^(a^2) erfc(a) over a >= 0, with u = (a - 4) / (a + 4)."""
+    a = 4 * (1 + u) / (1 - u)
+    return mp.exp(a * a) * mp.erfc(a)
+
+
+def _erfinv_over_x(w: Real) -> Real:
+    """erfinv(x) / x, with w = -log(1 - x^2)."""
+    if abs(w) < mpf(10) ** -30:
+        return mp.sqrt(mp.pi) / 2
+    x = mp.sqrt(-mp.expm1(-w))
+    return mp.erfinv(x) / x
+
+
+def _erfinv_central(u: Real) -> Real:
+    return _erfinv_over_x(u + mpf(2.5))
+
+
+def _erfinv_tail(u: Real) -> Real:
+    return _erfinv_over_x((u + 3) ** 2)
+
+
 JOBS = (
-    Fit("exp", _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2), -_H, _H, 4, lambda r: r * r),
-    Fit(
-        "exp fine",
-        _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2),
-        -_H,
-        _H,
-        5,
-        lambda r: r * r,
-    ),
+    Fit("exp", _EXP2, -_H, _H, 4, lambda r: r * r),
+    Fit("exp fine", _EXP2, -_H, _H, 5, lambda r: r * r),
     Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
     Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
     Fit(
@@ -104,16 +135,30 @@ JOBS = (
         lambda z: 1,
     ),
     Fit("erf tail", _erf_tail, 0.98, 4.0, 6, mp.erfc),
+    Fit("exp f64", _EXP2, -_H, _H, 10, lambda r: r * r, 53),
+    Fit("exp2 f64", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 11, lambda r: abs(r), 53),
+    Fit("log f64", _LOG_S, 0, _S * _S, 7, lambda z: z * mp.sqrt(z), 53),
+    Fit("exp wide", _EXP2, -_H, _H, 6, lambda r: r * r, 53),
+    Fit("exp2 wide", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 8, lambda r: abs(r), 53),
+    Fit("log wide", _LOG_S, 0, _S * _S, 4, lambda z: z, 53),
+    Fit("sin wide", _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6), 0, _Q, 4, _one, 53),
+    Fit("cos wide", _in_square(lambda x: (mp.cos(x) - 1) / x**2, -mpf(1) / 2), 0, _Q, 5, _one, 53),
     Fit(
-        "exp f64",
-        _series(lambda r: (mp.exp(r) - 1 - r) / r**2, mpf(1) / 2),
-        -_H,
-        _H,
-        9,
-        lambda r: r * r,
+        "asin wide", _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6), 0, 0.25, 8, _one, 53
+    ),
+    Fit(
+        "atan wide",
+        _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3),
+        0,
+        mpf("0.1716"),
+        6,
+        _one,
         53,
     ),
-    Fit("exp2 lite", lambda r: 2**r, -0.5, 0.5, 7, lambda r: 1, 53),
+    Fit("sinh wide", _in_square(lambda x: (mp.sinh(x) - x) / x**3, mpf(1) / 6), 0, 1, 4, _one, 53),
+    Fit("erfcx wide", _erfcx, -1, mpf("0.45"), 15, lambda u: 1, 53),
+    Fit("erfinv central", _erfinv_central, -2.5, 2.5, 10, lambda u: 1, 53),
+    Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),
 )
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ def test_many_threads(allocator: Allocator) -> None:
 
 
 def test_a_tensor_that_turns_into_its_storage_and_back(allocator: Allocator) -> None:
-    """One thread holds a block now as a tensor, now as a storage, never both; no allocation gets it."""
+    """One thread holds a block as a tensor and as a storage in turn; no allocation gets it."""
     held: list[object] = [make(allocator, 1)]
     where = held[0].data_ptr()  # type: ignore[attr-defined]
     stop = threading.Event()

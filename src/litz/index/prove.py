@@ -20,6 +20,7 @@ from litz.index.expr import (
     Max,
     Min,
     Mod,
+    Sum,
     Symbol,
     Var,
     const,
@@ -37,9 +38,14 @@ def _is_symbolic(e: Expr) -> bool:
 
 def lower(e: Expr, nonzero: Expr | None = None) -> int | None:
     """A proven lower bound of ``e``, or None. ``nonzero``: an expression known not to be zero."""
-    if not _is_symbolic(e):
+    if not _is_symbolic(e) and not _has_ranges(e):
         return e.lo
     return _lower(e, _positive_atoms(e, nonzero))
+
+
+def _has_ranges(e: Expr) -> bool:
+    """Whether ``e`` is a sum with atoms whose values depend on other atoms'."""
+    return isinstance(e, Sum) and any(isinstance(a, (FloorDiv, Mod, Min, Max)) for a in _atoms(e))
 
 
 def upper(e: Expr, nonzero: Expr | None = None) -> int | None:
@@ -78,22 +84,45 @@ def _positive_atoms(e: Expr, nonzero: Expr | None) -> _Atoms:
     return tuple(sorted(found, key=sort_key))
 
 
-@lru_cache(maxsize=CACHE)
 def _lower(e: Expr, positive: _Atoms) -> int | None:
-    best = _best(e.lo, _shifted(e, positive).lo)
-    # From max and min down to loop variables, which the former may hold.
-    for atom in reversed(_atoms(e)):
-        relaxed = _relaxed(e, atom, positive)
-        for bound in relaxed:
-            best = _best(best, _lower(bound, positive))
-        if isinstance(atom, FloorDiv):
-            best = _best(best, _lower_without_division(e, atom, positive))
-        if relaxed:
-            break
+    # Each strategy takes one way at every step: trying both ways at each would be exponential.
+    best = _descend(e, positive, False)
+    if any(isinstance(a, FloorDiv) for a in _atoms(e)):
+        best = _best(best, _descend(e, positive, True))
     return best
 
 
-def _lower_without_division(e: Expr, q: FloorDiv, positive: _Atoms) -> int | None:
+@lru_cache(maxsize=CACHE)
+def _descend(e: Expr, positive: _Atoms, clear: bool) -> int | None:
+    """A lower bound by relaxing atom after atom; ``clear``: floor divisions first."""
+    best = _best(e.lo, _shifted(e, positive).lo)
+    # From max and min down to loop variables, which the former may hold.
+    atoms = _atoms(e)[::-1]
+    if clear:
+        lo = _clear_division(e, atoms, positive, clear)
+        if lo is not None:
+            return _best(best, lo)
+    for atom in atoms:
+        relaxed = _relaxed(e, atom, positive)
+        if relaxed:
+            return max((_best(best, _descend(x, positive, clear)) for x in relaxed), key=_order)
+    return best if clear else _best(best, _clear_division(e, atoms, positive, clear))
+
+
+def _order(lo: int | None) -> float:
+    return float("-inf") if lo is None else lo
+
+
+def _clear_division(e: Expr, atoms: _Atoms, positive: _Atoms, clear: bool) -> int | None:
+    for atom in atoms:
+        if isinstance(atom, FloorDiv):
+            lo = _lower_without_division(e, atom, positive, clear)
+            if lo is not None:
+                return lo
+    return None
+
+
+def _lower_without_division(e: Expr, q: FloorDiv, positive: _Atoms, clear: bool) -> int | None:
     """A lower bound of e from den*e, where (num - den + 1) <= den*q <= num takes q's place."""
     coef = _coefficient(e, q)
     if coef is None or not isinstance(q.den, Const):
@@ -105,7 +134,7 @@ def _lower_without_division(e: Expr, q: FloorDiv, positive: _Atoms) -> int | Non
         end = q.num
     else:
         return None
-    lo = _lower(add(scale(sub(e, mul(coef, q)), d), mul(coef, end)), positive)
+    lo = _descend(add(scale(sub(e, mul(coef, q)), d), mul(coef, end)), positive, clear)
     return None if lo is None else -(-lo // d)
 
 
@@ -176,7 +205,8 @@ def _ends(atom: Expr, positive: _Atoms, up: bool) -> list[Expr]:
             return []
         if not up:
             return [ZERO]
-        return [] if atom.den.is_const else [sub(atom.den, ONE)]
+        ends = [] if atom.den.is_const else [sub(atom.den, ONE)]
+        return [*ends, atom.num] if atom.num.lo is not None and atom.num.lo >= 0 else ends
     if isinstance(atom, FloorDiv):
         if atom.den.lo is None or atom.den.lo < 0:
             return []

@@ -6,7 +6,8 @@ For x = m*q + r with q = x // m and r = x % m:
   such as ``16*(x//8) + x%8`` keeps its mixed-radix form);
 * ``C*x`` next to a multiple of ``C*m*q`` becomes ``C*m*q + C*r``: ``x - m*(x//m)`` is ``x%m``.
 
-Both hold for every sign, as they are the definition of floor division.
+Both hold for every sign, as they are the definition of floor division. Neither fires on k*e without
+firing on e, so that scaling a sum keeps its form and (k*e)//k is e.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _split_one(
 ) -> tuple[int, _Acc] | None:
     # coef*mono*q is a multiple of C*m*q where C = alpha * mono/mm for a one-term divisor m.
     mc, mm = _single_term(m)
-    if mc == 0 or coef % mc:
+    if mc == 0:
         return None
     rest = _arith.divide_factors(mono, mm)
     if rest is None:
@@ -115,7 +116,9 @@ def _split_one(
         return None
     first, c0 = next(iter(unit.items()))
     alpha, odd = divmod(acc.get(first, 0), c0)
-    if alpha == 0 or odd or any(acc.get(t, 0) != alpha * c for t, c in unit.items()):
+    if alpha == 0 or odd or coef % (alpha * mc):
+        return None
+    if any(acc.get(t, 0) != alpha * c for t, c in unit.items()):
         return None
     q = _division.floordiv(x, m)
     r = _division.mod(x, m)

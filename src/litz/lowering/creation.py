@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litz.index import And, Cmp, Expr, Not, Or, as_expr, eq, le, lt
+from litz.index import And, Cmp, Const, Expr, Not, Or, as_expr, eq, le, lt
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
@@ -37,7 +37,7 @@ def literal(value: Scalar | Expr, dtype: DType) -> Node:
 
 def holds(cond: Expr) -> Node:
     """A comparison of index expressions as a bool node."""
-    if cond.is_const:
+    if isinstance(cond, Const):
         return body.const(d.BOOL, cond.value)
     if isinstance(cond, Cmp):
         return op(cond.op, body.index(cond.a), body.index(cond.b))
@@ -53,7 +53,7 @@ def holds(cond: Expr) -> Node:
 
 
 def dense(ctx: Call) -> bool:
-    """Whether the result's strides are those of a permuted row-major layout, or it has no elements."""
+    """Whether the result lies in memory without gaps or overlaps (or has no elements)."""
     from litz.lowering.graph import dense as dense_result
 
     return any(s.hi == 0 for s in ctx.shape) or dense_result(ctx.result)
@@ -71,7 +71,7 @@ def _plain(options: dict[str, Any]) -> None:
         raise Unsupported("pinned memory")
 
 
-# --- one value everywhere --------------------------------------------------------------------------
+# --- one value everywhere ------------------------------------------------------------------------
 
 
 @lower(
@@ -135,14 +135,13 @@ def lift_fresh_copy(ctx: Call, x: TensorValue) -> TensorValue:
     return TensorValue(x.dtype, x.shape, x.device, lazy=x.node)
 
 
-# --- ranges ----------------------------------------------------------------------------------------
+# --- ranges --------------------------------------------------------------------------------------
 
 
 def _range(ctx: Call, start: Scalar | Expr, step: Scalar | Expr) -> TensorValue:
     """``start + i * step`` along the only dimension."""
     (i,) = axes(ctx.shape)
-    whole = not isinstance(start, float) and not isinstance(step, float)
-    if whole:
+    if not isinstance(start, float) and not isinstance(step, float):
         position = as_expr(start) + i * as_expr(step)
         # Small enough to be exact in any float type's accumulation, or an integer anyway.
         if not ctx.dtype.is_float or _exact(position, ctx.dtype):
@@ -214,7 +213,7 @@ def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> Ten
     return TensorValue(acc, ctx.shape, ctx.result.device, lazy=node)
 
 
-# --- by row and column -----------------------------------------------------------------------------
+# --- by row and column ---------------------------------------------------------------------------
 
 
 @lower(aten.eye.default, aten.eye.m)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,39 @@ OUT_VARIANTS = {
     aten.bmm.default: aten.bmm.out,
     aten.baddbmm.default: aten.baddbmm.out,
 }
+
+
+# Ops that are left to ATen on purpose, and why; others have no lowering yet.
+BY_CHOICE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "addbmm", "_int_mm", "_grouped_mm"),
+        "a matrix product: ATen's libraries compute it",
+    ),
+    **dict.fromkeys(
+        ("convolution", "convolution_backward", "_convolution"),
+        "a convolution: ATen's libraries compute it",
+    ),
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+        ),
+        "attention: ATen has a fused kernel for it",
+    ),
+    **dict.fromkeys(
+        ("_local_scalar_dense", "item", "nonzero"), "its result decides what Python does next"
+    ),
+    **dict.fromkeys(("sort", "topk", "cumsum", "cumprod"), "a sort or scan: ATen computes it"),
+}
+
+
+def why_extern(target: object) -> str:
+    """The reason for calling ``target`` as it is when no lowering has been tried."""
+    name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
+    return BY_CHOICE.get(name, "no lowering")
 
 
 @dataclass(frozen=True)

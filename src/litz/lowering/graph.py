@@ -16,7 +16,7 @@ from litz.ir import body
 from litz.ir.program import Buffer, Program, TensorRef
 from litz.lowering import families, symbols, values
 from litz.lowering.context import Builder, GraphUnsupported, Settings, Unsupported
-from litz.lowering.externs import Opaque, call_extern, is_view_op, opaque_buffer
+from litz.lowering.externs import Opaque, call_extern, is_view_op, opaque_buffer, why_extern
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import TensorValue
@@ -154,9 +154,9 @@ class GraphLowering:
         if n.target is operator.getitem:
             source, at = n.args
             assert isinstance(source, FxNode) and isinstance(at, int)
-            return self.env[source][at]
+            return self.pick(n, source, at)
         fn = find(n.target)
-        reason = "no lowering"
+        reason = why_extern(n.target)
         if fn is not None:
             n_users = self.count_users(n)
             results = tuple(
@@ -187,6 +187,19 @@ class GraphLowering:
                 reason = str(e)
         return call_extern(self, n, reason)
 
+    def pick(self, n: FxNode, source: FxNode, at: int) -> Any:
+        """One result of several, stored if it is shared."""
+        v = self.env[source][at]
+        r = self.result(n.meta["val"]) if isinstance(n.meta.get("val"), torch.Tensor) else None
+        if not isinstance(v, TensorValue) or v.lazy is None or r is None or is_view_op(source.target):
+            return v
+        self.b.origins = self.sources[n] = self.sources[source]
+        stored = self.settle(n, v, r, self.count_users(n))
+        results = list(self.env[source])
+        results[at] = stored
+        self.env[source] = tuple(results)
+        return stored
+
     def count_users(self, n: FxNode) -> int:
         """Reads of the value by what is not itself a view of it."""
         total = 0
@@ -196,22 +209,22 @@ class GraphLowering:
 
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:
         if isinstance(out, TensorValue):
-            return self.settle(n, out, call)
+            return self.settle(n, out, call.result, call.n_users)
         if isinstance(out, tuple | list):
             return tuple(
                 self.b.limit(o) if isinstance(o, TensorValue) else o for o in out
             )
         return out
 
-    def settle(self, n: FxNode, out: TensorValue, call: Call) -> TensorValue:
+    def settle(self, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
         """Store the value now if it will be wanted from memory, else keep it lazy."""
         if out.lazy is None or is_view_op(n.target):
             return out
         loads = len(body.loads((out.lazy,)))
-        shared = call.n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
+        shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
         wanted = shared or any(u.op == "output" for u in n.users)
         if wanted and loads + body.cost(out.lazy) > 0:
-            strides = call.result.strides if dense(call.result) else None
+            strides = r.strides if dense(r) else None
             return self.b.realize(out, strides)
         return self.b.limit(out)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr, Substitution, const, symbol
+from litz.index import Const, Expr, Substitution, const, symbol
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Load, Node, Rewriter, Scalar, op
@@ -28,11 +28,11 @@ _SYMBOL = re.compile(r"t(\d+)$")
 Position = Expr | Node
 
 
-# --- positions that are data -----------------------------------------------------------------------
+# --- positions that are data ---------------------------------------------------------------------
 
 
 def fresh_symbols(nodes: Iterable[Node], count: int) -> list[Expr]:
-    """Index symbols that no load below ``nodes`` binds, the first free numbers of ``t0, t1, ..``."""
+    """``count`` of ``t0, t1, ..``, beyond those that loads below ``nodes`` bind."""
     start = 0
     for n in body.walk(nodes):
         if isinstance(n, Load):
@@ -45,7 +45,7 @@ def fresh_symbols(nodes: Iterable[Node], count: int) -> list[Expr]:
 def bind(
     positions: Sequence[Position], nodes: Iterable[Node]
 ) -> tuple[list[Expr], tuple[tuple[Expr, Node], ...]]:
-    """Index expressions for ``positions``, and the symbols in them with the nodes they stand for."""
+    """Index expressions for ``positions``; the symbols in them and what they stand for."""
     data = [p for p in positions if isinstance(p, Node)]
     names = iter(fresh_symbols([*nodes, *data], len(data)))
     index: list[Expr] = []
@@ -82,7 +82,7 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
 def _through(
     x: TensorValue, index: Sequence[Expr], bound: tuple[tuple[Expr, Node], ...]
 ) -> Node | None:
-    """A lazy value's expression at data-dependent positions; None if only memory can be indexed so."""
+    """A lazy value's expression at data-dependent positions; None if that has no form."""
     mapping = {
         v: e for v, e in zip(axes(x.shape), index, strict=True) if v is not ZERO and v is not e
     }
@@ -101,10 +101,8 @@ def _through(
     return Rewriter(Substitution(mapping), with_bindings)(x.node)
 
 
-def position(
-    node: Node, size: Expr, *, negative: bool = False, check: bool = True
-) -> Node:
-    """An index element as an i64 node in [0, size): counted from the end if negative, and checked."""
+def position(node: Node, size: Expr, *, negative: bool = False, check: bool = True) -> Node:
+    """An index element as an i64 node in [0, size): checked, and from the end if negative."""
     if node.dtype.kind == "bool" or not node.dtype.is_int:
         raise Unsupported(f"an index of type {node.dtype}")
     i = body.cast(node, d.I64)
@@ -113,7 +111,7 @@ def position(
         at = int(i.value) + (int(extent.value) if negative and i.value < 0 else 0)
         if 0 <= at < extent.value:
             return body.const(d.I64, at)
-    if isinstance(i, body.Index) and size.is_const:
+    if isinstance(i, body.Index) and isinstance(size, Const):
         lo, hi = i.expr.lo, i.expr.hi
         if lo is not None and hi is not None and lo >= 0 and hi < size.value:
             return i
@@ -123,7 +121,7 @@ def position(
     return op("check_index", i, extent) if check else i
 
 
-# --- embeddings ------------------------------------------------------------------------------------
+# --- embeddings ----------------------------------------------------------------------------------
 
 
 @lower(aten.embedding.default)
@@ -136,7 +134,7 @@ def embedding(
     return TensorValue(weight.dtype, ctx.shape, weight.device, lazy=node)
 
 
-# --- along one dimension ---------------------------------------------------------------------------
+# --- along one dimension -------------------------------------------------------------------------
 
 
 @lower(aten.gather.default)
@@ -182,7 +180,7 @@ def take(ctx: Call, x: TensorValue, index: TensorValue) -> TensorValue:
     return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, flat, [at]))
 
 
-# --- several index tensors -------------------------------------------------------------------------
+# --- several index tensors -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -228,9 +226,7 @@ def indexed(
         positions[k] = i
     for k, i in zip(after, own[len(before) + rank :], strict=True):
         positions[k] = i
-    for k in given:
-        t = slots[k]
-        assert t is not None
+    for k, t in zip(given, tensors, strict=True):
         here = middle[rank - t.ndim :]
         at = t.at([ZERO if s is ONE else i for s, i in zip(t.shape, here, strict=True)])
         if clamp:
@@ -256,9 +252,7 @@ def _index(ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]) -> 
 
 # "Unsafe" frees a kernel from checking; the check costs little and keeps a wrong index an error.
 @lower(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index_tensor(
-    ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]
-) -> TensorValue:
+def index_tensor(ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
     return _index(ctx, x, indices)
 
 
@@ -281,7 +275,7 @@ def unsafe_masked_index(
     return TensorValue(x.dtype, found.shape, x.device, lazy=node)
 
 
-# --- binary search ---------------------------------------------------------------------------------
+# --- binary search -------------------------------------------------------------------------------
 
 
 def _search(
@@ -292,7 +286,7 @@ def _search(
     right: bool,
 ) -> Node:
     """How many sorted elements lie before ``value``: a binary search, unrolled."""
-    if not length.is_const:
+    if not isinstance(length, Const):
         raise Unsupported("a search in a sequence of unknown length")
     count = body.const(d.I64, 0)
     n, one = body.const(d.I64, length.value), body.const(d.I64, 1)

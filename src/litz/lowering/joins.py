@@ -61,7 +61,7 @@ def _read_elementwise(n: torch.fx.Node) -> bool:
     return True
 
 
-# --- concatenation ---------------------------------------------------------------------------------
+# --- concatenation -------------------------------------------------------------------------------
 
 
 @lower(aten.cat.default)
@@ -93,7 +93,7 @@ def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValu
     if len(parts) <= MAX_LAZY_INPUTS and fuses:
         return _chain(ctx, parts, dim)
     out = result_buffer(ctx)
-    start = ZERO
+    start: Expr = ZERO
     for t in parts:
         size = t.shape[dim]
         shape = (*ctx.shape[:dim], size, *ctx.shape[dim + 1 :])
@@ -106,7 +106,7 @@ def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValu
 def _chain(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
     own = list(axes(ctx.shape))
     i = own[dim]
-    starts = [ZERO]
+    starts: list[Expr] = [ZERO]
     for t in parts:
         starts.append(starts[-1] + t.shape[dim])
     node: Node = literal(0, ctx.dtype)
@@ -120,7 +120,7 @@ def _chain(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
     return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 
-# --- padding ---------------------------------------------------------------------------------------
+# --- padding -------------------------------------------------------------------------------------
 
 
 @lower(aten.constant_pad_nd.default)
@@ -176,7 +176,7 @@ def replication_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) ->
     return _padded(ctx, x, padding, reflect=False)
 
 
-# --- the same elements in another order ------------------------------------------------------------
+# --- the same elements in another order ----------------------------------------------------------
 
 
 @lower(aten.roll.default)
@@ -259,7 +259,7 @@ def channel_shuffle(ctx: Call, x: TensorValue, groups: Expr | int) -> TensorValu
     return values.reshape(values.permute(wide, (0, 2, 1, *range(3, wide.ndim))), ctx.shape)
 
 
-# --- copies of views -------------------------------------------------------------------------------
+# --- copies of views -----------------------------------------------------------------------------
 
 
 @lower(
@@ -277,7 +277,7 @@ def unbind_copy(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, .
     return tuple(p.with_node(p.node) for p in views.unbind(ctx, x, dim))
 
 
-# --- writes into a part ----------------------------------------------------------------------------
+# --- writes into a part --------------------------------------------------------------------------
 
 
 def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:

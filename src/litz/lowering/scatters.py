@@ -83,7 +83,7 @@ def _element(ctx: Call, node: Node, to: DType) -> Node:
     return ctx.b.opmath(node) if to is node.dtype.opmath else ctx.b.user_cast(node, to)
 
 
-# --- index_put -------------------------------------------------------------------------------------
+# --- index_put -----------------------------------------------------------------------------------
 
 
 def _put_mask(
@@ -169,7 +169,7 @@ def _trimmed(new: TensorValue, rank: int) -> TensorValue:
     return values.drop_dims(new, list(range(extra)))
 
 
-# --- scatter ---------------------------------------------------------------------------------------
+# --- scatter -------------------------------------------------------------------------------------
 
 
 def _at_least_1d(*tensors: TensorValue) -> list[TensorValue]:
@@ -272,7 +272,7 @@ def scatter_reduce(
     return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(mean, ctx.dtype))
 
 
-# --- along one dimension ---------------------------------------------------------------------------
+# --- along one dimension -------------------------------------------------------------------------
 
 
 def _along(

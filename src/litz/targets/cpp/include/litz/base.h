@@ -7,6 +7,7 @@
 #define LITZ_FN inline __attribute__((always_inline))
 #define LITZ_LAMBDA __attribute__((always_inline))
 #define LITZ_SLOW static __attribute__((noinline, cold, unused))
+#define LITZ_UNROLL _Pragma("GCC unroll 32")
 #define LITZ_LIKELY(x) __builtin_expect(!!(x), 1)
 #define LITZ_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -235,33 +236,29 @@ LITZ_HW_(double, 8, pd)
 #undef LITZ_HW_
 
 // Comparisons into bit masks; select by bit mask (on integers of the element's width).
-#define LITZ_CMP_(T, N, builtin, kind, ...)                                                     \
+#define LITZ_CMP_(T, N, builtin, As, kind, ...)                                                 \
   template <class P> LITZ_FN unsigned cmp(reg<T, N> a, reg<T, N> b) {                           \
-    return __builtin_ia32_##builtin##_mask((reg<T, N>)a, b, P::kind, -1 __VA_ARGS__);           \
+    return __builtin_ia32_##builtin##_mask((reg<As, N>)a, (reg<As, N>)b, P::kind,               \
+                                           -1 __VA_ARGS__);                                     \
   }
-LITZ_CMP_(float, 16, cmpps512, F, , 4)
-LITZ_CMP_(float, 8, cmpps256, F)
-LITZ_CMP_(float, 4, cmpps128, F)
-LITZ_CMP_(double, 8, cmppd512, F, , 4)
-LITZ_CMP_(double, 4, cmppd256, F)
-LITZ_CMP_(double, 2, cmppd128, F)
-LITZ_CMP_(i32, 16, cmpd512, I)
-LITZ_CMP_(i32, 8, cmpd256, I)
-LITZ_CMP_(i32, 4, cmpd128, I)
-LITZ_CMP_(u32, 16, ucmpd512, I)
-LITZ_CMP_(u32, 8, ucmpd256, I)
-LITZ_CMP_(u32, 4, ucmpd128, I)
-#undef LITZ_CMP_
-#define LITZ_CMP_(T, N, builtin)                                                                \
-  template <class P> LITZ_FN unsigned cmp(reg<T, N> a, reg<T, N> b) {                           \
-    return __builtin_ia32_##builtin##_mask((reg<long long, N>)a, (reg<long long, N>)b, P::I, -1); \
-  }
-LITZ_CMP_(i64, 8, cmpq512)
-LITZ_CMP_(i64, 4, cmpq256)
-LITZ_CMP_(i64, 2, cmpq128)
-LITZ_CMP_(u64, 8, ucmpq512)
-LITZ_CMP_(u64, 4, ucmpq256)
-LITZ_CMP_(u64, 2, ucmpq128)
+LITZ_CMP_(float, 16, cmpps512, float, F, , 4)
+LITZ_CMP_(float, 8, cmpps256, float, F)
+LITZ_CMP_(float, 4, cmpps128, float, F)
+LITZ_CMP_(double, 8, cmppd512, double, F, , 4)
+LITZ_CMP_(double, 4, cmppd256, double, F)
+LITZ_CMP_(double, 2, cmppd128, double, F)
+LITZ_CMP_(i32, 16, cmpd512, i32, I)
+LITZ_CMP_(i32, 8, cmpd256, i32, I)
+LITZ_CMP_(i32, 4, cmpd128, i32, I)
+LITZ_CMP_(u32, 16, ucmpd512, int, I)
+LITZ_CMP_(u32, 8, ucmpd256, int, I)
+LITZ_CMP_(u32, 4, ucmpd128, int, I)
+LITZ_CMP_(i64, 8, cmpq512, long long, I)
+LITZ_CMP_(i64, 4, cmpq256, long long, I)
+LITZ_CMP_(i64, 2, cmpq128, long long, I)
+LITZ_CMP_(u64, 8, ucmpq512, long long, I)
+LITZ_CMP_(u64, 4, ucmpq256, long long, I)
+LITZ_CMP_(u64, 2, ucmpq128, long long, I)
 #undef LITZ_CMP_
 
 #define LITZ_SCALEF_(T, N, builtin, ...)                                                        \

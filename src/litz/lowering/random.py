@@ -1,0 +1,272 @@
+"""Random numbers: a function of (seed, position), so independent of threads and order.
+
+The seed is drawn from PyTorch's generator once per run of the program.  Each call of a random
+operator owns a range of positions that no other call of the program reaches.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from litz.index import Expr, const
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, op
+from litz.ir.dtype import DType
+from litz.ir.program import Extern
+from litz.lowering.context import Builder, Unsupported
+from litz.lowering.pooling import stored
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ONE, ZERO, TensorValue, axes, contiguous_strides, linear
+
+aten = torch.ops.aten
+
+# Positions that each call owns: 2**40 elements, twice (f64 draws need a second number).
+STREAM_BITS = 41
+# Bits of the significand: uniform numbers of a type are multiples of 2**-digits below 1.
+DIGITS = {d.BF16: 8, d.F16: 11}
+# The smallest exponential sample: half a step of the uniform numbers, since zero must not occur.
+TINY = {d.F32: 2.0**-25, d.F64: 2.0**-49}
+
+
+def _may_draw(ctx: Call, generator: Any) -> None:
+    if ctx.b.settings.eager_rng:
+        raise Unsupported("eager's random stream was asked for")
+    if generator is not None:
+        raise Unsupported("a random generator of the user's own")
+
+
+def program_seed(b: Builder, device: str) -> Node:
+    """The seed of this run: drawn by one extern call that all random operators share."""
+    key = f"seed {device}"
+    if key not in b.shared:
+        buf = b.new_buffer(d.I64, (ONE,), (ONE,), device, "extern")
+        limit = 2**62
+        b.extern(
+            Extern(
+                f"extern{len(b.nodes)}",
+                aten.randint.low,
+                str(aten.randint.low),
+                (-limit, limit, (const(1),)),
+                (("dtype", torch.int64), ("device", torch.device(device))),
+                (buf.name,),
+                device,
+                "draws the seed of the program's random kernels",
+                origins=b.origins,
+            )
+        )
+        b.shared[key] = b.of_buffer(buf)
+    return b.shared[key].at([ZERO])
+
+
+def _stream(ctx: Call) -> int:
+    """The number of this call among the graph's, which makes its positions its own."""
+    return next(k for k, n in enumerate(ctx.node.graph.nodes) if n is ctx.node)
+
+
+def _draw(ctx: Call, name: str, *limits: Node, second: bool = False) -> Node:
+    """One random number per element of the result, by a random op of the table."""
+    own = axes(ctx.shape)
+    base = (_stream(ctx) << STREAM_BITS) + ((1 << (STREAM_BITS - 1)) if second else 0)
+    position = linear(own, contiguous_strides(ctx.shape), const(base))
+    return op(name, program_seed(ctx.b, ctx.result.device), body.index(position), *limits)
+
+
+def uniform_node(ctx: Call, dtype: DType) -> Node:
+    """A number in [0, 1) for each element: of type ``dtype.opmath``, exact in ``dtype``."""
+    u = _draw(ctx, "rand")
+    if dtype is d.F64:
+        # 24 bits a draw: a second draw fills the digits below.
+        low = body.cast(_draw(ctx, "rand", second=True), d.F64)
+        return op("add", body.cast(u, d.F64), op("mul", low, body.const(d.F64, 2.0**-24)))
+    if dtype in DIGITS:
+        steps = float(1 << DIGITS[dtype])
+        whole = op("floor", op("mul", u, body.const(d.F32, steps)))
+        return op("mul", whole, body.const(d.F32, 1 / steps))
+    return u
+
+
+def normal_node(ctx: Call, dtype: DType) -> Node:
+    """A standard normal number for each element, of type ``dtype.opmath``."""
+    if dtype is not d.F64:
+        return _draw(ctx, "randn")
+    # Box and Muller (1958), on two uniform draws of 24 bits each.
+    u, v = (body.cast(_draw(ctx, "rand", second=s), d.F64) for s in (False, True))
+    above = op("sub", body.const(d.F64, 1), u)  # in (0, 1]
+    radius = op("sqrt", op("mul", body.const(d.F64, -2.0), op("log", above)))
+    return op("mul", radius, op("cos", op("mul", body.const(d.F64, 2 * math.pi), v)))
+
+
+def _float_result(ctx: Call) -> DType:
+    if not ctx.dtype.is_float:
+        raise Unsupported(f"random numbers of type {ctx.dtype}")
+    return ctx.dtype
+
+
+def _value(ctx: Call, node: Node) -> TensorValue:
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=body.cast(node, ctx.dtype))
+
+
+def _affine(node: Node, scale: float, offset: float) -> Node:
+    if scale != 1:
+        node = op("mul", node, body.const(node.dtype, scale))
+    return op("add", node, body.const(node.dtype, offset)) if offset != 0 else node
+
+
+# --- uniform and normal --------------------------------------------------------------------------
+
+
+@lower(aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator)
+def rand(ctx: Call, *_: Any, generator: Any = None, **__: Any) -> TensorValue:
+    _may_draw(ctx, generator)
+    return _value(ctx, uniform_node(ctx, _float_result(ctx)))
+
+
+@lower(aten.randn.default, aten.randn.generator, aten.randn_like.default, aten.randn_like.generator)
+def randn(ctx: Call, *_: Any, generator: Any = None, **__: Any) -> TensorValue:
+    _may_draw(ctx, generator)
+    return _value(ctx, normal_node(ctx, _float_result(ctx)))
+
+
+@lower(aten.uniform.default)
+def uniform(
+    ctx: Call, x: TensorValue, low: float = 0.0, high: float = 1.0, *, generator: Any = None
+) -> TensorValue:
+    _may_draw(ctx, generator)
+    return _value(ctx, _affine(uniform_node(ctx, _float_result(ctx)), high - low, low))
+
+
+@lower(aten.normal_functional.default)
+def normal(
+    ctx: Call, x: TensorValue, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+) -> TensorValue:
+    _may_draw(ctx, generator)
+    return _value(ctx, _affine(normal_node(ctx, _float_result(ctx)), std, mean))
+
+
+@lower(aten.normal.float_float)
+def normal_size(
+    ctx: Call, mean: float, std: float, size: Any, *, generator: Any = None, **_: Any
+) -> TensorValue:
+    _may_draw(ctx, generator)
+    return _value(ctx, _affine(normal_node(ctx, _float_result(ctx)), std, mean))
+
+
+@lower(aten.log_normal.default)
+def log_normal(
+    ctx: Call, x: TensorValue, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
+) -> TensorValue:
+    _may_draw(ctx, generator)
+    return _value(ctx, op("exp", _affine(normal_node(ctx, _float_result(ctx)), std, mean)))
+
+
+@lower(aten.exponential.default)
+def exponential(
+    ctx: Call, x: TensorValue, lambd: float = 1.0, *, generator: Any = None
+) -> TensorValue:
+    _may_draw(ctx, generator)
+    acc = _float_result(ctx).opmath
+    u = uniform_node(ctx, acc)
+    above = op("neg", op("log1p", op("neg", u)))
+    above = op("maximum", above, body.const(acc, TINY[acc]))
+    return _value(ctx, op("div", above, body.const(acc, lambd)))
+
+
+# --- bernoulli and dropout -----------------------------------------------------------------------
+
+
+def _kept(ctx: Call, p: float) -> Node:
+    """True with probability ``p``, for each element of the result."""
+    return op("lt", _draw(ctx, "rand"), body.const(d.F32, p))
+
+
+@lower(aten.bernoulli.p)
+def bernoulli(ctx: Call, x: TensorValue, p: float, *, generator: Any = None) -> TensorValue:
+    _may_draw(ctx, generator)
+    if not 0 <= p <= 1:
+        raise Unsupported("a probability outside of [0, 1]")
+    return _value(ctx, _kept(ctx, p))
+
+
+@lower(aten.native_dropout.default)
+def native_dropout(
+    ctx: Call, x: TensorValue, p: float, train: bool | None
+) -> tuple[TensorValue | None, ...]:
+    if train is False:
+        return x.with_node(x.node), ctx.b.full(ctx.shape, True, d.BOOL, x.device)
+    _may_draw(ctx, None)
+    if not 0 <= p <= 1:
+        raise Unsupported("a probability outside of [0, 1]")
+    # The backward pass needs the same choice: it is stored, and dropped again if nobody reads it.
+    _, mask = stored(ctx, (None, _kept(ctx, 1 - p)))
+    assert mask is not None
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    opmath = ctx.b.opmath
+    kept = body.cast(mask.node, x.dtype.opmath)
+    product = op("mul", opmath(x.node), kept)
+    product = opmath(body.cast(product, x.dtype))
+    out = body.cast(op("mul", product, body.const(product.dtype, scale)), x.dtype)
+    return x.with_node(out), mask
+
+
+@lower(aten.native_dropout_backward.default)
+def native_dropout_backward(
+    ctx: Call, grad: TensorValue, mask: TensorValue, scale: float
+) -> TensorValue:
+    acc = grad.dtype.opmath
+    opmath = ctx.b.opmath
+    factor = op("mul", body.cast(mask.node, acc), body.const(acc, scale))
+    factor = opmath(body.cast(factor, grad.dtype))
+    node = op("mul", opmath(grad.node), factor)
+    return grad.with_node(body.cast(node, grad.dtype))
+
+
+# --- integers ------------------------------------------------------------------------------------
+
+
+def _integers(ctx: Call, low: Expr | int, high: Expr | int, generator: Any) -> TensorValue:
+    _may_draw(ctx, generator)
+    if isinstance(low, int) and isinstance(high, int) and low >= high:
+        raise Unsupported("an empty range")
+    limits = [body.index(ctx.expr(v)) for v in (low, high)]
+    return _value(ctx, _draw(ctx, "randint", *limits))
+
+
+@lower(
+    aten.randint.default,
+    aten.randint.generator,
+)
+def randint(
+    ctx: Call, high: Expr | int, size: Any, *, generator: Any = None, **_: Any
+) -> TensorValue:
+    return _integers(ctx, 0, high, generator)
+
+
+@lower(aten.randint.low, aten.randint.low_generator)
+def randint_low(
+    ctx: Call, low: Expr | int, high: Expr | int, size: Any, *, generator: Any = None, **_: Any
+) -> TensorValue:
+    return _integers(ctx, low, high, generator)
+
+
+@lower(aten.randint_like.default, aten.randint_like.generator)
+def randint_like(
+    ctx: Call, x: TensorValue, high: Expr | int, *, generator: Any = None, **_: Any
+) -> TensorValue:
+    return _integers(ctx, 0, high, generator)
+
+
+@lower(aten.randint_like.low_dtype, aten.randint_like.low_generator_dtype)
+def randint_like_low(
+    ctx: Call,
+    x: TensorValue,
+    low: Expr | int,
+    high: Expr | int,
+    *,
+    generator: Any = None,
+    **_: Any,
+) -> TensorValue:
+    return _integers(ctx, low, high, generator)

@@ -1,0 +1,271 @@
+"""Up- and downsampling of images: nearest, linear in one to three dimensions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from litz.index import Const, Expr, floordiv
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, op
+from litz.ir.dtype import DType
+from litz.ir.ops import wrap as wrap_scalar
+from litz.lowering.context import Unsupported
+from litz.lowering.indexing import Position, load_at
+from litz.lowering.pooling import MAX_TAPS, one, shared, total
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ONE, ZERO, TensorValue, axes
+
+aten = torch.ops.aten
+
+
+def _ratio(size: Expr, count: Expr, scale: float | None, acc: DType) -> Node:
+    """Source elements per result element, in the type eager computes it in."""
+    if scale is not None and scale > 0:
+        return body.const(acc, wrap_scalar(1.0 / scale, acc))
+    if isinstance(size, Const) and isinstance(count, Const):
+        return body.const(acc, wrap_scalar(size.value / count.value, acc))
+    return op("div", *(body.cast(body.index(e), acc) for e in (size, count)))
+
+
+# --- nearest -------------------------------------------------------------------------------------
+
+
+def _nearest(i: Expr, size: Expr, count: Expr, scale: float | None, exact: bool) -> Position:
+    """The source position of result position ``i``, by eager's float arithmetic."""
+    if size is count or size is ONE:
+        return i if size is count else ZERO
+    ratio = _ratio(size, count, scale, d.F32)
+    if isinstance(size, Const) and isinstance(count, Const) and isinstance(ratio, body.Const):
+        whole = _whole(size.value, count.value, float(ratio.value), exact)
+        if whole is not None:
+            return floordiv(i * whole[0], whole[1])
+    at = body.cast(body.index(i), d.F32)
+    if exact:
+        at = op("add", at, body.const(d.F32, 0.5))
+    source = body.cast(op("floor", op("mul", at, ratio)), d.I64)
+    return op("minimum", source, body.index(size - 1))
+
+
+def _whole(size: int, count: int, ratio: float, exact: bool) -> tuple[int, int] | None:
+    """A fraction whose integer division gives every source position, if there is one."""
+    at = torch.arange(count, dtype=torch.float32) + (0.5 if exact else 0.0)
+    want = (at * ratio).floor().to(torch.int64).clamp(max=size - 1)
+    common = math.gcd(size, count)
+    up, down = size // common, count // common
+    got = torch.arange(count) * up // down
+    return (up, down) if torch.equal(want, got) else None
+
+
+def _upsample_nearest(
+    ctx: Call, x: TensorValue, scales: Sequence[float | None], exact: bool
+) -> TensorValue:
+    rank = len(scales)
+    own = axes(ctx.shape)
+    positions: list[Position] = list(own[:-rank])
+    spatial = zip(own[-rank:], x.shape[-rank:], ctx.shape[-rank:], scales, strict=True)
+    positions += [_nearest(i, s, c, scale, exact) for i, s, c, scale in spatial]
+    return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, x, positions))
+
+
+@lower(aten.upsample_nearest1d.default)
+def upsample_nearest1d(
+    ctx: Call, x: TensorValue, output_size: Any, scales: float | None = None
+) -> TensorValue:
+    return _upsample_nearest(ctx, x, (scales,), exact=False)
+
+
+@lower(aten._upsample_nearest_exact1d.default)
+def upsample_nearest_exact1d(
+    ctx: Call, x: TensorValue, output_size: Any, scales: float | None = None
+) -> TensorValue:
+    return _upsample_nearest(ctx, x, (scales,), exact=True)
+
+
+@lower(aten.upsample_nearest2d.default)
+def upsample_nearest2d(
+    ctx: Call, x: TensorValue, output_size: Any, *scales: float | None, **named: float | None
+) -> TensorValue:
+    return _upsample_nearest(ctx, x, _scales("hw", scales, named), exact=False)
+
+
+@lower(aten._upsample_nearest_exact2d.default)
+def upsample_nearest_exact2d(
+    ctx: Call, x: TensorValue, output_size: Any, *scales: float | None, **named: float | None
+) -> TensorValue:
+    return _upsample_nearest(ctx, x, _scales("hw", scales, named), exact=True)
+
+
+@lower(aten.upsample_nearest3d.default)
+def upsample_nearest3d(
+    ctx: Call, x: TensorValue, output_size: Any, *scales: float | None, **named: float | None
+) -> TensorValue:
+    return _upsample_nearest(ctx, x, _scales("dhw", scales, named), exact=False)
+
+
+def _scales(
+    dims: str, given: Sequence[float | None], named: dict[str, float | None]
+) -> tuple[float | None, ...]:
+    out = list(given) + [None] * (len(dims) - len(given))
+    for k, dim in enumerate(dims):
+        if f"scales_{dim}" in named:
+            out[k] = named[f"scales_{dim}"]
+    return tuple(out)
+
+
+def _nearest_backward(
+    ctx: Call, grad: TensorValue, scales: Sequence[float | None], exact: bool
+) -> TensorValue:
+    """Each source element gets the sum of the block that was copied from it."""
+    rank = len(scales)
+    factors = []
+    spatial = zip(ctx.shape[-rank:], grad.shape[-rank:], scales, strict=True)
+    for size, count, scale in spatial:
+        ratio = _ratio(size, count, scale, d.F32)
+        static = isinstance(size, Const) and isinstance(count, Const)
+        if not (static and isinstance(ratio, body.Const)):
+            raise Unsupported("gradients of upsampling between symbolic sizes")
+        assert isinstance(size, Const) and isinstance(count, Const)
+        whole = _whole(size.value, count.value, float(ratio.value), exact)
+        if whole is None or whole[0] != 1:
+            raise Unsupported("gradients of upsampling by a fraction")
+        factors.append(whole[1])
+    if math.prod(factors) > MAX_TAPS:
+        raise Unsupported("gradients of upsampling by a large factor")
+    grad = shared(ctx, grad)
+    own = axes(ctx.shape)
+    parts = []
+    for taps in itertools.product(*map(range, factors)):
+        at = [i * f + j for i, f, j in zip(own[-rank:], factors, taps, strict=True)]
+        at = [ZERO if s is ONE else i for s, i in zip(grad.shape[-rank:], at, strict=True)]
+        parts.append(ctx.b.opmath(grad.at([*own[:-rank], *at])))
+    return one(ctx, total(parts))
+
+
+@lower(aten.upsample_nearest1d_backward.default)
+def upsample_nearest1d_backward(
+    ctx: Call, grad: TensorValue, output_size: Any, input_size: Any, scales: Any = None
+) -> TensorValue:
+    return _nearest_backward(ctx, grad, (scales,), exact=False)
+
+
+@lower(aten.upsample_nearest2d_backward.default)
+def upsample_nearest2d_backward(
+    ctx: Call, grad: TensorValue, output_size: Any, input_size: Any, *scales: Any, **named: Any
+) -> TensorValue:
+    return _nearest_backward(ctx, grad, _scales("hw", scales, named), exact=False)
+
+
+@lower(aten._upsample_nearest_exact2d_backward.default)
+def upsample_nearest_exact2d_backward(
+    ctx: Call, grad: TensorValue, output_size: Any, input_size: Any, *scales: Any, **named: Any
+) -> TensorValue:
+    return _nearest_backward(ctx, grad, _scales("hw", scales, named), exact=True)
+
+
+# --- linear --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The two source positions that a result position mixes, and the second one's share.
+
+    share: None where only the first counts.
+    """
+
+    first: Position
+    second: Position
+    share: Node | None
+
+
+def _linear_taps(
+    ctx: Call, i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, acc: DType
+) -> Taps:
+    if size is count:
+        return Taps(i, i, None)
+    real = _source(i, size, count, scale, align, acc)
+    last = body.index(size - 1)
+    low = op("minimum", body.cast(real, d.I64), last)
+    high = op("minimum", op("add", low, body.const(d.I64, 1)), last)
+    part = op("sub", real, body.cast(low, acc))
+    part = op("minimum", op("maximum", part, body.const(acc, 0)), body.const(acc, 1))
+    if i is ZERO:
+        return Taps(low, high, part)
+    # One short table a dimension, so that the nest over the image doesn't repeat this arithmetic.
+    device = ctx.result.device
+
+    def table(node: Node) -> Node:
+        lazy = body.substitute(node, {i: axes((count,))[0]})
+        stored = ctx.b.realize(TensorValue(node.dtype, (count,), device, lazy=lazy))
+        return stored.at([i])
+
+    return Taps(table(low), table(high), table(part))
+
+
+def _source(i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, acc: DType) -> Node:
+    at = body.cast(body.index(i), acc)
+    if align:
+        if count is ONE:
+            return body.const(acc, 0)
+        return op("mul", _ratio(size - 1, count - 1, None, acc), at)
+    half = body.const(acc, 0.5)
+    ratio = _ratio(size, count, scale, acc)
+    return op(
+        "maximum",
+        op("sub", op("mul", ratio, op("add", at, half)), half),
+        body.const(acc, 0),
+    )
+
+
+def _upsample_linear(
+    ctx: Call, x: TensorValue, align: bool, scales: Sequence[float | None]
+) -> TensorValue:
+    if not x.dtype.is_float:
+        raise Unsupported("interpolation of integers")
+    rank = len(scales)
+    acc = x.dtype.opmath
+    if x.lazy is not None:
+        x = ctx.b.realize(x)
+    own = axes(ctx.shape)
+    spatial = zip(own[-rank:], x.shape[-rank:], ctx.shape[-rank:], scales, strict=True)
+    taps = [_linear_taps(ctx, i, s, c, scale, align, acc) for i, s, c, scale in spatial]
+
+    def mix(done: list[Position], rest: Sequence[Taps]) -> Node:
+        if not rest:
+            return ctx.b.opmath(load_at(ctx, x, done))
+        t, *inner = rest
+        first = mix([*done, t.first], inner)
+        if t.share is None:
+            return first
+        second = mix([*done, t.second], inner)
+        other = op("sub", body.const(acc, 1), t.share)
+        return op("add", op("mul", first, other), op("mul", second, t.share))
+
+    return one(ctx, mix(list(own[:-rank]), taps))
+
+
+@lower(aten.upsample_linear1d.default)
+def upsample_linear1d(
+    ctx: Call, x: TensorValue, output_size: Any, align_corners: bool, scales: float | None = None
+) -> TensorValue:
+    return _upsample_linear(ctx, x, align_corners, (scales,))
+
+
+@lower(aten.upsample_bilinear2d.default)
+def upsample_bilinear2d(
+    ctx: Call, x: TensorValue, output_size: Any, align_corners: bool, *scales: Any, **named: Any
+) -> TensorValue:
+    return _upsample_linear(ctx, x, align_corners, _scales("hw", scales, named))
+
+
+@lower(aten.upsample_trilinear3d.default)
+def upsample_trilinear3d(
+    ctx: Call, x: TensorValue, output_size: Any, align_corners: bool, *scales: Any, **named: Any
+) -> TensorValue:
+    return _upsample_linear(ctx, x, align_corners, _scales("dhw", scales, named))

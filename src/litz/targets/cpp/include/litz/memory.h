@@ -1,0 +1,264 @@
+// Access that is not contiguous: gather and scatter, strides, transposes; atomics; streaming stores.
+//
+// Indices and strides are in elements.
+#pragma once
+#include <litz/vec.h>
+
+namespace litz {
+namespace detail {
+
+template <class T, int N, class F> LITZ_FN Vec<T, N> from_lanes(F at) {
+  if constexpr (form<T, N> == SPLIT) {
+    return Vec<T, N>(from_lanes<T, N / 2>(at),
+                     from_lanes<T, N / 2>([&](int i) LITZ_LAMBDA { return at(i + N / 2); }));
+  } else {
+    hw::reg<T, N> r{};
+    for (int i = 0; i < N; i++) r[i] = at(i);
+    return r;
+  }
+}
+template <int N> struct Indices {
+  i64 at[N];
+  LITZ_FN explicit Indices(Vec<i64, N> v) { store(at, v); }
+  LITZ_FN i64 operator[](int i) const { return at[i]; }
+};
+}  // namespace detail
+
+// ---- gather
+
+template <int N, class T> LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index) {
+  if constexpr (form<T, N> == HALF) {
+    return gather<N>((const u16*)base, index);
+  } else if constexpr (form<T, N> == MASK) {
+    return gather<N>((const u8*)base, index) != Vec<u8, N>(u8(0));
+  } else {
+#if LITZ_KMASK
+    if constexpr (N == 16 && sizeof(T) >= 4)
+      return join(gather<8>(base, low(index)), gather<8>(base, high(index)));
+    else if constexpr (N == 8 && sizeof(T) == 4)
+      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv16sf(hw::reg<float, 8>{}, base,
+                                                         (hw::reg<long long, 8>)index.v, -1, 4);
+    else if constexpr (N == 8 && sizeof(T) == 8)
+      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv8df(hw::reg<double, 8>{}, base,
+                                                        (hw::reg<long long, 8>)index.v, -1, 8);
+    else
+#endif
+    {
+      detail::Indices<N> k(index);
+      return detail::from_lanes<T, N>([&](int i) LITZ_LAMBDA { return base[k[i]]; });
+    }
+  }
+}
+// Lanes outside the mask are fill, and their indices are not followed.
+template <int N, class T>
+LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, Vec<T, N> fill) {
+  if constexpr (form<T, N> == HALF) {
+    return gather<N>((const u16*)base, index, m, fill.bits);
+  } else if constexpr (form<T, N> == MASK) {
+    return gather<N>((const u8*)base, index, m, cast<u8>(fill)) != Vec<u8, N>(u8(0));
+  } else {
+#if LITZ_KMASK
+    if constexpr (N == 16 && sizeof(T) >= 4)
+      return join(gather<8>(base, low(index), low(m), low(fill)),
+                  gather<8>(base, high(index), high(m), high(fill)));
+    else if constexpr (N == 8 && sizeof(T) == 4)
+      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv16sf(
+          (hw::reg<float, 8>)fill.v, base, (hw::reg<long long, 8>)index.v, mask_bits(m), 4);
+    else if constexpr (N == 8 && sizeof(T) == 8)
+      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv8df(
+          (hw::reg<double, 8>)fill.v, base, (hw::reg<long long, 8>)index.v, mask_bits(m), 8);
+    else
+#endif
+    {
+      detail::Indices<N> k(index);
+      unsigned on = mask_bits(m);
+      return detail::from_lanes<T, N>(
+          [&](int i) LITZ_LAMBDA { return on >> i & 1 ? base[k[i]] : fill[i]; });
+    }
+  }
+}
+template <int N, class T>
+LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, same<T> fill) {
+  return gather<N>(base, index, m, Vec<T, N>(fill));
+}
+
+// ---- scatter; where indices meet, the last lane wins
+
+template <class T, int N>
+LITZ_FN void scatter(same<T>* base, Vec<i64, N> index, Vec<T, N> v) {
+  detail::Indices<N> k(index);
+  T x[N];
+  store(x, v);
+  for (int i = 0; i < N; i++) base[k[i]] = x[i];
+}
+template <class T, int N>
+LITZ_FN void scatter(same<T>* base, Vec<i64, N> index, Vec<T, N> v, Vec<bool, N> m) {
+  detail::Indices<N> k(index);
+  T x[N];
+  store(x, v);
+  unsigned on = mask_bits(m);
+  for (int i = 0; i < N; i++)
+    if (on >> i & 1) base[k[i]] = x[i];
+}
+
+// ---- strides
+
+template <int N, class T> LITZ_FN Vec<T, N> load_strided(const T* p, i64 stride) {
+  if constexpr (form<T, N> == HALF) {
+    return load_strided<N>((const u16*)p, stride);
+  } else if constexpr (form<T, N> == MASK) {
+    return load_strided<N>((const u8*)p, stride) != Vec<u8, N>(u8(0));
+  } else {
+    return detail::from_lanes<T, N>([&](int i) LITZ_LAMBDA { return p[i * stride]; });
+  }
+}
+template <int N, class T>
+LITZ_FN Vec<T, N> load_strided_partial(const T* p, i64 stride, i64 n, same<T> fill) {
+  using B = detail::bits_of<T>;
+  B x[N];
+  for (int i = 0; i < N; i++) x[i] = i < n ? ((const B*)p)[i * stride] : bitcast<B>(fill);
+  return load<N>((const T*)x);
+}
+template <class T, int N> LITZ_FN void store_strided(same<T>* p, i64 stride, Vec<T, N> v) {
+  T x[N];
+  store(x, v);
+  for (int i = 0; i < N; i++) p[i * stride] = x[i];
+}
+template <class T, int N>
+LITZ_FN void store_strided_partial(same<T>* p, i64 stride, Vec<T, N> v, i64 n) {
+  T x[N];
+  store(x, v);
+  for (int i = 0; i < N && i < n; i++) p[i * stride] = x[i];
+}
+
+// ---- transposes in registers: log2(N) rounds of interleaving rows i and i + N / 2
+
+namespace detail {
+#if defined(__clang__)
+template <int From, class R, int... I> LITZ_FN R zip(R a, R b, hw::seq<I...>) {
+  constexpr int n = sizeof...(I);
+  return __builtin_shufflevector(a, b, (From + I / 2 + (I % 2) * n)...);
+}
+#else
+template <int From, class R, int... I> LITZ_FN R zip(R a, R b, hw::seq<I...>) {
+  constexpr int n = sizeof...(I);
+  using M = hw::reg<typename int_<sizeof(R) / n>::type, n>;
+  return __builtin_shuffle(a, b, M{(From + I / 2 + (I % 2) * n)...});
+}
+#endif
+template <class T, int N> LITZ_FN Vec<T, N> zip_high(Vec<T, N> a, Vec<T, N> b);
+template <class T, int N> LITZ_FN Vec<T, N> zip_low(Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (form<T, N> == SPLIT) return Vec<T, N>(zip_low(a.lo, b.lo), zip_high(a.lo, b.lo));
+  else return zip<0>(a.v, b.v, hw::count_to<N>());
+}
+template <class T, int N> LITZ_FN Vec<T, N> zip_high(Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (form<T, N> == SPLIT) return Vec<T, N>(zip_low(a.hi, b.hi), zip_high(a.hi, b.hi));
+  else return zip<N / 2>(a.v, b.v, hw::count_to<N>());
+}
+}  // namespace detail
+
+template <class T, int N> LITZ_FN void transpose(Vec<T, N> (&rows)[N]) {
+  LITZ_UNROLL
+  for (int width = 1; width < N; width *= 2) {
+    Vec<T, N> next[N];
+    LITZ_UNROLL
+    for (int i = 0; i < N / 2; i++) {
+      next[2 * i] = detail::zip_low(rows[i], rows[i + N / 2]);
+      next[2 * i + 1] = detail::zip_high(rows[i], rows[i + N / 2]);
+    }
+    LITZ_UNROLL
+    for (int i = 0; i < N; i++) rows[i] = next[i];
+  }
+}
+// to[j * to_stride + i] = from[i * from_stride + j] for an N by N tile; the two may be one tile.
+template <int N, class T>
+LITZ_FN void transpose(const T* from, i64 from_stride, T* to, i64 to_stride) {
+  using B = detail::bits_of<T>;
+  Vec<B, N> rows[N];
+  LITZ_UNROLL
+  for (int i = 0; i < N; i++) rows[i] = load<N>((const B*)from + i * from_stride);
+  transpose(rows);
+  LITZ_UNROLL
+  for (int i = 0; i < N; i++) store((B*)to + i * to_stride, rows[i]);
+}
+template <int N, class T> LITZ_FN void transpose(T (&tile)[N][N]) {
+  transpose<N>(&tile[0][0], N, &tile[0][0], N);
+}
+
+// ---- atomics
+
+namespace detail {
+template <class T, class F> LITZ_FN void atomic_update(T* p, F f) {
+  using U = uint_of<T>;
+  U* q = (U*)p;
+  U old = __atomic_load_n(q, __ATOMIC_RELAXED), next;
+  do next = bitcast<U>(f(bitcast<T>(old)));
+  while (!__atomic_compare_exchange_n(q, &old, next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+}  // namespace detail
+template <class T> LITZ_FN void atomic_add(T* p, same<T> v) {
+  if constexpr (is_half<T>) {
+    detail::atomic_update(p, [&](T x) { return cast<T>(cast<float>(x) + cast<float>(v)); });
+  } else if constexpr (is_float<T>) {
+    detail::atomic_update(p, [&](T x) { return x + v; });
+  } else {
+    __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+  }
+}
+template <class T> LITZ_FN void atomic_max(T* p, same<T> v) {
+  detail::atomic_update(p, [&](T x) { return maximum(x, v); });
+}
+template <class T> LITZ_FN void atomic_min(T* p, same<T> v) {
+  detail::atomic_update(p, [&](T x) { return minimum(x, v); });
+}
+template <class T> LITZ_FN void atomic_mul(T* p, same<T> v) {
+  detail::atomic_update(p, [&](T x) { return mul(x, v); });
+}
+// Lanes one after the other, in order.
+template <class T, int N>
+LITZ_FN void atomic_add(same<T>* base, Vec<i64, N> index, Vec<T, N> v, Vec<bool, N> m) {
+  detail::Indices<N> k(index);
+  T x[N];
+  store(x, v);
+  unsigned on = mask_bits(m);
+  for (int i = 0; i < N; i++)
+    if (on >> i & 1) atomic_add(base + k[i], x[i]);
+}
+template <class T, int N>
+LITZ_FN void atomic_add(same<T>* base, Vec<i64, N> index, Vec<T, N> v) {
+  atomic_add(base, index, v, Vec<bool, N>(true));
+}
+
+// ---- stores past the caches; p is aligned to the register (else: an ordinary store)
+
+template <class T, int N> LITZ_FN void store_stream(same<T>* p, Vec<T, N> v) {
+#if LITZ_GNU_X86 && defined(__AVX__)
+  if constexpr (form<T, N> == SPLIT) {
+    store_stream(p, v.lo);
+    store_stream(p + N / 2, v.hi);
+    return;
+  } else if constexpr (form<T, N> == HALF) {
+    store_stream((u16*)p, v.bits);
+    return;
+  } else if constexpr (form<T, N> == LEAF && sizeof(T) * N >= 16) {
+    if (LITZ_LIKELY((u64)p % sizeof(v) == 0)) {
+      using R = hw::reg<float, (sizeof(T) * N) / 4>;
+#if LITZ_KMASK
+      if constexpr (sizeof(R) == 64) __builtin_ia32_movntps512((float*)p, (R)v.v);
+#endif
+      if constexpr (sizeof(R) == 32) __builtin_ia32_movntps256((float*)p, (R)v.v);
+      if constexpr (sizeof(R) == 16) __builtin_ia32_movntps((float*)p, (R)v.v);
+      return;
+    }
+  }
+#endif
+  store(p, v);
+}
+// Orders streaming stores before what follows; once, at the end of a kernel that used them.
+LITZ_FN void stream_fence() {
+#if LITZ_GNU_X86
+  __builtin_ia32_sfence();
+#endif
+}
+
+}  // namespace litz
