@@ -16,7 +16,7 @@ S0 = symbol("s0", 2, 64, 8)
 
 
 class Maker:
-    """Builds a schedule step by step; every buffer has shape (rows, 16)."""
+    """Builds a schedule step by step; every buffer has shape (rows, 8)."""
 
     def __init__(self, n_inputs: int = 2) -> None:
         self.buffers: dict[str, Buffer] = {}
@@ -27,11 +27,11 @@ class Maker:
         for i in range(n_inputs):
             name = f"arg{i}_1"
             self.inputs.append(name)
-            self.buffer(name, 16, "input")
+            self.buffer(name, 8, "input")
 
     def buffer(self, name: str, rows: Expr | int, kind: str = "temp", alias: str | None = None) -> Buffer:
-        shape = (as_expr(rows), as_expr(16))
-        b = Buffer(name, F32, shape, (as_expr(16), as_expr(1)), "cpu", kind, alias)
+        shape = (as_expr(rows), as_expr(8))
+        b = Buffer(name, F32, shape, (as_expr(8), as_expr(1)), "cpu", kind, alias)
         self.buffers[name] = b
         return b
 
@@ -44,15 +44,15 @@ class Maker:
 
     def group(self, form: str, sources: list[str], n_outputs: int, rows: Expr | int) -> list[str]:
         """One kernel of ``form``: pointwise, flip (reads mirrored), rowsum, softmax-like center."""
-        i, j = var("i0", as_expr(rows)), var("i1", 16)
-        at = 16 * i + j
+        i, j = var("i0", as_expr(rows)), var("i1", 8)
+        at = 8 * i + j
         reduced: tuple[Expr, ...] = ()
         if form in ("rowsum", "center"):
             reduced = (j,)
         outs = [self.fresh(rows).name for _ in range(n_outputs)]
         value = body.const(F32, 0.25)
         for k, s in enumerate(sources):
-            own = 16 * self.clip(i, s, rows) + (15 - j if form == "flip" else j)
+            own = 8 * self.clip(i, s, rows) + (7 - j if form == "flip" else j)
             term = body.op("mul", body.load(F32, s, own), body.const(F32, 0.5 + k))
             value = body.op("add", value, term)
         if reduced:
@@ -61,10 +61,11 @@ class Maker:
         stores = []
         for k, o in enumerate(outs):
             target = body.op("mul", value, body.const(F32, 1.0 / (k + 2)))
-            stores.append(body.Store(o, at if form != "rowsum" else 16 * i, target))
+            stores.append(body.Store(o, at if form != "rowsum" else 8 * i, target))
         if form == "rowsum":  # a row's sum is spread over the row, so that all of it is defined
+            first = 8 * self.clip(i, sources[0], rows) + j
             stores = [
-                body.Store(o, at, body.op("add", body.load(F32, sources[0], at), s.value))
+                body.Store(o, at, body.op("add", body.load(F32, sources[0], first), s.value))
                 for o, s in zip(outs, stores, strict=True)
             ]
         name = f"group{len(self.steps)}"
@@ -112,7 +113,7 @@ class Maker:
 def schedules(draw: st.DrawFn) -> tuple[Schedule, dict[str, CallKernel]]:
     maker = Maker()
     maker.symbolic = draw(st.booleans())
-    heights: list[Expr | int] = [16, 16, 16, 4] + ([S0] if maker.symbolic else [])
+    heights: list[Expr | int] = [8, 8, 8, 2] + ([S0] if maker.symbolic else [])
     for _ in range(draw(st.integers(1, 9))):
         names = list(maker.buffers)
         recent = names[-6:]

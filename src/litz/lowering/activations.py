@@ -67,6 +67,13 @@ def one_plus_exp_neg(a: Node) -> Node:
     return add(k(a, 1), op("exp", op("neg", a)))
 
 
+def steps(ctx: Call, dtype: d.DType) -> Callable[[Node], Node]:
+    """Rounding between the steps of a kernel that computes in a 16-bit type op by op."""
+    if dtype.opmath is dtype or not ctx.b.settings.eager_numerics:
+        return lambda a: a
+    return lambda a: op("round_to", a, to=dtype)
+
+
 def _simple(fn: Elementwise) -> Callable[..., TensorValue]:
     """The lowering of an op whose arguments are all elementwise operands."""
 
@@ -141,7 +148,15 @@ lower(aten.silu.default)(_simple(lambda x: div(x, one_plus_exp_neg(x))))
 lower(aten.silu_backward.default)(_simple(_silu_backward))
 lower(aten.mish.default)(_simple(lambda x: mul(x, _tanh_softplus(x))))
 lower(aten.mish_backward.default)(_simple(_mish_backward))
-lower(aten.sigmoid_backward.default)(_simple(lambda g, y: mul(g, sub(k(y, 1), y), y)))
+
+
+@lower(aten.sigmoid_backward.default)
+def sigmoid_backward(ctx: Call, grad: TensorValue, y: TensorValue) -> TensorValue:
+    # ATen's kernel computes in f32 for bf16, but step by step for f16.
+    r = steps(ctx, ctx.dtype if ctx.dtype is d.F16 else d.F32)
+    return elementwise(ctx, lambda g, a: mul(r(mul(g, r(sub(k(a, 1), a)))), a), grad, y)
+
+
 lower(aten.tanh_backward.default)(_simple(lambda g, y: mul(g, sub(k(y, 1), mul(y, y)))))
 
 
@@ -394,11 +409,13 @@ def softplus_backward(
 
 @lower(aten.logit.default)
 def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
+    r = steps(ctx, ctx.dtype)
+
     def fn(a: Node) -> Node:
         one = k(a, 1)
         if eps is not None and eps >= 0:
-            a = op("minimum", op("maximum", a, k(a, eps)), sub(one, k(a, eps)))
-        return op("log", div(a, sub(one, a)))
+            a = r(op("minimum", op("maximum", a, k(a, eps)), sub(one, k(a, eps))))
+        return op("log", r(div(a, r(sub(one, a)))))
 
     return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
 
@@ -407,9 +424,11 @@ def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
 def logit_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, eps: float | None = None
 ) -> TensorValue:
+    r = steps(ctx, ctx.dtype)
+
     def fn(g: Node, a: Node) -> Node:
         one, zero = k(a, 1), k(a, 0)
-        slope = div(g, mul(a, sub(one, a)))
+        slope = div(g, r(mul(a, r(sub(one, a)))))
         if eps is not None and eps >= 0:
             low, high = k(a, eps), sub(one, k(a, eps))
             inside = op("and_", op("ge", a, low), op("le", a, high))
@@ -423,17 +442,19 @@ def logit_backward(
 
 @lower(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
 def xlogy(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    def fn(a: Node, b: Node) -> Node:
-        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, op("log", b)))
-        return where(op("isnan", b), b, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+    return _times_log(ctx, x, y, "log")
 
 
 @lower(aten.special_xlog1py.default)
 def xlog1py(ctx: Call, x: Operand, y: Operand) -> TensorValue:
+    return _times_log(ctx, x, y, "log1p")
+
+
+def _times_log(ctx: Call, x: Operand, y: Operand, log: str) -> TensorValue:
+    r = steps(ctx, ctx.dtype)
+
     def fn(a: Node, b: Node) -> Node:
-        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, op("log1p", b)))
+        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, r(op(log, b))))
         return where(op("isnan", b), b, value)
 
     return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
@@ -441,9 +462,11 @@ def xlog1py(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 @lower(aten.special_entr.default)
 def entr(ctx: Call, x: TensorValue) -> TensorValue:
+    r = steps(ctx, ctx.dtype)
+
     def fn(a: Node) -> Node:
         zero = k(a, 0)
-        value = mul(op("neg", a), op("log", a))
+        value = mul(op("neg", a), r(op("log", a)))
         rest = where(op("eq", a, zero), zero, k(a, -math.inf))
         return where(op("isnan", a), a, where(op("gt", a, zero), value, rest))
 

@@ -13,6 +13,7 @@ NAMES = (
     "reductions",
     "softmax",
     "norms",
+    "losses",
     "indexing",
     "scatters",
     "pooling",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from litz.index import Expr, and_, as_expr, const, eq, floordiv, le, lt, max_, min_, mod
 from litz.ir import body
-from litz.ir.body import Node, Scalar
+from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
@@ -174,6 +175,39 @@ def reflection_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> 
 )
 def replication_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> TensorValue:
     return _padded(ctx, x, padding, reflect=False)
+
+
+@lower(aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default)
+def reflection_pad_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, padding: Sequence[Expr | int]
+) -> TensorValue:
+    """Per input element: itself and its images left and right, in the order they lie in memory."""
+    rank = len(padding) // 2
+    b = ctx.b
+    if grad.lazy is not None and body.cost(grad.lazy) > 1:
+        grad = b.realize(grad)
+    own = axes(ctx.shape)
+    choices: list[list[tuple[Expr, Expr]]] = []
+    for dim in range(x.ndim - rank, x.ndim):
+        h, last, count = own[dim], x.shape[dim] - 1, grad.shape[dim]
+        left = as_expr(padding[2 * (x.ndim - 1 - dim)])
+        images = [
+            (left - h, lt(ZERO, h)),
+            (h + left, as_expr(1)),
+            (left + 2 * last - h, lt(h, last)),
+        ]
+        choices.append([(i, and_(c, le(ZERO, i), lt(i, count))) for i, c in images])
+    zero = body.const(grad.dtype.opmath, 0)
+    node: Node | None = None
+    for chosen in itertools.product(*choices):
+        at = [*own[: x.ndim - rank], *(i for i, _ in chosen)]
+        inside = and_(*(c for _, c in chosen))
+        if inside.is_const and inside.hi == 0:
+            continue
+        part = body.masked(holds(inside), b.opmath(grad.at(at)), zero)
+        node = part if node is None else op("add", node, part)
+    assert node is not None
+    return TensorValue(ctx.dtype, ctx.shape, grad.device, lazy=body.cast(node, ctx.dtype))
 
 
 # --- the same elements in another order ----------------------------------------------------------

@@ -17,6 +17,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Store, op
 from litz.ir.dtype import DType
+from litz.ir.ops import op as op_row
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, to_dtype, truth
@@ -30,8 +31,10 @@ Dims = int | Sequence[int] | None
 # (elements, reduced variables, variables of the result) -> results
 ReduceFn = Callable[[tuple[Node, ...], tuple[Expr, ...], tuple[Expr, ...]], tuple[Node, ...]]
 
-# A lazy input of a lowering that reads it in several passes is stored if it costs more than this.
-SHARED_COST = 4
+# A lazy input of a lowering that reads it in several passes is stored if an element costs more than
+# this many additions, or more than SHARED_LOADS loads.
+SHARED_COST = 10
+SHARED_LOADS = 3
 
 
 # --- what the families of multi-pass lowerings share ----------------------------------------------
@@ -77,9 +80,19 @@ def wide(b: Builder, v: TensorValue) -> TensorValue:
 
 
 def shared(b: Builder, v: TensorValue) -> TensorValue:
-    """The tensor, stored if it would be costly to compute in each pass over it."""
-    costly = v.lazy is not None and body.cost(v.lazy) > SHARED_COST
-    return b.realize(v) if costly else v
+    """The tensor, stored if it would be costly to compute in each pass over it.
+
+    Only what varies along every dimension counts: the rest is computed once a row, or column.
+    """
+    if v.lazy is None:
+        return v
+    own = [a for a in axes(v.shape) if a is not ZERO]
+    cost = loads = 0
+    for n in body.walk((v.lazy,)):
+        if all(a in n.vars for a in own):
+            cost += op_row(n.name).cost if isinstance(n, body.Op) else 0
+            loads += isinstance(n, body.Load)
+    return b.realize(v) if cost > SHARED_COST or loads > SHARED_LOADS else v
 
 
 def narrow(v: TensorValue, dtype: DType) -> TensorValue:

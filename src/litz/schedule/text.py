@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from litz.ir.text import extern_text, stores_text
+from litz.ir.text import Values, axes_text, extern_text, stores_lines
 from litz.schedule.groups import Group, Schedule
 
 
 def schedule_text(s: Schedule) -> str:
     """One block a step, in order."""
+    values = Values(s.program.buffers, s.program.constants)
     return "\n".join(
-        group_text(step, s) if isinstance(step, Group) else extern_text(step) for step in s.steps
+        group_text(step) if isinstance(step, Group) else extern_text(step, values)
+        for step in s.steps
     )
 
 
-def group_text(g: Group, s: Schedule) -> str:
-    loops = ", ".join(f"{v} < {v.extent}" for v in g.axes)  # type: ignore[attr-defined]
-    inner = ", ".join(f"{v} < {v.extent}" for v in g.reduce_axes)  # type: ignore[attr-defined]
-    head = f"{g.name} [{loops}] reduce [{inner}] of ({', '.join(g.nodes)})"
-    return head + " {\n" + stores_text(g.stores) + "\n}"
+def group_text(g: Group) -> str:
+    head = f"{g.name} = group [{axes_text(g.axes)}]"
+    if g.reduce_axes:
+        head += f" reduce [{axes_text(g.reduce_axes)}]"
+    body = [f"  {line}" for line in stores_lines(g.stores)]
+    return "\n".join([f"{head} of ({', '.join(g.nodes)}) {{", *body, "}"])

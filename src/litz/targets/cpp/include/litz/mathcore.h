@@ -1,0 +1,144 @@
+// The algorithms of exp, log and their kin, for float and double; constants are in math.h, math64.h.
+//
+// Branch-free: Cody-Waite reduction, a polynomial, and the rounding errors that would show carried
+// in a second value.
+#pragma once
+#include <litz/poly.h>
+
+namespace litz {
+namespace detail {
+
+// Per element type: the limits and the two kernels below.
+template <class T> struct Core;
+
+// e^x = 2^n (1 + r + t), |r| <= ln2 / 2; low is what rounding lost in r (and t).
+template <class V> struct ExpParts {
+  V n, r, low, t;
+};
+// x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)
+template <class V> struct LogParts {
+  V e, f;
+};
+// An unevaluated sum; once normalised, |low| <= ulp(high) / 2.
+template <class V> struct Pair {
+  V high, low;
+};
+template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low| or close
+  V s = high + low;
+  return {s, low - (s - high)};
+}
+template <class V> LITZ_FN ExpParts<V> fine_exp(V x) {
+  return Core<elem<V>>::template exp<true>(x);
+}
+template <class V> LITZ_FN V exp_of(V x) {
+  using C = Core<elem<V>>;
+  auto e = C::template exp<false>(clamp(x, C::exp_min, C::exp_max));
+  return ldexp(V(elem<V>(1)) + (e.r + e.t), e.n);
+}
+// e^x - 1
+template <class V> LITZ_FN Pair<V> expm1_pair(V x) {
+  const V one = V(elem<V>(1));
+  ExpParts<V> e = fine_exp(x);
+  V s = ldexp(one, e.n);
+  V base = s - one;
+  V base_low = (s - base) - one;
+  V high = mad(s, e.r, base);
+  V low = mad(s, e.r, base - high) + base_low;
+  return normalise(high, mad(s, e.t + e.low, low));
+}
+template <class V> LITZ_FN V expm1_of(V x) {
+  using C = Core<elem<V>>;
+  using T = elem<V>;
+  V r = expm1_pair(clamp(x, T(-40), C::expm1_top)).high;
+  r = where(x > V(C::expm1_top), exp_of(x), r);  // 2^n alone could overflow there
+  return where(abs(x) < V(C::tiny), x, r);
+}
+
+template <class V> LITZ_FN V tanh_of(V x) {
+  using T = elem<V>;
+  const V two = V(T(2));
+  V a = min2(V(Core<T>::tanh_one), abs(x));
+  auto m = expm1_pair(a + a);  // tanh = m / (m + 2)
+  V den = m.high + two;
+  V part = den - m.high;
+  V den_low = (m.high - (den - part)) + (two - part) + m.low;
+  V inv = V(T(1)) / den;
+  V q = m.high * inv;
+  V rest = mad(-q, den_low, mad(-q, den, m.high) + m.low);
+  return copysign(mad(rest, inv, q), x);
+}
+
+template <class V> LITZ_FN V sigmoid_of(V x) {
+  using T = elem<V>;
+  const V one = V(T(1)), zero = V(T(0));
+  V a = max2(V(Core<T>::exp_min), -abs(x));
+  auto e = fine_exp(a);  // 1 / (1 + e) or e / (1 + e), with e = 2^n (high + low)
+  V one_r = one + e.r;
+  auto m = normalise(one_r, e.r - (one_r - one) + (e.t + e.low));
+  V eh = ldexp(m.high, e.n), el = ldexp(m.low, e.n);
+  V den = one + eh;
+  V den_low = eh - (den - one) + el;
+  V inv = one / den;
+  auto positive = x > zero;
+  V num = where(positive, one, eh);
+  V num_low = where(positive, zero, el);
+  V q = num * inv;
+  V rest = mad(-q, den_low, mad(-q, den, num) + num_low);
+  return mad(rest, inv, q);
+}
+
+template <class V> LITZ_FN LogParts<V> log_parts(V x) {
+  using C = Core<elem<V>>;
+  using I = int_of<elem<V>>;
+  using VI = Vec<I, lanes<V>>;
+  auto subnormal = x < V(C::least_normal);
+  VI b = ibits(where(subnormal, x * V(C::lift), x));
+  VI e = (b - VI(C::sqrt_half_bits)) >> C::mantissa;
+  V m = bitcast<elem<V>>(b - (e << C::mantissa));
+  const V zero = V(elem<V>(0));
+  return {cast<elem<V>>(e) - where(subnormal, V(elem<V>(C::mantissa)), zero),
+          m - V(elem<V>(1))};
+}
+// A logarithm's base: log_b(2) and 1 / log(b), each as a sum; the first's head has few bits.
+template <class T> struct Base {
+  T two, two_low, unit, unit_low;
+};
+template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
+  using T = elem<V>;
+  V a = e * V(b.two);
+  V h = f * V(b.unit);
+  V h_low = b.unit == T(1) ? V(T(0)) : mad(f, V(b.unit_low), fma(f, V(b.unit), -h));
+  V s = a + h;
+  V low = h - (s - a) + h_low;
+  return s + mad(tail, V(b.unit), mad(e, V(b.two_low), low));
+}
+template <class V> LITZ_FN V log_special(V x, V r) {
+  using C = Core<elem<V>>;
+  const V zero = V(elem<V>(0));
+  r = where(x == V(C::inf), x, r);
+  r = where(x == zero, V(-C::inf), r);
+  return where(x >= zero, r, V(C::nan));
+}
+template <class V> LITZ_FN V log_of(V x, Base<elem<V>> b) {
+  auto p = log_parts(x);
+  return log_special(x, log_sum(p.e, p.f, Core<elem<V>>::log_tail(p.f), b));
+}
+template <class V> LITZ_FN V log1p_of(V x) {
+  using T = elem<V>;
+  using C = Core<T>;
+  using I = int_of<T>;
+  using VI = Vec<I, lanes<V>>;
+  const V one = V(T(1));
+  V u = one + x;
+  V c = where(x < one, x - (u - one), one - (u - x));  // 1 + x = u + c
+  auto p = log_parts(u);
+  VI e = cast<I>(min2(V(T(C::bias - 1)), p.e));
+  c = c * bitcast<T>((VI(I(C::bias)) - e) << C::mantissa);
+  V f = p.f + c;
+  V low = c - (f - p.f);
+  V r = log_sum(p.e, f, C::log_tail(f) + low, C::base_e);
+  return where(x == V(T(0)), x, log_special(u, r));
+}
+
+}  // namespace detail
+}  // namespace litz

@@ -1,0 +1,92 @@
+"""Text tests of passes: one file a test, with a command, an input program and the expected text.
+
+A file reads ``command: NAME``, then the input, then a line ``=====`` and what the command prints.
+``python tests/text_cases.py`` rewrites the expected parts; read the diff before you commit it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from litz.errors import LitzError
+from litz.host.lines import host_text
+from litz.host.memory import plan_memory
+from litz.host.plan import plan as plan_host
+from litz.ir.parse import ParseError, parse
+from litz.ir.program import Program
+from litz.ir.text import program_text
+from litz.ir.verify import verify
+from litz.kernel.build import build_kernel
+from litz.kernel.text import plan_text
+from litz.schedule.build import schedule
+from litz.schedule.groups import Group
+from litz.schedule.text import schedule_text
+
+FOLDER = Path(__file__).parent / "text"
+BAR = "\n=====\n"
+
+
+def resolve(name: str) -> object:
+    """``aten.mm.default`` to the operator."""
+    found: object = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _kernels(p: Program) -> str:
+    s = schedule(p)
+    plans = [build_kernel(g, p.buffers) for g in s.steps if isinstance(g, Group)]
+    return "\n".join(f"# {', '.join(b.buffers)}\n{plan_text(b.plan)}" for b in plans)
+
+
+def _host(p: Program) -> str:
+    from litz.host.lines import CallKernel
+
+    s = schedule(p)
+    calls = {}
+    for g in s.steps:
+        if isinstance(g, Group):
+            b = build_kernel(g, p.buffers)
+            calls[g.name] = CallKernel(g.name, b.buffers, b.ints, g.name)
+    return host_text(plan_memory(plan_host(s, calls)))
+
+
+def _verify(p: Program) -> str:
+    verify(p, "input")
+    return "valid"
+
+
+COMMANDS: dict[str, Callable[[Program], str]] = {
+    "print": program_text,
+    "schedule": lambda p: schedule_text(schedule(p)),
+    "kernels": _kernels,
+    "host": _host,
+    "verify": _verify,
+}
+
+
+def run(text: str) -> tuple[str, str]:
+    """What a test file expects, and what its command prints."""
+    given, _, expected = text.partition(BAR)
+    first, _, source = given.partition("\n")
+    command = first.removeprefix("command:").strip()
+    try:
+        actual = COMMANDS[command](parse(source, resolve=resolve))
+    except (ParseError, LitzError) as e:
+        actual = f"{type(e).__name__}: {e}"
+    return expected.rstrip("\n"), actual.rstrip("\n")
+
+
+def cases() -> list[Path]:
+    return sorted(FOLDER.glob("*.txt"))
+
+
+if __name__ == "__main__":
+    for path in cases() if len(sys.argv) == 1 else [Path(a) for a in sys.argv[1:]]:
+        body = path.read_text()
+        path.write_text(body.partition(BAR)[0] + BAR + run(body)[1] + "\n")
