@@ -209,8 +209,8 @@ class Nest:
             self.env[v] = torch.arange(shape[k]).reshape(shape)
 
     def full(self, value: Value, dtype: torch.dtype) -> Tensor:
-        t = torch.as_tensor(value)
-        t = t if t.dtype == dtype else t.to(dtype)
+        t = value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
+        assert t.dtype == dtype, f"an index of {t.dtype}"
         return t.reshape([1] * len(self.variables)) if t.ndim == 0 else t
 
     def value(self, node: body.Node, active: Tensor | None) -> Tensor:

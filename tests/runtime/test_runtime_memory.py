@@ -283,27 +283,35 @@ def test_many_threads(allocator: Allocator) -> None:
 
 
 def test_a_tensor_that_turns_into_its_storage_and_back(allocator: Allocator) -> None:
-    """One thread holds a block as a tensor and as a storage in turn; no allocation gets it."""
-    held: list[object] = [make(allocator, 1)]
-    where = held[0].data_ptr()  # type: ignore[attr-defined]
+    """One thread holds a block as a tensor and as a storage in turn: it never looks idle."""
+    tensor = make(allocator, 1)
+    held: list[torch.Tensor | torch.UntypedStorage] = [tensor]
+    del tensor
+    (block,) = allocator._blocks[MB]
     stop = threading.Event()
 
     def flip() -> None:
         while not stop.is_set():
-            held[0] = held[0].untyped_storage()  # type: ignore[attr-defined]
-            held[0] = torch.empty(0).set_(held[0], 0, (16,), (1,))  # type: ignore[call-overload]
+            tensor = held.pop()
+            assert isinstance(tensor, torch.Tensor)
+            storage = tensor.untyped_storage()
+            del tensor
+            held.append(torch.empty(0).set_(storage, 0, (16,), (1,)))
+            del storage
 
     thread = threading.Thread(target=flip)
     old = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     thread.start()
     try:
-        taken = [make(allocator, 1).data_ptr() == where for _ in range(5000)]
+        looked_idle = sum(block.idle() for _ in range(50_000))
     finally:
         stop.set()
         thread.join()
         sys.setswitchinterval(old)
-    assert not any(taken)
+    assert looked_idle == 0
+    held.clear()
+    assert block.idle()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -128,8 +128,8 @@ class _Printer:
         self.kernels = tuple(dict.fromkeys(loose))
         self.name = _Names((*self.segments, *self.kernels))
         self.module = _Module()
-        for value in host.constants.values():
-            self.module.bind(value)
+        for name, value in host.constants.items():
+            self.name.local[name] = self.module.bind(value)
         self.pointer: dict[str, str] = {}
         self.owner: dict[str, tuple[str, int]] = {}
         self.used: set[str] = set()

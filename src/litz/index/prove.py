@@ -28,6 +28,8 @@ from litz.index.expr import (
 )
 
 _Atoms = tuple[Expr, ...]
+_STEPS = 12
+"""Relaxations in one proof: more than real indices need; some would run in circles without end."""
 
 
 @lru_cache(maxsize=CACHE)
@@ -86,43 +88,51 @@ def _positive_atoms(e: Expr, nonzero: Expr | None) -> _Atoms:
 
 def _lower(e: Expr, positive: _Atoms) -> int | None:
     # Each strategy takes one way at every step: trying both ways at each would be exponential.
-    best = _descend(e, positive, False)
+    best = _descend(e, positive, False, _STEPS)
     if any(isinstance(a, FloorDiv) for a in _atoms(e)):
-        best = _best(best, _descend(e, positive, True))
+        best = _best(best, _descend(e, positive, True, _STEPS))
     return best
 
 
 @lru_cache(maxsize=CACHE)
-def _descend(e: Expr, positive: _Atoms, clear: bool) -> int | None:
+def _descend(e: Expr, positive: _Atoms, clear: bool, steps: int) -> int | None:
     """A lower bound by relaxing atom after atom; ``clear``: floor divisions first."""
     best = _best(e.lo, _shifted(e, positive).lo)
+    if steps == 0:
+        return best
     # From max and min down to loop variables, which the former may hold.
     atoms = _atoms(e)[::-1]
     if clear:
-        lo = _clear_division(e, atoms, positive, clear)
+        lo = _clear_division(e, atoms, positive, clear, steps - 1)
         if lo is not None:
             return _best(best, lo)
     for atom in atoms:
         relaxed = _relaxed(e, atom, positive)
         if relaxed:
-            return max((_best(best, _descend(x, positive, clear)) for x in relaxed), key=_order)
-    return best if clear else _best(best, _clear_division(e, atoms, positive, clear))
+            return max(
+                (_best(best, _descend(x, positive, clear, steps - 1)) for x in relaxed), key=_order
+            )
+    return best if clear else _best(best, _clear_division(e, atoms, positive, clear, steps - 1))
 
 
 def _order(lo: int | None) -> float:
     return float("-inf") if lo is None else lo
 
 
-def _clear_division(e: Expr, atoms: _Atoms, positive: _Atoms, clear: bool) -> int | None:
+def _clear_division(
+    e: Expr, atoms: _Atoms, positive: _Atoms, clear: bool, steps: int
+) -> int | None:
     for atom in atoms:
         if isinstance(atom, FloorDiv):
-            lo = _lower_without_division(e, atom, positive, clear)
+            lo = _lower_without_division(e, atom, positive, clear, steps)
             if lo is not None:
                 return lo
     return None
 
 
-def _lower_without_division(e: Expr, q: FloorDiv, positive: _Atoms, clear: bool) -> int | None:
+def _lower_without_division(
+    e: Expr, q: FloorDiv, positive: _Atoms, clear: bool, steps: int
+) -> int | None:
     """A lower bound of e from den*e, where (num - den + 1) <= den*q <= num takes q's place."""
     coef = _coefficient(e, q)
     if coef is None or not isinstance(q.den, Const):
@@ -134,7 +144,7 @@ def _lower_without_division(e: Expr, q: FloorDiv, positive: _Atoms, clear: bool)
         end = q.num
     else:
         return None
-    lo = _descend(add(scale(sub(e, mul(coef, q)), d), mul(coef, end)), positive, clear)
+    lo = _descend(add(scale(sub(e, mul(coef, q)), d), mul(coef, end)), positive, clear, steps)
     return None if lo is None else -(-lo // d)
 
 
@@ -205,8 +215,9 @@ def _ends(atom: Expr, positive: _Atoms, up: bool) -> list[Expr]:
             return []
         if not up:
             return [ZERO]
-        ends = [] if atom.den.is_const else [sub(atom.den, ONE)]
-        return [*ends, atom.num] if atom.num.lo is not None and atom.num.lo >= 0 else ends
+        if not atom.den.is_const:
+            return [sub(atom.den, ONE)]
+        return [atom.num] if atom.num.lo is not None and atom.num.lo >= 0 else []
     if isinstance(atom, FloorDiv):
         if atom.den.lo is None or atom.den.lo < 0:
             return []

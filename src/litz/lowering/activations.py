@@ -194,7 +194,8 @@ def _hard_gate(x: Node) -> Node:
 
 def _hardsigmoid_backward(g: Node, x: Node) -> Node:
     inside = op("and_", op("gt", x, k(x, -3)), op("lt", x, k(x, 3)))
-    return where(inside, mul(g, k(x, 1 / 6)), k(x, 0))
+    # ATen's sixth is a float's, for doubles too.
+    return where(inside, mul(g, k(x, float(wrap(1 / 6, d.F32)))), k(x, 0))
 
 
 def _hardswish_backward(g: Node, x: Node) -> Node:
@@ -433,9 +434,8 @@ def logit_backward(
             low, high = k(a, eps), sub(one, k(a, eps))
             inside = op("and_", op("ge", a, low), op("le", a, high))
             return where(inside, slope, zero)
-        edge = op("or_", op("eq", a, zero), op("eq", a, one))
         inside = op("and_", op("ge", a, zero), op("le", a, one))
-        return where(edge, mul(g, k(a, math.inf)), where(inside, slope, k(a, math.nan)))
+        return where(inside, slope, k(a, math.nan))
 
     return elementwise(ctx, fn, grad, x)
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import CPP, Expr, Var, as_expr, ceildiv, const, product, render
+from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import I64, DType
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.prepare import extent
 from litz.targets.cpp.tree import (
     Acc,
+    Blocks,
     Branch,
     Clear,
     Finish,
     For,
+    Keep,
     Kernel,
     Lanes,
     Let,
@@ -28,7 +30,7 @@ from litz.targets.cpp.tree import (
     Stmt,
     Update,
 )
-from litz.targets.cpp.values import Speller, ctype, number
+from litz.targets.cpp.values import DIALECT, Speller, ctype, number
 
 GRAIN = 1 << 18  # work (in additions) that is worth a thread
 
@@ -88,7 +90,7 @@ class Printer:
         self.line("}")
 
     def expr(self, e: Expr) -> str:
-        return render(e, CPP)
+        return render(e, DIALECT)
 
     # --- statements -----------------------------------------------------------------------------
 
@@ -108,11 +110,15 @@ class Printer:
         elif isinstance(s, Update):
             self.update(s, spell, copy)
         elif isinstance(s, Merge):
-            self.merge(s)
+            self.merge(s, spell)
         elif isinstance(s, Finish):
             self.finish(s)
         elif isinstance(s, For):
             self.loop(s, spell, copy)
+        elif isinstance(s, Keep):
+            self.line(f"litz::store({s.array} + {offset(spell)}, {spell.vector(s.value)});")
+        elif isinstance(s, Blocks):
+            self.blocks(s, spell)
         elif isinstance(s, Range):
             self.range(s, spell)
         else:
@@ -133,6 +139,14 @@ class Printer:
     # --- accumulators ---------------------------------------------------------------------------
 
     def clear(self, acc: Acc, spell: Speller) -> None:
+        if acc.block is not None:
+            self.over_block(acc.block)
+            value = f"{spell.vtype(acc.dtype)}({neutral(acc.kind, acc.dtype)})"
+            self.line(f"litz::store({acc.name} + j_, {value});")
+            if acc.position is not None:
+                self.line(f"litz::store({acc.name}i + j_, {spell.vtype(I64)}(litz::i64(0)));")
+            self.close()
+            return
         kind = spell.vtype(acc.dtype) if acc.vec else ctype(acc.dtype)
         names = [f"{acc.name}_{c}({neutral(acc.kind, acc.dtype)})" for c in range(acc.copies)]
         self.line(f"{kind} {', '.join(names)};")
@@ -147,6 +161,9 @@ class Printer:
         if acc.folded and spell.count is not None:
             rest = f"{spell.vtype(acc.dtype)}({neutral(acc.kind, acc.dtype)})"
             value = f"litz::where({spell.valid()}, {value}, {rest})"
+        if acc.block is not None:
+            self.update_array(acc, value, spell)
+            return
         if acc.position is None:
             self.line(f"{name} = {_COMBINE[acc.kind]}({name}, {value});")
             return
@@ -154,7 +171,33 @@ class Printer:
         at = spell.position(acc.position, acc.vec)
         self.line(f"litz::take<{largest}>({name}, {name}i, {value}, {at});")
 
-    def merge(self, s: Merge) -> None:
+    def over_block(self, v: Expr) -> None:
+        """Open a loop over the vectors of a block's arrays."""
+        self.open(f"for (int64_t j_ = 0; j_ < {v}_e - {v}_b; j_ += {self.kernel.lanes})")
+
+    def update_array(self, acc: Acc, value: str, spell: Speller) -> None:
+        at = f"{acc.name} + {offset(spell)}"
+        old = f"litz::load<{spell.lanes}>({at})"
+        if acc.position is None:
+            self.line(f"litz::store({at}, {_COMBINE[acc.kind]}({old}, {value}));")
+            return
+        largest = "true" if acc.kind == "argmax" else "false"
+        where = f"{acc.name}i + {offset(spell)}"
+        self.open("")
+        self.line(f"auto v_ = {old};")
+        self.line(f"auto i_ = litz::load<{spell.lanes}>({where});")
+        self.line(f"litz::take<{largest}>(v_, i_, {value}, {spell.position(acc.position, True)});")
+        self.line(f"litz::store({at}, v_);")
+        self.line(f"litz::store({where}, i_);")
+        self.close()
+
+    def merge(self, s: Merge, spell: Speller) -> None:
+        if s.acc.block is not None:
+            self.over_block(s.acc.block)
+            a, b = (f"litz::load<{spell.lanes}>({n} + j_)" for n in (s.into.name, s.acc.name))
+            self.line(f"litz::store({s.into.name} + j_, {_COMBINE[s.acc.kind]}({a}, {b}));")
+            self.close()
+            return
         for c in range(s.acc.copies):
             into, name = f"{s.into.name}_0", f"{s.acc.name}_{c}"
             self.line(f"{into} = {_COMBINE[s.acc.kind]}({into}, {name});")
@@ -209,10 +252,18 @@ class Printer:
         self.block(s.body, spell)
         self.line(f"unit_ += litz::ceil_div({hi} - {lo}, {n});")
 
+    def blocks(self, s: Blocks, spell: Speller) -> None:
+        v = str(s.var)
+        lo, hi = (f"{v}_lo", f"{v}_hi") if s.ranged else ("0", self.expr(s.stop))
+        self.open(f"for (int64_t {v}_b = {lo}; {v}_b < {hi}; {v}_b += {s.size})")
+        self.line(f"const int64_t {v}_e = litz::least({hi}, {v}_b + {s.size});")
+        self.block(s.body, spell)
+        self.close()
+
     def lanes(self, s: Lanes, spell: Speller) -> None:
         assert isinstance(s.var, Var)
         v, width = s.var.name, self.kernel.lanes
-        lo, hi = (f"{v}_lo", f"{v}_hi") if s.ranged else ("0", self.expr(s.stop))
+        lo, hi = s.between or ("0", self.expr(s.stop))
         if s.start is not None:
             lo = self.expr(s.start)
         whole = replace(spell, lane=s.var)
@@ -265,6 +316,8 @@ class Printer:
         self.arguments(k.plan)
         if k.checks:
             self.line("int bad = 0;")
+        for a in k.arrays:
+            self.line(f"alignas(64) {ctype(a.dtype)} {a.name}[{a.size}];")
         self.decompose()
         self.block(k.body, Speller(k.lanes))
         self.line("return bad;" if k.checks else "return 0;")
@@ -311,6 +364,12 @@ class Printer:
             f"return litz::run_units({k.name}_part, ptrs, ints, {units}, {self.expr(work)}, {GRAIN});"
         )
         self.lines.append("}")
+
+
+def offset(spell: Speller) -> str:
+    """Where the current lanes lie in a block's arrays."""
+    assert spell.lane is not None
+    return f"({spell.lane.name} - {spell.lane.name}_b)"
 
 
 def print_kernel(kernel: Kernel) -> str:

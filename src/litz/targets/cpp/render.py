@@ -7,17 +7,26 @@ from collections.abc import Iterable, Sequence
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp.loops import build
-from litz.targets.cpp.prepare import roots
+from litz.targets.cpp.columns import ColumnBuilder, suits
+from litz.targets.cpp.loops import Builder
+from litz.targets.cpp.prepare import prepare, roots
 from litz.targets.cpp.printer import print_kernel
+from litz.targets.cpp.tree import Kernel
 
 
 def width(plan: KernelPlan, lanes: int) -> int:
-    """Lanes of a plan's vectors: ``lanes`` f32 ones fill a register, half as many 8-byte ones do."""
+    """Lanes of a plan's vectors: 8 or 16, fewer where all elements have 8 bytes."""
     narrow = any(p.dtype.bits < 64 for p in plan.params) or any(
         n.dtype.bits in (16, 32) for n in walk(roots(plan.stores))
     )
-    return lanes if narrow else lanes // 2
+    return max(8, lanes if narrow else lanes // 2)
+
+
+def build(plan: KernelPlan, name: str, lanes: int) -> Kernel:
+    """The loop tree of a plan.  lanes: the width of every vector."""
+    space = prepare(plan)
+    builder = ColumnBuilder if suits(space) else Builder
+    return builder(plan, name, lanes, space).build()
 
 
 def render(plan: KernelPlan, name: str, lanes: int, comment: str = "") -> str:

@@ -33,6 +33,7 @@ class Acc:
 
     vec: holds a value a lane; folded: its lanes are combined into one at the end, because the lane
     dim is reduced.  position: for argmax and argmin, the linear position of an iteration.
+    block: the lane dim whose block has a value a lane here, in an array; None: in registers.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Acc:
     folded: bool = False
     copies: int = 1
     position: Expr | None = None
+    block: Expr | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +132,7 @@ class Lanes:
     """A vector loop over ``var``.
 
     exact: the range is a multiple of ``unroll`` vectors, so that there is no tail.
-    ranged: runs from ``lo`` to ``hi`` that an enclosing ``Range`` has set.
+    between: C++ names of the bounds that an enclosing statement has set.
     """
 
     var: Expr
@@ -139,7 +141,35 @@ class Lanes:
     start: Expr | None = None
     unroll: int = 1
     exact: bool = False
+    between: tuple[str, str] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Blocks:
+    """Blocks of ``size`` lanes of ``var``: sets their bounds.  ranged: within a ``Range``."""
+
+    var: Expr
+    stop: Expr
+    body: list[Stmt]
+    size: int
     ranged: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Keep:
+    """Write ``value`` to the array ``array``, at its lanes' places in the block."""
+
+    array: str
+    value: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Local memory: ``size`` elements of ``dtype``."""
+
+    name: str
+    dtype: DType
+    size: int
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +181,7 @@ class Range:
     body: list[Stmt]
 
 
-Stmt = Let | Put | Branch | Clear | Update | Merge | Finish | For | Lanes | Range
+Stmt = Let | Put | Branch | Clear | Update | Merge | Finish | Keep | For | Lanes | Blocks | Range
 
 
 @dataclass(slots=True, eq=False)
@@ -170,11 +200,12 @@ class Kernel:
     body: list[Stmt] = field(default_factory=list)
     work: Expr | None = None
     checks: bool = False
+    arrays: list[Array] = field(default_factory=list)
 
 
 def children(s: Stmt) -> list[Stmt]:
     """The statements inside ``s``."""
-    return s.body if isinstance(s, (For, Lanes, Range, Branch)) else []
+    return s.body if isinstance(s, (For, Lanes, Blocks, Range, Branch)) else []
 
 
 def statements(body: list[Stmt]) -> Iterator[Stmt]:
@@ -189,7 +220,8 @@ def text(kernel: Kernel) -> str:
     head = f"kernel {kernel.name} lanes {1 if kernel.lane is None else kernel.lanes}"
     if kernel.units:
         head += " units " + " ".join(str(v) for v in kernel.units)
-    return "\n".join([head, *_block(kernel.body, "  ")]) + "\n"
+    arrays = [f"  array {a.name}: {a.dtype}[{a.size}]" for a in kernel.arrays]
+    return "\n".join([head, *arrays, *_block(kernel.body, "  ")]) + "\n"
 
 
 def _block(body: list[Stmt], pad: str) -> list[str]:
@@ -224,10 +256,14 @@ def _line(s: Stmt) -> str:
         return f"{s.into.name} {s.into.kind}= {s.acc.name}"
     if isinstance(s, Finish):
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
+    if isinstance(s, Keep):
+        return f"keep {s.array} = {s.value.text}"
     return _loop(s)
 
 
-def _loop(s: For | Lanes | Range) -> str:
+def _loop(s: For | Lanes | Blocks | Range) -> str:
+    if isinstance(s, Blocks):
+        return f"blocks {s.var} < {s.stop} of {s.size}"
     if isinstance(s, Range):
         return f"range {s.var} < {s.stop}"
     start = f" from {s.start}" if s.start is not None else ""
@@ -236,7 +272,7 @@ def _loop(s: For | Lanes | Range) -> str:
         return f"{'part' if s.part else 'for'} {s.var} < {s.stop}{start}{step}"
     unroll = f" unroll {s.unroll}" if s.unroll > 1 else ""
     tail = " exact" if s.exact else ""
-    return f"lanes {s.var} < {s.stop}{start}{unroll}{tail}{' ranged' if s.ranged else ''}"
+    return f"lanes {s.var} < {s.stop}{start}{unroll}{tail}{' ' + ' .. '.join(s.between) if s.between else ''}"
 
 
 def _node(s: Let) -> str:

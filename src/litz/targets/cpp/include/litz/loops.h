@@ -10,6 +10,7 @@ namespace litz {
 
 LITZ_FN i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 LITZ_FN i64 least(i64 a, i64 b) { return a < b ? a : b; }
+LITZ_FN i64 greatest(i64 a, i64 b) { return a > b ? a : b; }
 
 // ---- threads
 

@@ -93,10 +93,13 @@ template <class V> LITZ_FN LogParts<V> log_parts(V x) {
   using VI = Vec<I, lanes<V>>;
   auto subnormal = x < V(C::least_normal);
   VI b = ibits(where(subnormal, x * V(C::lift), x));
-  VI e = (b - VI(C::sqrt_half_bits)) >> C::mantissa;
+  // The shift is of a positive number: arithmetic shifts of 8 bytes are rare in hardware.
+  using U = uint_of<elem<V>>;
+  auto biased = bitcast<U>(b + VI(I(((U)C::bias << C::mantissa) - (U)C::sqrt_half_bits)));
+  VI e = bitcast<I>(biased >> C::mantissa) - VI(I(C::bias));
   V m = bitcast<elem<V>>(b - (e << C::mantissa));
   const V zero = V(elem<V>(0));
-  return {cast<elem<V>>(e) - where(subnormal, V(elem<V>(C::mantissa)), zero),
+  return {small_float<elem<V>>(e) - where(subnormal, V(elem<V>(C::mantissa)), zero),
           m - V(elem<V>(1))};
 }
 // A logarithm's base: log_b(2) and 1 / log(b), each as a sum; the first's head has few bits.
@@ -132,7 +135,7 @@ template <class V> LITZ_FN V log1p_of(V x) {
   V u = one + x;
   V c = where(x < one, x - (u - one), one - (u - x));  // 1 + x = u + c
   auto p = log_parts(u);
-  VI e = cast<I>(min2(V(T(C::bias - 1)), p.e));
+  VI e = small_int(min2(V(T(C::bias - 1)), p.e));
   c = c * bitcast<T>((VI(I(C::bias)) - e) << C::mantissa);
   V f = p.f + c;
   V low = c - (f - p.f);

@@ -27,6 +27,18 @@ template <class V, class... C> LITZ_FN V poly(V x, C... c) {
   return horner(x, V(elem<V>(c))...);
 }
 
+// Adding this leaves an integral value of modest size in the low bits: conversions that every
+// instruction set has, for 8-byte integers too.
+template <class T> inline constexpr T magic = T(sizeof(T) == 4 ? 0x1.8p23 : 0x1.8p52);
+template <class V> LITZ_FN auto small_int(V x) {
+  const V m = V(magic<elem<V>>);
+  return ibits(x + m) - ibits(m);
+}
+template <class T, int N> LITZ_FN Vec<T, N> small_float(Vec<int_of<T>, N> i) {
+  const Vec<T, N> m = Vec<T, N>(magic<T>);
+  return bitcast<T>(i + ibits(m)) - m;
+}
+
 // x * 2^n for integral n of any size that the type's exponents reach, rounded once.
 template <class V> LITZ_FN V ldexp(V x, V n) {
   using T = elem<V>;
@@ -34,12 +46,11 @@ template <class V> LITZ_FN V ldexp(V x, V n) {
   if constexpr (form<T, lanes<V>> == SPLIT) return V(ldexp(x.lo, n.lo), ldexp(x.hi, n.hi));
   else return V(hw::scale(x.v, n.v));
 #else
-  using I = int_of<T>;
-  using VI = Vec<I, lanes<V>>;
-  constexpr int mantissa = sizeof(T) == 4 ? 23 : 52, bias = sizeof(T) == 4 ? 127 : 1023;
-  VI k = cast<I>(n), half = k >> 1;
-  V a = bitcast<T>((half + VI(I(bias))) << mantissa);
-  V b = bitcast<T>((k - half + VI(I(bias))) << mantissa);
+  constexpr int mantissa = sizeof(T) == 4 ? 23 : 52;
+  const V bias = V(T(magic<T> + (sizeof(T) == 4 ? 127 : 1023)));
+  V half = round(n * V(T(0.5)));
+  V a = bitcast<T>(ibits(half + bias) << mantissa);
+  V b = bitcast<T>(ibits(n - half + bias) << mantissa);
   return x * a * b;
 #endif
 }

@@ -1,0 +1,207 @@
+"""Loop trees for reductions whose lane dim is not reduced: sums of columns.
+
+Walking down one vector's column at a time would touch a line of memory in every row.  Instead a
+block of lanes is taken together: each row of the block is read in one go, and what belongs to a
+lane across rows (accumulators, values that only depend on the lane) sits in arrays.
+"""
+
+from __future__ import annotations
+
+from litz.index import Expr, product
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
+from litz.ir.dtype import DType
+from litz.kernel.plan import KernelPlan
+from litz.targets.cpp import tree
+from litz.targets.cpp.loops import Builder, Level, adds, loaded, position
+from litz.targets.cpp.prepare import Space, extent, int_value, roots
+from litz.targets.cpp.scope import Scope
+from litz.targets.cpp.tree import Acc, Ref, Stmt
+from litz.targets.cpp.values import access
+
+WIDEST = 1024  # lanes of a block: a page of f32, so that rows stream
+CACHED = 1 << 18  # bytes of a block that several passes walk over
+SHORT = 8  # rows that are walked down one vector at a time
+
+
+def suits(space: Space) -> bool:
+    """Whether a plan's reductions run down columns long enough for blocks of lanes."""
+    if space.lane is None or space.lane in space.reduced or not space.reduced:
+        return False
+    rows = product(extent(v) for v in space.reduced)
+    return not (rows.is_const and int_value(rows) <= SHORT)
+
+
+class ColumnBuilder(Builder):
+    """Fills one kernel's tree, with accumulators in arrays over a block of lanes."""
+
+    def __init__(self, plan: KernelPlan, name: str, lanes: int, space: Space) -> None:
+        super().__init__(plan, name, lanes, space)
+        assert space.lane is not None
+        self.across: Expr = space.lane
+        self.block_depth = 0
+        self.preludes: dict[Scope, Stmt] = {}
+        self.size = self.block_size()
+
+    def block_size(self) -> int:
+        """Lanes of a block: many for one pass, fewer where several passes share the cache."""
+        passes = 1 + max((self.levels[n] for n in roots(self.space.stores)), default=0)
+        full, _ = self.split_stores()
+        if passes + bool(full) <= 1:
+            return WIDEST
+        rows = product(extent(v) for v in self.space.reduced)
+        row = sum(n.dtype.bytes for n in self.reads if isinstance(n, Load)) or 4
+        most = CACHED // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
+        step = 4 * self.lanes
+        return max(step, min(WIDEST, most // step * step))
+
+    # --- loops ----------------------------------------------------------------------------------
+
+    def lane_loop(self, scope: Scope, chain: list[tuple[Scope, Stmt]], ranged: bool) -> Scope:
+        inner = Scope(scope, [])
+        chain.append(
+            (scope, tree.Blocks(self.across, extent(self.across), inner.body, self.size, ranged))
+        )
+        self.block_depth = inner.depth
+        return inner
+
+    def lanes_stmt(self, body: list[Stmt]) -> tree.Lanes:
+        v = self.across
+        between = (f"{v}_b", f"{v}_e")
+        return tree.Lanes(v, extent(v), body, exact=self.exact(v), between=between)
+
+    def array(self, dtype: DType) -> str:
+        name = self.name("m")
+        self.kernel.arrays.append(tree.Array(name, dtype, self.size))
+        return name
+
+    def fetch(self, array: str, dtype: DType) -> Ref:
+        at = f"{self.across} - {self.across}_b"
+        return Ref(f"litz::load<{self.lanes}>({array} + ({at}))", dtype, True)
+
+    # --- values that outlive a loop over lanes ----------------------------------------------------
+
+    def outer_depth(self, vars: tuple[Expr, ...], scope: Scope) -> int:
+        own = [v for v in vars if v is not self.lane]
+        return max(self.bound_depth(own, scope), self.block_depth)
+
+    def early(self, n: Node, scope: Scope) -> bool:
+        """Compute a lane's value once before the rows, if it is the same in all of them."""
+        depth = scope.binds(self.across)
+        if depth is None or self.lane not in n.vars or not self.worth_keeping(n):
+            return False
+        if scope.guard is not None and self.reads[n]:
+            return False
+        outer = self.outer_depth(n.vars, scope)
+        if outer >= depth - 1:
+            return False
+        self.keep(n, scope.at(outer))
+        return True
+
+    def worth_keeping(self, n: Node) -> bool:
+        if isinstance(n, Load):
+            return access(n.index, self.across, self.lanes).kind not in ("next", "same")
+        return isinstance(n, (Op, Masked))
+
+    def keep(self, n: Node, home: Scope) -> Ref:
+        """Compute ``n`` for the block's lanes at ``home``, into an array."""
+        scope = Scope(home, [], self.across)
+        value = self.place(n, scope)
+        name = self.array(n.dtype)
+        scope.body.append(tree.Keep(name, value))
+        last = home.body[-1] if home.body else None
+        known = self.preludes.get(home)
+        if known is not None and last is known:
+            tree.children(known).extend(scope.body)
+        else:
+            stmt = self.lanes_stmt(scope.body)
+            home.body.append(stmt)
+            self.preludes[home] = stmt
+        ref = self.fetch(name, n.dtype)
+        home.env[n] = ref
+        return ref
+
+    # --- reductions -------------------------------------------------------------------------------
+
+    def home_depth(self, n: Reduce, scope: Scope) -> int:
+        if self.lane not in n.vars:
+            return self.bound_depth(n.vars, scope)
+        return self.outer_depth(n.vars, scope)
+
+    def nest(self, group: list[Reduce], home: Scope) -> None:
+        if self.lane not in group[0].vars or home.binds(self.across) is not None:
+            super().nest(group, home)
+            return
+        axes = [v for v in self.space.reduced if v in group[0].axes]
+        levels, chunk = self.open_levels(axes, home, any(adds(r) for r in group))
+        rows = levels[-1].scope
+        scope = Scope(rows, [], self.across)
+        inner: list[Acc] = []
+        outer: list[Acc] = []
+        for r in group:
+            value = self.place(r.args[0], scope)
+            acc = self.accumulator(r)
+            total = acc
+            if chunk is not None and adds(r):
+                total = self.accumulator(r)
+            inner.append(acc)
+            outer.append(total)
+            scope.body.append(tree.Update(acc, value))
+        rows.body.append(self.lanes_stmt(scope.body))
+        home.body.extend(tree.Clear(a) for a in outer)
+        self.close(levels, inner, outer, chunk)
+        for r, acc in zip(group, outer, strict=True):
+            name = f"{acc.name}i" if acc.position is not None else acc.name
+            home.env[r] = self.fetch(name, r.dtype)
+
+    def accumulator(self, r: Reduce) -> Acc:
+        acc = Acc(self.array(r.args[0].dtype), tree.acc_kind(r.kind), r.args[0].dtype, vec=True)
+        acc.block = self.across
+        if r.kind.startswith("arg"):
+            acc.position = position(r)
+            self.kernel.arrays.append(tree.Array(f"{acc.name}i", r.dtype, self.size))
+        return acc
+
+    # --- stores -----------------------------------------------------------------------------------
+
+    def point(self, scope: Scope) -> None:
+        full, flat = self.split_stores()
+        read = loaded(roots([s for _, stores in full for s in stores]))
+        # Stores of a lane's values come first, unless the full space still reads what they replace.
+        late = self.flat(flat, scope, any(s.buffer in read for s in flat))
+        for dims, stores in full:
+            levels, _ = self.open_levels(dims, scope, False)
+            rows = levels[-1].scope
+            inner = Scope(rows, [], self.across)
+            inner.body.extend([self.put(s, inner) for s in stores])
+            rows.body.append(self.lanes_stmt(inner.body))
+            self.close(levels, [], [], None)
+        if late:
+            scope.body.append(self.lanes_stmt(late))
+
+    def flat(self, stores: list[Store], scope: Scope, late: bool) -> list[Stmt]:
+        """Compute what is stored once a lane, and store it now or return the late stores."""
+        if not stores:
+            return []
+        inner = Scope(scope, [], self.across)
+        puts: list[Stmt] = []
+        for put in [self.put(s, inner) for s in stores]:
+            if late:
+                put.value = self.kept(put.value, inner)
+                put.indirect = tuple(self.kept(r, inner) for r in put.indirect)
+                put.mask = None if put.mask is None else self.kept(put.mask, inner)
+            puts.append(put)
+        if not late:
+            inner.body.extend(puts)
+        scope.body.append(self.lanes_stmt(inner.body))
+        return puts if late else []
+
+    def kept(self, r: Ref, scope: Scope) -> Ref:
+        """A value of the loop over lanes, as later loops find it."""
+        if not r.vec:
+            return r
+        name = self.array(r.dtype)
+        scope.body.append(tree.Keep(name, r))
+        return self.fetch(name, r.dtype)
+
+    def loop(self, level: Level, cost: int, accs: list[Acc]) -> Stmt:
+        return super().loop(level, 0, [])

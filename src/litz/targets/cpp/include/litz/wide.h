@@ -1,0 +1,260 @@
+// Functions of float that run in double: the range reduction, the cancellations and the products
+// that a float would lose cost nothing there, and one rounding at the end leaves about 0.5 ulp.
+//
+// The kernels below are good to some 2^-35, which is all that a float can see.
+// Coefficients: tests/ops/minimax.py.
+#pragma once
+#include <litz/poly.h>
+
+extern "C" {
+double sin(double) noexcept;
+double cos(double) noexcept;
+double tan(double) noexcept;
+}
+
+namespace litz {
+namespace wide {
+
+using detail::clamp;
+using detail::ldexp;
+using detail::poly;
+
+inline constexpr double pi = 0x1.921fb54442d18p+1, pi_2 = 0x1.921fb54442d18p+0;
+
+// D: a Vec of double throughout.
+template <class D> LITZ_FN D exp(D x) {
+  D n = round(x * D(0x1.71547652b82fep+0));
+  D r = mad(n, D(-0x1.62e42fefa39efp-1), x);
+  D q = poly(r, 0x1.ffffffffedbefp-2, 0x1.5555557ffdb52p-3, 0x1.55555582d3f8bp-5,
+             0x1.11109f2bae6efp-7, 0x1.6c1633b42dc19p-10, 0x1.a189d5ef7c000p-13,
+             0x1.a176ba7661439p-16);
+  return ldexp(D(1.0) + mad(q * r, r, r), n);
+}
+template <class D> LITZ_FN D exp2(D x) {
+  D n = round(x);
+  D r = x - n;
+  D q = poly(r, 0x1.62e42fefa3a19p-1, 0x1.ebfbdff81af25p-3, 0x1.c6b08d703cf01p-5,
+             0x1.3b2ab72566630p-7, 0x1.5d87fe9d692d6p-10, 0x1.430895bbd9dadp-13,
+             0x1.ffcb542ea7811p-17, 0x1.63e8d842b8601p-20, 0x1.b6759baaf843ep-24);
+  return ldexp(mad(q, r, D(1.0)), n);
+}
+// log(x) * per_e, for normal positive x.
+template <class D> LITZ_FN D log(D x, double per_e, double per_2) {
+  using I = Vec<i64, lanes<D>>;
+  using U = Vec<u64, lanes<D>>;
+  I b = ibits(x);
+  U biased = bitcast<u64>(b) + U(0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+  I e = bitcast<i64>(biased >> 52) - I(1023);
+  D f = bitcast<double>(b - (e << 52)) - D(1.0);
+  D s = f / (D(2.0) + f);
+  D z = s * s;
+  D p = poly(z, 0x1.555555562327bp-1, 0x1.9999969f50a6ap-2, 0x1.2494155700aaap-2,
+             0x1.c62a1f85ed30fp-3, 0x1.9121bb65cecf3p-3);
+  D l = mad(p * z, s, s + s);
+  return mad(detail::small_float<double>(e), D(per_2), l * D(per_e));
+}
+template <class D> LITZ_FN D log(D x) { return wide::log(x, 1.0, 0x1.62e42fefa39efp-1); }
+// Of positive finite numbers, zero (-inf) and infinity.
+template <class D> LITZ_FN D log2_any(D x) {
+  D r = wide::log(x, 0x1.71547652b82fep+0, 1.0);
+  r = where(x == D(0.0), D(-inf64), r);
+  return where(x < D(inf64), r, x);
+}
+
+template <class D> LITZ_FN D sin_poly(D r, D z) {
+  D p = poly(z, -0x1.5555555555167p-3, 0x1.1111110fd2b19p-7, -0x1.a019fd986844bp-13,
+             0x1.71d9a7ce73386p-19, -0x1.aa275684a6c04p-26);
+  return mad(p * z, r, r);
+}
+template <class D> LITZ_FN D cos_poly(D z) {
+  D p = poly(z, -0x1.ffffffffffffap-2, 0x1.55555555540a9p-5, -0x1.6c16c1691259cp-10,
+             0x1.a019fc6fda95ep-16, -0x1.27e0f0653cb37p-22, 0x1.1c04a7c02ba62p-29);
+  return mad(p, z, D(1.0));
+}
+// x = n pi/2 + r for |x| < 2^27; the sum of the constants has 106 bits.
+template <class D> struct Turn {
+  D r, n;
+};
+template <class D> LITZ_FN Turn<D> quarter_turns(D x) {
+  D n = round(x * D(0x1.45f306dc9c883p-1));
+  D r = mad(n, D(-0x1.921fb5p+0), x);  // 25 bits: exact for |n| < 2^27
+  r = mad(n, D(-0x1.110b46p-26), r);   // 24 bits
+  return {mad(n, D(-0x1.1a62633145c07p-54), r), n};
+}
+// sin(x + shift * pi/2) of x = r + n * pi/2
+template <class D> LITZ_FN D sin_turned(Turn<D> t, double shift) {
+  auto q = ibits(t.n + D(detail::magic<double> + shift));
+  using I = decltype(q);
+  D z = t.r * t.r;
+  D v = where((q & I(1)) == I(0), sin_poly(t.r, z), cos_poly(z));
+  return bitcast<double>(ibits(v) ^ ((q & I(2)) << 62));
+}
+
+template <class D> LITZ_FN D asin_poly(D x, D z) {  // |x| <= 1/2
+  D p = poly(z, 0x1.555555555c15bp-3, 0x1.333333117d231p-4, 0x1.6db6f70bfd396p-5,
+             0x1.f1be7096d9b4ep-6, 0x1.6f3904fcc1457p-6, 0x1.14c821a6421a2p-6,
+             0x1.1505cf45b39d4p-6, 0x1.f69841c021fe2p-11, 0x1.d2395d6091b51p-6);
+  return mad(p * z, x, x);
+}
+// atan(y / x) in the first quadrant, for y, x >= 0 not both zero or infinite.
+template <class D> LITZ_FN D atan_ratio(D y, D x) {
+  D small = detail::min2(y, x), large = detail::max2(y, x);
+  auto upper = small > large * D(0.41421356237309503);
+  D num = where(upper, small - large, small);
+  D den = where(upper, small + large, large);
+  D s = num / den;
+  D z = s * s;
+  D p = poly(z, -0x1.5555555504dd2p-2, 0x1.9999982e81df7p-3, -0x1.2491c2e1f0f16p-3,
+             0x1.c6f6fa3bdf5f6p-4, -0x1.71d8c0fd8cb70p-4, 0x1.245cf9aa12efdp-4,
+             -0x1.4b9b77e7d6e87p-5);
+  D a = mad(p * z, s, s) + where(upper, D(pi / 4), D(0.0));
+  return where(y > x, D(pi_2) - a, a);
+}
+template <class D> LITZ_FN D atan2(D y, D x) {
+  D ay = abs(y), ax = abs(x);
+  auto both = (ay == ax) & ((ay == D(0.0)) | (ay == D(inf64)));
+  D zero = where(signbit(x), D(pi), D(0.0));  // of 0 / +-0
+  D a = atan_ratio(where(both, D(1.0), ay), where(both, D(1.0), ax));
+  a = where(signbit(x), D(pi) - a, a);
+  a = where(both & (ay == D(0.0)), zero, a);
+  return where((y == y) & (x == x), copysign(a, y), y + x);
+}
+
+template <class D> LITZ_FN D acos(D x) {
+  D a = abs(x);
+  auto inner = a <= D(0.5);
+  D z = where(inner, x * x, mad(a, D(-0.5), D(0.5)));
+  D s = where(inner, x, sqrt(z));
+  D p = asin_poly(s, z);
+  D outer = where(x < D(0.0), D(pi) - (p + p), p + p);
+  return where(inner, D(pi_2) - p, outer);
+}
+template <class D> LITZ_FN D asin(D x) {
+  D a = abs(x);
+  auto inner = a <= D(0.5);
+  D z = where(inner, x * x, mad(a, D(-0.5), D(0.5)));
+  D p = asin_poly(where(inner, a, sqrt(z)), z);
+  return copysign(where(inner, p, D(pi_2) - (p + p)), x);
+}
+
+template <class D> LITZ_FN D sinh(D x) {
+  D a = abs(x), z = x * x;
+  D e = wide::exp(clamp(a, 0.0, 200.0));
+  D large = (e - D(1.0) / e) * D(0.5);
+  D p = poly(z, 0x1.555555555820fp-3, 0x1.1111110855ff1p-7, 0x1.a01a1312ba9c7p-13,
+             0x1.71d207c7eb29cp-19, 0x1.b557fe371b52bp-26);
+  return copysign(where(a < D(1.0), mad(p * z, a, a), large), x);
+}
+template <class D> LITZ_FN D cosh(D x) {
+  D e = wide::exp(clamp(abs(x), 0.0, 200.0));
+  return (e + D(1.0) / e) * D(0.5);
+}
+template <class D> LITZ_FN D asinh(D x) {
+  D a = abs(x), z = x * x;
+  D large = wide::log(a + sqrt(z + D(1.0)));
+  D small = mad(z * a, D(-1.0 / 6), a);
+  D r = where(a < D(0x1p-9), small, large);
+  return copysign(where(a < D(inf64), r, a), x);
+}
+template <class D> LITZ_FN D acosh(D x) {
+  D r = wide::log(x + sqrt((x - D(1.0)) * (x + D(1.0))));
+  r = where(x < D(inf64), r, x);
+  return where(x < D(1.0), D(nan64), r);
+}
+template <class D> LITZ_FN D atanh(D x) {
+  D a = abs(x), z = x * x;
+  D large = D(0.5) * wide::log((D(1.0) + a) / (D(1.0) - a));
+  D small = mad(mad(z, D(0.2), D(1.0 / 3)) * z, a, a);
+  D r = where(a < D(0x1p-7), small, large);
+  r = where(a == D(1.0), D(inf64), r);
+  return copysign(where(a <= D(1.0), r, D(nan64)), x);
+}
+
+template <class D> LITZ_FN D hypot(D x, D y) {
+  D r = sqrt(x * x + y * y);
+  auto infinite = (abs(x) == D(inf64)) | (abs(y) == D(inf64));
+  return where(infinite, D(inf64), r);
+}
+
+template <class D> LITZ_FN D pow(D x, D y) {
+  D a = abs(x);
+  D t = clamp(y * log2_any(a), -400.0, 400.0);
+  D r = wide::exp2(t);
+  auto whole = trunc(y) == y;
+  D half = y * D(0.5);
+  auto odd = whole & (trunc(half) != half) & (abs(y) < D(inf64));
+  auto negative = signbit(x);
+  r = where(negative & odd, -r, r);
+  r = where((x < D(0.0)) & !whole & (a < D(inf64)), D(nan64), r);
+  r = where((x == x) & (y == y), r, D(nan64));
+  return where((x == D(1.0)) | (y == D(0.0)), D(1.0), r);
+}
+
+// Arguments that the reduction above is not made for: lane by lane, by the C library.
+template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
+  float v[N];
+  store(v, x);
+  for (int i = 0; i < N; i++) v[i] = (float)F((double)v[i]);
+  return load<N>(v);
+}
+template <int N> LITZ_FN bool any_huge(Vec<float, N> x) {
+  return LITZ_UNLIKELY(hany(abs(x) > Vec<float, N>(0x1p26f)));
+}
+
+}  // namespace wide
+
+template <int N> LITZ_FN Vec<float, N> sin(Vec<float, N> x) {
+  if (wide::any_huge(x)) return wide::by_lane<::sin>(x);
+  auto d = cast<double>(x);
+  auto r = cast<float>(wide::sin_turned(wide::quarter_turns(d), 0));
+  return where(x == Vec<float, N>(0.0f), x, r);
+}
+template <int N> LITZ_FN Vec<float, N> cos(Vec<float, N> x) {
+  if (wide::any_huge(x)) return wide::by_lane<::cos>(x);
+  return cast<float>(wide::sin_turned(wide::quarter_turns(cast<double>(x)), 1));
+}
+template <int N> LITZ_FN Vec<float, N> tan(Vec<float, N> x) {
+  if (wide::any_huge(x)) return wide::by_lane<::tan>(x);
+  auto t = wide::quarter_turns(cast<double>(x));
+  auto r = cast<float>(wide::sin_turned(t, 0) / wide::sin_turned(t, 1));
+  return where(x == Vec<float, N>(0.0f), x, r);
+}
+LITZ_SCALAR_1_(float, sin)
+LITZ_SCALAR_1_(float, cos)
+LITZ_SCALAR_1_(float, tan)
+
+#define LITZ_WIDE_1_(name)                                              \
+  template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x) {        \
+    return cast<float>(wide::name(cast<double>(x)));                    \
+  }                                                                     \
+  LITZ_SCALAR_1_(float, name)
+#define LITZ_WIDE_2_(name)                                                        \
+  template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, Vec<float, N> y) { \
+    return cast<float>(wide::name(cast<double>(x), cast<double>(y)));             \
+  }                                                                               \
+  template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x, float y) {         \
+    return name(x, Vec<float, N>(y));                                             \
+  }                                                                               \
+  template <int N> LITZ_FN Vec<float, N> name(float x, Vec<float, N> y) {         \
+    return name(Vec<float, N>(x), y);                                             \
+  }                                                                               \
+  LITZ_SCALAR_2_(float, name)
+LITZ_WIDE_1_(asin)
+LITZ_WIDE_1_(acos)
+LITZ_WIDE_1_(sinh)
+LITZ_WIDE_1_(cosh)
+LITZ_WIDE_1_(asinh)
+LITZ_WIDE_1_(acosh)
+LITZ_WIDE_1_(atanh)
+LITZ_WIDE_2_(atan2)
+LITZ_WIDE_2_(hypot)
+LITZ_WIDE_2_(pow)
+template <int N> LITZ_FN Vec<float, N> atan(Vec<float, N> x) {
+  using D = Vec<double, N>;
+  D d = cast<double>(x);
+  D r = copysign(wide::atan_ratio(abs(d), D(1.0)), d);
+  return where(x == x, cast<float>(r), x);
+}
+LITZ_SCALAR_1_(float, atan)
+
+}  // namespace litz

@@ -1,0 +1,220 @@
+"""Scopes, and the placement of nodes in them.
+
+A scope is a block being filled and the loop variable it binds.  A node goes to the innermost scope
+that binds something it depends on; that is before the loops inside, because a loop joins its
+parent's block only once its body is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litz.index import Expr, Symbol
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import const as const_node
+from litz.ir.body import op as op_node
+from litz.ir.dtype import BOOL
+from litz.targets.cpp import tree
+from litz.targets.cpp.prepare import roots
+from litz.targets.cpp.tree import Ref, Stmt
+from litz.targets.cpp.values import literal
+
+
+class Scope:
+    """A block being filled.  ``mask``: loads here happen only in lanes where it holds."""
+
+    __slots__ = ("body", "depth", "env", "guard", "guards", "mask", "parent", "var")
+
+    def __init__(
+        self,
+        parent: Scope | None,
+        body: list[Stmt],
+        var: Expr | None = None,
+        guarded: bool = False,
+        mask: Ref | None = None,
+    ) -> None:
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.body = body
+        self.var = var
+        self.env: dict[Node, Ref] = {}
+        self.guards: dict[Node, Scope] = {}
+        # Depth of the innermost masked region around: what loads may not be hoisted out of it.
+        self.guard: int | None = self.depth if guarded else None if parent is None else parent.guard
+        self.mask: Ref | None = mask or (parent.mask if parent is not None else None)
+
+    def at(self, depth: int) -> Scope:
+        s = self
+        while s.depth > depth:
+            assert s.parent is not None
+            s = s.parent
+        return s
+
+    def find(self, n: Node) -> tuple[Ref, int] | None:
+        s: Scope | None = self
+        while s is not None:
+            ref = s.env.get(n)
+            if ref is not None:
+                return ref, s.depth
+            s = s.parent
+        return None
+
+    def binds(self, v: Expr) -> int | None:
+        """Depth of the scope that binds ``v``; a size is bound at the root."""
+        s: Scope | None = self
+        while s is not None:
+            if s.var is v:
+                return s.depth
+            s = s.parent
+        return 0 if isinstance(v, Symbol) else None
+
+
+def is_guarded_kind(n: Node) -> bool:
+    """Whether ``n`` itself must not run where a mask around it does not hold."""
+    return isinstance(n, Load) or (isinstance(n, Op) and n.name == "check_index")
+
+
+_AND = op_node("and_", const_node(BOOL, True), const_node(BOOL, False))
+
+
+def own_vars(n: Load) -> tuple[Expr, ...]:
+    """The variables of a load's index, less those that data stands for."""
+    bound = [s for s, _ in n.indirect]
+    return tuple(v for v in n.index.free if v not in bound)
+
+
+class Placer:
+    """Places nodes.  Where reductions go is left to a subclass."""
+
+    def __init__(self, name: str, lane: Expr | None, stores: Sequence[Store]) -> None:
+        self.kernel_name = name
+        self.lane = lane
+        self.names = 0
+        self.checks = False
+        self.reads: dict[Node, bool] = {}  # whether a node loads, or checks an index
+        self.levels: dict[Node, int] = {}  # reductions in the longest chain below, less one
+        self.analyse(roots(stores))
+        self.open = _open_reduces(roots(stores))
+
+    def analyse(self, nodes: Sequence[Node]) -> None:
+        for n in walk(nodes):
+            self.reads[n] = is_guarded_kind(n) or any(self.reads[a] for a in n.args)
+            level = max((self.levels[a] for a in n.args), default=-1)
+            self.levels[n] = level + 1 if isinstance(n, Reduce) else level
+            if isinstance(n, Op) and n.name == "check_index":
+                self.checks = True
+
+    def name(self, prefix: str = "t") -> str:
+        self.names += 1
+        return f"{prefix}{self.names - 1}"
+
+    def place(self, root: Node, scope: Scope) -> Ref:
+        """Make ``root`` available in ``scope`` and say how it is called there."""
+        stack: list[tuple[Node, bool]] = [(root, False)]
+        while stack:
+            n, ready = stack.pop()
+            if isinstance(n, Const) or scope.find(n) is not None:
+                continue
+            if isinstance(n, Reduce):
+                self.emit_reduce(n, scope)
+            elif ready or isinstance(n, Index):
+                self._emit(n, scope)
+            elif not self.early(n, scope):
+                stack.append((n, True))
+                args = n.args
+                if isinstance(n, Masked) and self.reads[n.args[1]]:
+                    args = (n.args[0], n.args[2])
+                stack.extend((a, False) for a in reversed(args))
+        return self.ref(root, scope)[0]
+
+    def emit_reduce(self, n: Reduce, scope: Scope) -> None:
+        raise NotImplementedError
+
+    def early(self, n: Node, scope: Scope) -> bool:
+        """Whether ``n`` has been computed before the loops around ``scope``."""
+        return False
+
+    def ref(self, n: Node, scope: Scope) -> tuple[Ref, int]:
+        """A placed node's name, and the depth at which it is known."""
+        if isinstance(n, Const):
+            return Ref(literal(n), n.dtype), 0
+        found = scope.find(n)
+        assert found is not None
+        return found
+
+    def bound_depth(self, own: Sequence[Expr], scope: Scope) -> int:
+        """The outermost depth at which all of ``own`` are bound."""
+        depth = 0
+        for v in own:
+            d = scope.binds(v)
+            if d is None:
+                raise ValueError(f"{self.kernel_name}: {v} is used outside of its loop")
+            depth = max(depth, d)
+        return depth
+
+    def _emit(self, n: Node, scope: Scope) -> None:
+        if isinstance(n, Masked) and self.reads[n.args[1]]:
+            self._emit_masked(n, scope)
+            return
+        args = [self.ref(a, scope) for a in n.args]
+        depth = max((d for _, d in args), default=0)
+        vec = any(r.vec for r, _ in args)
+        if isinstance(n, (Load, Index)):
+            own = n.vars if isinstance(n, Index) else own_vars(n)
+            depth = max(depth, self.bound_depth(own, scope))
+            vec = vec or (self.lane is not None and self.lane in own)
+        mask = None
+        if is_guarded_kind(n) and scope.guard is not None:
+            depth = max(depth, scope.guard)
+            mask = scope.mask
+            vec = vec or mask is not None
+        home = scope.at(depth)
+        ref = Ref(self.name(), n.dtype, vec)
+        home.body.append(tree.Let(ref.text, n, tuple(r for r, _ in args), vec, mask))
+        home.env[n] = ref
+
+    def _emit_masked(self, n: Masked, scope: Scope) -> None:
+        """A masked region that loads: a branch where the condition is one, else masked loads."""
+        cond, cond_depth = self.ref(n.args[0], scope)
+        other, other_depth = self.ref(n.args[2], scope)
+        depth = max(cond_depth, other_depth, self.bound_depth(n.vars, scope), scope.guard or 0)
+        home = scope.at(depth)
+        if cond.vec:
+            guard = home.guards.get(n.args[0])
+            if guard is None:
+                mask = self._both(home.mask, cond, home)
+                guard = Scope(home, home.body, guarded=True, mask=mask)
+                home.guards[n.args[0]] = guard
+            value = self.place(n.args[1], guard)
+            ref = Ref(self.name(), n.dtype, True)
+            home.body.append(tree.Let(ref.text, n, (cond, value, other), True))
+        else:
+            body: list[Stmt] = []
+            value = self.place(n.args[1], Scope(home, body, guarded=True))
+            ref = Ref(self.name(), n.dtype, value.vec or other.vec)
+            home.body.append(tree.Branch(ref.text, n.dtype, ref.vec, cond, body, value, other))
+        home.env[n] = ref
+
+    def _both(self, outer: Ref | None, cond: Ref, home: Scope) -> Ref:
+        if outer is None:
+            return cond
+        ref = Ref(self.name(), BOOL, True)
+        home.body.append(tree.Let(ref.text, _AND, (outer, cond), True))
+        return ref
+
+
+def _open_reduces(nodes: Sequence[Node]) -> list[Reduce]:
+    """Reductions that some store needs whatever masks say, in order."""
+    out: list[Reduce] = []
+    seen: set[Node] = set()
+    stack = list(reversed(nodes))
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if isinstance(n, Reduce):
+            out.append(n)
+        args = (n.args[0], n.args[2]) if isinstance(n, Masked) else n.args
+        stack.extend(reversed(args))
+    return out
