@@ -175,6 +175,15 @@ def test_mixed_radix_flags_by_brute_force() -> None:
             assert r.dense
 
 
+def test_mixed_radix_orders_digits_whose_hints_tie() -> None:
+    a, b = ix.symbol("a", 0, None, 1), ix.symbol("b", 0, None, 1)
+    v, w, x = ix.var("v", a), ix.var("w", b), ix.var("x", 8)
+    for order in itertools.permutations([v, w, x]):
+        r = ix.mixed_radix(8 * b * v + 8 * w + x, order)
+        assert r is not None and r.dense
+        assert [t.var for t in r.terms] == [v, w, x]
+
+
 def test_mixed_radix_of_what_is_not_linear() -> None:
     assert ix.mixed_radix(I // 2 + J, [I, J]) is None
 

@@ -161,8 +161,10 @@ def compare_exactly(got: Any, eager: Any, what: str = "") -> None:
     """Assert that ``got`` has eager's type, layout and values (any nan for a nan)."""
     assert got.dtype == eager.dtype and got.shape == eager.shape, f"{what}: {got} for {eager}"
     assert same_strides(got, eager), f"{what}: strides {got.stride()}, eager {eager.stride()}"
-    same = (got == eager) | (got.isnan() & eager.isnan()) if eager.is_floating_point() else (
-        got == eager
+    same = (
+        (got == eager) | (got.isnan() & eager.isnan())
+        if eager.is_floating_point()
+        else (got == eager)
     )
     assert bool(same.all()), f"{what}: {got[~same][:4]} for {eager[~same][:4]} of {same.numel()}"
 
@@ -236,7 +238,9 @@ def check_training(
 
 def _with_gradients(fn: Callable[..., Any], args: tuple[Any, ...], seed: int) -> list[Any]:
     """Results of ``fn`` and gradients for its float arguments, from fixed random cotangents."""
-    leaves = [a.detach().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a for a in args]
+    leaves = [
+        a.detach().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a for a in args
+    ]
     results = [r for r in pytree.tree_leaves(fn(*leaves)) if isinstance(r, Tensor)]
     gen = torch.Generator().manual_seed(seed)
     outs = [r for r in results if r.requires_grad]

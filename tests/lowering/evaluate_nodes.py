@@ -312,5 +312,3 @@ def _store(s: body.Store, flat: Tensor, at: Tensor, value: Tensor) -> None:
         return
     names = {"add": "amax", "max": "amax", "min": "amin", "mul": "prod"}
     flat.scatter_reduce_(0, at, value, names[s.mode])
-
-

@@ -77,7 +77,9 @@ def test_arange(args: tuple[Any, ...], dtype: torch.dtype | None) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.arange(*args, dtype=dtype)
 
-    double = torch.float64 if fractional or (dtype is not None and dtype.is_floating_point) else None
+    double = (
+        torch.float64 if fractional or (dtype is not None and dtype.is_floating_point) else None
+    )
     check(fn, X, judge=lambda x: torch.arange(*args, dtype=double or dtype))
 
 

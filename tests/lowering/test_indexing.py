@@ -11,8 +11,14 @@ import torch.nn.functional as F
 
 from litz.ir import body
 from litz.ir.program import Loops, Program
-
-from tests.lowering.evaluate import check, check_training, extern_names, lower_fn, nests, run_program
+from tests.lowering.evaluate import (
+    check,
+    check_training,
+    extern_names,
+    lower_fn,
+    nests,
+    run_program,
+)
 
 Fn = Callable[..., Any]
 Tensor = torch.Tensor
@@ -100,7 +106,9 @@ def test_gather(dim: int, dtype: torch.dtype) -> None:
 def test_gather_edges() -> None:
     check(lambda x, i: x.gather(0, i), torch.randn(()), torch.tensor(0))
     check(lambda x, i: x.gather(0, i), torch.randn(3), torch.tensor([2, 2, 0, 1]))
-    check(lambda x, i: x.gather(1, i[:, :0]), torch.randn(3, 4), torch.zeros(2, 2, dtype=torch.int64))
+    check(
+        lambda x, i: x.gather(1, i[:, :0]), torch.randn(3, 4), torch.zeros(2, 2, dtype=torch.int64)
+    )
     check(lambda x, i: torch.take_along_dim(x, i, 1), X[0], torch.zeros(5, 1, dtype=torch.int64))
 
 
@@ -119,7 +127,9 @@ def test_gather_backward() -> None:
 def test_index_select(dim: int) -> None:
     index = torch.tensor([3, 0, 0, 2])
     check(lambda x, i: x.index_select(dim, i), X, index)
-    check_training(lambda x, i: x.index_select(dim, i) * 2, X.clone().requires_grad_(), index, ulps=4)
+    check_training(
+        lambda x, i: x.index_select(dim, i) * 2, X.clone().requires_grad_(), index, ulps=4
+    )
     check(lambda x, i: x.index_select(dim, i), X, torch.tensor(1, dtype=torch.int32))
 
 
@@ -130,7 +140,7 @@ def test_take() -> None:
 
 # --- index.Tensor ---------------------------------------------------------------------------------
 
-I = torch.tensor([0, 3, -1])
+K = torch.tensor([0, 3, -1])
 J = torch.tensor([[1], [-2]])
 
 
@@ -152,23 +162,23 @@ J = torch.tensor([[1], [-2]])
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 def test_index(fn: Fn, dtype: torch.dtype) -> None:
-    check(fn, (X * 7).to(dtype), I, J)
+    check(fn, (X * 7).to(dtype), K, J)
 
 
 def test_index_32_bit() -> None:
-    check(lambda x, i: x[:, i], X, I.int())
+    check(lambda x, i: x[:, i], X, K.int())
 
 
 @pytest.mark.parametrize("bad", [4, -5])
 def test_index_checks_its_range(bad: int) -> None:
-    program = lower_fn(lambda x, i: x[i], X, I)
+    program = lower_fn(lambda x, i: x[i], X, K)
     with pytest.raises(IndexError):
         run_program(program, [X, torch.tensor([0, bad, 1])])
 
 
 def test_index_backward() -> None:
     x = X.clone().requires_grad_()
-    check_training(lambda x, i, j: x[i, :, j] * 2, x, I, J, ulps=4)
+    check_training(lambda x, i, j: x[i, :, j] * 2, x, K, J, ulps=4)
 
 
 def test_arange_as_an_index_needs_no_indirection() -> None:
@@ -185,7 +195,9 @@ def test_masked_index() -> None:
     check(fn, X, index)
 
     def put(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
-        return aten._unsafe_masked_index_put_accumulate(x, ((i >= 0) & (i < 5))[..., None], [None, i], v)
+        return aten._unsafe_masked_index_put_accumulate(
+            x, ((i >= 0) & (i < 5))[..., None], [None, i], v
+        )
 
     check(put, X, index, torch.randn(4, 2, 3, 6), ulps=4)
 
@@ -226,7 +238,9 @@ def test_index_put_by_mask(fn: Fn) -> None:
 
 
 def test_masks_stay_with_aten_where_sizes_depend_on_data() -> None:
-    program = lower_fn(lambda x, v: x.index_put((x > 0,), v), torch.tensor([1.0, -1.0]), torch.ones(1))
+    program = lower_fn(
+        lambda x, v: x.index_put((x > 0,), v), torch.tensor([1.0, -1.0]), torch.ones(1)
+    )
     assert not extern_names(program)  # one value: a select
     program = lower_fn(
         lambda x, v: x.index_put((x > 0,), v), torch.tensor([1.0, -1.0, 2.0]), torch.ones(2)
@@ -235,7 +249,7 @@ def test_masks_stay_with_aten_where_sizes_depend_on_data() -> None:
 
 
 def test_index_put_checks_its_range() -> None:
-    program = lower_fn(lambda x, i, v: x.index_put((i,), v), X, I, X[0, 0, 0])
+    program = lower_fn(lambda x, i, v: x.index_put((i,), v), X, K, X[0, 0, 0])
     with pytest.raises(IndexError):
         run_program(program, [X, torch.tensor([0, 4, 1]), X[0, 0, 0]])
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from litz.ir import body
 from litz.ir.program import Loops, Program
-
 from tests.lowering.evaluate import check, check_training, extern_names, lower_fn, nests
 
 Fn = Callable[..., Any]
@@ -109,7 +108,9 @@ def test_stack(dim: int) -> None:
 # --- padding --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pad", [(1, 2), (0, 3, 2, 0), (-1, 2), (-1, -2, 1, 1), (2, 1, 0, 0, 1, 0), (0, 0)])
+@pytest.mark.parametrize(
+    "pad", [(1, 2), (0, 3, 2, 0), (-1, 2), (-1, -2, 1, 1), (2, 1, 0, 0, 1, 0), (0, 0)]
+)
 @pytest.mark.parametrize("value", [0.0, 1 / 3, float("-inf")])
 def test_constant_pad(pad: tuple[int, ...], value: float) -> None:
     check(lambda x: F.pad(x, pad, value=value), X)

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir.program import Loops, Program
-
 from tests.lowering.evaluate import check, check_training, extern_names, lower_fn, nests
 
 Fn = Callable[..., Any]
@@ -89,9 +88,15 @@ def test_max_pool_reads_a_costly_input_from_memory() -> None:
 def test_max_pool_backward(kw: dict[str, Any], dtype: torch.dtype) -> None:
     # Distinct values, so that float64 finds the same maxima.
     x = torch.randperm(X.numel())[: X.numel()].reshape(X.shape).to(dtype)
-    x = x if dtype == torch.float32 else (torch.randperm(200)[:180] - 90).reshape(2, 1, 9, 10).to(dtype)
+    x = (
+        x
+        if dtype == torch.float32
+        else (torch.randperm(200)[:180] - 90).reshape(2, 1, 9, 10).to(dtype)
+    )
     check_training(lambda x: F.max_pool2d(x, **kw), x.clone().requires_grad_(), ulps=4)
-    check_training(lambda x: F.max_pool2d(x, **kw), channels_last(x).clone().requires_grad_(), ulps=4)
+    check_training(
+        lambda x: F.max_pool2d(x, **kw), channels_last(x).clone().requires_grad_(), ulps=4
+    )
 
 
 def test_max_pool_backward_writes_each_place_once() -> None:
@@ -158,12 +163,15 @@ def test_avg_pool_of_large_windows() -> None:
 def test_adaptive_avg_pool2d(size: tuple[int, int], dtype: torch.dtype) -> None:
     x = X.to(dtype)
     check(lambda x: F.adaptive_avg_pool2d(x, size), x)
-    check(lambda x: F.adaptive_avg_pool2d(x, size), channels_last(x))
+    if size != (1, 1):  # that is a mean, and restrided in place for channels last
+        check(lambda x: F.adaptive_avg_pool2d(x, size), channels_last(x))
     check_training(lambda x: F.adaptive_avg_pool2d(x, size), x.clone().requires_grad_(), ulps=4)
 
 
 def test_adaptive_avg_pool3d() -> None:
-    check_training(lambda x: F.adaptive_avg_pool3d(x, (2, 4, 5)), X.clone().requires_grad_(), ulps=4)
+    check_training(
+        lambda x: F.adaptive_avg_pool3d(x, (2, 4, 5)), X.clone().requires_grad_(), ulps=4
+    )
 
 
 def test_adaptive_max_pool_stays_with_aten() -> None:
@@ -193,7 +201,9 @@ def test_nearest_of_other_ranks(mode: str) -> None:
 
 
 def test_nearest_fuses() -> None:
-    program = check(lambda x, y: F.interpolate(x * 2, scale_factor=2) + y, X, torch.randn(2, 3, 18, 20))
+    program = check(
+        lambda x, y: F.interpolate(x * 2, scale_factor=2) + y, X, torch.randn(2, 3, 18, 20)
+    )
     assert nests(program) == 1
 
 
@@ -210,7 +220,8 @@ def test_nearest_backward(mode: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("kw", [
-    {"scale_factor": 2}, {"size": (13, 7)}, {"size": (9, 23)}, {"scale_factor": 1.7}, {"size": (1, 4)},
+    {"scale_factor": 2}, {"size": (13, 7)}, {"size": (9, 23)}, {"scale_factor": 1.7},
+    {"size": (1, 4)},
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bilinear(align: bool, kw: dict[str, Any], dtype: torch.dtype) -> None:
@@ -220,14 +231,18 @@ def test_bilinear(align: bool, kw: dict[str, Any], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("align", [False, True])
 def test_linear_of_other_ranks(align: bool) -> None:
-    check(lambda x: F.interpolate(x, scale_factor=2, mode="linear", align_corners=align), X[0], ulps=8)
+    check(
+        lambda x: F.interpolate(x, scale_factor=2, mode="linear", align_corners=align), X[0], ulps=8
+    )
     check(
         lambda x: F.interpolate(x, size=(4, 12, 7), mode="trilinear", align_corners=align),
         X[None],
         ulps=8,
     )
     check(
-        lambda x: F.interpolate(channels_last(x), scale_factor=2, mode="bilinear", align_corners=align),
+        lambda x: F.interpolate(
+            channels_last(x), scale_factor=2, mode="bilinear", align_corners=align
+        ),
         X,
         ulps=8,
     )
@@ -239,7 +254,7 @@ def test_linear_of_other_ranks(align: bool) -> None:
 @pytest.mark.parametrize("fn", [
     lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
     lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
-    lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"),
+    lambda x: F.interpolate(x, size=(x.shape[2] * 2, 7), mode="nearest"),
     lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
 ])  # fmt: skip
 def test_dynamic(fn: Fn) -> None:

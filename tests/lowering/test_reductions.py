@@ -136,7 +136,9 @@ def test_nan_and_ties() -> None:
 
 
 def test_small_and_empty() -> None:
-    check(lambda x: (x.sum(), x.mean(), x.amax(), x.argmax(), x.norm(), x.max(0)[1]), torch.ones(()))
+    check(
+        lambda x: (x.sum(), x.mean(), x.amax(), x.argmax(), x.norm(), x.max(0)[1]), torch.ones(())
+    )
     check(lambda x: (x.var(), x.std(0), x.var(1, correction=0), x.var(1)), torch.ones(1, 1))
     check(lambda x: (x.var(1), x.std(1, correction=3)), torch.rand(4, 2))
     check(lambda x: (x.sum(1), x.sum(0), x.prod(1), x.any(1), x.all(1)), torch.ones(3, 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from litz.host.sizes import byte_size
 from litz.index import Expr, Var, as_expr, mixed_radix
@@ -15,10 +15,12 @@ def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
     """(output, input) pairs: the output may lie in the input's memory if the input dies here.
 
     Both are touched at one index expression only, by points of the iteration space that no two
-    share, so that a point overwrites nothing that another still reads.  Within a point a kernel may
-    load again after a store (it recomputes in each pass over a reduced axis), hence two rules: with
-    reductions the output must be the only store of the full space, which runs in the last pass; and
-    nothing under a mask, whose loads a kernel places as it likes.
+    share, so that a point overwrites nothing that another still reads.  Within a point a kernel
+    may load again after a store: it recomputes in each pass over a reduced axis.  Hence with
+    reductions the output must be the only store of the full space, and every reduction that reads
+    the input must be part of its value, so that it runs in an earlier pass.  What uses the input
+    directly must be part of that value too, so that the store is the last to need it.  Nothing is
+    read under a mask, whose loads a kernel places as it likes.
     """
     written = [s.buffer for s in group.stores]
     roots = [r for s in group.stores for r in s.roots()]
@@ -28,18 +30,21 @@ def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
         if isinstance(n, Load):
             reads.setdefault(n.buffer, []).append(n)
     hidden = {n.buffer for m in nodes if isinstance(m, Masked) for n in loads((m,))}
-    reduces = any(isinstance(n, Reduce) for n in nodes)
+    reductions = [n for n in nodes if isinstance(n, Reduce)]
     full = [s for s in group.stores if _depends(s, group.reduce_axes)]
     pairs = []
     for s in group.stores:
         b = buffers[s.buffer]
         if written.count(s.buffer) != 1 or s.buffer in reads or not _fills(s, group, b):
             continue
-        if reduces and full != [s]:
+        if reductions and full != [s]:
             continue
+        earlier = set(walk((s.value,)))
+        late = {n.buffer for r in reductions if r not in earlier for n in loads((r,))}
+        late |= _used_elsewhere(group, s, [n for n in nodes if n not in earlier])
         for name, found in reads.items():
             a = buffers[name]
-            fits = a.kind == "temp" and name not in written and name not in hidden
+            fits = a.kind == "temp" and name not in {*written, *hidden, *late}
             if fits and _same_memory(a, b) and all(_reads_at(n, s.index) for n in found):
                 pairs.append((s.buffer, name))
     return tuple(pairs)
@@ -61,6 +66,13 @@ def _fills(s: Store, group: Group, b: Buffer) -> bool:
     if radix is None or not radix.dense or radix.offset is not as_expr(0):
         return False
     return radix.size * b.dtype.bytes is byte_size(b)
+
+
+def _used_elsewhere(group: Group, s: Store, others: Iterable[Node]) -> set[str]:
+    """Buffers that something uses directly besides the value of ``s``."""
+    direct = [a for n in others for a in n.args]
+    direct += [r for t in group.stores if t is not s for r in t.roots()]
+    return {n.buffer for n in direct if isinstance(n, Load)}
 
 
 def _same_memory(a: Buffer, b: Buffer) -> bool:

@@ -94,6 +94,19 @@ def _mod(a: Expr, b: Expr) -> Expr:
 
 def _reduce(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     """(q, r) with a == q*b + r: every multiple of b that shows in a's terms moves to q."""
+    q, r = _reduce_once(a, b)
+    # Quotients and remainders that met in r may have formed new multiples of b.
+    for _ in range(3):
+        if not any(t.has_div for t, _ in parts(r)[1]):
+            break
+        more, r = _reduce_once(r, b)
+        if more is ZERO:
+            break
+        q = add(q, more)
+    return q, r
+
+
+def _reduce_once(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     if isinstance(b, Const):
         return _reduce_const(a, b.value)
     kb, tb = parts(b)

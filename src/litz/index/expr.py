@@ -250,7 +250,8 @@ class Var(Expr):
     """A loop variable, 0 <= v < extent.
 
     An expression with a Var is only ever evaluated inside its loop, so its extent is at least one
-    there. An extent that may be zero is fine: nothing is evaluated then.
+    there. An extent that may be zero is fine: nothing is evaluated then. A variable of extent one
+    is always 0, but stands as itself in sums and products; divisions and comparisons use its range.
     """
 
     __slots__ = ("extent", "name")

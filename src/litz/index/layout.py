@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.index.arith import add, mul, scale, sub
+from litz.index.arith import add, factors, mul, parts, scale, sub
 from litz.index.division import floordiv, mod
 from litz.index.expr import ONE, ZERO, Expr, Var
 from litz.index.prove import provably_le, provably_lt
@@ -52,7 +52,7 @@ def mixed_radix(e: Expr, vars: Sequence[Var]) -> MixedRadix | None:
         return None
     coefs, offset = split
     terms = [RadixTerm(v, coefs[v], v.extent) for v in vars]
-    terms.sort(key=lambda t: (-abs(size_hint(t.stride)), -size_hint(t.extent), t.var.key))
+    terms.sort(key=_digit_order)
     injective = dense = True
     span: Expr = ZERO  # greatest difference that the digits so far can make
     for t in reversed(terms):
@@ -65,6 +65,12 @@ def mixed_radix(e: Expr, vars: Sequence[Var]) -> MixedRadix | None:
         dense = dense and stride is add(span, ONE)
         span = add(span, mul(stride, sub(t.extent, ONE)))
     return MixedRadix(tuple(terms), offset, injective, injective and dense)
+
+
+def _digit_order(t: RadixTerm) -> tuple[object, ...]:
+    # Hints may tie (sizes that happen to be 1); then a stride of more factors counts as greater.
+    degree = max((len(factors(m)) for m, _ in parts(t.stride)[1]), default=0)
+    return (-abs(size_hint(t.stride)), -degree, -size_hint(t.extent), t.var.key)
 
 
 def invert(e_store: Expr, vars: Sequence[Var], target: Expr) -> dict[Var, Expr] | None:

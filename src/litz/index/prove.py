@@ -20,6 +20,7 @@ from litz.index.expr import (
     Max,
     Min,
     Mod,
+    Product,
     Sum,
     Symbol,
     Var,
@@ -242,6 +243,9 @@ def _end_of(e: Expr, positive: _Atoms, up: bool) -> list[Expr]:
 def _shifted(e: Expr, positive: _Atoms) -> Expr:
     """``e`` with each atom written as its least value plus a fresh non-negative symbol."""
     atoms = _atoms(e)
+    linear = not any(isinstance(t, Product) for t, _ in parts(e)[1])
+    if linear and not any(a in positive for a in atoms):
+        return e  # linear: interval arithmetic finds the same
     fresh: dict[Expr, Expr] = {}
     for i, a in enumerate(atoms):
         lo = a.lo

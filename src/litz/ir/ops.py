@@ -48,15 +48,17 @@ TRITON_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 class OpRow:
     """One primitive op.
 
-    kinds: per operand, the accepted kinds as letters: ``b`` bool, ``i`` integers, ``f`` f32 and f64,
-    ``h`` the 16-bit floats, ``l`` i64 only; an operand marked ``*`` besides has its own dtype.
-    result: ``same`` (the last operand's dtype), ``bool``, ``to`` (the parameter), or a dtype's name.
+    kinds: per operand, the accepted kinds as letters: ``b`` bool, ``i`` integers, ``f`` f32 and
+    f64, ``h`` the 16-bit floats, ``l`` i64 only; one with ``*`` besides has its own dtype.
+    result: ``same`` (the last operand's dtype), ``bool``, ``to`` (the parameter), or a dtype's
+    name.
     cost: rough arithmetic cost, in additions.
     header: the C++ header, less ``litz/`` and ``.h``, that f32 and integers need; header64: f64.
-    cpp: C++ template; ``{args}`` are all operands, ``{to}`` the parameter's C++ type.  The same text
-    serves scalars and vectors.  infix: C++ template for float operands, where readable.
+    cpp: C++ template; ``{args}`` are all operands, ``{to}`` the parameter's C++ type.  The same
+    text serves scalars and vectors.  infix: C++ template for float operands, where readable.
     triton: Triton template of the same form.
-    reference: name of the reference in the tests' table, a function of torch tensors.
+    reference: the function below ``torch`` that means the same (``""``: of the op's own name);
+    where none does, tests hold one under the op's name.
     evaluate: the op on Python scalars before wrapping to the dtype, or None.
     samples: which operands a test draws: ``any`` bits, or a named domain that avoids the undefined.
     ulp, ulp64: largest error against the true value, in ulp of the result; 0 is exactly rounded;
@@ -204,6 +206,7 @@ _ARITHMETIC: Final = (
     OpRow(
         "floordiv",
         (_NUM, _NUM),
+        header="divide",
         cost=8,
         triton="litz_floordiv({0}, {1})",
         evaluate=lambda a, b: a // b,
@@ -212,6 +215,7 @@ _ARITHMETIC: Final = (
     OpRow(
         "truncdiv",
         (_NUM, _NUM),
+        header="divide",
         cost=6,
         triton="litz_truncdiv({0}, {1})",
         evaluate=_truncdiv,
@@ -220,6 +224,7 @@ _ARITHMETIC: Final = (
     OpRow(
         "mod",
         (_NUM, _NUM),
+        header="divide",
         cost=8,
         triton="litz_mod({0}, {1})",
         evaluate=lambda a, b: a % b,
@@ -228,8 +233,8 @@ _ARITHMETIC: Final = (
     OpRow(
         "fmod",
         (_NUM, _NUM),
+        header="divide",
         cost=20,
-        header64="vec",
         triton="litz_fmod({0}, {1})",
         evaluate=_fmod,
         samples="divisor",
@@ -282,11 +287,12 @@ _ARITHMETIC: Final = (
         triton="tl.minimum({0}, {1})",
         evaluate=lambda a, b: _extreme(a, b, False, False),
     ),
-    _math("pow", 40, None, arity=2, header64="rare", ulp64=1, triton="libdevice.pow({0}, {1})"),
+    _math("pow", 40, None, arity=2, header="wide", header64="rare"),
     OpRow(
         "ipow",
         ("i", "i"),
         cost=30,
+        header="divide",
         triton="litz_ipow({0}, {1})",
         evaluate=_ipow,
         samples="exponent",
@@ -297,11 +303,18 @@ _ARITHMETIC: Final = (
 _LOGIC: Final = (
     OpRow("and_", ("bi", "bi"), triton="({0} & {1})", evaluate=lambda a, b: a & b),
     OpRow("or_", ("bi", "bi"), triton="({0} | {1})", evaluate=lambda a, b: a | b),
-    OpRow("xor", ("bi", "bi"), triton="({0} ^ {1})", evaluate=lambda a, b: a ^ b),
+    OpRow(
+        "xor",
+        ("bi", "bi"),
+        cpp="litz::xor_({args})",
+        triton="({0} ^ {1})",
+        evaluate=lambda a, b: a ^ b,
+    ),
     OpRow("not_", ("bi",), triton="(~{0})", evaluate=_not),
     OpRow(
         "shl",
         ("i", "i"),
+        header="divide",
         cost=2,
         triton="litz_shl({0}, {1})",
         evaluate=lambda a, b: _shift(a, b, True),
@@ -310,6 +323,7 @@ _LOGIC: Final = (
     OpRow(
         "shr",
         ("i", "i"),
+        header="divide",
         cost=2,
         triton="litz_shr({0}, {1})",
         evaluate=lambda a, b: _shift(a, b, False),
@@ -360,26 +374,26 @@ _TRANSCENDENTAL: Final = (
     _math("log2", 14, math.log2, triton="tl_math.log2({0})"),
     _math("log10", 14, math.log10),
     _math("log1p", 16, math.log1p),
-    _math("sin", 16, math.sin, header64="rare", triton="tl_math.sin({0})"),
-    _math("cos", 16, math.cos, header64="rare", triton="tl_math.cos({0})"),
-    _math("tan", 30, math.tan, header="trig", header64="rare"),
-    _math("asin", 20, math.asin, header="trig", header64="rare"),
-    _math("acos", 20, math.acos, header="trig", header64="rare"),
-    _math("atan", 18, math.atan, header="trig", header64="rare"),
-    _math("atan2", 24, math.atan2, arity=2, header="trig", header64="rare"),
-    _math("sinh", 20, math.sinh, header="trig", header64="rare"),
-    _math("cosh", 18, math.cosh, header="trig", header64="rare"),
+    _math("sin", 16, math.sin, header="wide", header64="rare", triton="tl_math.sin({0})"),
+    _math("cos", 16, math.cos, header="wide", header64="rare", triton="tl_math.cos({0})"),
+    _math("tan", 30, math.tan, header="wide", header64="rare"),
+    _math("asin", 20, math.asin, header="wide", header64="rare"),
+    _math("acos", 20, math.acos, header="wide", header64="rare"),
+    _math("atan", 18, math.atan, header="wide", header64="rare"),
+    _math("atan2", 24, math.atan2, arity=2, header="wide", header64="rare"),
+    _math("sinh", 20, math.sinh, header="wide", header64="rare"),
+    _math("cosh", 18, math.cosh, header="wide", header64="rare"),
     _math("tanh", 20, math.tanh),
-    _math("asinh", 24, math.asinh, header="trig", header64="rare"),
-    _math("acosh", 24, math.acosh, header="trig", header64="rare"),
-    _math("atanh", 24, math.atanh, header="trig", header64="rare"),
-    _math("erf", 22, math.erf, triton="tl_math.erf({0})"),
+    _math("asinh", 24, math.asinh, header="wide", header64="rare"),
+    _math("acosh", 24, math.acosh, header="wide", header64="rare"),
+    _math("atanh", 24, math.atanh, header="wide", header64="rare"),
+    _math("erf", 22, math.erf, header64="rare", triton="tl_math.erf({0})"),
     _math("erfc", 40, math.erfc, header="special", header64="rare"),
-    _math("erfinv", 60, None, header="special", header64="special", ulp64=None),
+    _math("erfinv", 60, None, header="special", header64="rare", ulp64=None),
     _math("lgamma", 80, math.lgamma, header="rare", header64="rare", ulp64=None),
-    _math("digamma", 80, None, header="special", header64="special", ulp=None, ulp64=None),
+    _math("digamma", 80, None, header="rare", header64="rare", ulp64=None),
     _math("sigmoid", 16, _sigmoid, triton="tl.sigmoid({0})"),
-    _math("hypot", 12, math.hypot, arity=2, header="rare", header64="rare"),
+    _math("hypot", 12, math.hypot, arity=2, header="wide", header64="rare"),
 )
 
 _CONVERSION: Final = (
@@ -431,7 +445,15 @@ _CHECKS: Final = (
     ),
 )
 
-_ROWS: Final = (*_ARITHMETIC, *_LOGIC, *_ROUNDING, *_TRANSCENDENTAL, *_CONVERSION, *_RANDOM, *_CHECKS)
+_ROWS: Final = (
+    *_ARITHMETIC,
+    *_LOGIC,
+    *_ROUNDING,
+    *_TRANSCENDENTAL,
+    *_CONVERSION,
+    *_RANDOM,
+    *_CHECKS,
+)
 OPS: Final[Mapping[str, OpRow]] = MappingProxyType({row.name: row for row in _ROWS})
 
 
@@ -547,7 +569,7 @@ def _round_bf16(value: float) -> float:
 
 
 def fold(name: str, args: Sequence[Scalar], dtype: DType) -> Scalar | None:
-    """The op on constants of ``dtype`` (for ``where``: of the values), or None where it stays code."""
+    """The op on constants of ``dtype`` (``where``: of its values), or None: it stays code."""
     row = op(name)
     if row.evaluate is None:
         return None

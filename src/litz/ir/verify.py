@@ -155,12 +155,13 @@ class _Checker:
                 self.fail("kind", f"buffer {name} is of kind {b.kind!r}")
             self.layout(name, b.shape, b.strides)
             seen = {name}
-            while (up := b.alias) is not None:
+            at = b
+            while (up := at.alias) is not None:
                 if up not in buffers or up in seen:
                     self.fail("alias", f"the alias of {name} leads to {up}")
                     break
                 seen.add(up)
-                b = buffers[up]
+                at = buffers[up]
 
     def layout(self, name: str, shape: Sequence[Expr], strides: Sequence[Expr]) -> None:
         if len(shape) != len(strides):
@@ -356,9 +357,7 @@ class _Checker:
         for name in (*(o for o in e.outputs if o is not None), *e.mutates):
             if name not in buffers:
                 self._raise("buffer", f"there is no buffer {name}", None)
-        for name in e.outputs:
-            if name is None:
-                continue
+        for name in (o for o in e.outputs if o is not None):
             kind = buffers[name].kind
             if e.out_variant != (kind == "temp") or kind in ("input", "constant"):
                 self.fail("output", f"{e.name} binds {name}, which is of kind {kind!r}")

@@ -253,9 +253,7 @@ def leaky_relu_backward(
     return elementwise(ctx, fn, grad, x)
 
 
-lower(aten._prelu_kernel.default)(
-    _simple(lambda x, w: where(op("gt", x, k(x, 0)), x, mul(w, x)))
-)
+lower(aten._prelu_kernel.default)(_simple(lambda x, w: where(op("gt", x, k(x, 0)), x, mul(w, x))))
 
 
 @lower(aten._prelu_kernel_backward.default)
@@ -273,18 +271,14 @@ def prelu_backward(
 
 @lower(aten.threshold.default)
 def threshold(ctx: Call, x: TensorValue, threshold: Number, value: Number) -> TensorValue:
-    return elementwise(
-        ctx, lambda a: where(op("le", a, num(a, threshold)), num(a, value), a), x
-    )
+    return elementwise(ctx, lambda a: where(op("le", a, num(a, threshold)), num(a, value), a), x)
 
 
 @lower(aten.threshold_backward.default)
 def threshold_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, threshold: Number
 ) -> TensorValue:
-    return elementwise(
-        ctx, lambda g, a: where(op("le", a, num(a, threshold)), k(a, 0), g), grad, x
-    )
+    return elementwise(ctx, lambda g, a: where(op("le", a, num(a, threshold)), k(a, 0), g), grad, x)
 
 
 # --- shrinking ---------------------------------------------------------------------------------------
@@ -589,16 +583,12 @@ def frac(ctx: Call, x: TensorValue) -> TensorValue:
 
 @lower(aten.deg2rad.default)
 def deg2rad(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(
-        ctx, lambda a: mul(a, k(a, math.pi / 180)), x, compute=float_compute(ctx, x)
-    )
+    return elementwise(ctx, lambda a: mul(a, k(a, math.pi / 180)), x, compute=float_compute(ctx, x))
 
 
 @lower(aten.rad2deg.default)
 def rad2deg(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(
-        ctx, lambda a: mul(a, k(a, 180 / math.pi)), x, compute=float_compute(ctx, x)
-    )
+    return elementwise(ctx, lambda a: mul(a, k(a, 180 / math.pi)), x, compute=float_compute(ctx, x))
 
 
 @lower(aten.heaviside.default)

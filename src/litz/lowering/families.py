@@ -13,6 +13,7 @@ NAMES = (
     "reductions",
     "softmax",
     "norms",
+    "batch_norm",
     "losses",
     "indexing",
     "scatters",

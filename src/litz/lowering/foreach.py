@@ -10,11 +10,8 @@ from typing import Any
 import torch
 
 from litz.ir import body
-from litz.ir.body import Node, op
-from litz.lowering import values
-from litz.lowering.context import Operand, Unsupported
+from litz.lowering.context import Unsupported
 from litz.lowering.joins import result_strides
-from litz.lowering.pointwise import elementwise
 from litz.lowering.registry import Call, find, lower
 from litz.lowering.values import TensorValue
 
@@ -128,44 +125,33 @@ def pow_scalar(ctx: Call, x: Any, exponents: Tensors) -> tuple[TensorValue, ...]
 # --- three operands ------------------------------------------------------------------------------
 
 
-def _scaled(name: str) -> Callable[[Call, TensorValue, TensorValue, TensorValue, Operand], Any]:
-    """addcmul / addcdiv by a number or a 0-d tensor."""
+def _fused(packet: Any) -> Single:
+    """addcmul / addcdiv, whose number is a keyword of the single-tensor form."""
 
-    def fn(
-        ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Operand
-    ) -> TensorValue:
-        if not isinstance(value, TensorValue):
-            target = aten.addcmul.default if name == "mul" else aten.addcdiv.default
-            out: TensorValue = single(target)(ctx, x, a, c, value=value)
-            return out
-
-        def formula(s: Node, p: Node, q: Node, v: Node) -> Node:
-            return op("add", s, op(name, op("mul", v, p), q))
-
-        return elementwise(ctx, formula, x, a, c, value)
+    def fn(ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any) -> Any:
+        return single(packet.default)(ctx, x, a, c, value=value)
 
     return fn
 
 
-for _name, _kind in (("addcmul", "mul"), ("addcdiv", "div")):
+def _by_number(fused: Single) -> Single:
+    def fn(ctx: Call, xs: Tensors, a: Tensors, c: Tensors, value: Any = 1) -> Any:
+        return each(ctx, fused, xs, a, c, _repeat(value, xs))
+
+    return fn
+
+
+def _by_list(fused: Single) -> Single:
+    def fn(ctx: Call, xs: Tensors, a: Tensors, c: Tensors, scalars: Sequence[Any]) -> Any:
+        return each(ctx, fused, xs, a, c, scalars)
+
+    return fn
+
+
+for _name in ("addcmul", "addcdiv"):
     _packet = getattr(aten, f"_foreach_{_name}")
-
-    def _by_number(kind: str) -> Single:
-        def fn(ctx: Call, xs: Tensors, a: Tensors, c: Tensors, value: Any = 1) -> Any:
-            return each(ctx, _scaled(kind), xs, a, c, _repeat(value, xs))
-
-        return fn
-
-    def _by_list(kind: str) -> Single:
-        def fn(ctx: Call, xs: Tensors, a: Tensors, c: Tensors, scalars: Any) -> Any:
-            if isinstance(scalars, TensorValue):
-                scalars = [values.select(scalars, 0, ctx.expr(k)) for k in range(len(xs))]
-            return each(ctx, _scaled(kind), xs, a, c, scalars)
-
-        return fn
-
-    lower(_packet.Scalar)(_by_number(_kind))
-    lower(_packet.ScalarList, _packet.Tensor)(_by_list(_kind))
+    lower(_packet.Scalar)(_by_number(_fused(getattr(aten, _name))))
+    lower(_packet.ScalarList)(_by_list(_fused(getattr(aten, _name))))
 
 
 @lower(aten._foreach_lerp.Scalar)

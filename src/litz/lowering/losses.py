@@ -32,9 +32,7 @@ NONE, MEAN, SUM = 0, 1, 2
 # --- elementwise losses --------------------------------------------------------------------------
 
 
-def _loss(
-    ctx: Call, reduction: int, fn: Elementwise, *operands: Operand
-) -> TensorValue:
+def _loss(ctx: Call, reduction: int, fn: Elementwise, *operands: Operand) -> TensorValue:
     """``fn`` of each element, rounded to the result's type, then reduced as asked."""
     if ctx.dtype.is_int:
         raise Unsupported(f"a loss of {ctx.dtype}")
@@ -321,5 +319,3 @@ def nll_loss_backward(
         at = own[dim] if weight.shape[0] is not ONE else ZERO
         g = mul(g, body.cast(b.opmath(weight.at([at])), g.dtype))
     return x.with_node(body.cast(where(hit, g, k(g, 0)), ctx.dtype))
-
-

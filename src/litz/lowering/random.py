@@ -203,25 +203,23 @@ def native_dropout(
     # The backward pass needs the same choice: it is stored, and dropped again if nobody reads it.
     _, mask = stored(ctx, (None, _kept(ctx, 1 - p)))
     assert mask is not None
-    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return _dropped(ctx, x, mask, 0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _dropped(ctx: Call, x: TensorValue, mask: TensorValue, scale: float) -> TensorValue:
+    """``x * mask * scale``, rounded after each step as eager rounds it."""
     opmath = ctx.b.opmath
-    kept = body.cast(mask.node, x.dtype.opmath)
-    product = op("mul", opmath(x.node), kept)
-    product = opmath(body.cast(product, x.dtype))
-    out = body.cast(op("mul", product, body.const(product.dtype, scale)), x.dtype)
-    return x.with_node(out), mask
+    kept = op("mul", opmath(x.node), body.cast(mask.node, x.dtype.opmath))
+    kept = opmath(body.cast(kept, x.dtype))
+    node = op("mul", kept, body.const(kept.dtype, scale))
+    return x.with_node(body.cast(node, x.dtype))
 
 
 @lower(aten.native_dropout_backward.default)
 def native_dropout_backward(
     ctx: Call, grad: TensorValue, mask: TensorValue, scale: float
 ) -> TensorValue:
-    acc = grad.dtype.opmath
-    opmath = ctx.b.opmath
-    factor = op("mul", body.cast(mask.node, acc), body.const(acc, scale))
-    factor = opmath(body.cast(factor, grad.dtype))
-    node = op("mul", opmath(grad.node), factor)
-    return grad.with_node(body.cast(node, grad.dtype))
+    return _dropped(ctx, grad, mask, scale)
 
 
 # --- integers ------------------------------------------------------------------------------------

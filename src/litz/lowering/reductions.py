@@ -404,7 +404,12 @@ def _moments(
 
 def _moment_lowering(root: bool, means: bool) -> Callable[..., Any]:
     def lowered(
-        ctx: Call, x: TensorValue, dim: Dims = None, *, correction: Any = None, keepdim: bool = False
+        ctx: Call,
+        x: TensorValue,
+        dim: Dims = None,
+        *,
+        correction: Any = None,
+        keepdim: bool = False,
     ) -> Any:
         out = _moments(ctx, x, dim, correction, keepdim, root, means)
         return out if means else out[0]

@@ -36,7 +36,7 @@ import torch
 
 from litz.errors import ToolchainError
 
-__all__ = ["Function", "Library", "Runtime", "Segment", "Step", "runtime_source"]
+__all__ = ["Fault", "Function", "Library", "Runtime", "Segment", "Step", "runtime_source"]
 
 Fault = str | tuple[type[Exception], str]
 

@@ -12,13 +12,13 @@ from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
 from litz.ir.dtype import DType
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder, Level, adds, loaded, position
+from litz.targets.cpp.loops import Builder, Level, adds, loaded, outer_type, position
 from litz.targets.cpp.prepare import Space, extent, int_value, roots
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
-from litz.targets.cpp.values import access
+from litz.targets.cpp.values import access, ctype
 
-WIDEST = 1024  # lanes of a block: a page of f32, so that rows stream
+WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 SHORT = 8  # rows that are walked down one vector at a time
 
@@ -74,15 +74,23 @@ class ColumnBuilder(Builder):
         self.kernel.arrays.append(tree.Array(name, dtype, self.size))
         return name
 
-    def fetch(self, array: str, dtype: DType) -> Ref:
-        at = f"{self.across} - {self.across}_b"
-        return Ref(f"litz::load<{self.lanes}>({array} + ({at}))", dtype, True)
+    def fetch(self, array: str, dtype: DType, to: DType | None = None) -> Ref:
+        text = f"litz::load<{self.lanes}>({array} + ({self.across} - {self.across}_b))"
+        if to is not None and to is not dtype:
+            text = f"litz::cast<{ctype(to)}>({text})"
+        return Ref(text, to or dtype, True)
 
     # --- values that outlive a loop over lanes ----------------------------------------------------
 
     def outer_depth(self, vars: tuple[Expr, ...], scope: Scope) -> int:
         own = [v for v in vars if v is not self.lane]
         return max(self.bound_depth(own, scope), self.block_depth)
+
+    def ref(self, n: Node, scope: Scope) -> tuple[Ref, int]:
+        ref, depth = super().ref(n, scope)
+        if ref.vec:  # an array's element is only there in loops over lanes
+            depth = max(depth, scope.binds(self.across) or 0)
+        return ref, depth
 
     def early(self, n: Node, scope: Scope) -> bool:
         """Compute a lane's value once before the rows, if it is the same in all of them."""
@@ -142,7 +150,7 @@ class ColumnBuilder(Builder):
             acc = self.accumulator(r)
             total = acc
             if chunk is not None and adds(r):
-                total = self.accumulator(r)
+                total = self.accumulator(r, outer_type(r.dtype))
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
@@ -151,10 +159,11 @@ class ColumnBuilder(Builder):
         self.close(levels, inner, outer, chunk)
         for r, acc in zip(group, outer, strict=True):
             name = f"{acc.name}i" if acc.position is not None else acc.name
-            home.env[r] = self.fetch(name, r.dtype)
+            home.env[r] = self.fetch(name, acc.dtype if acc.position is None else r.dtype, r.dtype)
 
-    def accumulator(self, r: Reduce) -> Acc:
-        acc = Acc(self.array(r.args[0].dtype), tree.acc_kind(r.kind), r.args[0].dtype, vec=True)
+    def accumulator(self, r: Reduce, dtype: DType | None = None) -> Acc:
+        dtype = dtype or r.args[0].dtype
+        acc = Acc(self.array(dtype), tree.acc_kind(r.kind), dtype, vec=True)
         acc.block = self.across
         if r.kind.startswith("arg"):
             acc.position = position(r)

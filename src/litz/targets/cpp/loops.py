@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from litz.index import Expr, min_, product, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
+from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
@@ -19,7 +20,7 @@ from litz.targets.cpp.prepare import Space, extent, int_value, roots
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 
-CHUNK = 1024  # additions into one accumulator before it is added to an outer one
+CHUNK = 128  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
 
 
@@ -87,7 +88,7 @@ class Builder(Placer):
             acc.position = position(r) if r.kind.startswith("arg") else None
             total = acc
             if chunk is not None and adds(r):
-                total = Acc(self.name("a"), acc.kind, acc.dtype, acc.vec, folded)
+                total = Acc(self.name("a"), acc.kind, outer_type(acc.dtype), acc.vec, folded)
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
@@ -95,7 +96,7 @@ class Builder(Placer):
         self.close(levels, inner, outer, chunk)
         for r, acc in zip(group, outer, strict=True):
             ref = tree.Ref(self.name(), r.dtype, acc.vec and not acc.folded)
-            home.body.append(tree.Finish(ref.text, acc))
+            home.body.append(tree.Finish(ref.text, acc, r.dtype))
             home.env[r] = ref
 
     def renamed(self, group: list[Reduce], axes: list[Expr]) -> tuple[list[Reduce], list[Expr]]:
@@ -133,7 +134,7 @@ class Builder(Placer):
         return levels, at if at >= 0 else None
 
     def chunking(self, axes: Sequence[Expr]) -> tuple[int, int]:
-        """Where a long sum is cut so that no accumulator takes more than CHUNK terms; -1: nowhere."""
+        """Where a long sum is cut, so that an accumulator takes at most CHUNK terms, or -1."""
         steps = 1
         for i in reversed(range(len(axes))):
             size = extent(axes[i])
@@ -271,6 +272,11 @@ class Builder(Placer):
         ops = sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
         accesses = sum(isinstance(n, Load) for n in nodes) + len(self.space.stores)
         return product(extent(d.var) for d in self.plan.dims) * (ops + 2 * accesses + 1)
+
+
+def outer_type(dtype: DType) -> DType:
+    """What sums of sums run in: their roundings would be the larger part of the error."""
+    return F64 if dtype.is_float else dtype
 
 
 def adds(r: Reduce) -> bool:

@@ -1,4 +1,4 @@
-"""From a plan to what the loop builder works on: dims in loop order, reductions in rewritten form."""
+"""From a plan to what the loop builder works on: dims in loop order, reductions rewritten."""
 
 from __future__ import annotations
 

@@ -195,11 +195,13 @@ class Printer:
         if s.acc.block is not None:
             self.over_block(s.acc.block)
             a, b = (f"litz::load<{spell.lanes}>({n} + j_)" for n in (s.into.name, s.acc.name))
+            b = converted(b, s.acc.dtype, s.into.dtype)
             self.line(f"litz::store({s.into.name} + j_, {_COMBINE[s.acc.kind]}({a}, {b}));")
             self.close()
             return
         for c in range(s.acc.copies):
             into, name = f"{s.into.name}_0", f"{s.acc.name}_{c}"
+            name = converted(name, s.acc.dtype, s.into.dtype)
             self.line(f"{into} = {_COMBINE[s.acc.kind]}({into}, {name});")
 
     def finish(self, s: Finish) -> None:
@@ -218,6 +220,7 @@ class Printer:
             pairs = zip(names[::2], names[1::2], strict=True)
             names = [f"{_COMBINE[acc.kind]}({a}, {b})" for a, b in pairs]
         text = f"litz::{_FOLDS[acc.kind]}({names[0]})" if acc.folded else names[0]
+        text = converted(text, acc.dtype, s.dtype)
         self.line(f"const auto {s.name} = {text};")
 
     # --- loops ----------------------------------------------------------------------------------
@@ -361,9 +364,14 @@ class Printer:
         if not k.units:
             work = const(0)
         self.line(
-            f"return litz::run_units({k.name}_part, ptrs, ints, {units}, {self.expr(work)}, {GRAIN});"
+            f"return litz::run_units({k.name}_part, ptrs, ints, {units}, "
+            f"{self.expr(work)}, {GRAIN});"
         )
         self.lines.append("}")
+
+
+def converted(text: str, source: DType, to: DType) -> str:
+    return text if source is to else f"litz::cast<{ctype(to)}>({text})"
 
 
 def offset(spell: Speller) -> str:

@@ -106,10 +106,11 @@ class Merge:
 
 @dataclass(slots=True, eq=False)
 class Finish:
-    """``name`` = what an accumulator holds, copies (and folded lanes) combined."""
+    """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``."""
 
     name: str
     acc: Acc
+    dtype: DType
 
 
 @dataclass(slots=True, eq=False)
@@ -272,7 +273,8 @@ def _loop(s: For | Lanes | Blocks | Range) -> str:
         return f"{'part' if s.part else 'for'} {s.var} < {s.stop}{start}{step}"
     unroll = f" unroll {s.unroll}" if s.unroll > 1 else ""
     tail = " exact" if s.exact else ""
-    return f"lanes {s.var} < {s.stop}{start}{unroll}{tail}{' ' + ' .. '.join(s.between) if s.between else ''}"
+    between = " " + " .. ".join(s.between) if s.between else ""
+    return f"lanes {s.var} < {s.stop}{start}{unroll}{tail}{between}"
 
 
 def _node(s: Let) -> str:

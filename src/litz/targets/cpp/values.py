@@ -244,7 +244,8 @@ class Speller:
             return f"litz::store({p}, {value});"
         limit = mask or self.count or str(self.lanes)
         index = self.per_lane(store.index, data)
-        return f"litz::put_each<litz::update::{store.mode}>({store.buffer}, {value}, {limit}, {index});"
+        update = f"litz::put_each<litz::update::{store.mode}>"
+        return f"{update}({store.buffer}, {value}, {limit}, {index});"
 
     def _put_scalar(self, s: Put, data: Mapping[str, Ref]) -> str:
         store = s.store

@@ -70,12 +70,12 @@ template <class V> LITZ_FN V not_(V a) {
   }                                                                                             \
   template <class T> LITZ_FN bool name(T a, T b) { return a o b; }                              \
   LITZ_MIXED_(bool, name)
-LITZ_COMPARE_(eq, ==, !(a ^ b))
+LITZ_COMPARE_(eq, ==, ~(a ^ b))
 LITZ_COMPARE_(ne, !=, a ^ b)
-LITZ_COMPARE_(lt, <, !a & b)
-LITZ_COMPARE_(le, <=, !a | b)
-LITZ_COMPARE_(gt, >, a & !b)
-LITZ_COMPARE_(ge, >=, a | !b)
+LITZ_COMPARE_(lt, <, ~a & b)
+LITZ_COMPARE_(le, <=, ~a | b)
+LITZ_COMPARE_(gt, >, a & ~b)
+LITZ_COMPARE_(ge, >=, a | ~b)
 #undef LITZ_COMPARE_
 
 template <class V> LITZ_FN auto isnan(V a) { return a != a; }

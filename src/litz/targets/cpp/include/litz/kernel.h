@@ -3,5 +3,10 @@
 #include <litz/vec.h>
 #include <litz/divide.h>
 #include <litz/math.h>
+#include <litz/math64.h>
 #include <litz/memory.h>
+#include <litz/random.h>
+#include <litz/rare.h>
 #include <litz/reduce.h>
+#include <litz/special.h>
+#include <litz/wide.h>

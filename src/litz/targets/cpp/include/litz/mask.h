@@ -34,7 +34,8 @@ template <int N> struct Vec<bool, N, MASK> {
   friend LITZ_FN Vec operator&(Vec a, Vec b) { return of(a.bits & b.bits); }
   friend LITZ_FN Vec operator|(Vec a, Vec b) { return of(a.bits | b.bits); }
   friend LITZ_FN Vec operator^(Vec a, Vec b) { return of(a.bits ^ b.bits); }
-  friend LITZ_FN Vec operator!(Vec a) { return of(~a.bits & all); }
+  friend LITZ_FN Vec operator~(Vec a) { return of(~a.bits & all); }
+  friend LITZ_FN Vec operator!(Vec a) { return ~a; }
 };
 template <int N> LITZ_FN bool hany(Vec<bool, N> m) { return m.bits != 0; }
 template <int N> LITZ_FN bool hall(Vec<bool, N> m) { return m.bits == m.all; }
@@ -54,7 +55,8 @@ template <int N> struct Vec<bool, N, MASK> {
   friend LITZ_FN Vec operator&(Vec a, Vec b) { return of(a.m & b.m); }
   friend LITZ_FN Vec operator|(Vec a, Vec b) { return of(a.m | b.m); }
   friend LITZ_FN Vec operator^(Vec a, Vec b) { return of(a.m ^ b.m); }
-  friend LITZ_FN Vec operator!(Vec a) { return of(~a.m); }
+  friend LITZ_FN Vec operator~(Vec a) { return of(~a.m); }
+  friend LITZ_FN Vec operator!(Vec a) { return ~a; }
 };
 #endif
 

@@ -153,7 +153,7 @@ LITZ_FN Vec<T, N> where(Vec<bool, N> m, Vec<T, N> a, Vec<T, N> b) {
   } else if constexpr (form<T, N> == HALF) {
     return where(m, a.bits, b.bits);
   } else if constexpr (form<T, N> == MASK) {
-    return (m & a) | (!m & b);
+    return (m & a) | (~m & b);
   } else {
 #if LITZ_KMASK
     if constexpr (sizeof(T) * N >= 16) {

@@ -178,7 +178,7 @@ template <class D> LITZ_FN D hypot(D x, D y) {
 
 template <class D> LITZ_FN D pow(D x, D y) {
   D a = abs(x);
-  D t = clamp(y * log2_any(a), -400.0, 400.0);
+  D t = where(a == D(1.0), D(0.0), clamp(y * log2_any(a), -400.0, 400.0));  // not inf * 0
   D r = wide::exp2(t);
   auto whole = trunc(y) == y;
   D half = y * D(0.5);

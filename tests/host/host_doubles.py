@@ -17,7 +17,12 @@ from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, wa
 from litz.ir.program import Buffer
 from litz.schedule.groups import Group
 
-C_TYPES = {"f32": ctypes.c_float, "f64": ctypes.c_double, "i64": ctypes.c_int64, "bool": ctypes.c_bool}
+C_TYPES = {
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+    "i64": ctypes.c_int64,
+    "bool": ctypes.c_bool,
+}
 POISON = 0xAB
 
 
@@ -77,7 +82,9 @@ class Interpreter:
 
     def run(self, pointers: Mapping[str, int], sizes: Mapping[Expr, int]) -> None:
         g = self.group
-        inner = [s for s in g.stores if any(v in g.reduce_axes for v in (*s.index.free, *s.value.vars))]
+        inner = [
+            s for s in g.stores if any(v in g.reduce_axes for v in (*s.index.free, *s.value.vars))
+        ]
         outer = [s for s in g.stores if s not in inner]
         for point in self.points(g.axes, sizes):
             env = {**sizes, **point}
@@ -109,7 +116,11 @@ class Interpreter:
         return done
 
     def value(
-        self, n: Node, pointers: Mapping[str, int], env: Mapping[Expr, int], done: Mapping[Node, float]
+        self,
+        n: Node,
+        pointers: Mapping[str, int],
+        env: Mapping[Expr, int],
+        done: Mapping[Node, float],
     ) -> float:
         if n in done:
             return done[n]
@@ -131,7 +142,9 @@ class Interpreter:
         offset = evaluate(index, env)
         return (kind * 1).from_address(pointers[buffer] + offset * ctypes.sizeof(kind))
 
-    def store(self, s: Store, v: float, pointers: Mapping[str, int], env: Mapping[Expr, int]) -> None:
+    def store(
+        self, s: Store, v: float, pointers: Mapping[str, int], env: Mapping[Expr, int]
+    ) -> None:
         assert s.mode == "set" and s.mask is None
         self.cell(s.buffer, s.index, pointers, env)[0] = v
 

@@ -29,7 +29,9 @@ class Maker:
             self.inputs.append(name)
             self.buffer(name, 8, "input")
 
-    def buffer(self, name: str, rows: Expr | int, kind: str = "temp", alias: str | None = None) -> Buffer:
+    def buffer(
+        self, name: str, rows: Expr | int, kind: str = "temp", alias: str | None = None
+    ) -> Buffer:
         shape = (as_expr(rows), as_expr(8))
         b = Buffer(name, F32, shape, (as_expr(8), as_expr(1)), "cpu", kind, alias)
         self.buffers[name] = b
@@ -95,10 +97,17 @@ class Maker:
             target = aten.mul.Scalar
         self.steps.append(
             Extern(
-                f"extern{len(self.steps)}", target, str(target), args, (), (out.name,), "cpu", "test",
+                f"extern{len(self.steps)}",
+                target,
+                str(target),
+                args,
+                (),
+                (out.name,),
+                "cpu",
+                "test",
                 out_variant=form == "out",
             )
-        )  # fmt: skip
+        )
         return out.name
 
     def finish(self, outputs: list[str]) -> Schedule:
@@ -122,7 +131,9 @@ def schedules(draw: st.DrawFn) -> tuple[Schedule, dict[str, CallKernel]]:
             sources = draw(st.lists(st.sampled_from(recent), min_size=1, max_size=3, unique=True))
             maker.group(form, sources, draw(st.integers(1, 2)), draw(st.sampled_from(heights)))
         else:
-            maker.extern(draw(st.sampled_from(["alias", "out", "plain"])), draw(st.sampled_from(recent)))
+            maker.extern(
+                draw(st.sampled_from(["alias", "out", "plain"])), draw(st.sampled_from(recent))
+            )
     names = list(maker.buffers)
     outputs = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
     return maker.finish([*outputs, names[-1]]), maker.kernels

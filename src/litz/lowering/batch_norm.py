@@ -1,0 +1,285 @@
+"""Batch norm, in training and inference, and its backward.
+
+Statistics, and the next running statistics, come from one pass over the input (Welford).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from litz.index import Expr
+from litz.ir import body
+from litz.ir.body import Node, op
+from litz.ir.dtype import DType
+from litz.lowering.activations import add, div, mul, sub
+from litz.lowering.context import Builder, Unsupported
+from litz.lowering.norms import (
+    Exprs,
+    Maybe,
+    Nodes,
+    affine,
+    check_float,
+    element,
+    inverse_std,
+    returned,
+    with_rounded,
+)
+from litz.lowering.pointwise import k
+from litz.lowering.reductions import (
+    count,
+    fold,
+    narrow,
+    number,
+    reduce_many,
+    shared,
+    variance_of,
+    wide,
+)
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import TensorValue, axes
+
+aten = torch.ops.aten
+
+
+def _channels(x: TensorValue) -> list[int]:
+    """Every dimension but the channels'."""
+    check_float(x)
+    if x.ndim < 2:
+        raise Unsupported("a batch norm without channels")
+    return [i for i in range(x.ndim) if i != 1]
+
+
+def _batch_statistics(
+    ctx: Call, v: TensorValue, running: Sequence[TensorValue], momentum: float, eps: float
+) -> tuple[TensorValue, ...]:
+    """The next running statistics, then mean and 1 / std: all from one nest."""
+    b = ctx.b
+    dims = _channels(v)
+    size = count(v, dims)
+
+    def blend(old: TensorValue, new: Node, own: Exprs) -> Node:
+        was = element(b, old, own, new.dtype)
+        return body.cast(add(mul(k(new, momentum), new), mul(k(new, 1 - momentum), was)), old.dtype)
+
+    def fn(n: Nodes, over: Exprs, own: Exprs) -> Nodes:
+        m2 = fold("welford_m2", over, n[0])
+        mean = fold("welford_mean", over, n[0])
+        first = (mean, inverse_std(m2, size, eps))
+        updated: Nodes = ()
+        if running:
+            unbiased = variance_of(m2, size, 1)
+            updated = (blend(running[0], mean, own), blend(running[1], unbiased, own))
+        return *updated, *with_rounded(ctx, first, (1, 2))
+
+    return reduce_many(b, [v], dims, fn)
+
+
+def _training(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    running: Sequence[TensorValue],
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    b = ctx.b
+    v = wide(b, shared(b, x))
+    stored = list(_batch_statistics(ctx, v, running, momentum, eps))
+    updated, (mean, rstd, *rounded) = stored[: len(running)], stored[len(running) :]
+    own = axes(v.shape)
+    y = mul(sub(v.node, mean.at(own[1:2])), rstd.at(own[1:2]))
+    out = v.with_node(affine(b, y, own[1:2], weight, bias))
+    saved = returned(ctx, (mean, rstd), (1, 2), rounded)
+    return narrow(out, ctx.dtype), *saved, *updated
+
+
+def _inverse_std(b: Builder, var: TensorValue, at: Sequence[Expr], eps: float, to: DType) -> Node:
+    variance = element(b, var, at, to)
+    return div(k(variance, 1), op("sqrt", add(variance, k(variance, eps))))
+
+
+def _inference(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    mean: TensorValue,
+    var: TensorValue,
+    eps: float,
+) -> TensorValue:
+    """x * alpha + beta with alpha and beta from running statistics, as ATen groups it."""
+    _channels(x)
+    b = ctx.b
+    own = axes(x.shape)
+    v = wide(b, x)
+    at = own[1:2]
+    alpha = _inverse_std(b, var, at, eps, v.dtype)
+    if weight is not None:
+        alpha = mul(alpha, element(b, weight, at, v.dtype))
+    beta = op("neg", mul(element(b, mean, at, v.dtype), alpha))
+    if bias is not None:
+        beta = add(element(b, bias, at, v.dtype), beta)
+    return narrow(v.with_node(add(mul(v.node, alpha), beta)), ctx.dtype)
+
+
+def _nothing(ctx: Call, position: int) -> TensorValue:
+    r = ctx.results[position]
+    assert r is not None
+    return ctx.b.full(r.shape, 0, r.dtype, r.device)
+
+
+@lower(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    mean: TensorValue,
+    var: TensorValue,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    out = _inference(ctx, x, weight, bias, mean, var, eps)
+    return out, _nothing(ctx, 1), _nothing(ctx, 2)
+
+
+@lower(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    mean: TensorValue,
+    var: TensorValue,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    if training:
+        return _training(ctx, x, weight, bias, (mean, var), momentum, eps)
+    out = _inference(ctx, x, weight, bias, mean, var, eps)
+    return out, _nothing(ctx, 1), _nothing(ctx, 2), mean, var
+
+
+@lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def batch_norm_in_place(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    mean: Maybe,
+    var: Maybe,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    """The forms that update running statistics in place, where there is nothing to update."""
+    if mean is None or var is None:
+        return _training(ctx, x, weight, bias, (), momentum, eps)
+    if training:
+        raise Unsupported("running statistics that are updated in place")
+    out = _inference(ctx, x, weight, bias, mean, var, eps)
+    return out, _nothing(ctx, 1), _nothing(ctx, 2)
+
+
+@lower(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    return _training(ctx, x, weight, bias, (), momentum, eps)
+
+
+@lower(aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    mean: TensorValue,
+    var: TensorValue,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    out, save, rstd, *updated = _training(ctx, x, weight, bias, (mean, var), momentum, eps)
+    return out, save, rstd, _nothing(ctx, 3), *updated
+
+
+@lower(aten._batch_norm_no_update.default)
+def batch_norm_no_update(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    mean: Maybe,
+    var: Maybe,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    if mean is None or var is None:
+        raise Unsupported("a batch norm without statistics")
+    out = _inference(ctx, x, weight, bias, mean, var, eps)
+    return out, _nothing(ctx, 1), _nothing(ctx, 2), _nothing(ctx, 3)
+
+
+@lower(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    ctx: Call,
+    grad: TensorValue,
+    x: TensorValue,
+    weight: Maybe,
+    running_mean: Maybe,
+    running_var: Maybe,
+    save_mean: Maybe,
+    save_rstd: Maybe,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[TensorValue | None, ...]:
+    b = ctx.b
+    dims = _channels(x)
+    mean = save_mean if train else running_mean
+    x, grad = shared(b, x), shared(b, grad)
+    own = axes(x.shape)
+    at = own[1:2]
+    g, v = wide(b, grad), wide(b, x)
+    to = v.dtype
+    if mean is None:
+        raise Unsupported("a batch norm's backward without statistics")
+    if train:
+        assert save_rstd is not None
+        rstd = element(b, save_rstd, at, to)
+    else:
+        assert running_var is not None
+        rstd = _inverse_std(b, running_var, at, eps, to)
+    hat = mul(sub(v.node, element(b, mean, at, to)), rstd)
+    dot_total: tuple[TensorValue, ...] = ()
+    results: list[TensorValue | None] = [None, None, None]
+    if output_mask[1] or output_mask[2] or train:
+        # Both sums serve the input's gradient and the parameters'.
+        terms = [g.with_node(mul(g.node, hat)), g]
+
+        def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
+            return with_rounded(ctx, tuple(fold("sum", over, x) for x in n), (1, 2))
+
+        dot, total, *rounded = reduce_many(b, terms, dims, fn)
+        dot_total = (dot, total)
+        for i, v in zip((1, 2), returned(ctx, dot_total, (1, 2), rounded), strict=True):
+            results[i] = v if output_mask[i] else None
+    if output_mask[0]:
+        node = g.node
+        if train:
+            size = number(to, count(x, dims))
+            dots, totals = (div(s.at(at), size) for s in dot_total)
+            node = sub(sub(node, totals), mul(hat, dots))
+        slope = rstd if weight is None else mul(rstd, element(b, weight, at, to))
+        results[0] = narrow(x.with_node(mul(node, slope)), x.dtype)
+    return tuple(results)

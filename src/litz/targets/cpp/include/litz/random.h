@@ -1,0 +1,142 @@
+// Philox4x32-10 (Salmon et al., 2011): random numbers that are a function of seed and offset.
+//
+// key = seed (64 bits); counter = offset >> 2 (the upper 64 bits of the counter are zero); an element
+// takes word offset & 3 of the block, so four consecutive offsets share one block.  Vectors whose
+// offsets are consecutive from a multiple of four compute each block once.
+//   rand:    the word's upper 24 bits, as a float in [0, 1)
+//   randn:   words 2k and 2k + 1 give a pair of normals (Box-Muller): radius and angle
+//   randint: lo + word * range / 2^32 for ranges up to 2^32, else 64 bits (this word, its partner)
+//            modulo range
+#pragma once
+#include <litz/math.h>
+
+namespace litz {
+namespace philox {
+
+// The high and low words of a 32 by 32 bit product.
+template <int N> LITZ_FN void mul_wide(u32 m, Vec<u32, N> x, Vec<u32, N>& hi, Vec<u32, N>& lo) {
+  auto p = cast<u64>(x) * Vec<u64, N>((u64)m);
+  lo = cast<u32>(p);
+  hi = cast<u32>(p >> 32);
+}
+
+template <int N> struct Block {
+  Vec<u32, N> w[4];
+};
+template <int N> LITZ_FN Block<N> block(Vec<u64, N> key, Vec<u64, N> counter) {
+  using U = Vec<u32, N>;
+  U k0 = cast<u32>(key), k1 = cast<u32>(key >> 32);
+  U c0 = cast<u32>(counter), c1 = cast<u32>(counter >> 32), c2 = U(0u), c3 = U(0u);
+  for (int round = 0; round < 10; round++) {
+    U h0, l0, h1, l1;
+    mul_wide(0xD2511F53u, c0, h0, l0);
+    mul_wide(0xCD9E8D57u, c2, h1, l1);
+    c0 = h1 ^ c1 ^ k0;
+    c1 = l1;
+    c2 = h0 ^ c3 ^ k1;
+    c3 = l0;
+    k0 = k0 + U(0x9E3779B9u);
+    k1 = k1 + U(0xBB67AE85u);
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// The word of each offset, and the word that shares its pair (0 with 1, 2 with 3).
+template <int N> struct Words {
+  Vec<u32, N> own, partner;
+};
+template <int N> LITZ_FN Words<N> words(Vec<i64, N> seed, Vec<i64, N> offset) {
+  using U = Vec<u32, N>;
+  if constexpr (N >= 8) {
+    i64 first = offset[0];
+    if (LITZ_LIKELY((first & 3) == 0 && hall((offset == iota<N>(first)) & (seed == Vec<i64, N>(seed[0]))))) {
+      using Q = Vec<u64, N / 4>;
+      Block<N / 4> b = block<N / 4>(Q((u64)seed[0]), iota<N / 4>((u64)first >> 2));
+      u32 own[N], partner[N];
+      for (int i = 0; i < N; i++) {
+        own[i] = b.w[i & 3][i >> 2];
+        partner[i] = b.w[(i & 3) ^ 1][i >> 2];
+      }
+      return {load<N>(own), load<N>(partner)};
+    }
+  }
+  Block<N> b = block<N>(bitcast<u64>(seed), bitcast<u64>(offset) >> 2);
+  U which = cast<u32>(offset) & U(3u);
+  auto odd = (which & U(1u)) != U(0u), upper = which >= U(2u);
+  U even_word = where(upper, b.w[2], b.w[0]), odd_word = where(upper, b.w[3], b.w[1]);
+  return {where(odd, odd_word, even_word), where(odd, even_word, odd_word)};
+}
+
+// sin (or, a quarter turn on, cos) of a random angle: the top bits choose the quadrant, the rest a
+// place in it, centred.  The constant turn of pi/4 against 2 pi w / 2^32 changes no distribution.
+template <int N> LITZ_FN Vec<float, N> random_sin(Vec<u32, N> w, Vec<bool, N> as_cos) {
+  using V = Vec<float, N>;
+  using U = Vec<u32, N>;
+  U q = (w >> 30) + where(as_cos, U(1u), U(0u));
+  V f = cast<float>(bitcast<i32>(w & U(0x3fffffffu))) * V(0x1p-30f) - V(0.5f);
+  V r = f * V(0x1.921fb6p+0f);
+  V z = r * r;
+  V s = detail::poly(z, -0x1.555554p-3f, 0x1.11103cp-7f, -0x1.9943f2p-13f);
+  V c = detail::poly(z, -0x1p-1f, 0x1.55554cp-5f, -0x1.6c0afp-10f, 0x1.98f5aep-16f);
+  V v = where((q & U(1u)) != U(0u), mad(c, z, V(1.0f)), mad(s * z, r, r));
+  return where((q & U(2u)) != U(0u), -v, v);
+}
+
+}  // namespace philox
+
+template <int N> LITZ_FN Vec<float, N> rand(Vec<i64, N> seed, Vec<i64, N> offset) {
+  auto w = philox::words(seed, offset).own >> 8;
+  return cast<float>(bitcast<i32>(w)) * Vec<float, N>(0x1p-24f);
+}
+
+template <int N> LITZ_FN Vec<float, N> randn(Vec<i64, N> seed, Vec<i64, N> offset) {
+  using V = Vec<float, N>;
+  using U = Vec<u32, N>;
+  auto w = philox::words(seed, offset);
+  auto odd = (cast<u32>(offset) & U(1u)) != U(0u);
+  U radius = where(odd, w.partner, w.own), angle = where(odd, w.own, w.partner);
+  V u = mad(cast<float>(radius), V(0x1p-32f), V(0x1p-33f));  // in (0, 1]
+  return sqrt(log(u) * V(-2.0f)) * philox::random_sin(angle, !odd);
+}
+
+template <int N>
+LITZ_FN Vec<i64, N> randint(Vec<i64, N> seed, Vec<i64, N> offset, Vec<i64, N> lo, Vec<i64, N> hi) {
+  using W = Vec<u64, N>;
+  auto w = philox::words(seed, offset);
+  W range = bitcast<u64>(hi) - bitcast<u64>(lo), own = cast<u64>(w.own);
+  auto small = range <= W((u64)1 << 32);
+  W r = (own * range) >> 32;
+  if (LITZ_UNLIKELY(!hall(small))) {
+    W wide = own << 32 | cast<u64>(w.partner);
+    u64 x[N], n[N];
+    store(x, wide);
+    store(n, range);
+    for (int i = 0; i < N; i++) x[i] = n[i] ? x[i] % n[i] : 0;
+    r = where(small, r, load<N>(x));
+  }
+  return lo + bitcast<i64>(r);
+}
+
+// Scalars, and vectors with a scalar seed or bounds.
+LITZ_FN float rand(i64 seed, i64 offset) {
+  return rand(Vec<i64, 2>(seed), Vec<i64, 2>(offset))[0];
+}
+LITZ_FN float randn(i64 seed, i64 offset) {
+  return randn(Vec<i64, 4>(seed), Vec<i64, 4>(offset))[0];
+}
+LITZ_FN i64 randint(i64 seed, i64 offset, i64 lo, i64 hi) {
+  using W = Vec<i64, 2>;
+  return randint(W(seed), W(offset), W(lo), W(hi))[0];
+}
+template <int N> LITZ_FN Vec<float, N> rand(i64 seed, Vec<i64, N> offset) {
+  return rand(Vec<i64, N>(seed), offset);
+}
+template <int N> LITZ_FN Vec<float, N> randn(i64 seed, Vec<i64, N> offset) {
+  return randn(Vec<i64, N>(seed), offset);
+}
+template <int N> LITZ_FN Vec<i64, N> randint(i64 seed, Vec<i64, N> offset, i64 lo, i64 hi) {
+  using W = Vec<i64, N>;
+  return randint(W(seed), offset, W(lo), W(hi));
+}
+
+}  // namespace litz

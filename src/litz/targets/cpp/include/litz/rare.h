@@ -1,0 +1,141 @@
+// Functions that are rarely worth a vector: lane by lane, by the C library or by plain code.
+//
+// The library's are declared here: its headers would cost more time than the kernel.
+#pragma once
+#include <litz/vec.h>
+
+extern "C" {
+double sin(double) noexcept;
+double cos(double) noexcept;
+double tan(double) noexcept;
+double asin(double) noexcept;
+double acos(double) noexcept;
+double atan(double) noexcept;
+double atan2(double, double) noexcept;
+double sinh(double) noexcept;
+double cosh(double) noexcept;
+double asinh(double) noexcept;
+double acosh(double) noexcept;
+double atanh(double) noexcept;
+double erf(double) noexcept;
+double erfc(double) noexcept;
+double lgamma(double) noexcept;
+double pow(double, double) noexcept;
+double hypot(double, double) noexcept;
+double log(double) noexcept;
+double exp(double) noexcept;
+}
+
+namespace litz {
+namespace rare {
+
+template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
+  T v[N];
+  store(v, x);
+  for (int i = 0; i < N; i++) v[i] = f(v[i]);
+  return load<N>(v);
+}
+template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
+  T v[N], w[N];
+  store(v, x);
+  store(w, y);
+  for (int i = 0; i < N; i++) v[i] = f(v[i], w[i]);
+  return load<N>(v);
+}
+
+// Asymptotic series above 10, recurrence below, reflection for negative numbers.
+LITZ_SLOW double digamma(double x) {
+  if (x == 0) return __builtin_copysign(inf64, -x);
+  double r = 0;
+  if (x < 0) {
+    if (x == __builtin_trunc(x)) return nan64;
+    double whole = __builtin_trunc(x), part = x - whole;  // tan has the period pi
+    r = -0x1.921fb54442d18p+1 / ::tan(0x1.921fb54442d18p+1 * part);
+    x = 1 - x;
+  }
+  for (; x < 10; x += 1) r -= 1 / x;
+  if (x == 10) return r + 2.25175258906672110764;
+  double tail = 0;
+  if (x < 1e17) {
+    double z = 1 / (x * x);
+    tail = z * (1.0 / 12 -
+                z * (1.0 / 120 -
+                     z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
+  }
+  return r + (::log(x) - 0.5 / x - tail);
+}
+
+// A rational start, then two Newton steps on erf.
+LITZ_SLOW double erfinv(double x) {
+  double a = __builtin_fabs(x);
+  if (!(a <= 1)) return nan64;
+  if (a == 1) return __builtin_copysign(inf64, x);
+  double r;
+  if (a <= 0.7) {
+    double z = x * x;
+    double num = ((-0.140543331 * z + 0.914624893) * z - 1.645349621) * z + 0.886226899;
+    double den = (((0.012229801 * z - 0.329097515) * z + 1.442710462) * z - 2.118377725) * z + 1;
+    r = x * num / den;
+  } else {
+    double z = __builtin_sqrt(-::log((1 - a) / 2));
+    double num = ((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454;
+    double den = (1.637067800 * z + 3.543889200) * z + 1;
+    r = __builtin_copysign(num / den, x);
+  }
+  for (int i = 0; i < 2; i++) {
+    // Near the ends erf has lost its digits; erfc has not.
+    double e = a < 0.5 ? ::erf(r) - x : __builtin_copysign(1 - a - ::erfc(__builtin_fabs(r)), x);
+    r -= e / (0x1.20dd750429b6dp+0 * ::exp(-r * r));
+  }
+  return r;
+}
+
+// The next value after x towards y, by stepping the bits.
+template <class T> LITZ_FN T nextafter1(T x, T y) {
+  using I = int_of<T>;
+  if (x != x || y != y) return x + y;
+  if (x == y) return y;
+  if (x == T(0)) return copysign(bitcast<T>(I(1)), y);
+  I b = ibits(x);
+  return bitcast<T>((x < y) == (b >= 0) ? I(b + 1) : I(b - 1));
+}
+
+}  // namespace rare
+
+#define LITZ_RARE_1_(T, name, f)                                                          \
+  LITZ_FN T name(T x) { return (T)f((double)x); }                                         \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x) {                                  \
+    return rare::map([](T v) { return (T)f((double)v); }, x);                             \
+  }
+#define LITZ_RARE_2_(T, name, f)                                                          \
+  LITZ_FN T name(T x, T y) { return f(x, y); }                                            \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, Vec<T, N> y) {                     \
+    return rare::map([](T v, T w) { return f(v, w); }, x, y);                             \
+  }                                                                                       \
+  template <int N> LITZ_FN Vec<T, N> name(Vec<T, N> x, T y) { return name(x, Vec<T, N>(y)); } \
+  template <int N> LITZ_FN Vec<T, N> name(T x, Vec<T, N> y) { return name(Vec<T, N>(x), y); }
+LITZ_RARE_1_(double, sin, ::sin)
+LITZ_RARE_1_(double, cos, ::cos)
+LITZ_RARE_1_(double, tan, ::tan)
+LITZ_RARE_1_(double, asin, ::asin)
+LITZ_RARE_1_(double, acos, ::acos)
+LITZ_RARE_1_(double, atan, ::atan)
+LITZ_RARE_1_(double, sinh, ::sinh)
+LITZ_RARE_1_(double, cosh, ::cosh)
+LITZ_RARE_1_(double, asinh, ::asinh)
+LITZ_RARE_1_(double, acosh, ::acosh)
+LITZ_RARE_1_(double, atanh, ::atanh)
+LITZ_RARE_1_(double, erf, ::erf)
+LITZ_RARE_1_(double, erfc, ::erfc)
+LITZ_RARE_1_(double, erfinv, rare::erfinv)
+LITZ_RARE_1_(double, digamma, rare::digamma)
+LITZ_RARE_1_(double, lgamma, ::lgamma)
+LITZ_RARE_1_(float, digamma, rare::digamma)
+LITZ_RARE_1_(float, lgamma, ::lgamma)
+LITZ_RARE_2_(double, atan2, ::atan2)
+LITZ_RARE_2_(double, pow, ::pow)
+LITZ_RARE_2_(double, hypot, ::hypot)
+LITZ_RARE_2_(double, nextafter, rare::nextafter1<double>)
+LITZ_RARE_2_(float, nextafter, rare::nextafter1<float>)
+
+}  // namespace litz

@@ -1,0 +1,162 @@
+"""Memory plans never change results: freed memory is poisoned, reuse is random programs' own."""
+
+from __future__ import annotations
+
+import torch
+from host_doubles import Arena, natives, prelude
+from host_programs import S0, Maker, schedules
+from hypothesis import HealthCheck, Phase, given, settings
+
+from litz.host.inplace import inplace_pairs
+from litz.host.lines import Allocate, Free, HostProgram, Place, Reuse, Workspace, host_text
+from litz.host.memory import plan_memory
+from litz.host.peak import peak_bytes
+from litz.host.plan import plan
+from litz.host.python import load_host, print_host
+from litz.schedule.groups import Group, Schedule
+
+ROWS = {S0: 8}
+
+
+def run(host: HostProgram, schedule: Schedule) -> tuple[list[torch.Tensor], Arena]:
+    arena = Arena()
+    groups = {s.name: s for s in schedule.steps if isinstance(s, Group)}
+    source = print_host(host)
+    call = load_host(source.source, {**source.values, **natives(host, groups)})
+    call.__globals__.update(prelude(arena))
+    gen = torch.Generator().manual_seed(0)
+    tensors = [
+        torch.randn(8, 8, generator=gen) if name in host.buffers else 8 for name in host.inputs
+    ]
+    out = call(tensors)
+    assert tensors == []
+    assert out[-2:] == (None, 7)
+    return [o for o in out if isinstance(o, torch.Tensor)], arena
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(schedules())
+def test_plans_keep_results(made):
+    schedule, kernels = made
+    plain = plan(schedule, kernels)
+    pairs = pairs_of(schedule)
+    expected, _ = run(plain, schedule)
+    ideal = peak_bytes(plain, ROWS)
+    for options in ({"segments": False}, {"slack": 0}, {}, {"slack": 1 << 12}):
+        planned = plan_memory(plain, pairs, ROWS, **options)
+        got, arena = run(planned, schedule)
+        for e, g in zip(expected, got, strict=True):
+            assert torch.equal(e, g), host_text(planned)
+            assert not e.isnan().any()
+        peak = peak_bytes(planned, ROWS)
+        assert peak <= ideal + options.get("slack", 1 << 20), host_text(planned)
+        assert arena.peak <= peak, host_text(planned)
+
+
+def pairs_of(schedule: Schedule) -> dict[str, tuple[tuple[str, str], ...]]:
+    buffers = schedule.program.buffers
+    return {s.name: inplace_pairs(s, buffers) for s in schedule.steps if isinstance(s, Group)}
+
+
+def fixed_example() -> str:
+    """The text and source of a plan that uses every device of memory planning."""
+    maker = Maker()
+    (a,) = maker.group("pointwise", ["arg0_1"], 1, 8)
+    b, c = maker.group("flip", [a, "arg1_1"], 2, 8)
+    (e,) = maker.group("flip", [b, c], 1, 8)
+    (f,) = maker.group("pointwise", [e], 1, 8)
+    g = maker.extern("plain", f)
+    (h,) = maker.group("flip", [g], 1, 8)
+    (i,) = maker.group("rowsum", [h, f], 1, 8)
+    schedule = maker.finish([i])
+    planned = plan_memory(plan(schedule, maker.kernels), pairs_of(schedule), slack=0)
+    return host_text(planned) + "\n" + print_host(planned).source
+
+
+def test_a_plan_in_full():
+    assert fixed_example().split("\nimport torch")[0] == EXPECTED
+
+
+EXPECTED = ""
+
+
+def test_a_dead_input_gives_its_memory():
+    maker = Maker(1)
+    (a,) = maker.group("pointwise", ["arg0_1"], 1, 8)
+    out = maker.extern("out", a)  # `a` and the result of the next kernel must be tensors
+    (b,) = maker.group("pointwise", [a], 1, 8)
+    schedule = maker.finish([b, out])
+    planned = plan_memory(plan(schedule, maker.kernels), pairs_of(schedule))
+    assert Reuse(b, a) in planned.lines
+
+
+def test_memory_of_inputs_and_externs_is_left_alone():
+    maker = Maker(1)
+    e = maker.extern("plain", "arg0_1")
+    (a,) = maker.group("pointwise", ["arg0_1", e], 1, 8)
+    schedule = maker.finish([a])
+    assert pairs_of(schedule) == {"group1": ()}
+    planned = plan_memory(plan(schedule, maker.kernels), {"group1": ((a, e), (a, "arg0_1"))})
+    assert not any(isinstance(line, (Reuse, Place)) for line in planned.lines)
+
+
+def test_aliases_keep_memory_alive():
+    maker = Maker(1)
+    (a,) = maker.group("pointwise", ["arg0_1"], 1, 8)
+    view = maker.extern("alias", a)
+    (b,) = maker.group("flip", ["arg0_1"], 1, 8)  # `a` is dead by name, its alias is not
+    (c,) = maker.group("pointwise", [view], 1, 8)
+    schedule = maker.finish([b, c])
+    planned = plan_memory(plan(schedule, maker.kernels), pairs_of(schedule))
+    assert Reuse(b, a) not in planned.lines
+    run(planned, schedule)
+
+
+def test_equal_symbolic_sizes_share():
+    maker = Maker(1)
+    maker.symbolic = True
+    (a,) = maker.group("flip", ["arg0_1"], 1, S0)
+    (b,) = maker.group("flip", [a], 1, S0)
+    (c,) = maker.group("flip", [b], 1, S0)
+    schedule = maker.finish([c])
+    planned = plan_memory(plan(schedule, maker.kernels), pairs_of(schedule))
+    assert sum(isinstance(line, Allocate) for line in planned.lines) == 2
+    assert not any(isinstance(line, Workspace) for line in planned.lines)
+    assert peak_bytes(planned, ROWS) == 2 * 256
+    assert peak_bytes(planned, {S0: 32}) == 2 * 1024
+
+
+def test_a_segment_that_would_need_more_is_cut():
+    maker = Maker(1)
+    names = ["arg0_1"]
+    for _ in range(6):  # each result is only read by an extern at the end, one at a time
+        names += maker.group("flip", [names[-1]], 1, 8)
+    schedule = maker.finish([names[-1]])
+    plain = plan(schedule, maker.kernels)
+    for slack in (0, 1 << 20):
+        planned = plan_memory(plain, {}, slack=slack)
+        assert peak_bytes(planned) <= peak_bytes(plain) + slack == 512 + slack
+        assert len(planned.segments()) == 1  # the output's memory serves before it is born
+
+
+def test_kernels_stay_apart_when_asked():
+    maker = Maker(1)
+    (a,) = maker.group("flip", ["arg0_1"], 1, 8)
+    (b,) = maker.group("flip", [a], 1, 8)
+    schedule = maker.finish([b])
+    planned = plan_memory(plan(schedule, maker.kernels), segments=False)
+    assert planned.segments() == () and len(list(planned.kernel_calls())) == 2
+    run(planned, schedule)
+
+
+def test_unused_inputs_die_first():
+    maker = Maker(3)
+    (a,) = maker.group("flip", ["arg1_1"], 1, 8)
+    planned = plan_memory(plan(maker.finish([a]), maker.kernels))
+    assert planned.lines[:2] == (Free("arg0_1"), Free("arg2_1"))
