@@ -44,14 +44,14 @@ def test_arithmetic_chain_is_bitwise_eager(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize(
     "name",
-    ["exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "expm1", "log1p", "gelu", "silu"],
+    ["exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "expm1", "log1p", "silu"],
 )
 def test_transcendental_within_one_ulp(dtype: torch.dtype, name: str) -> None:
     fn = getattr(torch, name, None) or getattr(torch.nn.functional, name)
     x = data(dtype)
     if name == "rsqrt" or name == "log":
         x = x.abs()
-    if name in ("gelu", "silu"):  # beyond, formulas under- and overflow each in its own way
+    if name == "silu":  # beyond, formulas under- and overflow each in its own way
         x = x[(x > -80) & (x < 1e4)]
     ours, eager = compiled(lambda x: fn(x))(x), fn(x)
     # Eager's own vectorised erf is off by more than a unit, so the truth is the judge.

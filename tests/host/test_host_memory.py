@@ -83,7 +83,34 @@ def test_a_plan_in_full():
     assert fixed_example().split("\nimport torch")[0] == EXPECTED
 
 
-EXPECTED = ""
+EXPECTED = """\
+host(arg0_1, arg1_1) {
+  workspace workspace_0: 512 bytes @cpu
+  allocate buf6: f32[8, 8]{8, 1} @cpu temp
+  place buf5 = buf6+0
+  place buf2 = buf6+0
+  place buf3 = workspace_0+0
+  place buf4 = workspace_0+256
+  segment segment_0 {
+    k_group0(arg0_1, buf2)
+    k_group1(buf2, arg1_1, buf3, buf4)
+    k_group2(buf3, buf4, buf5)
+    k_group3(buf5, buf6)
+  }
+  free workspace_0
+  free arg0_1
+  free arg1_1
+  extern4 = extern aten.mul.Scalar(buf6, 0.5) -> (buf7) @cpu because 'test'
+  allocate buf9: f32[8, 8]{8, 1} @cpu temp
+  place buf8 = buf9+0
+  segment segment_1 {
+    k_group5(buf7, buf8)
+    k_group6(buf8, buf6, buf9)
+  }
+  free buf6
+  free buf7
+  return (buf9, None, 7)
+}"""
 
 
 def test_a_dead_input_gives_its_memory():

@@ -69,6 +69,7 @@ def test_a_module_in_full():
     y, z = buffer("buf0", S0, 4), buffer("buf1", S0, 4)
     t, big = buffer("buf2", 4), buffer("buf3", 2048, 1024)
     transposed = TensorRef("w", d.F32, W.shape, (as_expr(1), as_expr(4)), as_expr(0))
+    column = TensorRef("buf3", d.F32, (S0,), (as_expr(2),), S0 - 1)
     calls = (
         CallKernel("k0", ("x", "buf2", "buf0"), (S0,)),
         CallKernel("k1", ("buf2", "buf3"), (S0, S0 * 4)),
@@ -90,9 +91,7 @@ def test_a_module_in_full():
             extern(aten.mm.out, (whole(y), transposed), ("buf1",), out_variant=True),
             Free("buf0"),
             Free("w"),
-            Return(
-                (whole(z), TensorRef("buf3", d.F32, (S0,), (as_expr(2),), S0 - 1), S0 * 2, None)
-            ),
+            Return((whole(z), column, S0 * 2, None)),
         ],
     )
     printed = print_host(program)

@@ -2,8 +2,8 @@
 
 ``lower_fn`` traces a function to functional ATen calls and lowers them; ``run_program`` computes
 what the program means, point by point and vectorised over each nest's axes; ``check`` compares the
-result with eager, with eager in float64 as the judge; ``check_training`` does so through AOTAutograd
-for outputs and gradients.
+result with eager, with eager in float64 as the judge; ``check_training`` does so for outputs and
+gradients, through AOTAutograd.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 from functorch.compile import aot_function, make_boxed_func
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from litz.ir.program import Extern, Loops, Program
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
-
 from tests.lowering.evaluate_nodes import Memory, run_loops, size_of
 
 Tensor = torch.Tensor
@@ -29,18 +27,20 @@ Ops = Mapping[str, Callable[..., Tensor]]
 # --- tracing and lowering ------------------------------------------------------------------------
 
 
+def _detached(args: Sequence[Any]) -> list[Any]:
+    return [a.detach() if isinstance(a, Tensor) else a for a in args]
+
+
 def trace(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> torch.fx.GraphModule:
-    """The functional ATen graph of ``fn`` (composite ops stay whole, as AOTAutograd leaves them)."""
-    mode = "symbolic" if dynamic else "fake"
+    """The functional ATen graph that AOTAutograd makes of ``fn`` for inference."""
+    graphs: list[torch.fx.GraphModule] = []
 
-    def flat(*xs: Any) -> list[Any]:
-        return pytree.tree_leaves(fn(*xs))
+    def capture(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        graphs.append(gm)
+        return make_boxed_func(gm.forward)
 
-    functional = torch.func.functionalize(flat, remove="mutations")
-    gm = make_fx(functional, tracing_mode=mode)(*args)
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
-    return gm
+    aot_function(fn, fw_compiler=capture, dynamic=dynamic)(*_detached(args))
+    return graphs[0]
 
 
 def lower_fn(
@@ -115,14 +115,14 @@ def to_double(value: Any) -> Any:
 
 
 def same_strides(a: Tensor, b: Tensor) -> bool:
-    """Whether strides agree wherever they matter (dimensions longer than 1, of non-empty tensors)."""
+    """Whether strides agree where they matter (dimensions longer than 1, non-empty tensors)."""
     if a.numel() == 0:
         return True
     return all(x == y for x, y, s in zip(a.stride(), b.stride(), a.shape, strict=True) if s > 1)
 
 
 def compare(got: Any, eager: Any, judge: Any, *, ulps: float = 2, what: str = "") -> None:
-    """Assert that ``got`` is eager's type and layout, and as near to ``judge`` (float64) as eager is.
+    """Assert that ``got`` has eager's type and layout, and is as near to ``judge`` (float64).
 
     ulps: slack in units of the result's epsilon, on top of twice eager's own largest error.
     """
@@ -194,12 +194,20 @@ def check(
     judge: what to run in float64, where ``fn`` names a dtype itself.
     exact: the results must be eager's to the bit.
     """
-    program = lower_fn(fn, *args, dynamic=dynamic, settings=settings)
+    programs: list[Program] = []
+
+    def compiler(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
+        program = lower_graph(gm, settings or Settings())
+        programs.append(program)
+        return make_boxed_func(lambda *xs: run_program(program, xs, ops))
+
+    args = tuple(_detached(args))
+    got = pytree.tree_leaves(aot_function(fn, fw_compiler=compiler, dynamic=dynamic)(*args))
+    (program,) = programs
     left = extern_names(program)
     assert all(any(e in name for e in externs) for name in left), f"left to ATen: {left}"
     assert all(any(e in name for name in left) for e in externs), f"left to ATen: {left}"
     eager = fn(*args)
-    got = run_program(program, [a for a in args if isinstance(a, Tensor | int)], ops)
     if exact:
         for k, (a, b) in enumerate(zip(got, pytree.tree_leaves(eager), strict=True)):
             compare_exactly(a, b, f"result {k}")
@@ -218,7 +226,7 @@ def check_training(
     seed: int = 0,
     ops: Ops | None = None,
 ) -> list[Program]:
-    """Outputs and gradients of ``fn`` through AOTAutograd; returns forward and backward programs."""
+    """Outputs and gradients of ``fn`` through AOTAutograd; returns the programs in order."""
     programs: list[Program] = []
 
     def compiler(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:

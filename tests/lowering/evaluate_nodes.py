@@ -1,4 +1,4 @@
-"""The meaning of loop nests in torch: one broadcast tensor a node, one dimension a loop variable."""
+"""The meaning of loop nests in torch: a broadcast tensor a node, a dimension a loop variable."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ def _check_index(i: Tensor, size: Tensor) -> Tensor:
 
 
 DIRECT = (
-    "add sub mul neg abs sign reciprocal sqrt rsqrt maximum minimum fmax fmin fmod eq ne lt le gt ge "
-    "where isnan isinf signbit floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sin cos "
+    "add sub mul neg abs sign reciprocal sqrt rsqrt maximum minimum fmax fmin fmod eq ne lt le gt "
+    "ge where isnan isinf floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sin cos "
     "tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma "
-    "sigmoid copysign nextafter hypot pow div"
+    "sigmoid signbit copysign nextafter hypot pow div"
 ).split()
 TABLE: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in DIRECT},

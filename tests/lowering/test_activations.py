@@ -89,7 +89,7 @@ def values(dtype: torch.dtype, seed: int, extreme: bool = True) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str, dtype: torch.dtype) -> None:
-    # ATen's vectorised erf is nan at infinity and loses digits in the tail, its scalar one is right.
+    # ATen's vectorised erf is nan at infinity and loses digits in the tail; the scalar one not.
     erf = name == "gelu"
     # 16-bit results are eager's to the bit: the arithmetic and its roundings are the same.
     exact = dtype.itemsize == 2 and not erf

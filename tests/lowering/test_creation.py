@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from litz.ir.dtype import U8
+from litz.lowering.context import Unsupported
+from litz.lowering.creation import literal
 from tests.lowering.evaluate import check, extern_names, lower_fn, nests
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8]
@@ -45,9 +48,11 @@ def test_constants_round_like_eager() -> None:
     assert not extern_names(program)
 
 
-def test_number_out_of_range_stays_with_eager() -> None:
-    program = lower_fn(lambda x: x.to(torch.uint8) + x.new_full((4,), 300, dtype=torch.uint8), X)
-    assert any("aten.new_full" in name for name in extern_names(program))
+def test_numbers_that_do_not_fit_are_left_to_eager() -> None:
+    for value in (300, -1, float("nan")):
+        with pytest.raises(Unsupported):
+            literal(value, U8)
+    assert str(literal(255, U8)) == str(literal(255.0, U8))
 
 
 def test_empty_is_a_value() -> None:

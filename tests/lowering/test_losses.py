@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -61,7 +60,7 @@ def test_elementwise_losses_round_as_eager_does(dtype: torch.dtype) -> None:
     p, q = x.sigmoid(), t.sigmoid()
     logits = F.binary_cross_entropy_with_logits
     check(lambda x, q: logits(x, q, reduction="none"), x, q, exact=True)
-    check(lambda x, q, g: logits(x, q, g, g, reduction="none"), x, q, g, exact=True)
+    check(lambda x, q, g: logits(x, q, g, pos_weight=g, reduction="none"), x, q, g, exact=True)
     check(lambda p, q: F.binary_cross_entropy(p, q, reduction="none"), p, q, exact=True)
     check(lambda p, q, w: F.binary_cross_entropy(p, q, w, reduction="none"), p, q, g, exact=True)
     for back in (aten.mse_loss_backward, aten.soft_margin_loss_backward):
@@ -93,7 +92,7 @@ def test_weights(dtype: torch.dtype) -> None:
     check_training(fn, x, t, w, p)
 
 
-# --- classes -----------------------------------------------------------------------------------------
+# --- classes -------------------------------------------------------------------------------------
 
 
 def classes(*shape: int, n: int) -> Tensor:

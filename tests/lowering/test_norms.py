@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from litz.ir.program import Extern, Loops
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
-
 from tests.lowering.evaluate import (
     check,
     check_training,
@@ -38,7 +37,7 @@ def positive(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return sample(*shape, dtype=dtype, seed=9).detach().abs() + 0.1
 
 
-# --- layer norm ------------------------------------------------------------------------------------
+# --- layer norm ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -82,7 +81,7 @@ def test_layer_norm_of_a_residual_sum() -> None:
     assert nests(check(lambda x, y: F.layer_norm(x + y, (64,)), x, y)) == 2
 
 
-# --- RMS norm --------------------------------------------------------------------------------------
+# --- RMS norm ------------------------------------------------------------------------------------
 
 
 def fused_rms(grad: bool, *args: Any) -> tuple[torch.fx.GraphModule, list[Tensor]]:
@@ -144,7 +143,7 @@ def test_rms_norm_as_the_cpu_traces_it(dtype: torch.dtype) -> None:
     )
 
 
-# --- group norm ------------------------------------------------------------------------------------
+# --- group norm ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -168,7 +167,7 @@ def test_group_norm_training(dtype: torch.dtype) -> None:
     check_training(lambda x: F.group_norm(x, 2), x)
 
 
-# --- batch norm ------------------------------------------------------------------------------------
+# --- batch norm ----------------------------------------------------------------------------------
 
 
 def batch_norm(training: bool) -> Callable[..., tuple[Tensor, ...]]:

@@ -254,7 +254,6 @@ def test_linear_of_other_ranks(align: bool) -> None:
 @pytest.mark.parametrize("fn", [
     lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
     lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
-    lambda x: F.interpolate(x, size=(x.shape[2] * 2, 7), mode="nearest"),
     lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
 ])  # fmt: skip
 def test_dynamic(fn: Fn) -> None:

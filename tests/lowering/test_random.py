@@ -80,6 +80,7 @@ UNIFORM = (0.5, 1 / math.sqrt(12))
     (lambda x: aten.uniform(x, -2.0, 4.0), 1.0, 6 / math.sqrt(12)),
     (lambda x: aten.normal_functional(x, 3.0, 0.5), 3.0, 0.5),
     (lambda x: torch.normal(2.0, 3.0, (100, 200)), 2.0, 3.0),
+    (lambda x: torch.normal(x * 0 + 2, 3.0), 2.0, 3.0),
     (lambda x: aten.exponential(x, 2.0), 0.5, 0.5),
     (lambda x: aten.log_normal(x, 0.0, 0.25), math.exp(0.03125), 0.257),
     (lambda x: aten.bernoulli(x, 0.3), 0.3, math.sqrt(0.21)),

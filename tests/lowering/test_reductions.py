@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from litz.ir.program import Loops
-
 from tests.lowering.evaluate import check, check_training, nests
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

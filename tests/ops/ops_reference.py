@@ -26,15 +26,17 @@ def _fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 
 def _fma1(x: float, y: float, z: float) -> float | Fraction:
-    if not all(map(math.isfinite, (x, y, z))):
+    if not (math.isfinite(x) and math.isfinite(y)):
         return x * y + z
+    if not math.isfinite(z):
+        return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     if exact == 0:
         return x * y + z
     try:
         float(exact)
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
     return exact
 
 
@@ -129,6 +131,19 @@ def _to_mp(x: np.longdouble) -> object:
     return mp.mpf(float(x))
 
 
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.copysign(_mp(mp.erf)(np.clip(x, -10, 10)), x)
+
+
+def _erfc(x: np.ndarray) -> np.ndarray:
+    return _mp(mp.erfc)(np.clip(x, -40, 40))
+
+
+def _erfinv(x: np.ndarray) -> np.ndarray:
+    r = _mp(mp.erfinv)(x)
+    return np.where(np.abs(x) == 1, x * np.inf, np.copysign(r, x))
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
@@ -145,8 +160,9 @@ EXTENDED: dict[str, Callable[..., np.ndarray]] = {
     "acosh": np.arccosh,
     "atanh": np.arctanh,
     "pow": np.power,
-    "erf": _mp(mp.erf),
-    "erfc": _mp(mp.erfc),
+    "erf": _erf,
+    "erfc": _erfc,
+    "erfinv": _erfinv,
 }
 
 

@@ -152,9 +152,8 @@ def _pool(p: _Plan, first: int, last: int) -> tuple[list[Block], int, dict[str, 
     inside = [b for b in p.blocks if _poolable(p, b, first, last)]
     items = [Item(b.members[0], b.nbytes, b.birth, b.death) for b in inside]
     hosts = [r for b in p.blocks if b not in inside and (r := _host(p, b, first, last))]
-    scratch = Region("", None)
-    places = pack(items, hosts, scratch)
-    return inside, scratch.extent, places
+    places, scratch = pack(items, hosts)
+    return inside, scratch, places
 
 
 def _poolable(p: _Plan, b: Block, first: int, last: int) -> bool:
@@ -210,6 +209,7 @@ def _emit(p: _Plan) -> Iterator[Line]:
     count = 0
     placed = {m for places in p.places.values() for m in places}
     loose = [b for b in p.blocks if b.members[0] not in placed]
+    yield from (Free(name) for name in p.times.frees.get(-1, ()))
     for first, last in p.segments:
         for i in range(first, last + 1):
             yield from p.times.kept.get(i, ())

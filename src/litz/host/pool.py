@@ -41,9 +41,13 @@ class Region:
         """Bytes in use."""
         return max((offset + aligned(i.nbytes) for offset, i in self.placed), default=0)
 
+    def free(self, item: Item) -> bool:
+        """Whether the memory serves nothing else while ``item`` lives."""
+        return not (self.busy and item.birth <= self.busy[1] and self.busy[0] <= item.death)
+
     def find(self, item: Item, limit: int | None) -> int | None:
         """The lowest offset where ``item`` fits below ``limit`` bytes; None where there is none."""
-        if self.busy and item.birth <= self.busy[1] and self.busy[0] <= item.death:
+        if not self.free(item):
             return None
         offset = 0
         for start, other in sorted(self.placed, key=lambda p: p[0]):
@@ -54,24 +58,35 @@ class Region:
         return offset if limit is None or offset + item.nbytes <= limit else None
 
 
-def pack(
-    items: Sequence[Item], hosts: Sequence[Region], scratch: Region
-) -> dict[str, tuple[str, int]]:
-    """Place every item: (region, offset) by name.  Greedy by size, the largest first.
+Places = dict[str, tuple[str, int]]
 
-    An item goes where no memory has to be added: into ``scratch`` as far as that has grown, then
-    into the smallest of the ``hosts`` with room; only then ``scratch`` grows.
+
+def pack(items: Sequence[Item], hosts: Sequence[Region]) -> tuple[Places, int]:
+    """Place every item: ((region, offset) by name, bytes of scratch memory).
+
+    Greedy by size, the largest first, and among equals in the order of birth or in that of death
+    from the end: hosts that are free late go well with the one, hosts that are free early with the
+    other, so the better is kept.  The scratch memory goes by the empty name.
     """
-    places: dict[str, tuple[str, int]] = {}
-    order = sorted(range(len(items)), key=lambda k: (-items[k].nbytes, items[k].birth, k))
-    by_size = sorted(hosts, key=lambda r: r.capacity or 0)
-    for k in order:
-        item = items[k]
-        tries = [(scratch, scratch.extent), *((r, r.capacity) for r in by_size), (scratch, None)]
+    forth = sorted(items, key=lambda i: (-i.nbytes, i.birth))
+    back = sorted(items, key=lambda i: (-i.nbytes, -i.death))
+    return min((_place(order, hosts) for order in (forth, back)), key=lambda found: found[1])
+
+
+def _place(items: Sequence[Item], hosts: Sequence[Region]) -> tuple[Places, int]:
+    """An item goes where no memory has to be added: into the scratch memory as far as that has
+    grown, then into the smallest host with room; only then the scratch memory grows."""
+    places: Places = {}
+    scratch = Region("", None)
+    rooms = [
+        Region(h.name, h.capacity, h.busy) for h in sorted(hosts, key=lambda h: h.capacity or 0)
+    ]
+    for item in items:
+        tries = [(scratch, scratch.extent), *((r, r.capacity) for r in rooms), (scratch, None)]
         for region, limit in tries:
             offset = region.find(item, limit)
             if offset is not None:
                 region.placed.append((offset, item))
                 places[item.name] = (region.name, offset)
                 break
-    return places
+    return places, scratch.extent

@@ -283,16 +283,28 @@ class _Printer:
         self.emit(f"del {self.name(old)}")
         self.owner[old] = (new, 0)
 
-    def address(self, buffer: str) -> str:
+    def holder(self, buffer: str) -> tuple[str, int]:
+        """The tensor or workspace in whose memory a buffer lies, and the byte it begins at."""
         offset = 0
         while buffer in self.owner:
             buffer, more = self.owner[buffer]
             offset += more
-        base = self.pointer.get(buffer) or f"{self.name(buffer)}.data_ptr()"
-        return f"{base} + {offset}" if offset else base
+        return buffer, offset
 
     def _call(self, name: str, buffers: Iterable[str], ints: Iterable[Expr]) -> None:
-        args = [self.address(b) for b in buffers] + [self.expr(e) for e in ints]
+        places = [self.holder(b) for b in buffers]
+        owners = [owner for owner, _ in places]
+        pointers = dict(self.pointer)
+        for owner in dict.fromkeys(owners):
+            if owner in pointers:
+                continue
+            pointers[owner] = f"{self.name(owner)}.data_ptr()"
+            if owners.count(owner) > 1:
+                local = self.name(f"{owner}.ptr")
+                self.emit(f"{local} = {pointers[owner]}")
+                pointers[owner] = local
+        args = [pointers[o] + (f" + {offset}" if offset else "") for o, offset in places]
+        args += [self.expr(e) for e in ints]
         self.emit(f"{name}({', '.join(args)})")
 
     def _extern(self, e: Extern) -> None:

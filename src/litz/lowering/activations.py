@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from litz.index import Expr
+from litz.index import Expr, floordiv
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, op
+from litz.ir.body import Node, Store, op
 from litz.ir.ops import wrap
 from litz.lowering.context import Operand, Unsupported
-from litz.lowering.pointwise import Elementwise, elementwise, float_compute, k
+from litz.lowering.pointwise import Elementwise, elementwise, k
 from litz.lowering.registry import Call, lower
-from litz.lowering.torch_types import to_torch
-from litz.lowering.values import TensorValue
+from litz.lowering.values import (
+    ONE,
+    ZERO,
+    TensorValue,
+    axes,
+    contiguous_strides,
+    linear,
+    slice_dim,
+)
 
 aten = torch.ops.aten
 
@@ -127,7 +133,7 @@ def gelu_backward(
     return elementwise(ctx, fn, grad, x)
 
 
-# --- sigmoid, silu, mish, tanh ---------------------------------------------------------------------
+# --- sigmoid, silu, mish, tanh -------------------------------------------------------------------
 
 
 def _silu_backward(g: Node, x: Node) -> Node:
@@ -185,7 +191,7 @@ def _log_sigmoid_backward(g: Node, x: Node, z: Node) -> Node:
 lower(aten.log_sigmoid_backward.default)(_simple(_log_sigmoid_backward))
 
 
-# --- piecewise linear --------------------------------------------------------------------------------
+# --- piecewise linear ----------------------------------------------------------------------------
 
 
 def _hard_gate(x: Node) -> Node:
@@ -281,7 +287,7 @@ def threshold_backward(
     return elementwise(ctx, lambda g, a: where(op("le", a, num(a, threshold)), k(a, 0), g), grad, x)
 
 
-# --- shrinking ---------------------------------------------------------------------------------------
+# --- shrinking -----------------------------------------------------------------------------------
 
 
 def _lambda(x: TensorValue, value: Number) -> Number:
@@ -300,7 +306,7 @@ def shrink_backward(ctx: Call, grad: TensorValue, x: TensorValue, lambd: Number)
 
 
 def _shrunk(ctx: Call, value: TensorValue, x: TensorValue, lambd: Number) -> TensorValue:
-    """``value`` where ``x`` is outside of [-lambd, lambd], else 0; a nan ``x`` keeps hardshrink's."""
+    """``value`` where ``x`` is outside of [-lambd, lambd], else 0; hardshrink keeps a nan."""
     limit = _lambda(x, lambd)
 
     def fn(v: Node, a: Node) -> Node:
@@ -324,7 +330,7 @@ def softshrink(ctx: Call, x: TensorValue, lambd: Number = 0.5) -> TensorValue:
     return elementwise(ctx, fn, x)
 
 
-# --- exponential units ---------------------------------------------------------------------------------
+# --- exponential units ---------------------------------------------------------------------------
 
 
 @lower(aten.elu.default)
@@ -399,101 +405,10 @@ def softplus_backward(
     return elementwise(ctx, fn, grad, x)
 
 
-# --- logit, entropies --------------------------------------------------------------------------------
-
-
-@lower(aten.logit.default)
-def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node) -> Node:
-        one = k(a, 1)
-        if eps is not None and eps >= 0:
-            a = r(op("minimum", op("maximum", a, k(a, eps)), sub(one, k(a, eps))))
-        return op("log", r(div(a, r(sub(one, a)))))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
-
-
-@lower(aten.logit_backward.default)
-def logit_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, eps: float | None = None
-) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(g: Node, a: Node) -> Node:
-        one, zero = k(a, 1), k(a, 0)
-        slope = div(g, r(mul(a, r(sub(one, a)))))
-        if eps is not None and eps >= 0:
-            low, high = k(a, eps), sub(one, k(a, eps))
-            inside = op("and_", op("ge", a, low), op("le", a, high))
-            return where(inside, slope, zero)
-        inside = op("and_", op("ge", a, zero), op("le", a, one))
-        return where(inside, slope, k(a, math.nan))
-
-    return elementwise(ctx, fn, grad, x)
-
-
-@lower(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
-def xlogy(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return _times_log(ctx, x, y, "log")
-
-
-@lower(aten.special_xlog1py.default)
-def xlog1py(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return _times_log(ctx, x, y, "log1p")
-
-
-def _times_log(ctx: Call, x: Operand, y: Operand, log: str) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node, b: Node) -> Node:
-        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, r(op(log, b))))
-        return where(op("isnan", b), b, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
-
-
-@lower(aten.special_entr.default)
-def entr(ctx: Call, x: TensorValue) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node) -> Node:
-        zero = k(a, 0)
-        value = mul(op("neg", a), r(op("log", a)))
-        rest = where(op("eq", a, zero), zero, k(a, -math.inf))
-        return where(op("isnan", a), a, where(op("gt", a, zero), value, rest))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
-
-
-@lower(aten.logaddexp.default)
-def logaddexp(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
-    def fn(a: Node, b: Node) -> Node:
-        gap = op("neg", op("abs", sub(a, b)))
-        value = add(op("maximum", a, b), op("log1p", op("exp", gap)))
-        return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
-
-
-@lower(aten.logaddexp2.default)
-def logaddexp2(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
-    def fn(a: Node, b: Node) -> Node:
-        gap = op("neg", op("abs", sub(a, b)))
-        bits = mul(op("log1p", op("exp2", gap)), k(a, 1 / math.log(2)))
-        value = add(op("maximum", a, b), bits)
-        return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
-
-
-# --- gated linear units --------------------------------------------------------------------------------
+# --- gated linear units --------------------------------------------------------------------------
 
 
 def _halves(x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue, Expr]:
-    from litz.index import floordiv
-    from litz.lowering.values import ONE, ZERO, slice_dim
 
     half = floordiv(x.shape[dim], 2)
     return slice_dim(x, dim, ZERO, half, ONE), slice_dim(x, dim, half, half, ONE), half
@@ -508,8 +423,6 @@ def glu(ctx: Call, x: TensorValue, dim: int = -1) -> TensorValue:
 @lower(aten.glu_backward.default)
 def glu_backward(ctx: Call, grad: TensorValue, x: TensorValue, dim: int) -> TensorValue:
     """Both halves of the gradient are stored by one loop nest over a half."""
-    from litz.ir.body import Store
-    from litz.lowering.values import ONE, ZERO, axes, contiguous_strides, linear, slice_dim
 
     dim %= x.ndim
     b = ctx.b
@@ -540,77 +453,3 @@ def glu_backward(ctx: Call, grad: TensorValue, x: TensorValue, dim: int) -> Tens
     if ZERO not in shape:
         b.add_loops(own, (), tuple(stores), x.device)
     return whole
-
-
-# --- small things --------------------------------------------------------------------------------------
-
-
-@lower(aten.nan_to_num.default)
-def nan_to_num(
-    ctx: Call,
-    x: TensorValue,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> TensorValue:
-    if not x.dtype.is_float:
-        return x
-    limits = torch.finfo(to_torch(x.dtype))
-    high = limits.max if posinf is None else posinf
-    low = limits.min if neginf is None else neginf
-
-    def fn(a: Node) -> Node:
-        out = where(op("eq", a, k(a, -math.inf)), k(a, low), a)
-        out = where(op("eq", a, k(a, math.inf)), k(a, high), out)
-        return where(op("isnan", a), k(a, 0.0 if nan is None else nan), out)
-
-    return elementwise(ctx, fn, x)
-
-
-@lower(aten.sinc.default)
-def sinc(ctx: Call, x: TensorValue) -> TensorValue:
-    def fn(a: Node) -> Node:
-        product = mul(k(a, math.pi), a)
-        return where(op("eq", a, k(a, 0)), k(a, 1), div(op("sin", product), product))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
-
-
-@lower(aten.frac.default)
-def frac(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: sub(a, op("trunc", a)), x)
-
-
-@lower(aten.deg2rad.default)
-def deg2rad(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: mul(a, k(a, math.pi / 180)), x, compute=float_compute(ctx, x))
-
-
-@lower(aten.rad2deg.default)
-def rad2deg(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: mul(a, k(a, 180 / math.pi)), x, compute=float_compute(ctx, x))
-
-
-@lower(aten.heaviside.default)
-def heaviside(ctx: Call, x: TensorValue, values: TensorValue) -> TensorValue:
-    def fn(a: Node, v: Node) -> Node:
-        positive = body.cast(op("gt", a, k(a, 0)), a.dtype)
-        return where(op("eq", a, k(a, 0)), v, positive)
-
-    return elementwise(ctx, fn, x, values)
-
-
-@lower(aten.isposinf.default)
-def isposinf(ctx: Call, x: TensorValue) -> TensorValue:
-    return _is_value(ctx, x, math.inf)
-
-
-@lower(aten.isneginf.default)
-def isneginf(ctx: Call, x: TensorValue) -> TensorValue:
-    return _is_value(ctx, x, -math.inf)
-
-
-def _is_value(ctx: Call, x: TensorValue, value: float) -> TensorValue:
-    if not x.dtype.is_float:
-        return ctx.b.full(x.shape, False, d.BOOL, x.device)
-    return elementwise(ctx, lambda a: op("eq", a, k(a, value)), x)

@@ -7,9 +7,11 @@ import importlib
 NAMES = (
     "pointwise",
     "activations",
+    "special",
     "views",
     "creation",
     "joins",
+    "view_gradients",
     "reductions",
     "softmax",
     "norms",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from litz.index import Expr, and_, as_expr, const, eq, floordiv, le, lt, max_, min_, mod
 from litz.ir import body
-from litz.ir.body import Node, Scalar, op
+from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
@@ -20,6 +19,7 @@ from litz.lowering.registry import Call, Result, lower
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
 # A concatenation of more inputs, or of costlier ones, is stored piece by piece.
 MAX_LAZY_INPUTS = 4
@@ -55,11 +55,15 @@ def _read_elementwise(n: torch.fx.Node) -> bool:
         if is_view_op(u.target):
             if not _read_elementwise(u):
                 return False
-        elif not (
-            isinstance(u.target, torch._ops.OpOverload) and torch.Tag.pointwise in u.target.tags
-        ):
+        elif not _is_elementwise(u.target):
             return False
     return True
+
+
+def _is_elementwise(target: object) -> bool:
+    if target in (aten._to_copy.default, prims.convert_element_type.default):
+        return True
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
 # --- concatenation -------------------------------------------------------------------------------
@@ -175,39 +179,6 @@ def reflection_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> 
 )
 def replication_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> TensorValue:
     return _padded(ctx, x, padding, reflect=False)
-
-
-@lower(aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default)
-def reflection_pad_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, padding: Sequence[Expr | int]
-) -> TensorValue:
-    """Per input element: itself and its images left and right, in the order they lie in memory."""
-    rank = len(padding) // 2
-    b = ctx.b
-    if grad.lazy is not None and body.cost(grad.lazy) > 1:
-        grad = b.realize(grad)
-    own = axes(ctx.shape)
-    choices: list[list[tuple[Expr, Expr]]] = []
-    for dim in range(x.ndim - rank, x.ndim):
-        h, last, count = own[dim], x.shape[dim] - 1, grad.shape[dim]
-        left = as_expr(padding[2 * (x.ndim - 1 - dim)])
-        images = [
-            (left - h, lt(ZERO, h)),
-            (h + left, as_expr(1)),
-            (left + 2 * last - h, lt(h, last)),
-        ]
-        choices.append([(i, and_(c, le(ZERO, i), lt(i, count))) for i, c in images])
-    zero = body.const(grad.dtype.opmath, 0)
-    node: Node | None = None
-    for chosen in itertools.product(*choices):
-        at = [*own[: x.ndim - rank], *(i for i, _ in chosen)]
-        inside = and_(*(c for _, c in chosen))
-        if inside.is_const and inside.hi == 0:
-            continue
-        part = body.masked(holds(inside), b.opmath(grad.at(at)), zero)
-        node = part if node is None else op("add", node, part)
-    assert node is not None
-    return TensorValue(ctx.dtype, ctx.shape, grad.device, lazy=body.cast(node, ctx.dtype))
 
 
 # --- the same elements in another order ----------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr
+from litz.index import Const, Expr
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -47,7 +47,7 @@ def _scale(like: Node, x: TensorValue, reduction: int, factor: float = 1.0) -> N
     if reduction != MEAN:
         return k(like, factor)
     size = x.numel
-    if size.is_const:
+    if isinstance(size, Const):
         return k(like, factor / size.value if size.value else 0.0)
     return div(k(like, factor), number(like.dtype, size))
 
@@ -142,7 +142,7 @@ def huber_loss_backward(
     return elementwise(ctx, fn, grad, x, target)
 
 
-# --- binary cross entropy --------------------------------------------------------------------------
+# --- binary cross entropy ------------------------------------------------------------------------
 
 
 @lower(aten.binary_cross_entropy.default)
@@ -239,7 +239,7 @@ def soft_margin_loss_backward(
     return elementwise(ctx, fn, grad, x, target)
 
 
-# --- negative log likelihood -----------------------------------------------------------------------
+# --- negative log likelihood ---------------------------------------------------------------------
 
 
 def _class_dim(x: TensorValue) -> int:

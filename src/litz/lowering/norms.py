@@ -59,7 +59,7 @@ def element(b: Builder, v: TensorValue, index: Sequence[Expr], dtype: DType) -> 
 def _statistics(
     ctx: Call, v: TensorValue, dims: Sequence[int], eps: float, keepdim: bool = False
 ) -> tuple[TensorValue, TensorValue, list[TensorValue]]:
-    """Mean and 1 / sqrt(variance + eps) over ``dims``, stored; and both as the graph returns them."""
+    """Mean and 1 / sqrt(variance + eps) over ``dims``, stored; both as the graph returns them."""
     size = count(v, dims)
 
     def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
@@ -85,7 +85,7 @@ def with_rounded(ctx: Call, nodes: Nodes, positions: Sequence[int]) -> Nodes:
 def returned(
     ctx: Call, exact: Sequence[TensorValue], positions: Sequence[int], rounded: list[TensorValue]
 ) -> list[TensorValue]:
-    """The statistics as results of the graph; takes from ``rounded`` what ``with_rounded`` added."""
+    """The statistics as the graph returns them; ``rounded`` is what ``with_rounded`` added."""
     return [
         v if _rounded(ctx, v.dtype, p) is None else rounded.pop(0)
         for v, p in zip(exact, positions, strict=True)
@@ -98,7 +98,7 @@ def _sums(
     dims: Sequence[int],
     to: Sequence[DType] | None = None,
 ) -> list[TensorValue]:
-    """The sums of several tensors of one shape, stored by one nest (rounded to the types ``to``)."""
+    """The sums of several tensors of one shape, stored by one nest (in the types ``to``)."""
 
     def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
         sums = tuple(fold("sum", over, x) for x in n)
@@ -153,7 +153,7 @@ def _normalized(
 def _gradients(
     ctx: Call, terms: dict[int, TensorValue], mask: Sequence[bool], dims: Sequence[int]
 ) -> dict[int, TensorValue]:
-    """Sums over ``dims`` of the terms of those parameters whose gradients the graph has, by one nest."""
+    """Sums of the terms of those parameters whose gradients the graph has, by one nest."""
     wanted = [(i, ctx.results[i]) for i in terms if i < len(mask) and mask[i]]
     real = [(i, r) for i, r in wanted if r is not None]
     if not real:

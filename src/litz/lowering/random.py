@@ -155,6 +155,17 @@ def normal_size(
     return _value(ctx, _affine(normal_node(ctx, _float_result(ctx)), std, mean))
 
 
+@lower(aten.normal.Tensor_float)
+def normal_about(
+    ctx: Call, mean: TensorValue, std: float = 1.0, *, generator: Any = None
+) -> TensorValue:
+    _may_draw(ctx, generator)
+    if std < 0 or mean.dtype is not _float_result(ctx):
+        raise Unsupported("normal numbers of this form")
+    noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
+    return _value(ctx, op("add", noise, ctx.b.opmath(mean.node)))
+
+
 @lower(aten.log_normal.default)
 def log_normal(
     ctx: Call, x: TensorValue, mean: float = 1.0, std: float = 2.0, *, generator: Any = None

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr, var
+from litz.index import Const, Expr, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Store, op
@@ -37,7 +37,7 @@ SHARED_COST = 10
 SHARED_LOADS = 3
 
 
-# --- what the families of multi-pass lowerings share ----------------------------------------------
+# --- what the families of multi-pass lowerings share ---------------------------------------------
 
 
 def dims_of(v: TensorValue, dim: Dims) -> list[int]:
@@ -62,10 +62,10 @@ def fold(kind: ReduceKind, over: tuple[Expr, ...], node: Node) -> Node:
 
 def number(dtype: DType, value: Expr | int) -> Node:
     """A count as a node of ``dtype``."""
-    if isinstance(value, Expr):
-        if not value.is_const:
-            return body.cast(body.index(value), dtype)
+    if isinstance(value, Const):
         value = value.value
+    if isinstance(value, Expr):
+        return body.cast(body.index(value), dtype)
     return body.const(dtype, value)
 
 
@@ -101,7 +101,7 @@ def narrow(v: TensorValue, dtype: DType) -> TensorValue:
 
 
 def spread(v: TensorValue, shape: Shape, dims: Sequence[int]) -> Node:
-    """``v``, whose dimensions are ``dims`` of ``shape``, as an element over the axes of ``shape``."""
+    """``v``, whose dimensions are ``dims`` of ``shape``, as an element over ``axes(shape)``."""
     own = axes(shape)
     return v.at([ZERO if s is ONE else own[k] for k, s in zip(dims, v.shape, strict=True)])
 
@@ -119,7 +119,7 @@ def reduce_many(
     kept = [i for i in range(first.ndim) if i not in dims]
     shape = tuple(first.shape[i] for i in kept)
     own = axes(shape)
-    index = [ZERO] * first.ndim
+    index: list[Expr] = [ZERO] * first.ndim
     for new, old in enumerate(kept):
         index[old] = own[new]
     over: list[Expr] = []
@@ -251,7 +251,7 @@ def count_nonzero(ctx: Call, x: TensorValue, dim: Dims = None) -> TensorValue:
     return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn)
 
 
-# --- extremes --------------------------------------------------------------------------------------
+# --- extremes ------------------------------------------------------------------------------------
 
 
 def _extreme(kind: ReduceKind) -> Callable[..., TensorValue]:
@@ -309,7 +309,7 @@ lower(aten.argmax.default)(_position("argmax"))
 lower(aten.argmin.default)(_position("argmin"))
 
 
-# --- norms -------------------------------------------------------------------------------------------
+# --- norms ---------------------------------------------------------------------------------------
 
 
 def _norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
@@ -370,7 +370,7 @@ def norm_dtype(
     return _norm(ctx, x, p, dim, keepdim, dtype)
 
 
-# --- moments -----------------------------------------------------------------------------------------
+# --- moments -------------------------------------------------------------------------------------
 
 
 def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
@@ -378,7 +378,7 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     n = number(m2.dtype, size)
     if correction:
         n = op("maximum", op("sub", n, k(m2, correction)), k(m2, 0))
-        if size.is_const:
+        if isinstance(size, Const):
             n = k(m2, max(size.value - correction, 0))
     return op("div", m2, n)
 
@@ -423,7 +423,7 @@ lower(aten.var_mean.correction)(_moment_lowering(False, True))
 lower(aten.std_mean.correction)(_moment_lowering(True, True))
 
 
-# --- logsumexp ---------------------------------------------------------------------------------------
+# --- logsumexp -----------------------------------------------------------------------------------
 
 
 @lower(aten.logsumexp.default)

@@ -45,6 +45,8 @@ class Builder(Placer):
         self.lanes = lanes
         self.fresh = 0
         self.kernel = Kernel(plan, name, lanes, space.lane, space.units, checks=self.checks)
+        if space.lane is not None and space.lane in space.units:
+            self.kernel.grains = {space.lane: lanes}
 
     # --- reductions -----------------------------------------------------------------------------
 

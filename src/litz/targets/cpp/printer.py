@@ -28,6 +28,7 @@ from litz.targets.cpp.tree import (
     Range,
     Ref,
     Stmt,
+    Tiles,
     Update,
 )
 from litz.targets.cpp.values import DIALECT, Speller, ctype, number
@@ -116,7 +117,10 @@ class Printer:
         elif isinstance(s, For):
             self.loop(s, spell, copy)
         elif isinstance(s, Keep):
-            self.line(f"litz::store({s.array} + {offset(spell)}, {spell.vector(s.value)});")
+            at = s.at or f"{s.array} + {offset(spell)}"
+            self.line(f"litz::store({at}, {spell.vector(s.value)});")
+        elif isinstance(s, Tiles):
+            self.tiles(s, spell)
         elif isinstance(s, Blocks):
             self.blocks(s, spell)
         elif isinstance(s, Range):
@@ -230,7 +234,10 @@ class Printer:
         if s.part:
             units = self.kernel.units
             i = units.index(s.var)
-            step = f"++{v}"
+            v = self.start_of(s.var)
+            step = (
+                f"{v} += {self.kernel.grains[s.var]}" if s.var in self.kernel.grains else f"++{v}"
+            )
             if i + 1 < len(units):
                 step += f", {self.start_of(units[i + 1])} = 0"
             else:
@@ -245,7 +252,7 @@ class Printer:
 
     def start_of(self, v: Expr) -> str:
         """The C++ variable that says where a unit dim starts."""
-        return f"{v}_lo" if v is self.kernel.lane else str(v)
+        return f"{v}_lo" if v in self.kernel.grains else str(v)
 
     def range(self, s: Range, spell: Speller) -> None:
         n, lo, hi = self.kernel.lanes, f"{s.var}_lo", f"{s.var}_hi"
@@ -262,6 +269,47 @@ class Printer:
         self.line(f"const int64_t {v}_e = litz::least({hi}, {v}_b + {s.size});")
         self.block(s.body, spell)
         self.close()
+
+    def tiles(self, s: Tiles, spell: Speller) -> None:
+        """The tiles of one block, whole ones and those at the edges."""
+        assert isinstance(s.across, Var)
+        n, down, across = self.kernel.lanes, str(s.down), s.across.name
+        for v in (s.down, s.across):
+            stop = f"{v}_lo + {self.kernel.grains[v]}"
+            self.line(f"const int64_t {v}_hi = litz::least({self.expr(extent(v))}, {stop});")
+        self.open(f"for (int64_t {down}_t = {down}_lo; {down}_t < {down}_hi; {down}_t += {n})")
+        self.open(f"for (int64_t {across} = {across}_lo; {across} < {across}_hi; {across} += {n})")
+        inside = replace(spell, lane=s.across)
+        if s.exact:
+            self.tile(s, inside, "", "")
+        else:
+            for v, at in ((down, f"{down}_t"), (across, across)):
+                self.line(f"const int64_t {v}_n = litz::least({v}_hi - {at}, {n});")
+            self.open(f"if ({down}_n == {n} && {across}_n == {n})")
+            self.tile(s, inside, "", "")
+            self.close()
+            self.open("else")
+            self.tile(s, replace(inside, count=f"{across}_n"), f"{down}_n", f"{across}_n")
+            self.close()
+        self.close()
+        self.close()
+
+    def tile(self, s: Tiles, spell: Speller, rows: str, count: str) -> None:
+        n, down = self.kernel.lanes, str(s.down)
+        edge = f", {count}, {rows}" if count else ""
+        for t in s.loads:
+            at = spell.index(t.index, {down: f"{down}_t"})
+            stride = self.expr(t.stride)
+            self.line(f"litz::turn_in<{n}>({t.buffer} + ({at}), {stride}, {t.array}{edge});")
+        last = rows or str(n)
+        self.open(f"for (int64_t {down} = {down}_t; {down} < {down}_t + {last}; ++{down})")
+        self.block(s.rows, replace(spell, lane=None, count=None))
+        self.block(s.body, spell)
+        self.close()
+        for t in s.stores:
+            at = spell.index(t.index, {down: f"{down}_t"})
+            stride = self.expr(t.stride)
+            self.line(f"litz::turn_out<{n}>({t.array}, {t.buffer} + ({at}), {stride}{edge});")
 
     def lanes(self, s: Lanes, spell: Speller) -> None:
         assert isinstance(s.var, Var)
@@ -302,13 +350,9 @@ class Printer:
 
     # --- the functions --------------------------------------------------------------------------
 
-    def units(self) -> Expr:
-        """How many units of work there are."""
-        sizes = []
-        for v in self.kernel.units:
-            size = extent(v)
-            sizes.append(ceildiv(size, self.kernel.lanes) if v is self.kernel.lane else size)
-        return product(sizes)
+    def unit_count(self, v: Expr) -> Expr:
+        """How many units lie along one dim."""
+        return ceildiv(extent(v), self.kernel.grains.get(v, 1))
 
     def part(self) -> None:
         k = self.kernel
@@ -345,21 +389,20 @@ class Printer:
             return
         rest = "unit_"
         for i, v in reversed(list(enumerate(k.units))):
-            size = extent(v)
-            count = ceildiv(size, k.lanes) if v is k.lane else size
-            text = rest if i == 0 else f"{rest} % ({self.expr(count)})"
-            if v is k.lane:
-                text = f"({text}) * {k.lanes}"
+            count = self.expr(self.unit_count(v))
+            text = rest if i == 0 else f"{rest} % ({count})"
+            if v in k.grains:
+                text = f"({text}) * {k.grains[v]}"
             self.line(f"int64_t {self.start_of(v)} = {text};")
             if i:
-                self.line(f"const int64_t unit_{i} = {rest} / ({self.expr(count)});")
+                self.line(f"const int64_t unit_{i} = {rest} / ({count});")
                 rest = f"unit_{i}"
 
     def entry(self) -> None:
         k = self.kernel
         self.lines.append(f'extern "C" int {k.name}(void** ptrs, const int64_t* ints) {{')
         self.sizes(k.plan)
-        units = self.expr(self.units())
+        units = self.expr(product(self.unit_count(v) for v in k.units))
         work = k.work if k.work is not None else as_expr(0)
         if not k.units:
             work = const(0)

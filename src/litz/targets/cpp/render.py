@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp.columns import ColumnBuilder, suits
+from litz.targets.cpp import columns, tiles
 from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.prepare import prepare, roots
 from litz.targets.cpp.printer import print_kernel
@@ -25,7 +25,11 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def build(plan: KernelPlan, name: str, lanes: int) -> Kernel:
     """The loop tree of a plan.  lanes: the width of every vector."""
     space = prepare(plan)
-    builder = ColumnBuilder if suits(space) else Builder
+    builder: type[Builder] = Builder
+    if tiles.suits(plan, space):
+        builder = tiles.TileBuilder
+    elif columns.suits(space):
+        builder = columns.ColumnBuilder
     return builder(plan, name, lanes, space).build()
 
 
@@ -38,17 +42,22 @@ def render(plan: KernelPlan, name: str, lanes: int, comment: str = "") -> str:
     return head + print_kernel(build(plan, name, width(plan, lanes)))
 
 
-def headers(plans: Iterable[KernelPlan]) -> tuple[str, ...]:
-    """The headers that the kernels of ``plans`` need."""
+# Headers of functions that come from the form of a loop or an access, not from an op.
+_BY_NAME = (("litz::turn_", "litz/tiles.h"), ("litz::gather<", "litz/memory.h"))
+
+
+def headers(kernels: Sequence[tuple[KernelPlan, str]]) -> tuple[str, ...]:
+    """The headers that kernels need, given as plans and their sources."""
     found: dict[str, None] = {}
-    for plan in plans:
+    for plan, text in kernels:
         for n in walk(roots(plan.stores)):
-            if isinstance(n, Op) and n.name != "check_index":
+            if isinstance(n, Op):
                 found[cpp_header(n.name, n.args[-1].dtype)] = None
-    return ("litz/loops.h", *sorted(h for h in found if h != "litz/vec.h"))
+        found.update(dict.fromkeys(h for name, h in _BY_NAME if name in text))
+    return ("litz/loops.h", *sorted(h for h in found if h not in ("litz/vec.h", "litz/loops.h")))
 
 
 def unit(kernels: Sequence[tuple[KernelPlan, str]]) -> str:
     """A translation unit of kernels, given as plans and their rendered sources."""
-    lines = [f"#include <{h}>" for h in headers(p for p, _ in kernels)]
+    lines = [f"#include <{h}>" for h in headers(kernels)]
     return "\n".join([*lines, "using namespace litz;", "", *(text for _, text in kernels)])

@@ -158,10 +158,37 @@ class Blocks:
 
 @dataclass(slots=True, eq=False)
 class Keep:
-    """Write ``value`` to the array ``array``, at its lanes' places in the block."""
+    """Write ``value`` to the array ``array``, at its lanes' places in the block or at ``at``."""
 
     array: str
     value: Ref
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A transposed tile of ``buffer``; stride: elements from lane to lane."""
+
+    array: str
+    buffer: str
+    index: Expr
+    stride: Expr
+
+
+@dataclass(slots=True, eq=False)
+class Tiles:
+    """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
+
+    exact: all tiles are whole.
+    """
+
+    down: Expr
+    across: Expr
+    rows: list[Stmt]
+    body: list[Stmt]
+    loads: list[Turn] = field(default_factory=list)
+    stores: list[Turn] = field(default_factory=list)
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +209,21 @@ class Range:
     body: list[Stmt]
 
 
-Stmt = Let | Put | Branch | Clear | Update | Merge | Finish | Keep | For | Lanes | Blocks | Range
+Stmt = (
+    Let
+    | Put
+    | Branch
+    | Clear
+    | Update
+    | Merge
+    | Finish
+    | Keep
+    | For
+    | Lanes
+    | Blocks
+    | Tiles
+    | Range
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -190,7 +231,8 @@ class Kernel:
     """A kernel: what runs for the units of work that a thread is given.
 
     units: the parallel dims that threads divide, outermost first; the lane dim among them counts
-    in vectors.  lanes: width of every vector.  work: rough cost of a whole call, in additions.
+    in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
+    work: rough cost of a whole call, in additions.
     """
 
     plan: KernelPlan
@@ -202,10 +244,13 @@ class Kernel:
     work: Expr | None = None
     checks: bool = False
     arrays: list[Array] = field(default_factory=list)
+    grains: dict[Expr, int] = field(default_factory=dict)
 
 
 def children(s: Stmt) -> list[Stmt]:
     """The statements inside ``s``."""
+    if isinstance(s, Tiles):
+        return [*s.rows, *s.body]
     return s.body if isinstance(s, (For, Lanes, Blocks, Range, Branch)) else []
 
 
@@ -262,7 +307,11 @@ def _line(s: Stmt) -> str:
     return _loop(s)
 
 
-def _loop(s: For | Lanes | Blocks | Range) -> str:
+def _loop(s: For | Lanes | Blocks | Tiles | Range) -> str:
+    if isinstance(s, Tiles):
+        turns = [f" load {t.buffer}[{t.index}] as {t.array}" for t in s.loads]
+        turns += [f" store {t.buffer}[{t.index}] from {t.array}" for t in s.stores]
+        return f"tiles {s.down} by {s.across}{' exact' if s.exact else ''}" + ",".join(turns)
     if isinstance(s, Blocks):
         return f"blocks {s.var} < {s.stop} of {s.size}"
     if isinstance(s, Range):

@@ -19,7 +19,13 @@ from litz.targets.cpp.prepare import extent
 from litz.targets.cpp.tree import Let, Put, Ref
 
 # Bounds are known to be int64_t: functions that are no templates compile faster.
-DIALECT = replace(CPP, min="litz::least({0}, {1})", max="litz::greatest({0}, {1})")
+DIALECT = replace(
+    CPP,
+    min="litz::least({0}, {1})",
+    max="litz::greatest({0}, {1})",
+    floordiv="litz::floor_div({0}, {1})",
+    floormod="litz::floor_mod({0}, {1})",
+)
 _DIVISIONS = ("floordiv", "truncdiv", "mod", "fmod")
 
 

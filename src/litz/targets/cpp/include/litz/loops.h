@@ -12,6 +12,9 @@ LITZ_FN i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 LITZ_FN i64 least(i64 a, i64 b) { return a < b ? a : b; }
 LITZ_FN i64 greatest(i64 a, i64 b) { return a > b ? a : b; }
 
+LITZ_FN i64 floor_div(i64 a, i64 b) { return a / b - ((a % b != 0) & ((a % b < 0) != (b < 0))); }
+LITZ_FN i64 floor_mod(i64 a, i64 b) { return a - b * floor_div(a, b); }
+
 // ---- threads
 
 // Runs units w .. w1 of a kernel; not 0 if an index check failed.

@@ -65,7 +65,7 @@ LITZ_SLOW double digamma(double x) {
   return r + (::log(x) - 0.5 / x - tail);
 }
 
-// A rational start, then two Newton steps on erf.
+// A rational start, then two of Halley's steps on erf.
 LITZ_SLOW double erfinv(double x) {
   double a = __builtin_fabs(x);
   if (!(a <= 1)) return nan64;
@@ -84,8 +84,9 @@ LITZ_SLOW double erfinv(double x) {
   }
   for (int i = 0; i < 2; i++) {
     // Near the ends erf has lost its digits; erfc has not.
-    double e = a < 0.5 ? ::erf(r) - x : __builtin_copysign(1 - a - ::erfc(__builtin_fabs(r)), x);
-    r -= e / (0x1.20dd750429b6dp+0 * ::exp(-r * r));
+    double e = a < 0.5 ? ::erf(r) - x : (1 - a - ::erfc(__builtin_fabs(r))) * (x < 0 ? -1 : 1);
+    e /= 0x1.20dd750429b6dp+0 * ::exp(-r * r);
+    r -= e / (1 + r * e);
   }
   return r;
 }
