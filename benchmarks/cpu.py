@@ -7,7 +7,8 @@ first s    the first call, compilation included, model and inputs already built
 2nd s      the first call of a second process that finds the first one's caches; +aot s likewise
 steady ms  median of a steady call; backends are timed in turn, one at a time
 x eager    how many times faster than eager, the median over paired rounds; x peer likewise
-peak MiB   growth of resident memory over steady calls
+peak MiB   growth of resident memory during steady calls, pools emptied before; held: what
+           stays of it in pools once results and gradients are gone
 error      distance from float64, relative
 right      ok: at most twice eager's own error (and a rounding); loose: more, but near; WRONG
 """

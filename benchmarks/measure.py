@@ -34,7 +34,7 @@ class Cell:
     """What was measured of one workload on one backend; None where it was not, or failed.
 
     first, again: seconds of the first call on empty caches, and in a second process that finds
-    the first one's caches.  rounds: median seconds of a steady call, a round each.  growth, idle:
+    the first one's caches.  rounds: median seconds of a steady call, a round each.  growth, held:
     MiB, see ``Runner.memory``.  verdict: see ``Judge.judge``.  failure: one line.
     """
 
@@ -42,7 +42,7 @@ class Cell:
     again: float | None = None
     rounds: list[float] = field(default_factory=list)
     growth: float | None = None
-    idle: float | None = None
+    held: float | None = None
     verdict: dict[str, Any] | None = None
     failure: str | None = None
 
@@ -54,11 +54,20 @@ class Cell:
 
 @dataclass
 class Row:
-    """One workload: the baseline's first call in seconds, and a cell a backend."""
+    """One workload: the baseline's first call in seconds, and a cell a backend.
+
+    others: how many other threads of the machine were running, sampled before each turn.
+    """
 
     name: str
     baseline: float | None = None
     cells: dict[str, Cell] = field(default_factory=dict)
+    others: list[int] = field(default_factory=list)
+
+    @property
+    def busy(self) -> float:
+        """Threads of others that ran while this was timed, on average."""
+        return statistics.mean(self.others) if self.others else 0.0
 
     def speed(self, backend: str, beside: str) -> float | None:
         """How many times faster ``backend`` is than ``beside``: the median over paired rounds."""
@@ -143,9 +152,18 @@ def time_in_rounds(row: Row, sessions: dict[str, Session], plan: Plan, say: Say)
         for backend in order[shift:] + order[:shift]:
             cell = row.cells[backend]
             if cell.failure is None:
+                row.others.append(others_running())
                 with failures_into(cell):
                     times = sessions[backend].ask("time", seconds=plan.seconds, least=3)["times"]
                     cell.rounds.append(statistics.median(times))
+
+
+def others_running() -> int:
+    """Threads that run or want to, this one left out; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+    except OSError:
+        return 0
 
 
 def finish(row: Row, sessions: dict[str, Session], top: Path, say: Say) -> None:
@@ -156,7 +174,7 @@ def finish(row: Row, sessions: dict[str, Session], top: Path, say: Say) -> None:
             say(f"{row.name}: {backend}, memory and outcome")
             with failures_into(cell):
                 memory = session.ask("memory", calls=3)
-                cell.growth, cell.idle = memory["growth"], memory["idle"]
+                cell.growth, cell.held = memory["growth"], memory["held"]
                 session.ask("save", path=str(top / f"{backend}.pt"))
 
 

@@ -10,6 +10,9 @@ from benchmarks.measure import Cell, Row
 
 PEER = "inductor"
 SUBJECT = "litz"
+# Above this many threads of others, on average, times say more about them than about a backend:
+# each backend's threads wait for one another in another way.
+BUSY = 0.5
 # A workload below this share of the peer's speed is named at the end.
 LAGS = 0.9
 
@@ -24,6 +27,7 @@ HEADER = (
     "x eager",
     "x peer",
     "peak MiB",
+    "held",
     "error",
     "eager's",
     "right",
@@ -42,6 +46,8 @@ def table(rows: Sequence[Row]) -> str:
             elif cell.verdict and not cell.verdict["ok"]:
                 what = f"{grade(cell.verdict)} {row.name} on {backend}"
                 notes.append(f"{what}: {detail(cell.verdict)}")
+        if row.busy > BUSY:
+            notes.append(f"BUSY {row.name}: {row.busy:.1f} other threads ran; time it again")
     return "\n".join([align(lines), *notes])
 
 
@@ -59,6 +65,7 @@ def line(row: Row, backend: str, cell: Cell) -> tuple[str, ...]:
         number(row.speed(backend, "eager"), 2),
         number(row.speed(backend, PEER), 2),
         number(cell.growth, 0),
+        number(cell.held, 0),
         error,
         eager_error,
         right,
@@ -136,6 +143,11 @@ def summary(rows: Sequence[Row]) -> str:
     if any(s is not None for s, _ in speeds_by_name):
         named = ", ".join(f"{name} {s:.2f}" for s, name in lagging) or "none"
         lines.append(f"below {LAGS} of the peer's speed: {named}")
+    busy = sum(row.busy > BUSY for row in rows)
+    if busy:
+        lines.append(
+            f"the machine was busy during {busy} of {len(rows)}: these speeds are no result"
+        )
     return "\n".join(lines)
 
 

@@ -61,27 +61,41 @@ class Runner:
         return {"times": times}
 
     def memory(self, calls: int) -> dict[str, float | None]:
-        """MiB by which the process grows at most during steady calls, and what it holds idle.
+        """MiB by which steady calls make the process grow at most, and what it keeps of that.
 
-        Pages that the allocator kept from earlier calls are given back first, so that reuse of
-        them counts as growth for every backend alike.  A backend that keeps a pool of its own
-        shows it in ``idle``.
+        Before, whatever earlier calls left in the C library's heap or in a backend's pool is given
+        back, so that handing it out again counts as growth for every backend alike.  ``held`` is
+        what a pool keeps afterwards, results and gradients dropped.
         """
-        for leaf in self.step.leaves:
-            leaf.grad = None
-        gc.collect()
+        self.drop_gradients()
+        empty_pools()
         trim_heap()
         before = status_mib("VmRSS")
         if not reset_peak():
-            return {"growth": None, "idle": before}
+            return {"growth": None, "held": None}
         for _ in range(calls):
             self.step()
-        return {"growth": status_mib("VmHWM") - before, "idle": before}
+        growth = status_mib("VmHWM") - before
+        self.drop_gradients()
+        trim_heap()
+        return {"growth": growth, "held": status_mib("VmRSS") - before}
+
+    def drop_gradients(self) -> None:
+        for leaf in self.step.leaves:
+            leaf.grad = None
+        gc.collect()
 
     def save(self, path: str) -> dict[str, Any]:
         """Write one step's outcome for the judge."""
         torch.save(self.step.outcome(), path)
         return {}
+
+
+def empty_pools() -> None:
+    """Have Litz's allocator, where it is loaded, give back its idle blocks."""
+    memory = sys.modules.get("litz.runtime.memory")
+    if memory is not None:
+        memory.default_allocator().trim()
 
 
 def trim_heap() -> None:

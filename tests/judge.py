@@ -70,9 +70,9 @@ def assert_close(actual: Any, eager: Any, ref: Any = None) -> None:
 
 def clone(value: Any) -> Any:
     return pytree.tree_map(
-        lambda t: t.detach().clone().requires_grad_(t.requires_grad)
-        if isinstance(t, torch.Tensor)
-        else t,
+        lambda t: (
+            t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+        ),
         value,
     )
 

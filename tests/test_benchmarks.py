@@ -96,6 +96,12 @@ def test_speeds_are_paired_by_round() -> None:
     assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
 
 
+def test_a_busy_machine_is_named() -> None:
+    cells = {"eager": Cell(rounds=[1.0])}
+    assert "BUSY w: 2.0" in table([Row("w", cells=cells, others=[1, 3])])
+    assert "busy" not in summary([Row("w", cells=cells, others=[0, 0, 0, 1])])
+
+
 def test_a_failure_is_a_cell() -> None:
     row = Row("w", cells={"eager": Cell(first=0.1, rounds=[0.1]), "litz": Cell(failure="boom")})
     text = table([row])

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def explain(fn: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any) -> Explanation:
+def explain(
+    fn: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any
+) -> Explanation:
     """Compile ``fn`` for the given arguments, run it once, and report what was made of it.
 
     fn: a module or function; args, kwargs: its inputs.  Returns an ``Explanation`` (graphs,

@@ -65,7 +65,7 @@ def compile_with(
 
 
 def compile_or_fall_back(graph: GraphModule, options: Options, stages: Stages) -> Boxed:
-    """Compile; a graph that Litz cannot hold, or a machine without a compiler, runs through ATen."""
+    """Compile; what Litz cannot hold, or cannot build on this machine, runs through ATen."""
     try:
         return compile_graph(graph, options, stages)
     except GraphUnsupported as e:
@@ -96,6 +96,3 @@ def _failed(graph: GraphModule, options: Options, stages: Stages, error: Excepti
         warnings.warn(f"{shown}\nThis graph runs through ATen.", stacklevel=2)
         return dynamo.interpreted(graph)
     raise shown from error
-
-
-

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from litz.host.inplace import inplace_pairs
 from litz.host.lines import CallKernel, HostProgram, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
@@ -113,6 +114,7 @@ def compile_graph(
         fuel = None if options.fuel < 0 else options.fuel
         s.schedule = schedule = make_schedule(program, FusionSettings(fuel=fuel))
     _show(options, "schedule", lambda: schedule_text(schedule))
+    _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
         calls, s.kernels = make_kernels(schedule, toolchain.lanes_f32)
     _show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
@@ -121,7 +123,12 @@ def compile_graph(
         units = (*(p.unit for p in piles), runtime_unit())
         build = submit(units, toolchain, cache, options.jobs or None)
     with s.timed("host"):
-        s.host = host = plan_memory(plan_host(schedule, calls))
+        takeovers = {
+            g.name: inplace_pairs(g, program.buffers)
+            for g in schedule.steps
+            if isinstance(g, Group)
+        }
+        s.host = host = plan_memory(plan_host(schedule, calls), takeovers)
         s.source = source = print_host(host)
     _show(options, "host", lambda: host_text(host))
     _show(options, "code", lambda: source.source)
@@ -134,13 +141,15 @@ def compile_graph(
     return call
 
 
-def _check(program: Program, after: str, options: Options, s: Stages) -> None:
+def _check(
+    program: Program, after: str, options: Options, s: Stages, schedule: Schedule | None = None
+) -> None:
     if options.verify:
         with s.timed("verify"):
-            verify(program, after)
+            verify(program, after, None if schedule is None else schedule.steps)
 
 
-# --- kernels ---------------------------------------------------------------------------------------
+# --- kernels ---
 
 
 def make_kernels(

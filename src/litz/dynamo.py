@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
+from functorch.compile import (  # type: ignore[import-untyped]
+    min_cut_rematerialization_partition,
+)
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Interpreter
 
@@ -52,5 +54,3 @@ def interpreted(gm: GraphModule) -> Callable[[list[Any]], Any]:
 
 # Operators are lowered whole: AOTAutograd decomposes only what is composite by definition.
 DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
-
-

@@ -44,13 +44,15 @@ class Options:
     verify: bool = _option(False, "check the IR after every stage", key=False)
     show: str = _option(
         "",
-        "stages to print, comma separated: graph, program, schedule, kernels, host, code, time, all",
+        "stages to print, comma separated: graph, program, schedule, kernels, host, code, time",
         key=False,
     )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
     isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)
-    cache_dir: str = _option("", "folder of compiled kernels (default: the user's cache)", key=False)
+    cache_dir: str = _option(
+        "", "folder of compiled kernels (default: the user's cache)", key=False
+    )
     repro_dir: str = _option("", "folder for repros of failed compiles (default: here)", key=False)
     jobs: int = _option(0, "compiler processes at once (0: one a core)", key=False)
 

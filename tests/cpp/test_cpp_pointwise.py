@@ -244,3 +244,33 @@ def test_ceildiv_extent() -> None:
     x0 = var("x0", ceildiv(s0, 3))
     plan = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0 * 3))], x0, ints=[s0])
     check(plan, {"a": data("f32", 110), "c": torch.zeros(37)}, {"s0": 110})
+
+
+@pytest.mark.parametrize("size", [(64, 64), (32, 48), (37, 100), (5, 130), (150, 3)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "bool", "i8"])
+def test_tiles(dtype: str, size: tuple[int, int]) -> None:
+    """One operand and one result are transposed; another depends on rows or lanes alone."""
+    d = next(d for d in ALL if d.name == dtype)
+    p, q = size
+    x0, x1, x2 = var("x0", 3), var("x1", p), var("x2", q)
+    at, turned = x0 * p * q + x1 * q + x2, x0 * p * q + x2 * p + x1
+    a, b = B.load(d, "a", at), B.load(d, "b", turned)
+    pick = B.op(
+        "and_", cmp("lt", x2, q // 2), B.op("ne", B.load(I64, "r", x1), B.load(I64, "l", x2))
+    )
+    value = B.op("where", pick, a, b)
+    stores = [Store("c", at, value), Store("d", turned, B.op("where", pick, b, a))]
+    plan = make_plan([x0, x1, x2], [], stores, x2, tile=x1)
+    n = 3 * p * q
+    buffers = {k: data(dtype, n) for k in "ab"}
+    buffers |= {"r": torch.arange(p), "l": torch.arange(q)}
+    check(plan, {**buffers, **{k: torch.zeros(n, dtype=TORCH[dtype]) for k in "cd"}})
+
+
+def test_tiles_of_unknown_size_in_place() -> None:
+    s0, s1 = symbol("s0"), symbol("s1")
+    x0, x1 = var("x0", s0), var("x1", s1)
+    at = x0 * s1 + x1
+    value = B.op("add", B.load(F32, "a", at), B.load(F32, "b", x1 * s0 + x0))
+    plan = make_plan([x0, x1], [], [Store("a", at, value)], x1, tile=x0, ints=[s0, s1])
+    check(plan, {k: data("f32", 70 * 33) for k in "ab"}, {"s0": 70, "s1": 33})

@@ -240,3 +240,52 @@ def test_long_sums_are_as_accurate_as_eager(size: tuple[int, int], lane: str) ->
     mine = ((c - true) / true).abs().max().item()
     eager = ((shaped.sum(dim) - true) / true).abs().max().item()
     assert mine <= 2 * eager + 1e-7, (mine, eager)
+
+
+@pytest.mark.parametrize("lane", ["x0", "x1", "r0", "r1"])
+def test_moments_of_long_rows_take_one_pass(lane: str) -> None:
+    """Mean and deviations over more than the cache holds, in chunks."""
+    x0, x1, r0, r1 = var("x0", 2), var("x1", 35), var("r0", 61), var("r1", 1103)
+    a = B.load(F32, "a", x0 * (35 * 61 * 1103) + r0 * (35 * 1103) + r1 * 35 + x1)
+    at = x0 * 35 + x1
+    stores = [
+        Store("c", at, B.reduce("welford_mean", (r0, r1), a)),
+        Store("d", at, B.reduce("welford_m2", (r0, r1), a)),
+    ]
+    dims = {"x0": x0, "x1": x1, "r0": r0, "r1": r1}
+    plan = make_plan([x0, x1], [r0, r1], stores, dims[lane])
+    a_ = data("f32", 2 * 35 * 61 * 1103) + 100.0
+    check(plan, {"a": a_, "c": torch.zeros(70), "d": torch.zeros(70)}, rtol=3e-6)
+    from cpp_plans import source
+
+    assert "chan" in source(plan)
+
+
+@pytest.mark.parametrize("n", [0, 1, 100, 100_000])
+@pytest.mark.parametrize("lane", ["x0", "r0"])
+def test_moments_of_unknown_size(n: int, lane: str) -> None:
+    s0 = symbol("s0", 0, None, 1 << 20)
+    x0, r0 = var("x0", 3), var("r0", s0)
+    a = B.load(F32, "a", x0 * s0 + r0)
+    stores = [
+        Store("c", x0, B.reduce("welford_mean", (r0,), a)),
+        Store("d", x0, B.reduce("welford_m2", (r0,), a)),
+    ]
+    plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0}[lane], ints=[s0])
+    buffers = {"a": data("f32", 3 * n), "c": torch.zeros(3), "d": torch.zeros(3)}
+    check(plan, buffers, {"s0": n}, rtol=1e-5)
+
+
+def test_reductions_over_no_dims() -> None:
+    x0 = var("x0", 20)
+    a = B.load(F32, "a", x0)
+    kinds = ("sum", "max", "argmax", "welford_mean", "welford_m2")
+    stores = [Store(f"c{i}", x0, B.reduce(k, (), a)) for i, k in enumerate(kinds)]
+    plan = make_plan([x0], [], stores, x0)
+    out = {s.buffer: torch.ones(20, dtype=TORCH[s.value.dtype.name]) for s in stores}
+    from cpp_plans import call
+
+    buffers = {"a": data("f32", 20), **out}
+    assert call(plan, buffers) == 0
+    for i, want in enumerate([buffers["a"], buffers["a"], 0, buffers["a"], 0]):
+        assert (buffers[f"c{i}"] == want).all()

@@ -16,7 +16,11 @@ def r(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> to
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (64, 48), (3, 5, 17)])
 def test_elementwise_chain(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    check(lambda x, y: (torch.sigmoid(x) * y + 1, (x - y).abs().sqrt()), r(*shape, dtype=dtype), r(*shape, dtype=dtype))
+    check(
+        lambda x, y: (torch.sigmoid(x) * y + 1, (x - y).abs().sqrt()),
+        r(*shape, dtype=dtype),
+        r(*shape, dtype=dtype),
+    )
 
 
 def test_broadcasting() -> None:
@@ -40,12 +44,21 @@ def test_views_of_computed_values() -> None:
 def test_integer_arithmetic() -> None:
     a = torch.randint(-50, 50, (33,))
     b = torch.randint(1, 9, (33,))
-    check(lambda x, y: (x // y, x % y, x & y, x << 2, torch.div(x, y, rounding_mode="trunc"), x / y), a, b)
+    check(
+        lambda x, y: (x // y, x % y, x & y, x << 2, torch.div(x, y, rounding_mode="trunc"), x / y),
+        a,
+        b,
+    )
 
 
 def test_mixed_types() -> None:
     x, i = r(20), torch.randint(0, 5, (20,))
-    check(lambda x, i: (x + i, x > i, torch.where(i > 2, x, 0.0), x.to(torch.float64) * 3), x, i, judge=False)
+    check(
+        lambda x, i: (x + i, x > i, torch.where(i > 2, x, 0.0), x.to(torch.float64) * 3),
+        x,
+        i,
+        judge=False,
+    )
 
 
 def test_input_mutation() -> None:

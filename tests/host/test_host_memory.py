@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from host_doubles import Arena, natives, prelude
 from host_programs import S0, Maker, schedules
@@ -35,7 +37,7 @@ def run(host: HostProgram, schedule: Schedule) -> tuple[list[torch.Tensor], Aren
 
 
 @settings(
-    max_examples=150,
+    max_examples=120,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],
@@ -187,3 +189,18 @@ def test_unused_inputs_die_first():
     (a,) = maker.group("flip", ["arg1_1"], 1, 8)
     planned = plan_memory(plan(maker.finish([a]), maker.kernels))
     assert planned.lines[:2] == (Free("arg0_1"), Free("arg2_1"))
+
+
+def test_other_devices_run_kernel_by_kernel_in_memory_of_their_own():
+    maker = Maker(1)
+    (a,) = maker.group("flip", ["arg0_1"], 1, 8)
+    (b,) = maker.group("flip", [a], 1, 8)
+    (c,) = maker.group("flip", [b], 1, 8)
+    for name in ("arg0_1", b, c):  # only `a` stays on the CPU
+        maker.buffers[name] = replace(maker.buffers[name], device="cuda:0")
+    maker.steps = [replace(g, device="cuda:0") for g in maker.steps]
+    planned = plan_memory(plan(maker.finish([c]), maker.kernels), {"group1": ((b, a),)})
+    kinds = [type(line).__name__ for line in planned.lines]
+    assert kinds[0] == "EnterDevice" and kinds[-2:] == ["LeaveDevice", "Return"]
+    assert planned.segments() == () and kinds.count("CallKernel") == 3
+    assert kinds.count("Allocate") == 3 and "Reuse" not in kinds

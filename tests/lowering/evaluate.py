@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from functorch.compile import aot_function, make_boxed_func
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from litz.ir.program import Extern, Loops, Program
@@ -33,14 +34,31 @@ def _detached(args: Sequence[Any]) -> list[Any]:
 
 def trace(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> torch.fx.GraphModule:
     """The functional ATen graph that AOTAutograd makes of ``fn`` for inference."""
-    graphs: list[torch.fx.GraphModule] = []
 
     def capture(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append(gm)
-        return make_boxed_func(gm.forward)
+        raise _Captured(gm)
 
-    aot_function(fn, fw_compiler=capture, dynamic=dynamic)(*_detached(args))
-    return graphs[0]
+    try:
+        aot_function(fn, fw_compiler=capture, dynamic=dynamic)(*_detached(args))
+    except _Captured as found:
+        return found.graph
+    raise AssertionError("nothing was compiled")
+
+
+def trace_ops(fn: Callable[..., Any], *args: Any) -> torch.fx.GraphModule:
+    """The graph of exactly the ops that ``fn`` calls: AOTAutograd takes some of them apart."""
+    gm = make_fx(lambda *xs: pytree.tree_leaves(fn(*xs)), tracing_mode="fake")(*args)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+class _Captured(Exception):
+    """Carries a graph out of AOTAutograd, so that it isn't run."""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        super().__init__("a graph")
+        self.graph = graph
 
 
 def lower_fn(
@@ -185,6 +203,7 @@ def check(
     ulps: float = 2,
     judge: Callable[..., Any] | None = None,
     exact: bool = False,
+    as_called: bool = False,
     ops: Ops | None = None,
     settings: Settings | None = None,
 ) -> Program:
@@ -193,6 +212,7 @@ def check(
     externs: printed names of ops that are expected to be left to ATen (each at least once).
     judge: what to run in float64, where ``fn`` names a dtype itself.
     exact: the results must be eager's to the bit.
+    as_called: lower exactly the ops that ``fn`` calls (see ``trace_ops``).
     """
     programs: list[Program] = []
 
@@ -202,7 +222,10 @@ def check(
         return make_boxed_func(lambda *xs: run_program(program, xs, ops))
 
     args = tuple(_detached(args))
-    got = pytree.tree_leaves(aot_function(fn, fw_compiler=compiler, dynamic=dynamic)(*args))
+    if as_called:
+        got = compiler(trace_ops(fn, *args), ())([a for a in args if isinstance(a, Tensor)])
+    else:
+        got = pytree.tree_leaves(aot_function(fn, fw_compiler=compiler, dynamic=dynamic)(*args))
     (program,) = programs
     left = extern_names(program)
     assert all(any(e in name for e in externs) for name in left), f"left to ATen: {left}"
@@ -275,4 +298,5 @@ __all__ = [
     "run_program",
     "size_of",
     "trace",
+    "trace_ops",
 ]

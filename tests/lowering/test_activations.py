@@ -93,13 +93,14 @@ def test_unary(name: str, dtype: torch.dtype) -> None:
     erf = name == "gelu"
     # 16-bit results are eager's to the bit: the arithmetic and its roundings are the same.
     exact = dtype.itemsize == 2 and not erf
-    check(UNARY[name], values(dtype, 0, extreme=not erf), exact=exact)
+    check(UNARY[name], values(dtype, 0, extreme=not erf), exact=exact, as_called=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", BINARY)
 def test_binary(name: str, dtype: torch.dtype) -> None:
-    check(BINARY[name], values(dtype, 1), values(dtype, 2), exact=dtype.itemsize == 2)
+    exact = dtype.itemsize == 2
+    check(BINARY[name], values(dtype, 1), values(dtype, 2), exact=exact, as_called=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -119,9 +120,9 @@ def test_thresholds_that_16_bits_cannot_hold(dtype: torch.dtype, limit: float) -
     x = torch.cat(steps).repeat(16)
     g = torch.ones_like(x)
     for fn in (F.hardshrink, F.softshrink, lambda x, v: F.threshold(x, v, 5.0)):
-        check(lambda x, fn=fn: fn(x, limit), x, exact=True)
+        check(lambda x, fn=fn: fn(x, limit), x, exact=True, as_called=True)
     for back in (aten.hardshrink_backward, aten.softshrink_backward, aten.threshold_backward):
-        check(lambda g, x, back=back: back(g, x, limit), g, x, exact=True)
+        check(lambda g, x, back=back: back(g, x, limit), g, x, exact=True, as_called=True)
     check(lambda g, x: aten.hardtanh_backward(g, x, -limit, limit), g, x, exact=True)
 
 
@@ -142,6 +143,17 @@ def test_training(dtype: torch.dtype) -> None:
         return *smooth, F.prelu(x, w), F.selu(x), F.celu(x), F.hardswish(x), F.relu6(x)
 
     check_training(fn, x, w)
+
+
+def test_rrelu() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    check_training(lambda x: F.rrelu(x, 0.1, 0.4), x)
+    g, noise = torch.randn(4, 8), torch.rand(4, 8)
+
+    def random_slopes(g: torch.Tensor, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        return aten.rrelu_with_noise_backward(g, x, noise, 0.1, 0.4, True, False)
+
+    check(random_slopes, g, x, noise, as_called=True)
 
 
 def test_integers() -> None:

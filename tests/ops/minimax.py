@@ -1,8 +1,8 @@
 """Where the polynomial coefficients of the C++ math headers come from.
 
 ``python tests/ops/minimax.py`` prints every set.  Each is a weighted fit on Chebyshev points in
-high precision, near the minimax one; coefficients are then rounded one after the other, lowest order first, and the
-rest fitted again, so that rounding costs almost nothing.
+high precision, near the minimax one; coefficients are then rounded one after the other, lowest
+order first, and the rest fitted again, so that rounding costs almost nothing.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def _erfinv_tail(u: Real) -> Real:
 
 
 JOBS = (
-    Fit("exp", _EXP2, -_H, _H, 4, lambda r: r * r),
-    Fit("exp fine", _EXP2, -_H, _H, 5, lambda r: r * r),
+    Fit("exp", _EXP2, -_H, _H, 5, lambda r: r * r),
     Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
     Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
     Fit(

@@ -18,7 +18,16 @@ from litz.ir.dtype import DType
 from litz.ir.ops import CPP_TYPES, OpRow, cpp_header, cpp_text, result_dtype
 
 INCLUDE = Path(targets.__path__[0]) / "cpp" / "include"
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno", "-Wall")
+FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fopenmp",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-exceptions",
+    "-Wall",
+)
 # The three instruction sets with code of their own.
 ARCHS = {"native": ("-march=native",), "avx2": ("-march=haswell",), "baseline": ()}
 LANES = (16, 8)

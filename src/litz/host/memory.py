@@ -10,7 +10,7 @@ Memory of inputs and results of externs is never taken over, nor is memory that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes
@@ -29,7 +29,7 @@ from litz.host.pool import Item, Region, pack
 from litz.index import Expr
 
 Pairs = tuple[tuple[str, str], ...]
-SLACK = 1 << 20
+SLACK = 1 << 18
 
 
 @dataclass
@@ -208,28 +208,34 @@ def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:
 def _emit(p: _Plan) -> Iterator[Line]:
     count = 0
     placed = {m for places in p.places.values() for m in places}
-    loose = [b for b in p.blocks if b.members[0] not in placed]
+    loose = {b.members[0]: b for b in p.blocks if b.members[0] not in placed}
+    born: dict[int, list[tuple[Block, str]]] = {}
+    dying: dict[int, list[Block]] = {}
+    for block in loose.values():
+        dying.setdefault(block.death, []).append(block)
+        for m in block.members:
+            born.setdefault(_birth(p, m), []).append((block, m))
     yield from (Free(name) for name in p.times.frees.get(-1, ()))
     for first, last in p.segments:
-        for i in range(first, last + 1):
-            yield from p.times.kept.get(i, ())
-        yield from _begin(p, loose, first, last)
+        steps = range(first, last + 1)
+        yield from (line for i in steps for line in p.times.kept.get(i, ()))
+        if p.scratch.get(first):
+            yield Workspace(_workspace(first), p.scratch[first], "cpu")
+        for block, m in (x for i in steps for x in born.get(i, ())):
+            yield from _bring_up(p, block, m)
         if first in p.places:
+            yield from _places(p, loose, first)
             calls = p.times.steps[first : last + 1]
             yield CallSegment(
                 f"segment_{count}", tuple(c for c in calls if isinstance(c, CallKernel))
             )
             count += 1
         else:
-            step = p.times.steps[first]
-            yield step
+            yield p.times.steps[first]
         if p.scratch.get(first):
             yield Free(_workspace(first))
-        for block in loose:
-            if first <= block.death <= last:
-                yield Free(_tensor(p, block, last))
-        for i in range(first, last + 1):
-            yield from (Free(name) for name in p.times.frees.get(i, ()))
+        yield from (Free(_tensor(p, b, last)) for i in steps for b in dying.get(i, ()))
+        yield from (Free(name) for i in steps for name in p.times.frees.get(i, ()))
     yield from p.times.kept.get(p.times.end, ())
 
 
@@ -237,18 +243,12 @@ def _workspace(first: int) -> str:
     return f"workspace_{first}"
 
 
-def _begin(p: _Plan, loose: Sequence[Block], first: int, last: int) -> Iterator[Line]:
-    """Memory for all that comes to life in a segment."""
-    if p.scratch.get(first):
-        yield Workspace(_workspace(first), p.scratch[first], "cpu")
-    for block in loose:
-        for m in block.members:
-            if first <= _birth(p, m) <= last:
-                yield from _bring_up(p, block, m)
+def _places(p: _Plan, loose: Mapping[str, Block], first: int) -> Iterator[Line]:
+    """Where the buffers of a segment lie that share memory."""
     for b in p.blocks:
-        place = p.places.get(first, {}).get(b.members[0])
+        place = p.places[first].get(b.members[0])
         if place is not None:
-            host = next((h for h in loose if h.members[0] == place[0]), None)
+            host = loose.get(place[0])
             owner = _workspace(first) if host is None else _tensor(p, host, first - 1)
             yield from (Place(m, owner, place[1]) for m in b.members)
 

@@ -103,38 +103,32 @@ def _descend(e: Expr, positive: _Atoms, clear: bool, steps: int) -> int | None:
         return best
     # From max and min down to loop variables, which the former may hold.
     atoms = _atoms(e)[::-1]
-    if clear:
-        lo = _clear_division(e, atoms, positive, clear, steps - 1)
-        if lo is not None:
-            return _best(best, lo)
-    for atom in atoms:
-        relaxed = _relaxed(e, atom, positive)
-        if relaxed:
+    ways = (_clear_division, _relax) if clear else (_relax, _clear_division)
+    for way in ways:
+        found = next((f for f in (way(e, a, positive) for a in atoms) if f is not None), None)
+        if found is not None:
+            scaled, bounds = found
+            los = [_descend(x, positive, clear, steps - 1) for x in bounds]
             return max(
-                (_best(best, _descend(x, positive, clear, steps - 1)) for x in relaxed), key=_order
+                [best, *(None if lo is None else -(-lo // scaled) for lo in los)], key=_order
             )
-    return best if clear else _best(best, _clear_division(e, atoms, positive, clear, steps - 1))
+    return best
 
 
 def _order(lo: int | None) -> float:
     return float("-inf") if lo is None else lo
 
 
-def _clear_division(
-    e: Expr, atoms: _Atoms, positive: _Atoms, clear: bool, steps: int
-) -> int | None:
-    for atom in atoms:
-        if isinstance(atom, FloorDiv):
-            lo = _lower_without_division(e, atom, positive, clear, steps)
-            if lo is not None:
-                return lo
-    return None
+def _relax(e: Expr, atom: Expr, positive: _Atoms) -> tuple[int, list[Expr]] | None:
+    """(1, lower bounds of e) by putting an end of the atom's range in its place."""
+    found = _relaxed(e, atom, positive)
+    return (1, found) if found else None
 
 
-def _lower_without_division(
-    e: Expr, q: FloorDiv, positive: _Atoms, clear: bool, steps: int
-) -> int | None:
-    """A lower bound of e from den*e, where (num - den + 1) <= den*q <= num takes q's place."""
+def _clear_division(e: Expr, q: Expr, positive: _Atoms) -> tuple[int, list[Expr]] | None:
+    """(den, lower bounds of den*e) for an atom q = num // den: den*q >= num - den + 1, <= num."""
+    if not isinstance(q, FloorDiv):
+        return None
     coef = _coefficient(e, q)
     if coef is None or not isinstance(q.den, Const):
         return None
@@ -145,8 +139,7 @@ def _lower_without_division(
         end = q.num
     else:
         return None
-    lo = _descend(add(scale(sub(e, mul(coef, q)), d), mul(coef, end)), positive, clear, steps)
-    return None if lo is None else -(-lo // d)
+    return d, [add(scale(sub(e, mul(coef, q)), d), mul(coef, end))]
 
 
 def _best(a: int | None, b: int | None) -> int | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from weakref import WeakValueDictionary
 
+from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear
 from litz.ir.dtype import I64, DType
 from litz.ir.ops import op as op_row
@@ -97,9 +98,9 @@ class Op(Node):
 
 
 class Masked(Node):
-    """``args[1]`` where ``args[0]`` holds, else ``args[2]``; loads under it happen only where it holds.
+    """``args[1]`` where ``args[0]`` holds, else ``args[2]``.
 
-    args: (condition, value, other).
+    Loads under ``args[1]`` happen only where the condition holds.  args: (condition, value, other).
     """
 
     __slots__ = ()
@@ -162,7 +163,7 @@ def const(dtype: DType, value: Scalar) -> Const:
 
 
 def index(expr: Expr) -> Node:
-    if expr.is_const:
+    if isinstance(expr, IndexConst):
         return const(I64, expr.value)
     key = ("index", expr)
     found = _INTERNED.get(key)
@@ -175,7 +176,10 @@ def index(expr: Expr) -> Node:
 
 
 def op(name: str, *args: Node, to: DType | None = None) -> Node:
-    """Apply a primitive op.  ``to`` is the target of ``cast``/``bitcast``, the parameter of ``round_to``."""
+    """Apply a primitive op.
+
+    to: the target of ``cast`` and ``bitcast``, the parameter of ``round_to``.
+    """
     key = ("op", name, to, args)
     found = _INTERNED.get(key)
     if found is not None:
@@ -313,7 +317,7 @@ class Rewriter:
         return reduce(n.kind, self.reduce_axes(n.axes), args[0])
 
     def reduce_axes(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The variables that stand for ``old``: a loop that was split gives its factors in order."""
+        """The variables that stand for ``old``; a loop that was split gives its factors."""
         out: list[Expr] = []
         for a in old:
             e = self.expr(a)

@@ -45,7 +45,7 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A loop nest: for each point of ``axes`` (and ``reduce_axes`` inside reductions) run ``stores``.
+    """A loop nest: for each point of ``axes`` run ``stores``; reductions run over ``reduce_axes``.
 
     origins: names of the graph nodes it computes, in topological order.
     """
@@ -76,7 +76,7 @@ class Extern:
     """A call of an operator as it is.
 
     target: the callable; target_name: its printed name (``aten.mm.default``).
-    args, kwargs: Python values, ``TensorRef``s and ``Expr``s, nested in tuples as the op wants them.
+    args, kwargs: Python values, ``TensorRef``s and ``Expr``s, nested in tuples as the op has them.
     outputs: the buffers it fills, one a result (None: a result that is no tensor or unused).
     symbols: results that are integers: (position, symbol) pairs.
     out_variant: the result may be written into memory that the program allocated.

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from litz.index import (
-    Expr,
-    Substitution,
-    Symbol,
-    Var,
-    coefficient,
-    floordiv,
-    mod,
-    size_hint,
-    symbol,
-    var,
-)
+from litz.index import Expr, Substitution, Symbol, symbol, var
 from litz.ir import body
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store
 from litz.ir.program import Buffer
+from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
 from litz.kernel.tiling import Access, choose_lane, choose_tile, loop_order
 from litz.schedule.groups import Group
@@ -44,7 +34,9 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
         isinstance(n, Reduce) and n.kind in ("argmax", "argmin") for n in _nodes(stores)
     )
     p_order = loop_order(axes, accesses, lane, tile)
-    r_order = _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
+    r_order = (
+        _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
+    )
     return _canonical(p_order, r_order, stores, lane, tile, buffers)
 
 
@@ -72,102 +64,7 @@ def _accesses(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> list[
     return list(out.values())
 
 
-# --- merging ---------------------------------------------------------------------------------------
-
-
-def merge_loops(
-    axes: tuple[Expr, ...], reduced: tuple[Expr, ...], stores: tuple[Store, ...]
-) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Store, ...]]:
-    """Make one loop of two wherever every expression steps through both as through one."""
-    nodes = _nodes(stores)
-    exprs: dict[Expr, None] = {}
-    ordered_reductions: list[tuple[Expr, ...]] = []
-    for n in nodes:
-        if isinstance(n, Load):
-            exprs[n.index] = None
-        elif isinstance(n, Index):
-            exprs[n.expr] = None
-        elif isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
-            ordered_reductions.append(n.axes)
-    for s in stores:
-        exprs[s.index] = None
-    if len(axes) < 2 and len(reduced) < 2:
-        return axes, reduced, stores
-    coefs = {
-        v: tuple(coefficient(e, v) if v in e.free else None for e in exprs)
-        for v in (*axes, *reduced)
-    }
-    present = {v: tuple(v in e.free for e in exprs) for v in coefs}
-    mapping: dict[Expr, Expr] = {}
-    used = {str(v) for v in coefs}
-
-    def follows(u: Expr, v: Expr) -> bool:
-        """u*extent(v) + v everywhere."""
-        if any(
-            pos.index(v) != pos.index(u) + 1
-            for pos in ordered_reductions
-            if u in pos and v in pos
-        ):
-            return False
-        extent = v.extent  # type: ignore[attr-defined]
-        for cu, cv, pu, pv in zip(coefs[u], coefs[v], present[u], present[v], strict=True):
-            if pu != pv:
-                return False
-            if pu and (cu is None or cv is None or cu is not cv * extent):
-                return False
-        return True
-
-    def shrink(loops: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        loops_left = list(loops)
-        again = True
-        while again:
-            again = False
-            for u in loops_left:
-                v = next((v for v in loops_left if v is not u and follows(u, v)), None)
-                if v is None:
-                    continue
-                n = 0
-                while f"m{n}" in used:
-                    n += 1
-                used.add(f"m{n}")
-                w = var(f"m{n}", u.extent * v.extent)  # type: ignore[attr-defined]
-                step = {u: floordiv(w, v.extent), v: mod(w, v.extent)}  # type: ignore[attr-defined]
-                sub = Substitution(step)
-                for k in mapping:
-                    mapping[k] = sub(mapping[k])
-                mapping.update(step)
-                coefs[w], present[w] = coefs[v], present[v]
-                for k, pos in enumerate(ordered_reductions):
-                    if u in pos:
-                        ordered_reductions[k] = tuple(
-                            w if a is u else a for a in pos if a is not v
-                        )
-                loops_left[loops_left.index(u)] = w
-                loops_left.remove(v)
-                again = True
-                break
-        return tuple(loops_left)
-
-    axes, reduced = shrink(axes), shrink(reduced)
-    if not mapping:
-        return axes, reduced, stores
-    rw = MergingRewriter(Substitution(mapping))
-    return axes, reduced, tuple(rw.store(s) for s in stores)
-
-
-class MergingRewriter(Rewriter):
-    """Rewrites variables to factors of merged loops; the merged loop replaces them in reductions."""
-
-    def reduce_axes(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        out: dict[Expr, None] = {}
-        for a in old:
-            for v in self.expr(a).free:
-                if isinstance(v, Var):
-                    out[v] = None
-        return tuple(out)
-
-
-# --- names -----------------------------------------------------------------------------------------
+# --- names ---
 
 
 def _canonical(
@@ -220,9 +117,11 @@ def _canonical(
     def mode(name: str) -> Mode:
         if name not in written:
             return "in"
-        return "inout" if name in loaded or any(
-            s.buffer == name and s.mode != "set" for s in stores
-        ) else "out"
+        return (
+            "inout"
+            if name in loaded or any(s.buffer == name and s.mode != "set" for s in stores)
+            else "out"
+        )
 
     params = tuple(Param(new, buffers[old].dtype, mode(old)) for old, new in names.items())
     dims = (
@@ -265,5 +164,3 @@ class RenamingRewriter(Rewriter):
             tuple((self.symbols[sym], self(v)) for sym, v in s.indirect),
             None if s.mask is None else self(s.mask),
         )
-
-

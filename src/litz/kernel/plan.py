@@ -27,7 +27,11 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A buffer argument.  Two params never overlap in memory where one of them is written."""
+    """A buffer argument.
+
+    A param that is written overlaps no other, with one exception: the host may place an output in
+    the memory of an input that dies here, under the rules of ``litz.host.inplace``.
+    """
 
     name: str
     dtype: DType
@@ -42,8 +46,7 @@ class KernelPlan:
     stores: run for each point of the parallel dims; a store whose index or value depends on a
     reduced dim (outside a ``Reduce``) runs for each point of the full space.
     lane: the dim that is contiguous for most bytes, hence vectorised (None: nothing to vectorise).
-    tile: a second dim that is contiguous for other accesses; with ``lane`` it spans transposed tiles.
-    comment: source nodes in topological order, for the head of the kernel.
+    tile: a dim that is contiguous for other accesses; with ``lane`` it spans transposed tiles.
     """
 
     dims: tuple[Dim, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.index import Expr, coefficient, size_hint
+from litz.index import Const, Expr, coefficient, size_hint
 
 DEFAULT_SIZE = 1 << 8
 # Elements of a loop below which part of a vector is idle.
@@ -42,7 +42,7 @@ def _stride(a: Access, v: Expr) -> int | None:
     if v not in a.index.free:
         return 0
     c = coefficient(a.index, v)
-    return c.value if c is not None and c.is_const else None
+    return c.value if isinstance(c, Const) else None
 
 
 def lane_score(v: Expr, loops: Sequence[Expr], accesses: Sequence[Access]) -> float:
@@ -106,7 +106,7 @@ def loop_order(
     lane: Expr | None,
     tile: Expr | None = None,
 ) -> tuple[Expr, ...]:
-    """Loops from the largest stride to the smallest, so that memory is walked forward; lane last."""
+    """Loops from the largest stride to the smallest, to walk memory forward; lane last."""
 
     def key(v: Expr) -> tuple[int, float, int]:
         weight = 0.0

@@ -259,6 +259,37 @@ def leaky_relu_backward(
     return elementwise(ctx, fn, grad, x)
 
 
+@lower(aten.rrelu_with_noise_functional.default)
+def rrelu(
+    ctx: Call,
+    x: TensorValue,
+    noise: TensorValue,
+    low: float = 0.125,
+    high: float = 1 / 3,
+    training: bool = False,
+    generator: object = None,
+) -> tuple[TensorValue, TensorValue]:
+    if training:
+        raise Unsupported("random slopes")
+    return leaky_relu(ctx, x, (low + high) / 2), noise
+
+
+@lower(aten.rrelu_with_noise_backward.default)
+def rrelu_backward(
+    ctx: Call,
+    grad: TensorValue,
+    x: TensorValue,
+    noise: TensorValue,
+    low: float,
+    high: float,
+    training: bool,
+    self_is_result: bool,
+) -> TensorValue:
+    if training and high - low > 1e-6:
+        return elementwise(ctx, mul, grad, noise)
+    return leaky_relu_backward(ctx, grad, x, (low + high) / 2, self_is_result)
+
+
 lower(aten._prelu_kernel.default)(_simple(lambda x, w: where(op("gt", x, k(x, 0)), x, mul(w, x))))
 
 

@@ -63,7 +63,9 @@ class Builder:
             return node
         if isinstance(node, body.Op) and node.name == "cast" and node.args[0].dtype is to:
             exact = node.args[0]
-            return body.op("round_to", exact, to=node.dtype) if self.settings.eager_numerics else exact
+            return (
+                body.op("round_to", exact, to=node.dtype) if self.settings.eager_numerics else exact
+            )
         return body.cast(node, to)
 
     def user_cast(self, node: Node, to: DType) -> Node:
@@ -206,7 +208,9 @@ class Builder:
                 index[old] = var(f"r{len(reduced)}", v.shape[old])
                 reduced.append(index[old])
         node = fn(v.at(index), tuple(reduced))
-        out_shape = tuple(ONE if k in dims else s for k, s in enumerate(v.shape)) if keepdim else shape
+        out_shape = (
+            tuple(ONE if k in dims else s for k, s in enumerate(v.shape)) if keepdim else shape
+        )
         buf = self.new_buffer(node.dtype, shape, contiguous_strides(shape), v.device)
         target = self.of_buffer(buf)
         assert target.ref is not None

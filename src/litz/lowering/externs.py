@@ -69,7 +69,9 @@ class Opaque:
     ref: TensorRef
 
 
-def opaque_buffer(b: Builder, name: str, val: Any, kind: str = "opaque", alias: str | None = None) -> Opaque:
+def opaque_buffer(
+    b: Builder, name: str, val: Any, kind: str = "opaque", alias: str | None = None
+) -> Opaque:
     """A buffer that has a name and a device but no layout; it's passed on whole."""
     device = str(val.device) if isinstance(val, torch.Tensor) else "cpu"
     b.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
@@ -101,10 +103,9 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
         low.before_mutation(root, n)
     val = n.meta.get("val")
     single = not isinstance(val, tuple | list)
-    vals = (val,) if single else tuple(val)
+    vals: tuple[Any, ...] = tuple(val) if isinstance(val, tuple | list) else (val,)
     out_target = OUT_VARIANTS.get(target)
-    plain = isinstance(val, torch.Tensor) and out_target is not None
-    r = low.result(val) if plain else None
+    r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
     alias = _alias(low, n, target)
     results: list[Any] = []
@@ -236,7 +237,9 @@ def _alias(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> str 
     returns = target._schema.returns
     if not maybe and not any(r.alias_info is not None for r in returns):
         return None
-    names = set() if maybe else {s for r in returns if r.alias_info for s in r.alias_info.before_set}
+    names = (
+        set() if maybe else {s for r in returns if r.alias_info for s in r.alias_info.before_set}
+    )
     for arg, value in _named_arguments(n, target):
         sets = arg.alias_info.before_set if arg.alias_info is not None else ()
         if maybe or any(s in names for s in sets):

@@ -170,7 +170,9 @@ class GraphLowering:
                 )
             )
             used = frozenset(
-                u.args[1] for u in n.users if u.target is operator.getitem and isinstance(u.args[1], int)
+                u.args[1]
+                for u in n.users
+                if u.target is operator.getitem and isinstance(u.args[1], int)
             )
             call = Call(self.b, n, self.before_mutation, results, n_users, used)
             mark = len(self.b.nodes)
@@ -191,7 +193,12 @@ class GraphLowering:
         """One result of several, stored if it is shared."""
         v = self.env[source][at]
         r = self.result(n.meta["val"]) if isinstance(n.meta.get("val"), torch.Tensor) else None
-        if not isinstance(v, TensorValue) or v.lazy is None or r is None or is_view_op(source.target):
+        if (
+            not isinstance(v, TensorValue)
+            or v.lazy is None
+            or r is None
+            or is_view_op(source.target)
+        ):
             return v
         self.b.origins = self.sources[n] = self.sources[source]
         stored = self.settle(n, v, r, self.count_users(n))
@@ -211,9 +218,7 @@ class GraphLowering:
         if isinstance(out, TensorValue):
             return self.settle(n, out, call.result, call.n_users)
         if isinstance(out, tuple | list):
-            return tuple(
-                self.b.limit(o) if isinstance(o, TensorValue) else o for o in out
-            )
+            return tuple(self.b.limit(o) if isinstance(o, TensorValue) else o for o in out)
         return out
 
     def settle(self, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
@@ -240,9 +245,11 @@ class GraphLowering:
         if isinstance(value, FxNode):
             return self.env[value]
         if isinstance(value, list | tuple):
-            return type(value)(self.map(v) for v in value) if type(value) in (list, tuple) else [
-                self.map(v) for v in value
-            ]
+            return (
+                type(value)(self.map(v) for v in value)
+                if type(value) in (list, tuple)
+                else [self.map(v) for v in value]
+            )
         if isinstance(value, dict):
             return {k: self.map(v) for k, v in value.items()}
         if isinstance(value, torch.SymInt):
@@ -309,7 +316,6 @@ class GraphLowering:
         return self.b.realize(v, strides).ref if v.lazy is not None else v.ref
 
 
-
 def has_opaque(value: Any) -> bool:
     if isinstance(value, Opaque):
         return True
@@ -322,22 +328,20 @@ def has_opaque(value: Any) -> bool:
 
 def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
     return all(
-        a is b for a, b, s in zip(ref.strides, strides, ref.shape, strict=True) if s is not values.ONE
+        a is b
+        for a, b, s in zip(ref.strides, strides, ref.shape, strict=True)
+        if s is not values.ONE
     )
 
 
 def dense(r: Result) -> bool:
     """Strides of a permuted row-major layout: every element once, no gaps."""
     pairs = sorted(
-        (
-            (st, s)
-            for st, s in zip(r.strides, r.shape, strict=True)
-            if s is not values.ONE
-        ),
+        ((st, s) for st, s in zip(r.strides, r.shape, strict=True) if s is not values.ONE),
         key=lambda p: (p[0].hi if p[0].hi is not None else 1 << 62, p[0].key),
     )
     # Compare symbolically: each stride is the product of the sizes inside it.
-    step = values.ONE
+    step: Expr = values.ONE
     left = list(pairs)
     while left:
         for k, (st, s) in enumerate(left):

@@ -50,7 +50,7 @@ def k(node: Node, value: float | int | bool) -> Node:
     return body.const(node.dtype, value)
 
 
-# --- one op of the table each --------------------------------------------------------------------
+# --- one op of the table each ---
 
 FLOAT_UNARY = {
     "sqrt": aten.sqrt, "rsqrt": aten.rsqrt, "exp": aten.exp, "exp2": aten.exp2,
@@ -136,7 +136,7 @@ for _name, _packet in LOGICAL.items():
     lower(_packet.default)(_logical(_name))
 
 
-# --- arithmetic ------------------------------------------------------------------------------------
+# --- arithmetic ---
 
 
 def _scaled(name: str, ctx: Call, x: Operand, y: Operand, alpha: float | int) -> TensorValue:
@@ -176,9 +176,7 @@ def mul(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 @lower(aten.div.Tensor, aten.div.Scalar)
 def div(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return elementwise(
-        ctx, lambda a, c: op("div", a, c), x, y, compute=float_compute(ctx, x, y)
-    )
+    return elementwise(ctx, lambda a, c: op("div", a, c), x, y, compute=float_compute(ctx, x, y))
 
 
 @lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -284,7 +282,9 @@ def logical_not(ctx: Call, x: TensorValue) -> TensorValue:
     return elementwise(ctx, lambda a: op("not_", truth(a)), x)
 
 
-@lower(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar)
+@lower(
+    aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar
+)
 def left_shift(ctx: Call, x: Operand, y: Operand) -> TensorValue:
     return elementwise(ctx, lambda a, c: op("shl", a, c), x, y)
 
@@ -296,7 +296,7 @@ def right_shift(ctx: Call, x: Operand, y: Operand) -> TensorValue:
     return elementwise(ctx, lambda a, c: op("shr", a, c), x, y)
 
 
-# --- powers ----------------------------------------------------------------------------------------
+# --- powers ---
 
 
 @lower(aten.pow.Tensor_Scalar)
@@ -329,7 +329,7 @@ def pow_tensor(ctx: Call, x: Operand, y: Operand) -> TensorValue:
     return elementwise(ctx, lambda a, c: op(name, a, c), x, y)
 
 
-# --- selection -------------------------------------------------------------------------------------
+# --- selection ---
 
 
 @lower(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
@@ -338,9 +338,7 @@ def where(ctx: Call, cond: TensorValue, x: Operand, y: Operand) -> TensorValue:
     common = ctx.dtype
     shape, (c, *nodes) = b.broadcast([cond, *as_tensors(b, (x, y))])
     # Selection needs no opmath: keep the stored type where both sides have it.
-    picked = [
-        n if n.dtype is common else body.cast(operand(b, n, common), common) for n in nodes
-    ]
+    picked = [n if n.dtype is common else body.cast(operand(b, n, common), common) for n in nodes]
     return TensorValue(common, shape, cond.device, lazy=op("where", truth(c), *picked))
 
 
@@ -374,11 +372,13 @@ def clamp_max(ctx: Call, x: TensorValue, max: Any) -> TensorValue:
     return clamp(ctx, x, None, max)
 
 
-# --- fused arithmetic ------------------------------------------------------------------------------
+# --- fused arithmetic ---
 
 
 @lower(aten.addcmul.default)
-def addcmul(ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1) -> TensorValue:
+def addcmul(
+    ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1
+) -> TensorValue:
     def fn(s: Node, p: Node, q: Node) -> Node:
         left = p if value == 1 else op("mul", k(p, value), p)
         return op("add", s, op("mul", left, q))
@@ -387,7 +387,9 @@ def addcmul(ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: An
 
 
 @lower(aten.addcdiv.default)
-def addcdiv(ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1) -> TensorValue:
+def addcdiv(
+    ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1
+) -> TensorValue:
     def fn(s: Node, p: Node, q: Node) -> Node:
         left = p if value == 1 else op("mul", k(p, value), p)
         return op("add", s, op("div", left, q))
@@ -407,7 +409,7 @@ def lerp(ctx: Call, x: TensorValue, y: TensorValue, weight: Operand) -> TensorVa
     return elementwise(ctx, fn, x, y, weight)
 
 
-# --- casts -----------------------------------------------------------------------------------------
+# --- casts ---
 
 
 def to_dtype(ctx: Call, x: TensorValue, dtype: DType) -> TensorValue:

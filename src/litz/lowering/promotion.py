@@ -65,8 +65,10 @@ def as_tensors(b: Builder, operands: Sequence[Operand]) -> list[TensorValue]:
 def operand(b: Builder, node: Node, dtype: DType) -> Node:
     """An operand of common type ``dtype``, in its opmath type."""
     if isinstance(node, body.Const):
-        return body.const(dtype.opmath, node.value) if _fits(node, dtype) else body.cast(
-            node, dtype.opmath
+        return (
+            body.const(dtype.opmath, node.value)
+            if _fits(node, dtype)
+            else body.cast(node, dtype.opmath)
         )
     if node.dtype is dtype:
         return b.opmath(node)

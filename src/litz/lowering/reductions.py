@@ -254,10 +254,17 @@ def count_nonzero(ctx: Call, x: TensorValue, dim: Dims = None) -> TensorValue:
 # --- extremes ------------------------------------------------------------------------------------
 
 
+def _largest(kind: ReduceKind, over: tuple[Expr, ...], n: Node) -> Node:
+    """The maximum or minimum; of bools it's a question of any or all."""
+    if n.dtype is d.BOOL:
+        return fold("any" if kind == "max" else "all", over, n)
+    return fold(kind, over, n)
+
+
 def _extreme(kind: ReduceKind) -> Callable[..., TensorValue]:
     def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
         def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-            return body.cast(fold(kind, over, n), ctx.dtype)
+            return body.cast(_largest(kind, over, n), ctx.dtype)
 
         return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
@@ -273,7 +280,7 @@ def aminmax(
     ctx: Call, x: TensorValue, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[TensorValue, ...]:
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
-        return tuple(body.cast(fold(kind, over, n[0]), ctx.dtype) for kind in ("min", "max"))
+        return tuple(body.cast(_largest(kind, over, n[0]), ctx.dtype) for kind in ("min", "max"))
 
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
@@ -283,7 +290,8 @@ def _extreme_with_index(kind: ReduceKind, where: ReduceKind) -> Callable[..., An
         ctx: Call, x: TensorValue, dim: int, keepdim: bool = False
     ) -> tuple[TensorValue, ...]:
         def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
-            return body.cast(fold(kind, over, n[0]), ctx.dtype), fold(where, over, n[0])
+            ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
+            return body.cast(_largest(kind, over, n[0]), ctx.dtype), fold(where, over, ranked)
 
         return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
@@ -390,6 +398,8 @@ def _moments(
         raise Unsupported("a symbolic correction")
     dims = dims_of(x, dim)
     size = count(x, dims)
+    if size is ZERO:
+        raise Unsupported("moments of nothing")
     less = 1 if correction is None else correction
 
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:

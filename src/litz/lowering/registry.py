@@ -37,7 +37,8 @@ class Result:
 class Call:
     """One operator call being lowered.
 
-    b: the program under construction.  mutate: see ``before_mutation``.  result: metadata of the (first) tensor result.
+    b: the program under construction.  mutate: see ``before_mutation``.
+    result: metadata of the (first) tensor result.
     results: of all results (None for non-tensors).  n_users: how often the result is read.
     used: positions of results that are read, for ops with several.
     meta: the fake-tensor value of the node, for what else a lowering needs to know.
@@ -91,7 +92,7 @@ def lower(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
 
 
 def find(target: object) -> Lowering | None:
-    return _TABLE.get(target)  # type: ignore[arg-type]
+    return _TABLE.get(target) if isinstance(target, torch._ops.OpOverload) else None
 
 
 def registered() -> tuple[torch._ops.OpOverload, ...]:

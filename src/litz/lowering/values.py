@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from litz.index import Expr, const, floordiv, mod, var
+from litz.index import Const, Expr, const, floordiv, mod, var
 from litz.ir import body
 from litz.ir.body import Node
 from litz.ir.dtype import DType
 from litz.ir.program import TensorRef
 
 Shape = tuple[Expr, ...]
-ZERO = const(0)
-ONE = const(1)
+ZERO: Expr = const(0)
+ONE: Expr = const(1)
 
 
 def axes(shape: Shape, prefix: str = "i") -> tuple[Expr, ...]:
@@ -99,7 +99,9 @@ class TensorValue:
         return body.substitute(self.node, mapping)
 
     def with_node(self, node: Node, shape: Shape | None = None) -> TensorValue:
-        return TensorValue(node.dtype, self.shape if shape is None else shape, self.device, lazy=node)
+        return TensorValue(
+            node.dtype, self.shape if shape is None else shape, self.device, lazy=node
+        )
 
 
 def strided(v: TensorValue, shape: Shape, strides: Shape, offset: Expr) -> TensorValue:
@@ -198,8 +200,8 @@ def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]] | None:
         b = new[j] if j < len(new) else ONE
         i, j = min(i + 1, len(old)), min(j + 1, len(new))
         while a is not b:
-            ca = a.value if a.is_const else None
-            cb = b.value if b.is_const else None
+            ca = a.value if isinstance(a, Const) else None
+            cb = b.value if isinstance(b, Const) else None
             grow_old = ca is not None and (cb is None or ca < cb)
             if grow_old and i < len(old):
                 a, i = a * old[i], i + 1
@@ -234,7 +236,7 @@ def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 
 def reshape(v: TensorValue, shape: Shape) -> TensorValue:
-    """Reinterpret the row-major order of elements: a view where strides allow it, else an index map."""
+    """Reinterpret the row-major order: a view where strides allow it, else an index map."""
     if shape == v.shape:
         return v
     if ZERO in v.shape or ZERO in shape:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr, as_expr, const, max_, min_
+from litz.index import Const, Expr, as_expr, const, max_, min_
 from litz.lowering import values
 from litz.lowering.context import Unsupported
 from litz.lowering.registry import Call, lower
@@ -106,9 +106,9 @@ def clamp_position(value: Any, size: Expr, default: Expr) -> Expr:
     if value is None:
         return default
     e = as_expr(value)
-    if e.is_const and e.value >= 2**62:
+    if isinstance(e, Const) and e.value >= 2**62:
         return size
-    if e.is_const and e.value < 0:
+    if isinstance(e, Const) and e.value < 0:
         e = e + size
     elif not (e.lo is not None and e.lo >= 0):
         e = wrap_index(e, size)
@@ -217,7 +217,9 @@ def split(ctx: Call, x: TensorValue, split_size: Any, dim: int = 0) -> tuple[Ten
 
 
 @lower(aten.split_with_sizes.default)
-def split_with_sizes(ctx: Call, x: TensorValue, sizes: Any, dim: int = 0) -> tuple[TensorValue, ...]:
+def split_with_sizes(
+    ctx: Call, x: TensorValue, sizes: Any, dim: int = 0
+) -> tuple[TensorValue, ...]:
     return _pieces(ctx, x, wrap(dim, x.ndim))
 
 
@@ -228,7 +230,7 @@ def chunk(ctx: Call, x: TensorValue, chunks: int, dim: int = 0) -> tuple[TensorV
 
 def _pieces(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
     out = []
-    at = ZERO
+    at: Expr = ZERO
     for r in ctx.results:
         assert r is not None
         out.append(values.slice_dim(x, dim, at, r.shape[dim], ONE))
@@ -245,6 +247,3 @@ def view_dtype(ctx: Call, x: TensorValue, dtype: torch.dtype) -> TensorValue:
     if x.dtype is ctx.dtype:
         return x
     return x.with_node(body.op("bitcast", x.node, to=ctx.dtype))
-
-
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from litz.index import Expr, exact_quotient, size_hint, split_linear, var
+from litz.index import ONE, ZERO, Expr, exact_quotient, size_hint, split_linear, var
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,12 @@ class _Atom:
     right: tuple[Expr, Expr] | None
 
 
-def _walk(left: Sequence[Expr], right: Sequence[Expr]) -> tuple[list[_Atom], list[_Part], list[_Part]] | None:
+def _walk(
+    left: Sequence[Expr], right: Sequence[Expr]
+) -> tuple[list[_Atom], list[_Part], list[_Part]] | None:
     """Match loops from the innermost; None where sizes have no common split."""
-    from litz.index import const
-
-    one = const(1)
-    a = [_Part(v, v.extent, one) for v in left]  # type: ignore[attr-defined]
-    b = [_Part(v, v.extent, one) for v in right]  # type: ignore[attr-defined]
+    a = [_Part(v, v.extent, ONE) for v in left]  # type: ignore[attr-defined]
+    b = [_Part(v, v.extent, ONE) for v in right]  # type: ignore[attr-defined]
     atoms: list[_Atom] = []
     while a and b:
         p, q = a[-1], b[-1]
@@ -80,13 +79,15 @@ def _walk(left: Sequence[Expr], right: Sequence[Expr]) -> tuple[list[_Atom], lis
     return atoms, a, b
 
 
-def _by_stride(index: Expr, variables: Sequence[Expr]) -> tuple[list[tuple[Expr, Expr]], Expr] | None:
+def _by_stride(
+    index: Expr, variables: Sequence[Expr]
+) -> tuple[list[tuple[Expr, Expr]], Expr] | None:
     """(variable, stride) pairs from the largest stride to the smallest, and the constant part."""
     split = split_linear(index, variables)
     if split is None:
         return None
     coefs, rest = split
-    used = [(v, coefs[v]) for v in variables if v in coefs and not (coefs[v].is_const and coefs[v].value == 0)]
+    used = [(v, coefs[v]) for v in variables if v in coefs and coefs[v] is not ZERO]
     used.sort(key=lambda p: (-size_hint(p[1], default=1 << 10), p[1].key))
     return used, rest
 
@@ -120,14 +121,14 @@ def _rest(left: Space, right: Space, atoms: list[_Atom]) -> list[_Atom] | None:
     if not more_a or not more_b:
         return [
             *atoms,
-            *(_Atom(v.extent, (v, _one()), None) for v in reversed(more_a)),  # type: ignore[attr-defined]
-            *(_Atom(v.extent, None, (v, _one())) for v in reversed(more_b)),  # type: ignore[attr-defined]
+            *(_Atom(v.extent, (v, ONE), None) for v in reversed(more_a)),  # type: ignore[attr-defined]
+            *(_Atom(v.extent, None, (v, ONE)) for v in reversed(more_b)),  # type: ignore[attr-defined]
         ]
     walked = _walk(more_a, more_b)
     if walked is None:
         return None
     done, rest_a, rest_b = walked
-    if any(not _is_one(p.weight) for p in (*rest_a, *rest_b)):
+    if any(p.weight is not ONE for p in (*rest_a, *rest_b)):
         return None
     return [
         *atoms,
@@ -135,16 +136,6 @@ def _rest(left: Space, right: Space, atoms: list[_Atom]) -> list[_Atom] | None:
         *(_Atom(p.extent, (p.var, p.weight), None) for p in reversed(rest_a)),
         *(_Atom(p.extent, None, (p.var, p.weight)) for p in reversed(rest_b)),
     ]
-
-
-def _one() -> Expr:
-    from litz.index import const
-
-    return const(1)
-
-
-def _is_one(e: Expr) -> bool:
-    return e.is_const and e.value == 1
 
 
 def _legal_roles(left: Space, right: Space, atoms: list[_Atom]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from litz.index import Expr, split_linear
+from litz.index import Const, Expr, split_linear
 from litz.ir.program import Extern, Loops, Program, ProgramNode
 
 
@@ -147,15 +147,13 @@ def _disjoint(i: Expr, a: Loops, j: Expr, b: Loops) -> bool:
 def _digits(i: Expr, n: Loops) -> tuple[list[tuple[int, int]], int] | None:
     """(stride, extent) of each loop in a constant-strided index, and its offset."""
     split = split_linear(i, n.axes)
-    if split is None or not split[1].is_const:
+    if split is None or not isinstance(split[1], Const):
         return None
     digits: list[tuple[int, int]] = []
     for v in n.axes:
         c = split[0].get(v)
         extent = v.extent  # type: ignore[attr-defined]
-        if c is None or (c.is_const and c.value == 0):
-            return None
-        if not c.is_const or not extent.is_const or c.value < 0:
+        if not isinstance(c, Const) or not isinstance(extent, Const) or c.value <= 0:
             return None
         digits.append((c.value, extent.value))
     return digits, split[1].value

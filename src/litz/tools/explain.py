@@ -112,7 +112,8 @@ def explain(
 
     torch.compiler.reset()
     try:
-        result = torch.compile(fn, backend=backend)(*args, **kwargs)
+        compiled: Any = torch.compile(fn, backend=backend)
+        result = compiled(*args, **kwargs)
     finally:
         torch.compiler.reset()
     return Explanation(tuple(graphs), result)

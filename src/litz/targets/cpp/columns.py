@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from litz.index import Expr, product
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
-from litz.ir.dtype import DType
+from litz.ir.dtype import F64, DType
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import Builder, Level, adds, loaded, outer_type, position
@@ -20,6 +20,7 @@ from litz.targets.cpp.values import access, ctype
 
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
+ROWS = 16  # rows of a block whose mean and deviations are taken together
 SHORT = 8  # rows that are walked down one vector at a time
 
 
@@ -131,9 +132,11 @@ class ColumnBuilder(Builder):
     # --- reductions -------------------------------------------------------------------------------
 
     def home_depth(self, n: Reduce, scope: Scope) -> int:
-        if self.lane not in n.vars:
-            return self.bound_depth(n.vars, scope)
-        return self.outer_depth(n.vars, scope)
+        depth = super().home_depth(n, scope) if self.lane not in n.vars else 0
+        if self.lane in n.vars:
+            inside = max((self.ranges[v].depth for v in n.axes if v in self.ranges), default=0)
+            depth = max(self.outer_depth(n.vars, scope), inside)
+        return depth
 
     def nest(self, group: list[Reduce], home: Scope) -> None:
         if self.lane not in group[0].vars or home.binds(self.across) is not None:
@@ -169,6 +172,35 @@ class ColumnBuilder(Builder):
             acc.position = position(r)
             self.kernel.arrays.append(tree.Array(f"{acc.name}i", r.dtype, self.size))
         return acc
+
+    def moment_chunks(self, axes: list[Expr], n: Reduce) -> tuple[int, int]:
+        if self.lane not in n.vars:
+            return super().moment_chunks(axes, n)
+        return 0, ROWS
+
+    def moment_state(self, n: Reduce) -> Acc:
+        acc = super().moment_state(n)
+        if acc.vec:
+            acc.name, acc.block = self.array(F64), self.across
+            self.kernel.arrays.append(tree.Array(f"{acc.name}q", F64, self.size))
+        return acc
+
+    def take_moments(self, acc: Acc, mean: Node, m2: Node, terms: Expr, chunk: Scope) -> None:
+        if acc.block is None:
+            super().take_moments(acc, mean, m2, terms, chunk)
+            return
+        scope = Scope(chunk, [], self.across)
+        super().take_moments(acc, mean, m2, terms, scope)
+        chunk.body.append(self.lanes_stmt(scope.body))
+        chunk.body.append(tree.Counted(acc, terms))
+
+    def moment(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
+        if acc.block is None:
+            return super().moment(r, acc, home)
+        if r.kind == "welford_m2":
+            return self.fetch(f"{acc.name}q", F64, r.dtype)
+        mean = f"litz::mean_of({self.fetch(acc.name, F64).text}, {acc.name}_n)"
+        return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
 
     # --- stores -----------------------------------------------------------------------------------
 

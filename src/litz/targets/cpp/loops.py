@@ -16,12 +16,13 @@ from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.prepare import Space, extent, int_value, roots
+from litz.targets.cpp.prepare import Space, chunk_moments, extent, int_value, roots
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 
 CHUNK = 128  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
+MOMENTS = 4096  # elements of a chunk whose mean and deviations are taken in two passes
 
 
 @dataclass(slots=True)
@@ -35,6 +36,16 @@ class Level:
     step: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part of a dim; most: its largest number of iterations; depth: of the scope that sets it."""
+
+    start: Expr
+    stop: Expr
+    most: int | None
+    depth: int
+
+
 class Builder(Placer):
     """Fills one kernel's tree, with accumulators in registers."""
 
@@ -44,6 +55,8 @@ class Builder(Placer):
         self.space = space
         self.lanes = lanes
         self.fresh = 0
+        # Parts of a dim that nests run over at present.
+        self.ranges: dict[Expr, Part] = {}
         self.kernel = Kernel(plan, name, lanes, space.lane, space.units, checks=self.checks)
         if space.lane is not None and space.lane in space.units:
             self.kernel.grains = {space.lane: lanes}
@@ -58,14 +71,21 @@ class Builder(Placer):
         group = [n]
         if home.guard is None and n in self.open:
             group = [r for r in self.open if r is n or self.joins(r, n, home)]
-        self.nest(group, home)
+        if n.kind.startswith("welford"):
+            twins = [r for r in (self.open if home.guard is None else ()) if _twins(r, n)] or [n]
+            self.moments(twins, home)
+        else:
+            self.nest(group, home)
 
     def home_depth(self, n: Reduce, scope: Scope) -> int:
-        return self.bound_depth(n.vars, scope)
+        inside = max((self.ranges[v].depth for v in n.axes if v in self.ranges), default=0)
+        return max(self.bound_depth(n.vars, scope), inside)
 
     def joins(self, r: Reduce, n: Reduce, home: Scope) -> bool:
         """Whether ``r`` runs in the same loops as ``n``."""
         if self.levels[r] != self.levels[n] or set(r.axes) != set(n.axes):
+            return False
+        if r.kind.startswith("welford"):
             return False
         if any(home.binds(v) is None for v in r.vars if v is not self.lane):
             return False
@@ -101,6 +121,63 @@ class Builder(Placer):
             home.body.append(tree.Finish(ref.text, acc, r.dtype))
             home.env[r] = ref
 
+    # --- mean and deviations in one pass over memory ----------------------------------------------
+
+    def moments(self, twins: list[Reduce], home: Scope) -> None:
+        """Mean and squared deviations: of chunks that sit in the cache, combined after Chan et al.
+
+        A chunk takes two passes, over what the first of them has brought into the cache.
+        """
+        n = twins[0]
+        axes = [v for v in self.space.reduced if v in n.axes]
+        at, size = self.moment_chunks(axes, n)
+        v = axes[at]
+        start, stop = self.bounds(v)
+        levels, _ = self.open_levels(axes[:at], home, False)
+        count = var(f"{v}_w", extent(v))
+        chunk = Scope(levels[-1].scope if levels else home, [], count)
+        levels.append(Level(chunk, count, start, stop, size))
+        end = min_(count + size, stop)
+        before = self.ranges.get(v)
+        self.ranges[v] = Part(count, end, size, chunk.depth)
+        terms = product([end - count, *(extent(u) for u in axes[at + 1 :])])
+        mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms)
+        self.analyse([mean, m2])
+        acc = self.moment_state(n)
+        home.body.append(tree.Clear(acc))
+        self.take_moments(acc, mean, m2, terms, chunk)
+        self.ranges.pop(v)
+        if before is not None:
+            self.ranges[v] = before
+        self.close(levels, [], [], None)
+        for r in twins:
+            home.env[r] = self.moment(r, acc, home)
+
+    def moment_chunks(self, axes: list[Expr], n: Reduce) -> tuple[int, int]:
+        """Which axis is cut into chunks, of how many elements each."""
+        room = MOMENTS
+        for i in reversed(range(len(axes))):
+            size = self.most(axes[i])
+            if size is None or size >= room or i == 0:
+                step = self.lanes * UNROLL if axes[i] is self.lane else 1
+                return i, max(step, room // step * step)
+            room = max(1, room // max(1, size))
+        raise ValueError("a reduction over no dims")
+
+    def moment_state(self, n: Reduce) -> Acc:
+        return Acc(
+            self.name("a"), "welford", F64, vec=self.lane is not None and self.lane in n.vars
+        )
+
+    def take_moments(self, acc: Acc, mean: Node, m2: Node, terms: Expr, chunk: Scope) -> None:
+        a, b = self.place(mean, chunk), self.place(m2, chunk)
+        chunk.body.append(tree.Chan(acc, a, b, terms))
+
+    def moment(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
+        ref = tree.Ref(self.name(), r.dtype, acc.vec)
+        home.body.append(tree.Finish(ref.text, acc, r.dtype, r.kind))
+        return ref
+
     def renamed(self, group: list[Reduce], axes: list[Expr]) -> tuple[list[Reduce], list[Expr]]:
         """The group with fresh variables, for a nest inside loops over its own axes."""
         mapping: dict[Expr, Expr] = {}
@@ -125,26 +202,34 @@ class Builder(Placer):
         levels: list[Level] = []
         scope = home
         for i, v in enumerate(axes):
-            start = stop = None
+            start, stop = self.bounds(v)
             if i == at:
                 count = var(f"{v}_c", extent(v))
                 scope = Scope(scope, [], count)
-                levels.append(Level(scope, count, None, extent(v), size))
-                start, stop = count, min_(count + size, extent(v))
+                levels.append(Level(scope, count, start, stop, size))
+                start, stop = count, min_(count + size, stop)
             scope = Scope(scope, [], v)
             levels.append(Level(scope, v, start, stop))
         return levels, at if at >= 0 else None
+
+    def most(self, v: Expr) -> int | None:
+        """The largest number of iterations over ``v``, where one is known."""
+        return self.ranges[v].most if v in self.ranges else extent(v).hi
+
+    def bounds(self, v: Expr) -> tuple[Expr | None, Expr]:
+        part = self.ranges.get(v)
+        return (None, extent(v)) if part is None else (part.start, part.stop)
 
     def chunking(self, axes: Sequence[Expr]) -> tuple[int, int]:
         """Where a long sum is cut, so that an accumulator takes at most CHUNK terms, or -1."""
         steps = 1
         for i in reversed(range(len(axes))):
-            size = extent(axes[i])
+            size = self.most(axes[i])
             per = self.lanes * UNROLL if axes[i] is self.lane else 1
-            most = per * max(1, CHUNK // steps)
-            if size.hi is None or size.hi > most:
-                return i, most
-            steps *= max(1, size.hi // per)
+            limit = per * max(1, CHUNK // steps)
+            if size is None or size > limit:
+                return i, limit
+            steps *= max(1, size // per)
         return -1, 0
 
     def close(
@@ -279,6 +364,11 @@ class Builder(Placer):
 def outer_type(dtype: DType) -> DType:
     """What sums of sums run in: their roundings would be the larger part of the error."""
     return F64 if dtype.is_float else dtype
+
+
+def _twins(r: Reduce, n: Reduce) -> bool:
+    """Whether one accumulator gives both."""
+    return r.kind.startswith("welford") and r.args == n.args and set(r.axes) == set(n.axes)
 
 
 def adds(r: Reduce) -> bool:

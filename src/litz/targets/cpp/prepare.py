@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from litz.index import Const as Const_
-from litz.index import Expr, Symbol, Var, as_expr, coefficient, product
+from litz.index import Expr, Symbol, Var, as_expr, coefficient, product, size_hint
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.body import cast as cast_node
+from litz.ir.body import const as const_node
 from litz.ir.body import index as index_node
 from litz.ir.body import load as load_node
 from litz.ir.body import masked as masked_node
 from litz.ir.body import op as op_node
 from litz.ir.body import reduce as reduce_node
 from litz.kernel.plan import KernelPlan
+
+CACHED = 1 << 18  # bytes that several passes may walk over
+NARROW = 64  # lanes at least of a block, where a pass runs down columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
 
 
 def prepare(plan: KernelPlan) -> Space:
-    stores = rewrite_welford(plan.stores)
+    stores = simplify(plan.stores, lambda n: in_cache(n, plan.lane))
     reduces = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
     order = reduction_order(plan.reduced, reduces)
     lane = plan.lane if order is not None else None
@@ -56,6 +60,17 @@ def prepare(plan: KernelPlan) -> Space:
     serial = tuple(v for v in parallel if v not in apart)
     reduced = _last(order or plan.reduced, lane) if _free_order(reduces, lane) else order
     return Space(stores, units, serial, reduced or plan.reduced, lane)
+
+
+def in_cache(n: Reduce, lane: Expr | None) -> bool:
+    """Whether what a reduction walks over stays in the cache for a second pass."""
+    if lane is None:
+        return True
+    row = sum(a.dtype.bytes for a in walk(n.args) if isinstance(a, Load)) or 4
+    if lane not in n.axes:
+        row *= NARROW
+    size = product(extent(v) for v in n.axes)
+    return size_hint(size, NARROW) * row <= CACHED
 
 
 def _last(dims: Sequence[Expr], lane: Expr | None) -> tuple[Expr, ...]:
@@ -89,22 +104,23 @@ def reduction_order(dims: tuple[Expr, ...], reduces: Sequence[Reduce]) -> tuple[
     return tuple(out)
 
 
-# --- Welford as two sums ------------------------------------------------------------------------
+# --- reductions in simpler terms --------------------------------------------------------------
 
 
-def rewrite_welford(stores: tuple[Store, ...]) -> tuple[Store, ...]:
-    """The mean as sum / n, and the deviations as a second sum about that mean.
+def simplify(stores: tuple[Store, ...], two_sums: Callable[[Reduce], bool]) -> tuple[Store, ...]:
+    """Drop reductions over no dims; write mean and deviations as two sums where that is asked.
 
     Two passes over a row that sits in cache cost less than Welford's division per element, and
     err less.
     """
-    if not any(isinstance(n, Reduce) and n.kind.startswith("welford") for n in walk(roots(stores))):
-        return stores
     memo: dict[Node, Node] = {}
     for n in walk(roots(stores)):
         args = tuple(memo[a] for a in n.args)
-        if isinstance(n, Reduce) and n.kind.startswith("welford"):
-            memo[n] = _welford(n, args[0])
+        if isinstance(n, Reduce) and not n.axes:
+            memo[n] = _of_one(n, args[0])
+        elif isinstance(n, Reduce) and n.kind.startswith("welford") and two_sums(n):
+            mean, m2 = chunk_moments(args[0], n.axes, product(extent(a) for a in n.axes))
+            memo[n] = mean if n.kind == "welford_mean" else m2
         else:
             memo[n] = rebuild(n, args)
     return tuple(
@@ -120,13 +136,17 @@ def rewrite_welford(stores: tuple[Store, ...]) -> tuple[Store, ...]:
     )
 
 
-def _welford(n: Reduce, value: Node) -> Node:
-    count = cast_node(index_node(product(extent(a) for a in n.axes)), value.dtype)
-    mean = op_node("div", reduce_node("sum", n.axes, value), count)
-    if n.kind == "welford_mean":
-        return mean
+def _of_one(n: Reduce, value: Node) -> Node:
+    """A reduction of a single value."""
+    return const_node(n.dtype, 0) if n.kind in ("argmax", "argmin", "welford_m2") else value
+
+
+def chunk_moments(value: Node, axes: tuple[Expr, ...], count: Expr) -> tuple[Node, Node]:
+    """Mean and sum of squared deviations of ``value`` over ``axes``, in two passes."""
+    terms = cast_node(index_node(count), value.dtype)
+    mean = op_node("div", reduce_node("sum", axes, value), terms)
     off = op_node("sub", value, mean)
-    return reduce_node("sum", n.axes, op_node("mul", off, off))
+    return mean, reduce_node("sum", axes, op_node("mul", off, off))
 
 
 def rebuild(n: Node, args: tuple[Node, ...]) -> Node:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
-from litz.ir.dtype import I64, DType
+from litz.ir.dtype import F64, I64, DType
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.prepare import extent
 from litz.targets.cpp.tree import (
     Acc,
     Blocks,
     Branch,
+    Chan,
     Clear,
+    Counted,
     Finish,
     For,
     Keep,
@@ -116,6 +118,10 @@ class Printer:
             self.finish(s)
         elif isinstance(s, For):
             self.loop(s, spell, copy)
+        elif isinstance(s, Chan):
+            self.chan(s, spell)
+        elif isinstance(s, Counted):
+            self.line(f"{s.acc.name}_n += double({self.expr(s.terms)});")
         elif isinstance(s, Keep):
             at = s.at or f"{s.array} + {offset(spell)}"
             self.line(f"litz::store({at}, {spell.vector(s.value)});")
@@ -143,6 +149,9 @@ class Printer:
     # --- accumulators ---------------------------------------------------------------------------
 
     def clear(self, acc: Acc, spell: Speller) -> None:
+        if acc.kind == "welford":
+            self.clear_moments(acc, spell)
+            return
         if acc.block is not None:
             self.over_block(acc.block)
             value = f"{spell.vtype(acc.dtype)}({neutral(acc.kind, acc.dtype)})"
@@ -158,6 +167,35 @@ class Printer:
             at = spell.vtype(I64) if acc.vec else "litz::i64"
             names = [f"{acc.name}_{c}i(litz::i64(0))" for c in range(acc.copies)]
             self.line(f"{at} {', '.join(names)};")
+
+    def clear_moments(self, acc: Acc, spell: Speller) -> None:
+        self.line(f"double {acc.name}_n = 0;")
+        if acc.block is not None:
+            self.over_block(acc.block)
+            for name in (acc.name, acc.name + "q"):
+                self.line(f"litz::store({name} + j_, {spell.vtype(acc.dtype)}(0.0));")
+            self.close()
+            return
+        kind = spell.vtype(acc.dtype) if acc.vec else "double"
+        self.line(f"{kind} {acc.name}_0(0.0), {acc.name}_0q(0.0);")
+
+    def chan(self, s: Chan, spell: Speller) -> None:
+        acc, terms = s.acc, f"double({self.expr(s.terms)})"
+        mean, m2 = (spell.vector(r) if acc.vec else r.text for r in (s.mean, s.m2))
+        mean, m2 = (converted(t, r.dtype, F64) for t, r in ((mean, s.mean), (m2, s.m2)))
+        if acc.block is None:
+            a, b = f"{acc.name}_0", f"{acc.name}_0q"
+            self.line(f"litz::chan({a}, {b}, {acc.name}_n, {mean}, {m2}, {terms});")
+            self.line(f"{acc.name}_n += {terms};")
+            return
+        at = offset(spell)
+        self.open("")
+        for v, name in (("v_", acc.name), ("q_", acc.name + "q")):
+            self.line(f"auto {v} = litz::load<{spell.lanes}>({name} + {at});")
+        self.line(f"litz::chan(v_, q_, {acc.name}_n, {mean}, {m2}, {terms});")
+        for v, name in (("v_", acc.name), ("q_", acc.name + "q")):
+            self.line(f"litz::store({name} + {at}, {v});")
+        self.close()
 
     def update(self, s: Update, spell: Speller, copy: int) -> None:
         acc, name = s.acc, f"{s.acc.name}_{copy if s.acc.copies > 1 else 0}"
@@ -211,6 +249,11 @@ class Printer:
     def finish(self, s: Finish) -> None:
         acc = s.acc
         names = [f"{acc.name}_{c}" for c in range(acc.copies)]
+        if acc.kind == "welford":
+            mean = f"litz::mean_of({acc.name}_0, {acc.name}_n)"
+            value = mean if s.kind == "welford_mean" else f"{acc.name}_0q"
+            self.line(f"const auto {s.name} = {converted(value, F64, s.dtype)};")
+            return
         if acc.position is not None:
             largest = "true" if acc.kind == "argmax" else "false"
             for n in names[1:]:
@@ -274,9 +317,9 @@ class Printer:
         """The tiles of one block, whole ones and those at the edges."""
         assert isinstance(s.across, Var)
         n, down, across = self.kernel.lanes, str(s.down), s.across.name
-        for v in (s.down, s.across):
-            stop = f"{v}_lo + {self.kernel.grains[v]}"
-            self.line(f"const int64_t {v}_hi = litz::least({self.expr(extent(v))}, {stop});")
+        for dim in (s.down, s.across):
+            stop = f"{dim}_lo + {self.kernel.grains[dim]}"
+            self.line(f"const int64_t {dim}_hi = litz::least({self.expr(extent(dim))}, {stop});")
         self.open(f"for (int64_t {down}_t = {down}_lo; {down}_t < {down}_hi; {down}_t += {n})")
         self.open(f"for (int64_t {across} = {across}_lo; {across} < {across}_hi; {across} += {n})")
         inside = replace(spell, lane=s.across)

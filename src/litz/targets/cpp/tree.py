@@ -106,11 +106,33 @@ class Merge:
 
 @dataclass(slots=True, eq=False)
 class Finish:
-    """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``."""
+    """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
+
+    kind: which of the results of an accumulator that holds two.
+    """
 
     name: str
     acc: Acc
     dtype: DType
+    kind: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Chan:
+    """Take mean and squared deviations of ``terms`` values into an accumulator of such."""
+
+    acc: Acc
+    mean: Ref
+    m2: Ref
+    terms: Expr
+
+
+@dataclass(slots=True, eq=False)
+class Counted:
+    """``terms`` values have gone into every lane of an accumulator of means."""
+
+    acc: Acc
+    terms: Expr
 
 
 @dataclass(slots=True, eq=False)
@@ -217,6 +239,8 @@ Stmt = (
     | Update
     | Merge
     | Finish
+    | Chan
+    | Counted
     | Keep
     | For
     | Lanes
@@ -302,6 +326,10 @@ def _line(s: Stmt) -> str:
         return f"{s.into.name} {s.into.kind}= {s.acc.name}"
     if isinstance(s, Finish):
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
+    if isinstance(s, Chan):
+        return f"{s.acc.name} moments= {s.mean.text}, {s.m2.text} of {s.terms}"
+    if isinstance(s, Counted):
+        return f"{s.acc.name} counts {s.terms}"
     if isinstance(s, Keep):
         return f"keep {s.array} = {s.value.text}"
     return _loop(s)

@@ -140,7 +140,16 @@ template <bool Max, class T, int N> LITZ_FN i64 fold_arg(Vec<T, N> v, Vec<i64, N
   for (int j = 1; j < N; j++) take<Max>(best, at, T(v[j]), i64(i[j]));
   return at;
 }
-// A value's own order as the argument reductions see it.
-template <class T> LITZ_FN T arg_key(T v) { return v; }
+// ---- mean and sum of squared deviations m2 of na values, joined by those of nb more (Chan et al.)
+
+template <class V> LITZ_FN void chan(V& mean, V& m2, double na, V mean_b, V m2_b, double nb) {
+  if (nb == 0) return;
+  const double part = nb / (na + nb);
+  const V delta = mean_b - mean;
+  mean = mean + delta * V(part);
+  m2 = m2 + m2_b + delta * delta * V(na * part);
+}
+// The mean of no values is nan.
+template <class V> LITZ_FN V mean_of(V mean, double n) { return n == 0 ? V(nan64) : mean; }
 
 }  // namespace litz

@@ -16,20 +16,25 @@ template <> struct Core<float> {
   static constexpr Base<float> base_10{0x1.344p-2f, 0x1.3509f8p-18f, 0x1.bcb7b2p-2f,
                                        -0x1.5b235ep-27f};
 
-  template <bool Fine, class V> static LITZ_FN ExpParts<V> exp(V x) {
+  // x = n ln2 + r + low
+  template <class V> static LITZ_FN FineExpParts<V> reduce(V x) {
     V n = litz::round(x * V(0x1.715476p+0f));
     V s = mad(n, V(-0x1.62e4p-1f), x);  // exact: the constant has 15 bits
     V r = mad(n, V(-0x1.7f7d1cp-20f), s);
-    V low = mad(n, V(-0x1.7f7d1cp-20f), s - r);
-    if constexpr (Fine) {
-      V q = poly(r, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
-                 0x1.a273f2p-13f);
-      V rr = r * r;
-      return {n, r, mad(mad(r, r, -rr), V(0.5f), low), mad(q * r, rr, rr * V(0.5f))};
-    } else {
-      V q = poly(r, 0x1p-1f, 0x1.55548ap-3f, 0x1.5554e4p-5f, 0x1.123e4cp-7f, 0x1.6d5168p-10f);
-      return {n, r, low, q * r * r};
-    }
+    return {n, r, mad(n, V(-0x1.7f7d1cp-20f), s - r), V(0.0f)};
+  }
+  template <class V> static LITZ_FN ExpParts<V> exp(V x) {
+    auto e = reduce(x);
+    V q = poly(e.r, 0x1p-1f, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
+               0x1.a273f2p-13f);
+    return {e.n, mad(q * e.r, e.r, e.r)};
+  }
+  template <class V> static LITZ_FN FineExpParts<V> fine_exp(V x) {
+    auto e = reduce(x);
+    V q = poly(e.r, 0x1.555556p-3f, 0x1.5554e4p-5f, 0x1.110feep-7f, 0x1.6d5168p-10f,
+               0x1.a273f2p-13f);
+    V rr = e.r * e.r;
+    return {e.n, e.r, mad(mad(e.r, e.r, -rr), V(0.5f), e.low), mad(q * e.r, rr, rr * V(0.5f))};
   }
   // log(1 + f) - f
   template <class V> static LITZ_FN V log_tail(V f) {
@@ -81,8 +86,7 @@ template <int N> LITZ_FN Vec<float, N> erf(Vec<float, N> x) {
   V c = V(0x1.3b42c0p-12f);
   V q = mad(p, t, c);
   V q_low = mad(p, t, c - q);
-  auto e = detail::F32::exp<false>(-q);
-  V large = V(1.0f) - detail::ldexp(V(1.0f) + (e.r + (e.t - q_low)), e.n);
+  V large = V(1.0f) - detail::exp_in_range(-q, -q_low);
   return where(a < V(1.0f), small, copysign(large, x));
 }
 LITZ_SCALAR_1_(float, erf)

@@ -15,19 +15,30 @@ template <> struct Core<double> {
   static constexpr Base<double> base_10{0x1.3441350800000p-2, 0x1.f79fef311f12bp-34, 0x1.bcb7b1526e50ep-2,
                                         0x1.95355baaafad3p-57};
 
-  template <bool Fine, class V> static LITZ_FN ExpParts<V> exp(V x) {
+  // x = n ln2 + r + low
+  template <class V> static LITZ_FN FineExpParts<V> reduce(V x) {
     V n = litz::round(x * V(0x1.71547652b82fep+0));
     V s = mad(n, V(-0x1.62e42feep-1), x);  // exact: the constant has 32 bits
     V r = mad(n, V(-0x1.a39ef35793c76p-33), s);
-    V low = mad(n, V(-0x1.a39ef35793c76p-33), s - r);
-    V q = poly(r, 0x1.555555555555cp-3, 0x1.5555555555558p-5, 0x1.111111110e9dep-7,
-               0x1.6c16c16c15000p-10, 0x1.a01a01b455d91p-13, 0x1.a01a01ad7d6b0p-16,
-               0x1.71ddee3ecd7a3p-19, 0x1.27e4cc1405417p-22, 0x1.af6ee586ebd03p-26,
-               0x1.1f8bd99d1b7c7p-29);
-    V rr = r * r;
-    V t = mad(q * r, rr, rr * V(0.5));
-    if constexpr (Fine) return {n, r, mad(mad(r, r, -rr), V(0.5), low), t};
-    else return {n, r, low, t};
+    return {n, r, mad(n, V(-0x1.a39ef35793c76p-33), s - r), V(0.0)};
+  }
+  // (e^r - 1 - r - r^2 / 2) / r^3
+  template <class V> static LITZ_FN V exp_tail(V r) {
+    return poly(r, 0x1.555555555555cp-3, 0x1.5555555555558p-5, 0x1.111111110e9dep-7,
+                0x1.6c16c16c15000p-10, 0x1.a01a01b455d91p-13, 0x1.a01a01ad7d6b0p-16,
+                0x1.71ddee3ecd7a3p-19, 0x1.27e4cc1405417p-22, 0x1.af6ee586ebd03p-26,
+                0x1.1f8bd99d1b7c7p-29);
+  }
+  template <class V> static LITZ_FN ExpParts<V> exp(V x) {
+    auto e = reduce(x);
+    V q = mad(exp_tail(e.r), e.r, V(0.5));
+    return {e.n, mad(q * e.r, e.r, e.r)};
+  }
+  template <class V> static LITZ_FN FineExpParts<V> fine_exp(V x) {
+    auto e = reduce(x);
+    V rr = e.r * e.r;
+    return {e.n, e.r, mad(mad(e.r, e.r, -rr), V(0.5), e.low),
+            mad(exp_tail(e.r) * e.r, rr, rr * V(0.5))};
   }
   // log(1 + f) - f: with s = f / (2 + f), log(1 + f) = 2 atanh(s) = f - f^2/2 + s (f^2/2 + R(s^2))
   template <class V> static LITZ_FN V log_tail(V f) {

@@ -11,8 +11,12 @@ namespace detail {
 // Per element type: the limits and the two kernels below.
 template <class T> struct Core;
 
-// e^x = 2^n (1 + r + t), |r| <= ln2 / 2; low is what rounding lost in r (and t).
+// e^x = 2^n (1 + p)
 template <class V> struct ExpParts {
+  V n, p;
+};
+// p = r + t, |r| <= ln2 / 2; low is what rounding lost in r and t.
+template <class V> struct FineExpParts {
   V n, r, low, t;
 };
 // x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2)
@@ -27,18 +31,20 @@ template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low
   V s = high + low;
   return {s, low - (s - high)};
 }
-template <class V> LITZ_FN ExpParts<V> fine_exp(V x) {
-  return Core<elem<V>>::template exp<true>(x);
+// e^(x + dx) for small dx; x in range.
+template <class V> LITZ_FN V exp_in_range(V x, V dx) {
+  auto e = Core<elem<V>>::exp(x);
+  return ldexp(V(elem<V>(1)) + (e.p + dx), e.n);
 }
 template <class V> LITZ_FN V exp_of(V x) {
   using C = Core<elem<V>>;
-  auto e = C::template exp<false>(clamp(x, C::exp_min, C::exp_max));
-  return ldexp(V(elem<V>(1)) + (e.r + e.t), e.n);
+  auto e = C::exp(clamp(x, C::exp_min, C::exp_max));
+  return ldexp(V(elem<V>(1)) + e.p, e.n);
 }
 // e^x - 1
 template <class V> LITZ_FN Pair<V> expm1_pair(V x) {
   const V one = V(elem<V>(1));
-  ExpParts<V> e = fine_exp(x);
+  auto e = Core<elem<V>>::fine_exp(x);
   V s = ldexp(one, e.n);
   V base = s - one;
   V base_low = (s - base) - one;
@@ -72,7 +78,7 @@ template <class V> LITZ_FN V sigmoid_of(V x) {
   using T = elem<V>;
   const V one = V(T(1)), zero = V(T(0));
   V a = max2(V(Core<T>::exp_min), -abs(x));
-  auto e = fine_exp(a);  // 1 / (1 + e) or e / (1 + e), with e = 2^n (high + low)
+  auto e = Core<T>::fine_exp(a);  // 1 / (1 + e) or e / (1 + e), with e = 2^n (high + low)
   V one_r = one + e.r;
   auto m = normalise(one_r, e.r - (one_r - one) + (e.t + e.low));
   V eh = ldexp(m.high, e.n), el = ldexp(m.low, e.n);
