@@ -97,6 +97,10 @@ def test_bounds() -> None:
     assert ix.bounds(S0 // 2 * 2 - S0) == (-1, 0)
     assert ix.bounds(X % 7 - 3) == (-3, 3)
     assert ix.bounds(X * X) == (0, None)
+    n = ix.symbol("n", -3, 2)
+    assert ix.bounds(n * n) == (0, 9)
+    assert ix.bounds((n - 3) * (n - 3)) == (0 - 12 + 9, 9 + 18 + 9)  # expanded: not a square
+    assert ix.bounds(ix.symbol("n", -5, -2) * ix.symbol("n", -5, -2)) == (4, 25)
     assert ix.bounds(S0 - P // 2) == (1, None)
     assert ix.bounds(S0 - ix.min_(P, J)) == (1, None)
     assert ix.bounds(ix.max_(P, J) - P) == (0, None)
@@ -194,6 +198,10 @@ def test_invert_dense() -> None:
     a, b = ix.var("a", 32), ix.var("b", 768)
     assert ix.invert(768 * I + J, [I, J], 768 * a + b) == {I: a, J: b}
     assert ix.invert(I + 32 * J, [I, J], I + 32 * J) == {I: I, J: J}
+
+
+def test_invert_dense_trusts_the_target_to_be_in_range() -> None:
+    assert ix.invert(768 * I + J, [I, J], X) == {I: X // 768, J: X % 768}
 
 
 def test_invert_dense_over_sizes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
 from hypothesis import given, settings
 
 from litz import index as ix
@@ -46,6 +47,33 @@ def check(tree: Tree) -> None:
         assert e.hi is None or got <= e.hi, f"{tree} -> {e} at {env}: {got} above {e.hi}"
         assert lo is None or lo <= got, f"{tree} -> {e} at {env}: {got} below {lo}"
         assert hi is None or got <= hi, f"{tree} -> {e} at {env}: {got} above {hi}"
+
+
+SQUARE = ("*", "n", "n")
+# Shapes that random trees seldom take: divisors of unknown sign, common factors, residues.
+STRUCTURED: list[Tree] = [
+    (op, ("+", ("*", k, a), b), ("*", k, n))
+    for op in ("//", "%")
+    for k in (4, 6)
+    for a in ("u", "n", ("+", "u", 1))
+    for b in ("i", "k", ("-", "i", 9), ("-", 0, "i"))
+    for n in ("n", "s", "t", ("-", 0, "s"), ("+", "s", 1), ("*", "s", "t"))
+] + [
+    ("-", SQUARE, 1),
+    ("*", SQUARE, ("-", "n", 4)),
+    ("//", SQUARE, ("-", "s", 9)),
+    ("-", "u", ("*", 8, ("//", ("+", "u", 3), 8))),
+    ("//", ("%", "u", ("*", 4, "n")), "n"),
+    ("%", ("%", "u", ("*", 4, "n")), "n"),
+    ("//", ("//", "u", "n"), "s"),
+    ("//", ("//", "u", "s"), "n"),
+    ("+", ("*", "n", ("//", "u", "n")), ("%", "u", "n")),
+]
+
+
+@pytest.mark.parametrize("tree", STRUCTURED, ids=str)
+def test_structured(tree: Tree) -> None:
+    check(tree)
 
 
 @SETTINGS

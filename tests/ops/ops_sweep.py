@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
-sys.path[:0] = [str(Path(__file__).parent)]
 
 import ops_reference as ref
 from ops_harness import TORCH, build, call, source, symbol
@@ -179,8 +176,8 @@ def table(names: list[str], everything: bool) -> str:
 TEXT = """# Accuracy of the math functions
 
 Errors of Litz's C++ functions against the true value, in units in the last place (ulp) of the
-result. Half an ulp is the rounding itself. The f32 column covers all 2^32 arguments unless marked as
-sampled (about a million: special values, random bits, everyday numbers); f64 is sampled. The bounds
+result. Half an ulp is the rounding itself. The f32 column covers all 2^32 arguments unless marked
+as sampled (about a million: special values, random bits, everyday numbers); f64 is sampled. The bounds
 hold on machines with fused multiply-add, with half as much again elsewhere. Time is for 16 results
 in the first cache on the machine that wrote this page.
 

@@ -31,6 +31,8 @@ from litz.index.expr import (
 _Atoms = tuple[Expr, ...]
 _STEPS = 12
 """Relaxations in one proof: more than real indices need; some would run in circles without end."""
+_FORKS = 4
+"""The first so many may go on from each argument of a min or max, later ones from the first."""
 
 
 @lru_cache(maxsize=CACHE)
@@ -108,6 +110,8 @@ def _descend(e: Expr, positive: _Atoms, clear: bool, steps: int) -> int | None:
         found = next((f for f in (way(e, a, positive) for a in atoms) if f is not None), None)
         if found is not None:
             scaled, bounds = found
+            if steps <= _STEPS - _FORKS:
+                bounds = bounds[:1]
             los = [_descend(x, positive, clear, steps - 1) for x in bounds]
             return max(
                 [best, *(None if lo is None else -(-lo // scaled) for lo in los)], key=_order

@@ -1,7 +1,7 @@
 // cast<To>(x): conversions between element types, lane for lane, and the 16-bit floats.
 //
-// Float to integer truncates; values out of range give what x86 conversion instructions give
-// (through i32 for types narrower than that, through i64 for unsigned ones).
+// Float to integer truncates; values out of range give what eager gives on x86: narrow types take
+// the low bits of an i32 (u8 and u32: of an i64).
 #pragma once
 
 namespace litz {
@@ -112,17 +112,15 @@ LITZ_FN float to_float(f16 x) {
 // ---- vectors
 
 namespace detail {
-// The type to convert through on the way from a float to an integer To (itself: convert at once).
-template <class To> struct through_ { using type = i32; };
-template <> struct through_<i32> { using type = i32; };
-template <> struct through_<i64> { using type = i64; };
-template <> struct through_<u8> { using type = i32; };
-template <> struct through_<u32> { using type = i64; };
-template <> struct through_<u64> { using type = u64; };
+// The type to convert through on the way from a float to an integer To.
+template <class To, class From> struct through_ { using type = i32; };
+template <class From> struct through_<i64, From> { using type = i64; };
+template <class From> struct through_<u32, From> { using type = i64; };
+template <> struct through_<u8, double> { using type = i64; };  // of float, i32 gives the same
 
 template <class To, class From, int N> LITZ_FN Vec<To, N> convert(Vec<From, N> a) {
   if constexpr ((sizeof(From) < 4 && sizeof(To) == 8) || (sizeof(From) == 8 && sizeof(To) < 4)) {
-    return convert<To>(convert<i32>(a));
+    return convert<To>(convert<i32>(a));  // in steps that the hardware has
   } else if constexpr (form<From, N> == SPLIT || form<To, N> == SPLIT) {
     return join(convert<To>(low(a)), convert<To>(high(a)));
   } else if constexpr (sizeof(To) == 2 && sizeof(From) == 1) {
@@ -157,7 +155,7 @@ template <class To, class From, int N> LITZ_FN Vec<To, N> cast(Vec<From, N> a) {
     if constexpr (is_same<To, u64>) {
       return detail::to_u64(a);
     } else {
-      using T = typename detail::through_<To>::type;
+      using T = typename detail::through_<To, From>::type;
       return detail::convert<To>(detail::convert<T>(a));
     }
   } else if constexpr (is_float<To> && sizeof(From) < 4) {
@@ -175,8 +173,10 @@ template <class To, class From> LITZ_FN To cast(From a) {
   else if constexpr (is_same<To, f16>) return to_f16(cast<float>(a));
   else if constexpr (is_half<From>) return cast<To>(to_float(a));
   else if constexpr (is_same<To, bool>) return a != From(0);
+  else if constexpr (is_float<From> && is_same<To, u64>)
+    return a >= From(0x1p63) ? (u64)(i64)(a - From(0x1p63)) ^ (u64)1 << 63 : (u64)(i64)a;
   else if constexpr (is_float<From> && !is_float<To>)
-    return (To)(typename detail::through_<To>::type)a;
+    return (To)(typename detail::through_<To, From>::type)a;
   else return (To)a;
 }
 
