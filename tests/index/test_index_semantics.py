@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 
 from litz import index as ix
+from litz.index.query import rebuild
 from tests.index.index_trees import (
     CONST_LEAVES,
     LEAVES,
@@ -25,6 +27,12 @@ from tests.index.index_trees import (
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=600, database=None)
 ARITH = ["+", "-", "*", "//", "%", "ceil"]
 ALL = [*ARITH, "min", "max", "==", "!=", "<", "<=", ">", ">=", "and", "or", "not"]
+
+
+def nodes(e: ix.Expr) -> Iterator[ix.Expr]:
+    yield e
+    for child in e.children():
+        yield from nodes(child)
 
 
 def check(tree: Tree) -> None:
@@ -108,6 +116,8 @@ def test_text_parses_back_to_the_same_object(tree: Tree) -> None:
     except ZeroDivisionError:
         return
     assert ix.parse(str(e), LEAVES) is e
+    for node in nodes(e):
+        assert rebuild(node, node.children()) is node
     assert pickle.loads(pickle.dumps(e)) is e
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -103,7 +104,7 @@ def fused_rms(grad: bool, *args: Any) -> tuple[torch.fx.GraphModule, list[Tensor
         node.meta["val"] = (args[0].to("meta"), rstd)
     results = []
     for k in range(2):
-        results.append(graph.call_function(__import__("operator").getitem, (node, k)))
+        results.append(graph.call_function(operator.getitem, (node, k)))
         results[-1].meta["val"] = node.meta["val"][k]
     graph.output(tuple(results))
     return torch.fx.GraphModule({}, graph), list(args)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.body import op
+from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, to_dtype
@@ -25,7 +25,7 @@ def _dim(x: TensorValue, dim: int) -> int:
     return dim % x.ndim
 
 
-def _across(v: TensorValue, row: TensorValue, dim: int) -> Any:
+def _across(v: TensorValue, row: TensorValue, dim: int) -> Node:
     """One value a row, as an element of the whole tensor."""
     return spread(row, v.shape, [i for i in range(v.ndim) if i != dim])
 
