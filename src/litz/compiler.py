@@ -26,6 +26,7 @@ from litz.ir.verify import verify
 from litz.kernel.build import build_kernel
 from litz.kernel.plan import KernelPlan
 from litz.lowering.context import Settings
+from litz.lowering import families
 from litz.lowering.graph import lower_graph
 from litz.options import Options
 from litz.runtime.cache import Cache, content_key
@@ -36,6 +37,9 @@ from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
 from litz.targets.cpp.render import render, unit
 from litz.targets.cpp.toolchain import SourceUnit, Toolchain, find_toolchain, runtime_unit, submit
+
+# Filling the registry takes a while; with the backend's import it's over before the first call.
+families.load()
 
 PLACEHOLDER = "LITZ_KERNEL_NAME"
 INDEX_FAULT: Fault = (IndexError, "index out of range in a compiled kernel")

@@ -12,8 +12,13 @@ import transformers as tf
 from judge import assert_close, error
 from torch import nn
 
-SMALL = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96)
-NO_DROP = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+SMALL = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+}
+NO_DROP = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def ids(batch: int = 2, length: int = 17, vocab: int = 99) -> torch.Tensor:
@@ -22,7 +27,7 @@ def ids(batch: int = 2, length: int = 17, vocab: int = 99) -> torch.Tensor:
 
 def bert() -> tuple[nn.Module, dict[str, Any]]:
     config = tf.BertConfig(vocab_size=99, **SMALL, **NO_DROP)
-    return tf.BertForMaskedLM(config), dict(input_ids=ids(), labels=ids())
+    return tf.BertForMaskedLM(config), {"input_ids": ids(), "labels": ids()}
 
 
 def gpt2() -> tuple[nn.Module, dict[str, Any]]:
@@ -31,29 +36,31 @@ def gpt2() -> tuple[nn.Module, dict[str, Any]]:
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
     )  # fmt: skip
     tokens = ids()
-    return tf.GPT2LMHeadModel(config), dict(input_ids=tokens, labels=tokens)
+    return tf.GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
 
 
 def llama() -> tuple[nn.Module, dict[str, Any]]:
     config = tf.LlamaConfig(vocab_size=99, num_key_value_heads=2, use_cache=False, **SMALL)
     tokens = ids()
-    return tf.LlamaForCausalLM(config), dict(input_ids=tokens, labels=tokens)
+    return tf.LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
 
 
 def resnet() -> tuple[nn.Module, dict[str, Any]]:
     config = tf.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="bottleneck", num_labels=5
     )
-    return tf.ResNetForImageClassification(config), dict(
-        pixel_values=torch.randn(2, 3, 32, 32), labels=torch.tensor([1, 3])
-    )
+    return tf.ResNetForImageClassification(config), {
+        "pixel_values": torch.randn(2, 3, 32, 32),
+        "labels": torch.tensor([1, 3]),
+    }
 
 
 def vit() -> tuple[nn.Module, dict[str, Any]]:
     config = tf.ViTConfig(image_size=32, patch_size=8, num_labels=5, **SMALL, **NO_DROP)
-    return tf.ViTForImageClassification(config), dict(
-        pixel_values=torch.randn(2, 3, 32, 32), labels=torch.tensor([1, 3])
-    )
+    return tf.ViTForImageClassification(config), {
+        "pixel_values": torch.randn(2, 3, 32, 32),
+        "labels": torch.tensor([1, 3]),
+    }
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {

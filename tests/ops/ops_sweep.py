@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 import ops_reference as ref
+import torch
 from ops_harness import TORCH, build, call, source, symbol
 from ops_samples import moderate, random_bits, specials
 
@@ -177,9 +176,9 @@ TEXT = """# Accuracy of the math functions
 
 Errors of Litz's C++ functions against the true value, in units in the last place (ulp) of the
 result. Half an ulp is the rounding itself. The f32 column covers all 2^32 arguments unless marked
-as sampled (about a million: special values, random bits, everyday numbers); f64 is sampled. The bounds
-hold on machines with fused multiply-add, with half as much again elsewhere. Time is for 16 results
-in the first cache on the machine that wrote this page.
+as sampled (about a million: special values, random bits, everyday numbers); f64 is sampled. The
+bounds hold on machines with fused multiply-add, with half as much again elsewhere. Time is for 16
+results in the first cache on the machine that wrote this page.
 
 f32 functions carry their own rounding errors where those would show, or run in double; scalar and
 vector forms give the same bits. `rsqrt` is `1 / sqrt(x)`, as eager has it. Functions without a

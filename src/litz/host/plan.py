@@ -97,6 +97,8 @@ def _dying(program: Program, touched: list[tuple[str, ...]]) -> list[tuple[str, 
             last[name] = i
     for name in {r.buffer: None for r in _output_refs(program.outputs)}:
         last.pop(name, None)
+    for name in program.constants:  # they belong to the program and outlive the call
+        last.pop(name, None)
     dying: list[list[str]] = [[] for _ in range(len(touched) + 1)]
     for name, i in last.items():
         dying[i].append(name)

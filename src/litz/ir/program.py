@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from litz.index import Expr
-from litz.ir.body import Load, Node, Store, loads
+from litz.ir.body import Load, Store, loads
 from litz.ir.dtype import DType
 
 
@@ -15,8 +15,9 @@ class Buffer:
     """A tensor's memory.
 
     shape, strides: in elements; device: ``cpu`` or ``cuda:0``.
-    kind: ``input`` (an argument of the program), ``temp`` (allocated by it) or ``extern`` (returned
-    by an extern call, which allocates it).
+    kind: ``input`` (an argument of the program), ``temp`` (allocated by it), ``extern`` (returned by
+    an extern call, which allocates it), ``constant`` (a tensor of the program, under its name in
+    ``Program.constants``) or ``opaque`` (only ever passed on whole: complex, sparse, foreign).
     alias: the buffer whose memory an extern's output shares, if any.
     """
 
@@ -145,7 +146,3 @@ class Program:
 
     def output_refs(self) -> tuple[TensorRef, ...]:
         return tuple(o for o in self.outputs if isinstance(o, TensorRef))
-
-
-def free_vars(node: Node) -> tuple[Expr, ...]:
-    return node.vars

@@ -31,26 +31,29 @@ Position = Expr | Node
 # --- positions that are data ---------------------------------------------------------------------
 
 
-def fresh_symbols(nodes: Iterable[Node], count: int) -> list[Expr]:
-    """``count`` of ``t0, t1, ..``, beyond those that loads below ``nodes`` bind."""
+def first_free(nodes: Iterable[Node]) -> int:
+    """The first number n such that no load below ``nodes`` binds ``tn`` or one beyond it."""
     start = 0
     for n in body.walk(nodes):
         if isinstance(n, Load):
             for s, _ in n.indirect:
                 found = _SYMBOL.match(str(s))
                 start = max(start, int(found.group(1)) + 1) if found else start
-    return [symbol(f"t{start + k}", 0, None) for k in range(count)]
+    return start
 
 
 def bind(
-    positions: Sequence[Position], nodes: Iterable[Node]
+    positions: Sequence[Position], sizes: Sequence[Expr], nodes: Iterable[Node]
 ) -> tuple[list[Expr], tuple[tuple[Expr, Node], ...]]:
-    """Index expressions for ``positions``; the symbols in them and what they stand for."""
+    """Index expressions for ``positions``; the symbols in them and what they stand for.
+
+    sizes: of the indexed dimensions.  A symbol's range lets threads divide what cannot meet.
+    """
     data = [p for p in positions if isinstance(p, Node)]
-    names = iter(fresh_symbols([*nodes, *data], len(data)))
+    number = first_free([*nodes, *data])
     index: list[Expr] = []
     bound: list[tuple[Expr, Node]] = []
-    for p in positions:
+    for p, size in zip(positions, sizes, strict=True):
         if isinstance(p, Expr):
             index.append(p)
         elif isinstance(p, body.Const):
@@ -58,7 +61,9 @@ def bind(
         elif isinstance(p, body.Index):
             index.append(p.expr)
         else:
-            s = next(names)
+            known = isinstance(size, Const) and size.value > 1
+            s = symbol(f"t{number}", 0, size.hi - 1 if known and size.hi else None)
+            number += 1
             index.append(s)
             bound.append((s, p))
     return index, tuple(bound)
@@ -67,7 +72,7 @@ def bind(
 def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
     """The element of ``x`` at ``positions``, one a dimension: index expressions or i64 nodes."""
     lazy = x.ref is None
-    index, bound = bind(positions, (x.node,) if lazy else ())
+    index, bound = bind(positions, x.shape, (x.node,) if lazy else ())
     if not bound:
         return x.at(index)
     if lazy:
@@ -76,6 +81,10 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
             return through
         x = ctx.b.realize(x)
     assert x.ref is not None
+    if any(x.ref.strides[k] is ZERO for k, p in enumerate(positions) if isinstance(p, Node)):
+        # Nothing would be left of a position, nor of its check, in the address.
+        x = ctx.b.realize(x.with_node(x.node))
+        assert x.ref is not None
     return body.load(x.dtype, x.ref.buffer, linear(index, x.ref.strides, x.ref.offset), bound)
 
 
@@ -101,7 +110,7 @@ def _through(
     return Rewriter(Substitution(mapping), with_bindings)(x.node)
 
 
-def position(node: Node, size: Expr, *, negative: bool = False, check: bool = True) -> Node:
+def position(node: Node, size: Expr, *, negative: bool = False) -> Node:
     """An index element as an i64 node in [0, size): checked, and from the end if negative."""
     if node.dtype.kind == "bool" or not node.dtype.is_int:
         raise Unsupported(f"an index of type {node.dtype}")
@@ -118,7 +127,7 @@ def position(node: Node, size: Expr, *, negative: bool = False, check: bool = Tr
     if negative:
         below = op("lt", i, body.const(d.I64, 0))
         i = op("where", below, op("add", i, extent), i)
-    return op("check_index", i, extent) if check else i
+    return op("check_index", i, extent)
 
 
 # --- embeddings ----------------------------------------------------------------------------------
@@ -199,7 +208,6 @@ def indexed(
     x: TensorValue,
     indices: Sequence[TensorValue | None],
     *,
-    check: bool = True,
     clamp: bool = False,
 ) -> Indexed:
     """Advanced indexing: index tensors broadcast together, in place if adjacent, else in front."""
@@ -232,7 +240,7 @@ def indexed(
         if clamp:
             positions[k] = _clamped(body.cast(at, d.I64), x.shape[k])
         else:
-            positions[k] = position(at, x.shape[k], negative=True, check=check)
+            positions[k] = position(at, x.shape[k], negative=True)
     return Indexed(shape, tuple(positions))
 
 

@@ -1,7 +1,7 @@
 """Pooling over windows: maxima with positions, averages, and their gradients in gather form.
 
-A gradient is computed per input element from the windows that contain it, so that no two iterations
-write the same place and sums run in eager's order.
+The gradient of an average is computed per input element from the windows that contain it, so that no
+two iterations write the same place.  That of a maximum has few elements and goes where each came from.
 """
 
 from __future__ import annotations
@@ -20,9 +20,21 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Store, op
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds
+from litz.lowering.indexing import position
 from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ONE, ZERO, TensorValue, axes, contiguous_strides, linear, product
+from litz.lowering.scatters import finish, start, store_at
+from litz.lowering.values import (
+    ONE,
+    ZERO,
+    TensorValue,
+    axes,
+    contiguous_strides,
+    linear,
+    product,
+    strided,
+    view_strides,
+)
 
 aten = torch.ops.aten
 
@@ -213,72 +225,37 @@ def max_pool3d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> tuple[Tensor
     return _max_pool(ctx, x, 3, *args, **kw)
 
 
-@dataclass(frozen=True)
-class Cover:
-    """One window that may contain an input element: its number per dimension, and when it does."""
-
-    outer: list[Expr]
-    cond: Expr
-
-
-def covers(w: Windows, position: Sequence[Expr], counts: Sequence[Expr]) -> Iterator[Cover]:
-    """The windows around an input position, in eager's order (dilation 1)."""
-    if any(dil != 1 for dil in w.dilation):
-        raise Unsupported("gradients of dilated windows")
-    many = [-(-k // s) for k, s in zip(w.kernel, w.stride, strict=True)]
-    if math.prod(many) > MAX_TAPS:
-        raise Unsupported("gradients of windows that overlap this much")
-    shifted = [i + p for i, p in zip(position, w.padding, strict=True)]
-    for back in itertools.product(*(range(n - 1, -1, -1) for n in many)):
-        outer = [floordiv(i, s) - j for i, s, j in zip(shifted, w.stride, back, strict=True)]
-        within = [
-            lt(i, o * s + k) for i, o, s, k in zip(shifted, outer, w.stride, w.kernel, strict=True)
-        ]
-        yield Cover(outer, and_(inside(outer, counts), *within))
-
-
-def total(parts: Sequence[Node]) -> Node:
-    first, *rest = parts
-    for p in rest:
-        first = op("add", first, p)
-    return first
-
-
 def _max_pool_backward(
-    ctx: Call,
-    grad: TensorValue,
-    x: TensorValue,
-    rank: int,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    indices: TensorValue,
+    ctx: Call, grad: TensorValue, rank: int, indices: TensorValue
 ) -> TensorValue:
-    w = windows(rank, kernel, stride, padding, dilation)
-    grad, indices = shared(ctx, grad), shared(ctx, indices)
-    own = axes(ctx.shape)
-    lead, position = own[:-rank], own[-rank:]
-    me = body.index(_flat(position, ctx.shape[-rank:]))
-    zero = body.const(grad.dtype.opmath, 0)
-    parts = []
-    for c in covers(w, position, grad.shape[-rank:]):
-        at = [ZERO if s is ONE else i for s, i in zip(grad.shape, [*lead, *c.outer], strict=True)]
-        mine = op("eq", indices.at(at), me)
-        value = op("where", mine, ctx.b.opmath(grad.at(at)), zero)
-        parts.append(body.masked(holds(c.cond), value, zero))
-    return one(ctx, total(parts))
+    """Every gradient goes to its window's maximum, in eager's order.
+
+    A plane is one run of positions with equal steps, so that the position is the index itself.
+    """
+    zero = ctx.b.full(ctx.shape, 0, ctx.dtype, grad.device)
+    out = start(ctx, zero, "add")
+    assert out.ref is not None
+    flat = view_strides(
+        out.shape, out.ref.strides, (*out.shape[:-rank], product(out.shape[-rank:]))
+    )
+    if flat is None:
+        raise Unsupported("gradients in planes with gaps")
+    plane = (*out.shape[:-rank], product(out.shape[-rank:]))
+    target = strided(out, plane, flat, out.ref.offset)
+    at = position(indices.node, plane[-1])
+    value = ctx.b.opmath(grad.node)
+    store_at(ctx, target, grad.shape, [*axes(grad.shape)[:-rank], at], value, "add")
+    return finish(ctx, out)
 
 
 @lower(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(ctx: Call, grad: TensorValue, x: TensorValue, *args: Any) -> TensorValue:
-    return _max_pool_backward(ctx, grad, x, 2, *args)
+def max_pool2d_backward(ctx: Call, grad: TensorValue, *args: Any) -> TensorValue:
+    return _max_pool_backward(ctx, grad, 2, args[-1])
 
 
 @lower(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_backward(ctx: Call, grad: TensorValue, x: TensorValue, *args: Any) -> TensorValue:
-    return _max_pool_backward(ctx, grad, x, 3, *args)
+def max_pool3d_backward(ctx: Call, grad: TensorValue, *args: Any) -> TensorValue:
+    return _max_pool_backward(ctx, grad, 3, args[-1])
 
 
 # --- averages ------------------------------------------------------------------------------------
@@ -347,6 +324,37 @@ def avg_pool2d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> TensorValue:
 @lower(aten.avg_pool3d.default)
 def avg_pool3d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> TensorValue:
     return _avg_pool(ctx, x, 3, *args, **kw)
+
+
+@dataclass(frozen=True)
+class Cover:
+    """One window that may contain an input element: its number per dimension, and when it does."""
+
+    outer: list[Expr]
+    cond: Expr
+
+
+def covers(w: Windows, position: Sequence[Expr], counts: Sequence[Expr]) -> Iterator[Cover]:
+    """The windows around an input position, in eager's order (dilation 1)."""
+    if any(dil != 1 for dil in w.dilation):
+        raise Unsupported("gradients of dilated windows")
+    many = [-(-k // s) for k, s in zip(w.kernel, w.stride, strict=True)]
+    if math.prod(many) > MAX_TAPS:
+        raise Unsupported("gradients of windows that overlap this much")
+    shifted = [i + p for i, p in zip(position, w.padding, strict=True)]
+    for back in itertools.product(*(range(n - 1, -1, -1) for n in many)):
+        outer = [floordiv(i, s) - j for i, s, j in zip(shifted, w.stride, back, strict=True)]
+        within = [
+            lt(i, o * s + k) for i, o, s, k in zip(shifted, outer, w.stride, w.kernel, strict=True)
+        ]
+        yield Cover(outer, and_(inside(outer, counts), *within))
+
+
+def total(parts: Sequence[Node]) -> Node:
+    first, *rest = parts
+    for p in rest:
+        first = op("add", first, p)
+    return first
 
 
 def _avg_pool_backward(

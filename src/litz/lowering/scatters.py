@@ -72,7 +72,7 @@ def store_at(
     if ZERO in out.shape:
         raise Unsupported("a write into a tensor without elements")
     value = body.cast(value, out.dtype)
-    index, bound = bind(positions, (value,) if mask is None else (value, mask))
+    index, bound = bind(positions, out.shape, (value,) if mask is None else (value, mask))
     where = linear(index, out.ref.strides, out.ref.offset)
     store = Store(out.ref.buffer, where, value, mode, bound, mask)
     ctx.b.add_loops(axes(shape), (), (store,), out.device)

@@ -138,10 +138,15 @@ class ColumnBuilder(Builder):
             depth = max(self.outer_depth(n.vars, scope), inside)
         return depth
 
-    def nest(self, group: list[Reduce], home: Scope) -> None:
+    def result(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
+        if acc.block is None:
+            return super().result(r, acc, home)
+        name = f"{acc.name}i" if acc.position is not None else acc.name
+        return self.fetch(name, acc.dtype if acc.position is None else r.dtype, r.dtype)
+
+    def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
         if self.lane not in group[0].vars or home.binds(self.across) is not None:
-            super().nest(group, home)
-            return
+            return super().reduce_loops(group, home)
         axes = [v for v in self.space.reduced if v in group[0].axes]
         levels, chunk = self.open_levels(axes, home, any(adds(r) for r in group))
         rows = levels[-1].scope
@@ -160,9 +165,7 @@ class ColumnBuilder(Builder):
         rows.body.append(self.lanes_stmt(scope.body))
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk)
-        for r, acc in zip(group, outer, strict=True):
-            name = f"{acc.name}i" if acc.position is not None else acc.name
-            home.env[r] = self.fetch(name, acc.dtype if acc.position is None else r.dtype, r.dtype)
+        return outer
 
     def accumulator(self, r: Reduce, dtype: DType | None = None) -> Acc:
         dtype = dtype or r.args[0].dtype

@@ -7,18 +7,21 @@ of their own after them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.index import Expr, min_, product, var
+from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
 from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
 from litz.targets.cpp.prepare import Space, chunk_moments, extent, int_value, roots
+from litz.targets.cpp.reuse import below, worth_keeping
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
+from litz.targets.cpp.values import DIALECT
 
 CHUNK = 128  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
@@ -55,11 +58,58 @@ class Builder(Placer):
         self.space = space
         self.lanes = lanes
         self.fresh = 0
+        self.shared = self.shared_values()
+        self.rows: dict[Node, tuple[str, Scope]] = {}
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, Part] = {}
         self.kernel = Kernel(plan, name, lanes, space.lane, space.units, checks=self.checks)
         if space.lane is not None and space.lane in space.units:
             self.kernel.grains = {space.lane: lanes}
+
+    # --- values that several passes need ----------------------------------------------------------
+
+    def shared_values(self) -> tuple[Node, ...]:
+        reduced = self.space.reduced
+        if self.lane is None or self.lane not in reduced or len(self.open) < 1:
+            return ()
+        full = [s for s in self.space.stores if loops_of(s, reduced)]
+        if any(set(n.axes) != set(reduced) for n in self.open):
+            return ()
+        return worth_keeping(full, self.open, reduced)
+
+    def early(self, n: Node, scope: Scope) -> bool:
+        """Take what an earlier pass has kept."""
+        found = self.rows.get(n)
+        if found is None or scope.guard is not None or self.lane is None:
+            return False
+        name, home = found
+        depth = scope.binds(self.lane)
+        if depth is None or scope.at(home.depth) is not home:
+            return False
+        text = f"litz::load<{self.lanes}>({self.place_in_row(name)})"
+        scope.at(depth).env[n] = tree.Ref(text, n.dtype, True)
+        return True
+
+    def place_in_row(self, name: str) -> str:
+        """Where the current lanes lie in an array over the reduced dims, padded to vectors."""
+        at: Expr = const(0)
+        for v in self.space.reduced:
+            size = extent(v)
+            at = at * (ceildiv(size, self.lanes) * self.lanes if v is self.lane else size) + v
+        return f"{name} + ({render(at, DIALECT)})"
+
+    def keep_values(self, scope: Scope, home: Scope) -> None:
+        """Keep values of a pass that later ones need."""
+        for n in self.shared:
+            ref = scope.env.get(n)
+            if ref is None or n in self.rows or not ref.vec:
+                continue
+            name = self.name("m")
+            sizes = [int_value(extent(v)) for v in self.space.reduced]
+            size = -(-sizes[-1] // self.lanes) * self.lanes * math.prod(sizes[:-1])
+            self.kernel.arrays.append(tree.Array(name, n.dtype, size))
+            scope.body.append(tree.Keep(name, ref, self.place_in_row(name)))
+            self.rows[n] = name, home
 
     # --- reductions -----------------------------------------------------------------------------
 
@@ -72,8 +122,10 @@ class Builder(Placer):
         if home.guard is None and n in self.open:
             group = [r for r in self.open if r is n or self.joins(r, n, home)]
         if n.kind.startswith("welford"):
-            twins = [r for r in (self.open if home.guard is None else ()) if _twins(r, n)] or [n]
-            self.moments(twins, home)
+            group = [r for r in (self.open if home.guard is None else ()) if twins(r, n)] or [n]
+            acc = self.moment_loops(n, home)
+            for r in group:
+                home.env[r] = self.moment(r, acc, home)
         else:
             self.nest(group, home)
 
@@ -95,6 +147,17 @@ class Builder(Placer):
         return home.find(r) is None and self.home_depth(r, home) == home.depth
 
     def nest(self, group: list[Reduce], home: Scope) -> None:
+        for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
+            home.env[r] = self.result(r, acc, home)
+
+    def result(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
+        """What an accumulator holds at last, by a name."""
+        ref = tree.Ref(self.name(), r.dtype, acc.vec and not acc.folded)
+        home.body.append(tree.Finish(ref.text, acc, r.dtype))
+        return ref
+
+    def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
+        """The loops of reductions that run together; their accumulators."""
         bodies, axes = group, [v for v in self.space.reduced if v in group[0].axes]
         if any(home.binds(v) is not None for v in axes):
             bodies, axes = self.renamed(group, axes)
@@ -102,6 +165,8 @@ class Builder(Placer):
         scope = levels[-1].scope if levels else home
         inner: list[Acc] = []
         outer: list[Acc] = []
+        if bodies is group:
+            self.reduce_first([r.args[0] for r in bodies], scope)
         for r in bodies:
             value = self.place(r.args[0], scope)
             folded = self.lane is not None and self.lane in axes
@@ -114,21 +179,19 @@ class Builder(Placer):
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
+        if home.guard is None and bodies is group:
+            self.keep_values(scope, home)
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk)
-        for r, acc in zip(group, outer, strict=True):
-            ref = tree.Ref(self.name(), r.dtype, acc.vec and not acc.folded)
-            home.body.append(tree.Finish(ref.text, acc, r.dtype))
-            home.env[r] = ref
+        return outer
 
     # --- mean and deviations in one pass over memory ----------------------------------------------
 
-    def moments(self, twins: list[Reduce], home: Scope) -> None:
+    def moment_loops(self, n: Reduce, home: Scope) -> Acc:
         """Mean and squared deviations: of chunks that sit in the cache, combined after Chan et al.
 
         A chunk takes two passes, over what the first of them has brought into the cache.
         """
-        n = twins[0]
         axes = [v for v in self.space.reduced if v in n.axes]
         at, size = self.moment_chunks(axes, n)
         v = axes[at]
@@ -140,7 +203,7 @@ class Builder(Placer):
         end = min_(count + size, stop)
         before = self.ranges.get(v)
         self.ranges[v] = Part(count, end, size, chunk.depth)
-        terms = product([end - count, *(extent(u) for u in axes[at + 1 :])])
+        terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
         mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms)
         self.analyse([mean, m2])
         acc = self.moment_state(n)
@@ -150,8 +213,11 @@ class Builder(Placer):
         if before is not None:
             self.ranges[v] = before
         self.close(levels, [], [], None)
-        for r in twins:
-            home.env[r] = self.moment(r, acc, home)
+        return acc
+
+    def length(self, v: Expr) -> Expr:
+        start, stop = self.bounds(v)
+        return stop if start is None else stop - start
 
     def moment_chunks(self, axes: list[Expr], n: Reduce) -> tuple[int, int]:
         """Which axis is cut into chunks, of how many elements each."""
@@ -175,7 +241,8 @@ class Builder(Placer):
 
     def moment(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
         ref = tree.Ref(self.name(), r.dtype, acc.vec)
-        home.body.append(tree.Finish(ref.text, acc, r.dtype, r.kind))
+        kind = "mean" if r.kind == "welford_mean" else "m2"
+        home.body.append(tree.Finish(ref.text, acc, r.dtype, kind))
         return ref
 
     def renamed(self, group: list[Reduce], axes: list[Expr]) -> tuple[list[Reduce], list[Expr]]:
@@ -347,7 +414,14 @@ class Builder(Placer):
                 flat.append(s)
         return _ordered(groups), flat
 
+    def reduce_first(self, nodes: Sequence[Node], scope: Scope) -> None:
+        """Run the reductions that ``nodes`` wait for, so that values which they keep are there."""
+        for n in self.open:
+            if scope.find(n) is None and any(n in below((root,)) for root in nodes):
+                self.emit_reduce(n, scope)
+
     def put(self, s: Store, scope: Scope) -> tree.Put:
+        self.reduce_first(s.roots(), scope)
         value = self.place(s.value, scope)
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
@@ -366,7 +440,7 @@ def outer_type(dtype: DType) -> DType:
     return F64 if dtype.is_float else dtype
 
 
-def _twins(r: Reduce, n: Reduce) -> bool:
+def twins(r: Reduce, n: Reduce) -> bool:
     """Whether one accumulator gives both."""
     return r.kind.startswith("welford") and r.args == n.args and set(r.axes) == set(n.axes)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
+from litz.index import Expr, Var, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.prepare import extent
@@ -18,6 +18,7 @@ from litz.targets.cpp.tree import (
     Branch,
     Chan,
     Clear,
+    Combine,
     Counted,
     Finish,
     For,
@@ -29,6 +30,8 @@ from litz.targets.cpp.tree import (
     Put,
     Range,
     Ref,
+    Slot,
+    Split,
     Stmt,
     Tiles,
     Update,
@@ -105,7 +108,7 @@ class Printer:
         if isinstance(s, Let):
             self.line(f"const auto {s.name} = {spell.let(s)};")
         elif isinstance(s, Put):
-            self.line(spell.put(s, self.kernel.plan.dtype(s.store.buffer)))
+            self.line(spell.put(s))
         elif isinstance(s, Branch):
             self.branch(s, spell, copy)
         elif isinstance(s, Clear):
@@ -120,6 +123,8 @@ class Printer:
             self.loop(s, spell, copy)
         elif isinstance(s, Chan):
             self.chan(s, spell)
+        elif isinstance(s, Combine):
+            self.combine(s, spell)
         elif isinstance(s, Counted):
             self.line(f"{s.acc.name}_n += double({self.expr(s.terms)});")
         elif isinstance(s, Keep):
@@ -251,17 +256,18 @@ class Printer:
         names = [f"{acc.name}_{c}" for c in range(acc.copies)]
         if acc.kind == "welford":
             mean = f"litz::mean_of({acc.name}_0, {acc.name}_n)"
-            value = mean if s.kind == "welford_mean" else f"{acc.name}_0q"
+            value = mean if s.kind == "mean" else f"{acc.name}_0q"
             self.line(f"const auto {s.name} = {converted(value, F64, s.dtype)};")
             return
         if acc.position is not None:
             largest = "true" if acc.kind == "argmax" else "false"
             for n in names[1:]:
                 self.line(f"litz::take<{largest}>({names[0]}, {names[0]}i, {n}, {n}i);")
-            at = f"{names[0]}i"
+            value, at = names[0], f"{names[0]}i"
             if acc.folded:
-                at = f"litz::fold_arg<{largest}>({names[0]}, {at})"
-            self.line(f"const auto {s.name} = {at};")
+                self.line(f"const auto {s.name}f = litz::fold_arg<{largest}>({value}, {at});")
+                value, at = f"{s.name}f.value", f"{s.name}f.at"
+            self.line(f"const auto {s.name} = {value if s.kind == 'value' else at};")
             return
         while len(names) > 1:  # pairs, so that the chain of dependent operations is short
             pairs = zip(names[::2], names[1::2], strict=True)
@@ -269,6 +275,39 @@ class Printer:
         text = f"litz::{_FOLDS[acc.kind]}({names[0]})" if acc.folded else names[0]
         text = converted(text, acc.dtype, s.dtype)
         self.line(f"const auto {s.name} = {text};")
+
+    def combine(self, s: Combine, spell: Speller) -> None:
+        at = self.expr(s.index)
+
+        def cell(slot: Slot, vec: bool) -> str:
+            step = f"k_ * (cells_ * {8 // slot.dtype.bytes})"
+            if not vec:
+                return f"{slot.name}[{at} + {step}]"
+            p = f"{slot.name} + ({at} + {step})"
+            if spell.count is not None:
+                return f"litz::load_partial<{spell.lanes}>({p}, {spell.count})"
+            return f"litz::load<{spell.lanes}>({p})"
+
+        names = (s.name, f"{s.name}q") if len(s.slots) > 1 else (s.name,)
+        for name, slot in zip(names, s.slots, strict=False):
+            first = cell(slot, s.vec).replace("k_ *", "0 *")
+            self.line(f"auto {name} = {first};")
+        if s.kind == "welford":
+            self.line(f"double {s.name}_n = {cell(s.slots[2], False).replace('k_ *', '0 *')};")
+        self.open("for (int64_t k_ = 1; k_ < parts_; ++k_)")
+        cells = [cell(slot, s.vec) for slot in s.slots[:2]]
+        if s.kind == "welford":
+            more = cell(s.slots[2], False)
+            self.line(f"litz::chan({', '.join(names)}, {s.name}_n, {', '.join(cells)}, {more});")
+            self.line(f"{s.name}_n += {more};")
+        elif len(names) > 1:
+            largest = "true" if s.kind == "argmax" else "false"
+            self.line(f"litz::take<{largest}>({', '.join(names)}, {', '.join(cells)});")
+        else:
+            self.line(f"{s.name} = {_COMBINE[s.kind]}({s.name}, {cells[0]});")
+        self.close()
+        if s.kind == "welford":
+            self.line(f"{s.name} = litz::mean_of({s.name}, {s.name}_n);")
 
     # --- loops ----------------------------------------------------------------------------------
 
@@ -398,20 +437,47 @@ class Printer:
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
 
     def part(self) -> None:
+        """The function that a thread runs, on its units."""
         k = self.kernel
+        room = ", char* room_" if k.split is not None else ""
+        self.function(k, "part", f"int64_t unit_, const int64_t units_{room}")
+        if k.split is not None:
+            self.rooms(k.split)
+            size, stop = k.split.size, self.expr(extent(k.split.by))
+            self.line(f"const int64_t from_ = unit_ * {size};")
+            self.line(f"const int64_t to_ = litz::least({stop}, units_ * {size});")
+        self.decompose()
+        self.finish_function(k)
+
+    def end(self, split: Split) -> None:
+        """The function that one thread runs after all others."""
+        k = split.end
+        self.function(k, "end", "char* room_, const int64_t parts_")
+        self.rooms(split)
+        points = self.expr(split.points)
+        self.line(f"const int64_t cells_ = {len(split.slots)} * ({points});")
+        self.finish_function(k)
+
+    def function(self, k: Kernel, name: str, arguments: str) -> None:
         self.lines.append(
-            f"static int {k.name}_part(void* const* ptrs, const int64_t* ints, int64_t unit_, "
-            "const int64_t units_) {"
+            f"static int {k.name}_{name}(void* const* ptrs, const int64_t* ints, {arguments}) {{"
         )
         self.arguments(k.plan)
         if k.checks:
             self.line("int bad = 0;")
         for a in k.arrays:
             self.line(f"alignas(64) {ctype(a.dtype)} {a.name}[{a.size}];")
-        self.decompose()
+
+    def finish_function(self, k: Kernel) -> None:
         self.block(k.body, Speller(k.lanes))
         self.line("return bad;" if k.checks else "return 0;")
         self.lines.append("}")
+
+    def rooms(self, split: Split) -> None:
+        points = self.expr(split.points)
+        for i, slot in enumerate(split.slots):
+            kind = ctype(slot.dtype)
+            self.line(f"{kind}* {slot.name} = ({kind}*)(room_ + {8 * i} * ({points}));")
 
     def arguments(self, plan: KernelPlan) -> None:
         for i, p in enumerate(plan.params):
@@ -445,14 +511,16 @@ class Printer:
         k = self.kernel
         self.lines.append(f'extern "C" int {k.name}(void** ptrs, const int64_t* ints) {{')
         self.sizes(k.plan)
-        units = self.expr(product(self.unit_count(v) for v in k.units))
-        work = k.work if k.work is not None else as_expr(0)
-        if not k.units:
-            work = const(0)
-        self.line(
-            f"return litz::run_units({k.name}_part, ptrs, ints, {units}, "
-            f"{self.expr(work)}, {GRAIN});"
-        )
+        work = self.expr(k.work if k.work is not None else const(0))
+        if k.split is not None:
+            cells = f"{len(k.split.slots)} * ({self.expr(k.split.points)})"
+            units = self.expr(k.split.units)
+            call = f"run_split({k.name}_part, {k.name}_end, ptrs, ints, {units}, {cells}, "
+        else:
+            units = self.expr(product(self.unit_count(v) for v in k.units))
+            call = f"run_units({k.name}_part, ptrs, ints, {units}, "
+            work = work if k.units else "0"
+        self.line(f"return litz::{call}{work}, {GRAIN});")
         self.lines.append("}")
 
 
@@ -470,5 +538,7 @@ def print_kernel(kernel: Kernel) -> str:
     """The functions of one kernel, headed by its plan's comment."""
     p = Printer(kernel)
     p.part()
+    if kernel.split is not None:
+        p.end(kernel.split)
     p.entry()
     return "\n".join(p.lines) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import columns, tiles
+from litz.targets.cpp import columns, split, tiles
 from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.prepare import prepare, roots
 from litz.targets.cpp.printer import print_kernel
@@ -25,6 +25,9 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def build(plan: KernelPlan, name: str, lanes: int) -> Kernel:
     """The loop tree of a plan.  lanes: the width of every vector."""
     space = prepare(plan)
+    by = split.suits(plan, space)
+    if by is not None:
+        return split.build(plan, name, lanes, space, by)
     builder: type[Builder] = Builder
     if tiles.suits(plan, space):
         builder = tiles.TileBuilder

@@ -231,6 +231,25 @@ class Range:
     body: list[Stmt]
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value of every point in a thread's room, in cells of 8 bytes."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(slots=True, eq=False)
+class Combine:
+    """``name`` (and ``name`` q) = an accumulator's values at ``index``, of all threads' rooms."""
+
+    name: str
+    kind: AccKind
+    slots: tuple[Slot, ...]
+    index: Expr
+    vec: bool
+
+
 Stmt = (
     Let
     | Put
@@ -241,6 +260,7 @@ Stmt = (
     | Finish
     | Chan
     | Counted
+    | Combine
     | Keep
     | For
     | Lanes
@@ -269,6 +289,22 @@ class Kernel:
     checks: bool = False
     arrays: list[Array] = field(default_factory=list)
     grains: dict[Expr, int] = field(default_factory=dict)
+    split: Split | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Threads divide the reduced dim ``by`` into ``units`` of ``size``; ``end`` runs after them.
+
+    slots: what every thread leaves of each of the ``points`` of the parallel dims.
+    """
+
+    by: Expr
+    size: int
+    units: Expr
+    slots: tuple[Slot, ...]
+    points: Expr
+    end: Kernel
 
 
 def children(s: Stmt) -> list[Stmt]:
@@ -291,7 +327,12 @@ def text(kernel: Kernel) -> str:
     if kernel.units:
         head += " units " + " ".join(str(v) for v in kernel.units)
     arrays = [f"  array {a.name}: {a.dtype}[{a.size}]" for a in kernel.arrays]
-    return "\n".join([head, *arrays, *_block(kernel.body, "  ")]) + "\n"
+    lines = [head, *arrays, *_block(kernel.body, "  ")]
+    if kernel.split is not None:
+        slots = " ".join(f"{s.name}: {s.dtype}" for s in kernel.split.slots)
+        lines.insert(1, f"  split {kernel.split.by} by {kernel.split.size} room {slots}")
+        lines += ["end", *_block(kernel.split.end.body, "  ")]
+    return "\n".join(lines) + "\n"
 
 
 def _block(body: list[Stmt], pad: str) -> list[str]:
@@ -328,6 +369,8 @@ def _line(s: Stmt) -> str:
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
     if isinstance(s, Chan):
         return f"{s.acc.name} moments= {s.mean.text}, {s.m2.text} of {s.terms}"
+    if isinstance(s, Combine):
+        return f"{s.name} = {s.kind} of all {' '.join(x.name for x in s.slots)}[{s.index}]"
     if isinstance(s, Counted):
         return f"{s.acc.name} counts {s.terms}"
     if isinstance(s, Keep):

@@ -228,7 +228,7 @@ class Speller:
 
     # --- stores -------------------------------------------------------------------------------
 
-    def put(self, s: Put, dtype: DType) -> str:
+    def put(self, s: Put) -> str:
         store = s.store
         data = {
             sym.name: r for (sym, _), r in zip(_symbols(store.indirect), s.indirect, strict=True)

@@ -86,7 +86,8 @@ template <class V> LITZ_FN V abs(V a) {
       using U = Vec<uint_of<T>, lanes<V>>;
       return bitcast<T>(bitcast<uint_of<T>>(a) & U(uint_of<T>(-1) >> 1));
     } else {
-      return sizeof(T) == 4 ? __builtin_fabsf(a) : __builtin_fabs(a);
+      if constexpr (sizeof(T) == 4) return __builtin_fabsf(a);
+      else return __builtin_fabs(a);
     }
   } else if constexpr (!is_signed<T>) {
     return a;

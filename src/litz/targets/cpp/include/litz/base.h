@@ -28,10 +28,19 @@
 #endif
 // Masks are k-registers only where GCC's masked builtins exist; elsewhere i32 lanes of 0 / -1.
 #define LITZ_KMASK (LITZ_AVX512 && LITZ_GNU_X86)
-#if (LITZ_GNU_X86 && defined(__FMA__)) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
+#if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
 #define LITZ_FMA 1
 #else
 #define LITZ_FMA 0
+#endif
+// Clang has whole-register forms of these functions; GCC has them as machine builtins.
+#if defined(__clang__) && defined(__has_builtin)
+#if __has_builtin(__builtin_elementwise_fma) && __has_builtin(__builtin_elementwise_sqrt)
+#define LITZ_ELEMENTWISE 1
+#endif
+#endif
+#ifndef LITZ_ELEMENTWISE
+#define LITZ_ELEMENTWISE 0
 #endif
 // __builtin_shufflevector arrived in GCC 12; before that values are split through memory.
 #if defined(__clang__) || __GNUC__ >= 12
@@ -179,6 +188,16 @@ LITZ_FN double sqrt1(double a) { return __builtin_sqrt(a); }
 
 template <class V> inline constexpr int lanes = sizeof(V) / sizeof(V{}[0]);
 
+#if LITZ_ELEMENTWISE
+template <class V> LITZ_FN V fma(V a, V b, V c) { return __builtin_elementwise_fma(a, b, c); }
+template <class V> LITZ_FN V sqrt(V a) { return __builtin_elementwise_sqrt(a); }
+template <int R, class V> LITZ_FN V round(V a) {
+  if constexpr (R == FLOOR) return __builtin_elementwise_floor(a);
+  else if constexpr (R == CEIL) return __builtin_elementwise_ceil(a);
+  else if constexpr (R == TRUNC) return __builtin_elementwise_trunc(a);
+  else return __builtin_elementwise_rint(a);
+}
+#else
 template <class V> LITZ_FN V fma(V a, V b, V c) {
   V r = a;
   for (int i = 0; i < lanes<V>; i++) r[i] = fma1(a[i], b[i], c[i]);
@@ -194,6 +213,7 @@ template <int R, class V> LITZ_FN V round(V a) {
   for (int i = 0; i < lanes<V>; i++) r[i] = round1<R>(a[i]);
   return r;
 }
+#endif
 // The x86 rule: the second operand where either is nan or both are zero.
 template <class V> LITZ_FN V max(V a, V b) { return a > b ? a : b; }
 template <class V> LITZ_FN V min(V a, V b) { return a < b ? a : b; }

@@ -5,6 +5,8 @@
 extern "C" int omp_get_max_threads(void);
 extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
+extern "C" void* malloc(unsigned long);
+extern "C" void free(void*);
 
 namespace litz {
 
@@ -33,6 +35,34 @@ static inline int run_units(Part part, void* const* ptrs, const i64* ints, i64 u
     const i64 t = omp_get_thread_num(), n = omp_get_num_threads();
     bad |= part(ptrs, ints, units * t / n, units * (t + 1) / n);
   }
+  return bad;
+}
+
+// A reduction that threads divide: each leaves its part in a room of `cells` values of 8 bytes, and
+// the end combines the rooms, in their order.
+using PartOf = int (*)(void* const*, const i64*, i64, i64, char*);
+using End = int (*)(void* const*, const i64*, char*, i64);
+
+static inline int run_split(PartOf part, End end, void* const* ptrs, const i64* ints, i64 units,
+                            i64 cells, i64 work, i64 grain) {
+  i64 most = least(work / grain, units);
+  i64 nt = most <= 1 ? 1 : least(most, omp_get_max_threads());
+  int bad = 0;
+  char* room = (char*)malloc(8 * (unsigned long)(cells * nt));
+  if (nt <= 1) {
+    bad = part(ptrs, ints, 0, units, room);
+  } else {
+    i64 parts = nt;
+#pragma omp parallel num_threads((int)nt) reduction(| : bad)
+    {
+      const i64 t = omp_get_thread_num(), n = omp_get_num_threads();
+      if (t == 0) parts = n;
+      bad |= part(ptrs, ints, units * t / n, units * (t + 1) / n, room + 8 * cells * t);
+    }
+    nt = parts;
+  }
+  bad |= end(ptrs, ints, room, nt);
+  free(room);
   return bad;
 }
 
@@ -133,12 +163,15 @@ template <bool Max, class V, class I> LITZ_FN void take(V& acc, I& at, V v, I i)
   acc = where(m, v, acc);
   at = where(m, i, at);
 }
-// Both halves of a vector accumulator down to one position.
-template <bool Max, class T, int N> LITZ_FN i64 fold_arg(Vec<T, N> v, Vec<i64, N> i) {
-  T best = v[0];
-  i64 at = i[0];
-  for (int j = 1; j < N; j++) take<Max>(best, at, T(v[j]), i64(i[j]));
-  return at;
+template <class T> struct Found {
+  T value;
+  i64 at;
+};
+// The best lane of a vector accumulator.
+template <bool Max, class T, int N> LITZ_FN Found<T> fold_arg(Vec<T, N> v, Vec<i64, N> i) {
+  Found<T> best{v[0], i[0]};
+  for (int j = 1; j < N; j++) take<Max>(best.value, best.at, T(v[j]), i64(i[j]));
+  return best;
 }
 // ---- mean and sum of squared deviations m2 of na values, joined by those of nb more (Chan et al.)
 

@@ -9,11 +9,11 @@ namespace litz {
 namespace detail {
 template <bool Largest, class V> LITZ_FN auto better(V a, V b) {
   if constexpr (is_bool_v<V>) return Largest ? gt(a, b) : lt(a, b);
-  else if constexpr (!is_float_v<V>) return Largest ? a > b : a < b;
-  else return (Largest ? a > b : a < b) | ((a != a) & (b == b));
+  else if constexpr (!is_float_v<V>) return Largest ? gt(a, b) : lt(a, b);
+  else return or_(Largest ? gt(a, b) : lt(a, b), and_(ne(a, a), eq(b, b)));
 }
 template <class V> LITZ_FN auto alike(V a, V b) {
-  if constexpr (is_float_v<V>) return (a == b) | ((a != a) & (b != b));
+  if constexpr (is_float_v<V>) return or_(eq(a, b), and_(ne(a, a), ne(b, b)));
   else return eq(a, b);
 }
 template <class V> struct index_ { using type = i64; };
@@ -30,13 +30,13 @@ template <class V, bool Largest> struct ArgBest {
   LITZ_FN explicit ArgBest(T worst) : value(worst), index((i64)(~(u64)0 >> 1)) {}
   LITZ_FN ArgBest(V v, I i) : value(v), index(i) {}
   LITZ_FN void take(V v, I i) {
-    auto wins = detail::better<Largest>(v, value) | (detail::alike(v, value) & (i < index));
+    auto wins = or_(detail::better<Largest>(v, value),
+                    and_(detail::alike(v, value), lt(i, index)));
     value = where(wins, v, value);
     index = where(wins, i, index);
   }
   template <int N> LITZ_FN void take(V v, I i, Vec<bool, N> m) {
-    auto wins =
-        m & (detail::better<Largest>(v, value) | (detail::alike(v, value) & (i < index)));
+    auto wins = m & (detail::better<Largest>(v, value) | (detail::alike(v, value) & (i < index)));
     value = where(wins, v, value);
     index = where(wins, i, index);
   }

@@ -1,0 +1,82 @@
+"""Values that several passes over a row need: which to keep instead of computing them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litz.index import Expr, product
+from litz.ir.body import Node, Op, Reduce, Store
+from litz.ir.ops import op as op_row
+from litz.targets.cpp.prepare import extent, int_value
+
+COSTLY = 8  # additions: more than a store and a load
+ROOM = 1 << 16  # bytes of a row's kept values: they should stay in the nearest cache
+
+
+def passes(stores: Sequence[Store], reduces: Sequence[Reduce]) -> list[tuple[Node, ...]]:
+    """The roots of each pass over the reduced dims: reductions by level, then the stores."""
+    level: dict[Node, int] = {}
+    for r in reduces:
+        _level(r, level)
+    out: dict[int, list[Node]] = {}
+    for r in reduces:
+        out.setdefault(level[r], []).append(r.args[0])
+    last = [n for s in stores for n in s.roots()]
+    return [tuple(out[k]) for k in sorted(out)] + ([tuple(last)] if last else [])
+
+
+def _level(n: Node, memo: dict[Node, int]) -> int:
+    stack = [n]
+    while stack:
+        top = stack[-1]
+        left = [a for a in top.args if a not in memo]
+        if left:
+            stack.extend(left)
+            continue
+        below = max((memo[a] for a in top.args), default=-1)
+        memo[top] = below + isinstance(top, Reduce)
+        stack.pop()
+    return memo[n]
+
+
+def below(roots: Sequence[Node]) -> dict[Node, None]:
+    """Nodes that one point of a pass computes: down to reductions, which are done by then."""
+    seen: dict[Node, None] = {}
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen[n] = None
+            if not isinstance(n, Reduce):
+                stack.extend(n.args)
+    return seen
+
+
+def worth_keeping(
+    stores: Sequence[Store], reduces: Sequence[Reduce], dims: Sequence[Expr]
+) -> tuple[Node, ...]:
+    """Costly values of every point of ``dims`` that more than one pass needs, in a fixed order.
+
+    stores: those that run over ``dims``; reduces: the reductions over them.
+    """
+    sizes = [extent(v) for v in dims]
+    if not all(s.is_const for s in sizes):
+        return ()
+    room = ROOM // max(1, int_value(product(sizes)))
+    uses = [below(roots) for roots in passes(stores, reduces)]
+    shared = {n: None for n in (m for u in uses for m in u) if sum(n in u for u in uses) > 1}
+    out: list[Node] = []
+    for u in uses[1:]:
+        users = [n for n in u if n not in shared]
+        tops = {a: None for n in users for a in n.args if a in shared}
+        for n in tops:
+            new = n not in out and all(v in n.vars for v in dims)
+            if new and n.dtype.bytes <= room and cost(n) >= COSTLY:
+                out.append(n)
+                room -= n.dtype.bytes
+    return tuple(out)
+
+
+def cost(root: Node) -> int:
+    """Additions that it takes to compute ``root`` at a point, once its reductions are done."""
+    return sum(op_row(n.name).cost for n in below((root,)) if isinstance(n, Op))

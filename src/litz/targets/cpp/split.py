@@ -1,0 +1,182 @@
+"""Reductions that threads share: few results, each of many terms.
+
+Every thread reduces its part of one reduced dim, for all points of the parallel dims, and leaves
+what it has in its room, a cell of 8 bytes a value.  Then one thread combines the rooms in their
+order and runs what follows the reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from litz.index import Expr, ceildiv, const, product, size_hint, symbol
+from litz.ir.body import Node, Reduce, Store, walk
+from litz.ir.dtype import F64, I64, DType
+from litz.kernel.plan import KernelPlan
+from litz.targets.cpp import columns, tree
+from litz.targets.cpp.loops import Builder, Part, loops_of, twins
+from litz.targets.cpp.prepare import Space, extent, roots
+from litz.targets.cpp.scope import Scope
+from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
+from litz.targets.cpp.values import ctype
+
+FEW = 48  # points that are too few to occupy threads
+FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
+LONG = 256  # iterations that are worth dividing
+UNITS = 32  # vectors in a unit, where the lane dim is divided
+
+
+def suits(plan: KernelPlan, space: Space) -> Expr | None:
+    """The reduced dim that threads divide, or None where the parallel dims serve better."""
+    if space.serial or not space.reduced:
+        return None
+    if any(loops_of(s, space.reduced) for s in space.stores):
+        return None
+    reduces = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
+    if not reduces or any(set(n.axes) != set(space.reduced) for n in reduces):
+        return None
+    if any(isinstance(a, Reduce) for n in reduces for a in walk(n.args)):
+        return None
+    points = size_hint(product(extent(v) for v in space.units))
+    across = space.lane is not None and space.lane in space.units
+    if points > (FEW_COLUMNS if across else FEW):
+        return None
+    sizes = [size_hint(extent(v)) for v in space.reduced]
+    best = next((i for i, n in enumerate(sizes) if n >= LONG), sizes.index(max(sizes)))
+    return space.reduced[best] if sizes[best] >= LONG else None
+
+
+class Cells:
+    """The cells of a room: one for every value that a point's reductions leave."""
+
+    def __init__(self, space: Space) -> None:
+        self.slots: list[tree.Slot] = []
+        self.of: dict[Reduce, tuple[tree.Slot, ...]] = {}
+        self.units = space.units
+        self.points = product(extent(v) for v in space.units)
+
+    def add(self, r: Reduce, dtypes: Sequence[DType]) -> tuple[tree.Slot, ...]:
+        start = len(self.slots)
+        new = tuple(tree.Slot(f"p{start + i}_", t) for i, t in enumerate(dtypes))
+        self.slots.extend(new)
+        self.of[r] = new
+        return new
+
+    def index(self) -> Expr:
+        at: Expr = const(0)
+        for v in self.units:
+            at = at * extent(v) + v
+        return at
+
+
+class Parts(Builder):
+    """What a thread does: reduce its part of a dim, leave the accumulators in its room."""
+
+    cells: Cells
+
+    def divide(self, by: Expr, cells: Cells) -> None:
+        self.cells = cells
+        self.ranges[by] = Part(symbol("from_"), symbol("to_"), None, 0)
+
+    def point(self, scope: Scope) -> None:
+        done: set[Node] = set()
+        for n in self.open:
+            if n in done:
+                continue
+            home = scope.at(self.home_depth(n, scope))
+            if n.kind.startswith("welford"):
+                group = [r for r in self.open if twins(r, n)]
+                accs = [self.moment_loops(n, home)]
+                self.leave(group, accs[0], home, scope)
+            else:
+                group = [r for r in self.open if r is n or self.joins(r, n, home)]
+                for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
+                    self.leave([r], acc, home, scope)
+            done.update(group)
+
+    def leave(self, group: list[Reduce], acc: Acc, home: Scope, scope: Scope) -> None:
+        refs = self.state(acc, home)
+        slots = self.cells.add(group[0], [r.dtype for r in refs])
+        self.cells.of.update(dict.fromkeys(group, slots))
+        puts: list[Stmt] = [
+            tree.Put(Store(slot.name, self.cells.index(), group[0]), ref)
+            for slot, ref in zip(slots, refs, strict=True)
+        ]
+        scope.body.extend(self.for_lanes(puts))
+
+    def for_lanes(self, puts: list[Stmt]) -> list[Stmt]:
+        return puts
+
+    def state(self, acc: Acc, home: Scope) -> list[Ref]:
+        """All that an accumulator holds, as values."""
+        kinds = {"welford": ("mean", "m2"), "argmax": ("value", ""), "argmin": ("value", "")}
+        refs = []
+        for kind in kinds.get(acc.kind, ("",)):
+            dtype = I64 if acc.position is not None and not kind else acc.dtype
+            ref = Ref(self.name(), dtype, acc.vec and not acc.folded)
+            home.body.append(tree.Finish(ref.text, acc, dtype, kind))
+            refs.append(ref)
+        if acc.kind == "welford":
+            refs.append(Ref(f"{acc.name}_n", F64))
+        return refs
+
+
+class ColumnParts(Parts, columns.ColumnBuilder):
+    """The same with accumulators in arrays, for lanes that are not reduced."""
+
+    def for_lanes(self, puts: list[Stmt]) -> list[Stmt]:
+        return [self.lanes_stmt(puts)]
+
+    def state(self, acc: Acc, home: Scope) -> list[Ref]:
+        if acc.block is None:
+            return super().state(acc, home)
+        refs = [self.fetch(acc.name, acc.dtype)]
+        if acc.position is not None:
+            refs.append(self.fetch(f"{acc.name}i", I64))
+        if acc.kind == "welford":
+            refs += [self.fetch(f"{acc.name}q", F64), Ref(f"{acc.name}_n", F64)]
+        return refs
+
+
+class Ends(Builder):
+    """What one thread does at the end: combine the rooms, and all that follows."""
+
+    cells: Cells
+
+    def emit_reduce(self, n: Reduce, scope: Scope) -> None:
+        home = scope.at(self.bound_depth(self.cells.units, scope))
+        vec = self.lane is not None
+        slots = self.cells.of[n]
+        same = [r for r, s in self.cells.of.items() if s is slots]
+        name = self.name()
+        home.body.append(tree.Combine(name, tree.acc_kind(n.kind), slots, self.cells.index(), vec))
+        for r in same:
+            second = r.kind in ("welford_m2", "argmax", "argmin")
+            text = f"{name}q" if second else name
+            source = slots[1 if second else 0].dtype
+            if source is not r.dtype:
+                text = f"litz::cast<{ctype(r.dtype)}>({text})"
+            home.env[r] = Ref(text, r.dtype, vec)
+
+
+def build(plan: KernelPlan, name: str, lanes: int, space: Space, by: Expr) -> Kernel:
+    """The loop tree of a kernel whose threads divide the reduced dim ``by``."""
+    cells = Cells(space)
+    alone = replace(space, units=(), serial=space.units)
+    parts: Parts
+    if columns.suits(space):
+        parts = ColumnParts(plan, name, lanes, alone)
+    else:
+        parts = Parts(plan, name, lanes, alone)
+    parts.divide(by, cells)
+    kernel = parts.build()
+    across = space.lane if space.lane in space.units else None
+    ends = Ends(plan, name, lanes, replace(alone, reduced=(), lane=across))
+    ends.cells = cells
+    size = lanes * UNITS if by is space.lane else 1
+    kernel.split = tree.Split(
+        by, size, ceildiv(extent(by), size), tuple(cells.slots), cells.points, ends.build()
+    )
+    kernel.checks = kernel.checks or ends.checks
+    return kernel
