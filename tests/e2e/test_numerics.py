@@ -1,4 +1,4 @@
-"""fp16/bf16 chains round where eager rounds; ``numerics="fast"`` drops only Litz's own roundings."""
+"""Chains of 16-bit floats round where eager rounds; "fast" drops only Litz's own roundings."""
 
 from __future__ import annotations
 
