@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cpp_plans import TORCH, check, make_plan
+from cpp_plans import TORCH, call, check, make_plan, source
 from test_cpp_pointwise import cmp, data
 
 from litz.index import Expr, symbol, var
@@ -223,8 +223,6 @@ def test_column_sums_of_many_rows(lane: str) -> None:
 @pytest.mark.parametrize("lane", ["x0", "r0"])
 @pytest.mark.parametrize("size", [(1, 5_000_011), (3, 300_000), (40, 70_000)])
 def test_long_sums_are_as_accurate_as_eager(size: tuple[int, int], lane: str) -> None:
-    from cpp_plans import call
-
     p, r = size
     x0, r0 = var("x0", p), var("r0", r)
     rows = lane == "r0"
@@ -256,8 +254,6 @@ def test_moments_of_long_rows_take_one_pass(lane: str) -> None:
     plan = make_plan([x0, x1], [r0, r1], stores, dims[lane])
     a_ = data("f32", 2 * 35 * 61 * 1103) + 100.0
     check(plan, {"a": a_, "c": torch.zeros(70), "d": torch.zeros(70)}, rtol=3e-6)
-    from cpp_plans import source
-
     assert "chan" in source(plan)
 
 
@@ -283,9 +279,59 @@ def test_reductions_over_no_dims() -> None:
     stores = [Store(f"c{i}", x0, B.reduce(k, (), a)) for i, k in enumerate(kinds)]
     plan = make_plan([x0], [], stores, x0)
     out = {s.buffer: torch.ones(20, dtype=TORCH[s.value.dtype.name]) for s in stores}
-    from cpp_plans import call
-
     buffers = {"a": data("f32", 20), **out}
     assert call(plan, buffers) == 0
     for i, want in enumerate([buffers["a"], buffers["a"], 0, buffers["a"], 0]):
         assert (buffers[f"c{i}"] == want).all()
+
+
+@pytest.mark.parametrize("size", [(5, 70), (3, 1000), (700, 40)])
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_full_stores_share_the_pass_of_a_reduction(lane: str, size: tuple[int, int]) -> None:
+    """A backward pass: its result and the sum of it, in one walk, in place."""
+    p, r = size
+    x0, r0 = var("x0", p), var("r0", r)
+    for at in (x0 * r + r0, r0 * p + x0):
+        a = B.op("mul", B.load(F32, "a", at), B.op("exp", B.load(F32, "b", at)))
+        stores = [
+            Store("a", at, a),
+            Store("d", at, B.op("add", a, B.load(F32, "a", at))),
+            Store("c", x0, B.reduce("sum", (r0,), a)),
+        ]
+        plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+        n = p * r
+        buffers = {"a": data("f32", n), "b": data("f32", n) * 0.1}
+        check(plan, {**buffers, "c": torch.zeros(p), "d": torch.zeros(n)}, rtol=1e-5, atol=2e-5)
+        if lane:
+            copies = source(plan).count("litz::exp") // (2 if p * r % 16 else 1)
+            assert copies <= 4, source(plan)
+
+
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_stores_wait_for_later_passes_that_read_what_they_replace(lane: str) -> None:
+    x0, r0 = var("x0", 40), var("r0", 50)
+    at = x0 * 50 + r0
+    a = B.load(F32, "a", at)
+    high = B.reduce("max", (r0,), a)
+    total = B.reduce("sum", (r0,), B.op("mul", B.op("sub", a, high), B.const(F32, 0.5)))
+    stores = [
+        Store("a", at, B.op("add", a, B.const(F32, 3.0))),
+        Store("b", at, B.op("sub", B.load(F32, "b", at), high)),
+        Store("c", x0, total),
+        Store("d", at, B.op("add", B.load(F32, "b", at), total)),
+    ]
+    plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+    buffers = {k: data("f32", 2000) for k in "abd"}
+    check(plan, {**buffers, "c": torch.zeros(40)}, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lane", ["r0", "r1", ""])
+def test_inner_dim_stays_while_the_outer_is_reduced(lane: str) -> None:
+    r0, r1 = var("r0", 23), var("r1", 34)
+    at = r0 * 34 + r1
+    a = B.load(F32, "a", at)
+    total = B.reduce("sum", (r0,), a)
+    stores = [Store("c", at, B.op("sub", a, total)), Store("d", r1, total)]
+    plan = make_plan([], [r0, r1], stores, {"r0": r0, "r1": r1, "": None}[lane])
+    buffers = {"a": data("f32", 782), "c": torch.zeros(782), "d": torch.zeros(34)}
+    check(plan, buffers, rtol=1e-5, atol=1e-5)

@@ -83,6 +83,15 @@ def test_gather_from_a_costly_value_stores_it() -> None:
     assert nests(program) == 2
 
 
+def test_indices_into_an_expanded_tensor_are_checked() -> None:
+    def fn(x: Tensor, i: Tensor) -> Tensor:
+        return x.expand(10, 6)[i]
+
+    check(fn, W[:1].clone(), IDS)
+    with pytest.raises(IndexError):
+        run_program(lower_fn(fn, W[:1].clone(), IDS), [W[:1].clone(), IDS + 5])
+
+
 def test_gather_from_index_arithmetic() -> None:
     check(lambda i: (torch.arange(10, dtype=torch.float32) * 3)[i], IDS)
 

@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir.program import Loops, Program
-from tests.lowering.evaluate import check, check_training, extern_names, lower_fn, nests
+from tests.lowering.evaluate import (
+    check,
+    check_training,
+    extern_names,
+    lower_fn,
+    nests,
+    run_program,
+)
 
 Fn = Callable[..., Any]
 Tensor = torch.Tensor
@@ -83,7 +90,7 @@ def test_max_pool_reads_a_costly_input_from_memory() -> None:
     assert nests(program) == 1
 
 
-@pytest.mark.parametrize("kw", [k for k in MAX_ARGS if "dilation" not in k])
+@pytest.mark.parametrize("kw", MAX_ARGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_max_pool_backward(kw: dict[str, Any], dtype: torch.dtype) -> None:
     # Distinct values, so that float64 finds the same maxima.
@@ -99,21 +106,34 @@ def test_max_pool_backward(kw: dict[str, Any], dtype: torch.dtype) -> None:
     )
 
 
-def test_max_pool_backward_writes_each_place_once() -> None:
-    x = torch.randperm(540).reshape(2, 3, 9, 10).float().requires_grad_()
-    programs = check_training(lambda x: F.max_pool2d(x, 3, 2, 1), x)
-    modes = {s.mode for p in programs for n in p.nodes if isinstance(n, Loops) for s in n.stores}
-    assert modes == {"set"}
+def max_pool_backward(g: Tensor, x: Tensor, i: Tensor) -> Tensor:
+    out: Tensor = aten.max_pool2d_with_indices_backward(
+        g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, i
+    )
+    return out
+
+
+def test_max_pool_backward_lets_threads_divide_planes() -> None:
+    x = torch.randn(2, 3, 8, 10)
+    g, i = F.max_pool2d(x, 2, return_indices=True)
+    program = check(max_pool_backward, g, x, i)
+    (added,) = (
+        s for n in program.nodes if isinstance(n, Loops) for s in n.stores if s.mode == "add"
+    )
+    (symbol, _), *rest = added.indirect
+    assert not rest and (symbol.lo, symbol.hi) == (0, 79)
+
+
+def test_max_pool_backward_checks_positions() -> None:
+    x = torch.full((1, 1, 4, 4), 0.5)
+    g, i = F.max_pool2d(x, 2, return_indices=True)
+    with pytest.raises(IndexError):
+        run_program(lower_fn(max_pool_backward, g, x, i), [g, x, i + 6])
 
 
 def test_max_pool3d_backward() -> None:
     x = torch.randperm(540).reshape(2, 3, 9, 10).float().requires_grad_()
     check_training(lambda x: F.max_pool3d(x, 2, 1), x, ulps=4)
-
-
-def test_dilated_gradients_stay_with_aten() -> None:
-    x = torch.randperm(540).reshape(2, 3, 9, 10).float().requires_grad_()
-    check_training(lambda x: F.max_pool2d(x, 2, dilation=2), x, externs=["max_pool2d"])
 
 
 # --- average pooling ------------------------------------------------------------------------------

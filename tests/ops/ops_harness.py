@@ -12,22 +12,13 @@ from pathlib import Path
 
 import torch
 
-from litz import targets
 from litz.ir import dtype as dt
 from litz.ir.dtype import DType
 from litz.ir.ops import CPP_TYPES, OpRow, cpp_header, cpp_text, result_dtype
+from litz.targets.cpp.toolchain import BASE_FLAGS, INCLUDE
 
-INCLUDE = Path(targets.__path__[0]) / "cpp" / "include"
-FLAGS = (
-    "-std=c++17",
-    "-O2",
-    "-fPIC",
-    "-fopenmp",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-exceptions",
-    "-Wall",
-)
+# The kernels' own flags, but for warnings: a header that warns is wrong.
+FLAGS = (*(f for f in BASE_FLAGS if f != "-w"), "-fopenmp", "-Wall")
 # The three instruction sets with code of their own.
 ARCHS = {"native": ("-march=native",), "avx2": ("-march=haswell",), "baseline": ()}
 LANES = (16, 8)

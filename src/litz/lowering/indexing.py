@@ -80,12 +80,13 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
         if through is not None:
             return through
         x = ctx.b.realize(x)
-    assert x.ref is not None
-    if any(x.ref.strides[k] is ZERO for k, p in enumerate(positions) if isinstance(p, Node)):
+    ref = x.ref
+    assert ref is not None
+    if any(ref.strides[k] is ZERO for k, p in enumerate(positions) if isinstance(p, Node)):
         # Nothing would be left of a position, nor of its check, in the address.
-        x = ctx.b.realize(x.with_node(x.node))
-        assert x.ref is not None
-    return body.load(x.dtype, x.ref.buffer, linear(index, x.ref.strides, x.ref.offset), bound)
+        ref = ctx.b.realize(x.with_node(x.node)).ref
+        assert ref is not None
+    return body.load(x.dtype, ref.buffer, linear(index, ref.strides, ref.offset), bound)
 
 
 def _through(

@@ -13,7 +13,7 @@ from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
-from litz.lowering.creation import dense, holds, literal
+from litz.lowering.creation import holds, literal
 from litz.lowering.externs import is_view_op
 from litz.lowering.registry import Call, Result, lower
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
@@ -339,6 +339,3 @@ def diagonal_scatter(
     along = ZERO if src.shape[-1] is ONE else row if offset >= 0 else col
     new = converted(ctx, src).at([*rest, along])
     return _replaced(ctx, x, holds(eq(row + offset, col)), new)
-
-
-__all__ = ["concatenate", "converted", "dense", "result_buffer", "result_strides"]

@@ -1,7 +1,7 @@
-"""Pooling over windows: maxima with positions, averages, and their gradients in gather form.
+"""Pooling over windows: maxima with positions, averages, and their gradients.
 
-The gradient of an average is computed per input element from the windows that contain it, so that no
-two iterations write the same place.  That of a maximum has few elements and goes where each came from.
+The gradient of an average is computed per input element from the windows that contain it, so that
+no two iterations write the same place; that of a maximum is added where the maximum came from.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from litz.index import Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Store, op
+from litz.lowering import indexing
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds
-from litz.lowering.indexing import position
 from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower
 from litz.lowering.scatters import finish, start, store_at
@@ -235,14 +235,12 @@ def _max_pool_backward(
     zero = ctx.b.full(ctx.shape, 0, ctx.dtype, grad.device)
     out = start(ctx, zero, "add")
     assert out.ref is not None
-    flat = view_strides(
-        out.shape, out.ref.strides, (*out.shape[:-rank], product(out.shape[-rank:]))
-    )
+    plane = (*out.shape[:-rank], product(out.shape[-rank:]))
+    flat = view_strides(out.shape, out.ref.strides, plane)
     if flat is None:
         raise Unsupported("gradients in planes with gaps")
-    plane = (*out.shape[:-rank], product(out.shape[-rank:]))
     target = strided(out, plane, flat, out.ref.offset)
-    at = position(indices.node, plane[-1])
+    at = indexing.position(indices.node, plane[-1])
     value = ctx.b.opmath(grad.node)
     store_at(ctx, target, grad.shape, [*axes(grad.shape)[:-rank], at], value, "add")
     return finish(ctx, out)

@@ -12,7 +12,7 @@ from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
 from litz.ir.dtype import F64, DType
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder, Level, adds, loaded, outer_type, position
+from litz.targets.cpp.loops import Builder, Level, adds, loaded, loops_of, outer_type, position
 from litz.targets.cpp.prepare import Space, extent, int_value, roots
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
@@ -43,11 +43,17 @@ class ColumnBuilder(Builder):
         self.preludes: dict[Scope, Stmt] = {}
         self.size = self.block_size()
 
+    def passes(self) -> int:
+        """How many times the rows are walked over."""
+        stores = self.space.stores
+        full = [s for s in stores if loops_of(s, self.space.reduced)]
+        reduced = 1 + max((self.levels[n] for n in self.reads if isinstance(n, Reduce)), default=-1)
+        last = [s for s in full if max(self.levels[n] for n in s.roots()) + 1 >= reduced]
+        return reduced + bool(last)
+
     def block_size(self) -> int:
         """Lanes of a block: many for one pass, fewer where several passes share the cache."""
-        passes = 1 + max((self.levels[n] for n in roots(self.space.stores)), default=0)
-        full, _ = self.split_stores()
-        if passes + bool(full) <= 1:
+        if self.passes() == 1:
             return WIDEST
         rows = product(extent(v) for v in self.space.reduced)
         row = sum(n.dtype.bytes for n in self.reads if isinstance(n, Load)) or 4
@@ -162,6 +168,7 @@ class ColumnBuilder(Builder):
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
+        self.merge_stores(group, home, scope)
         rows.body.append(self.lanes_stmt(scope.body))
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk)
@@ -208,8 +215,10 @@ class ColumnBuilder(Builder):
     # --- stores -----------------------------------------------------------------------------------
 
     def point(self, scope: Scope) -> None:
-        full, flat = self.split_stores()
-        read = loaded(roots([s for _, stores in full for s in stores]))
+        flat = self.start(scope)
+        self.reduce_first(roots(self.space.stores), scope)
+        full = self.full_stores()
+        read = loaded(roots(self.pending))
         # Stores of a lane's values come first, unless the full space still reads what they replace.
         late = self.flat(flat, scope, any(s.buffer in read for s in flat))
         for dims, stores in full:

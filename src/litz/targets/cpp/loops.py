@@ -18,7 +18,7 @@ from litz.ir.ops import op as op_row
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
 from litz.targets.cpp.prepare import Space, chunk_moments, extent, int_value, roots
-from litz.targets.cpp.reuse import below, worth_keeping
+from litz.targets.cpp.reuse import below, mergeable, worth_keeping
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -59,6 +59,9 @@ class Builder(Placer):
         self.lanes = lanes
         self.fresh = 0
         self.shared = self.shared_values()
+        # Stores of the full space that no pass runs yet, and the scope in which passes run.
+        self.pending: list[Store] = []
+        self.inmost: Scope | None = None
         self.rows: dict[Node, tuple[str, Scope]] = {}
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, Part] = {}
@@ -181,6 +184,7 @@ class Builder(Placer):
             scope.body.append(tree.Update(acc, value))
         if home.guard is None and bodies is group:
             self.keep_values(scope, home)
+            self.merge_stores(group, home, scope)
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk)
         return outer
@@ -244,6 +248,25 @@ class Builder(Placer):
         kind = "mean" if r.kind == "welford_mean" else "m2"
         home.body.append(tree.Finish(ref.text, acc, r.dtype, kind))
         return ref
+
+    def merge_stores(self, group: list[Reduce], home: Scope, scope: Scope) -> None:
+        """Run stores of the full space in a pass that computes what they need anyway."""
+        if home is not self.inmost or not self.pending:
+            return
+        level, axes = self.levels[group[0]], set(group[0].axes)
+        ready = [
+            s
+            for s in self.pending
+            if s.mode == "set"
+            and set(loops_of(s, self.space.reduced)) == axes
+            and all(self.levels[n] < level for n in s.roots())
+        ]
+        reduces = [r for r in self.reads if isinstance(r, Reduce) and r not in group]
+        rest = [r.args[0] for r in reduces if home.find(r) is None]
+        other = [n for s in self.space.stores if s not in ready for n in s.roots()]
+        merged = mergeable(ready, [*rest, *other])
+        scope.body.extend([self.put(s, scope) for s in merged])
+        self.pending = [s for s in self.pending if s not in merged]
 
     def renamed(self, group: list[Reduce], axes: list[Expr]) -> tuple[list[Reduce], list[Expr]]:
         """The group with fresh variables, for a nest inside loops over its own axes."""
@@ -392,32 +415,39 @@ class Builder(Placer):
 
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
-        full, flat = self.split_stores()
+        flat = self.start(scope)
+        self.reduce_first(roots(self.space.stores), scope)
         puts = [self.put(s, scope) for s in flat]
-        for dims, stores in full:
+        for dims, stores in self.full_stores():
             levels, _ = self.open_levels(dims, scope, False)
             inner = levels[-1].scope
             inner.body.extend([self.put(s, inner) for s in stores])
             self.close(levels, [], [], None)
         scope.body.extend(puts)
 
-    def split_stores(self) -> tuple[list[tuple[tuple[Expr, ...], list[Store]]], list[Store]]:
-        """Stores that run over reduced dims, by those dims, in a safe order; and all others."""
+    def start(self, scope: Scope) -> list[Store]:
+        """Note where passes run and which stores wait for one; return those of the point itself."""
+        self.inmost = scope
         reduced = self.space.reduced
+        self.pending = [s for s in self.space.stores if loops_of(s, reduced)]
+        return [s for s in self.space.stores if not loops_of(s, reduced)]
+
+    def full_stores(self) -> list[tuple[tuple[Expr, ...], list[Store]]]:
+        """Stores that no pass has run, by the reduced dims that they run over, in a safe order."""
         groups: dict[tuple[Expr, ...], list[Store]] = {}
-        flat: list[Store] = []
-        for s in self.space.stores:
-            dims = loops_of(s, reduced)
-            if dims:
-                groups.setdefault(dims, []).append(s)
-            else:
-                flat.append(s)
-        return _ordered(groups), flat
+        for s in self.pending:
+            groups.setdefault(loops_of(s, self.space.reduced), []).append(s)
+        return _ordered(groups)
 
     def reduce_first(self, nodes: Sequence[Node], scope: Scope) -> None:
         """Run the reductions that ``nodes`` wait for, so that values which they keep are there."""
+        if all(self.levels[n] < 0 for n in nodes):
+            return
+        needed = below(nodes)
         for n in self.open:
-            if scope.find(n) is None and any(n in below((root,)) for root in nodes):
+            free = () if self.lane is None or self.lane in self.space.reduced else (self.lane,)
+            bound = all(v in free or scope.binds(v) is not None for v in n.vars)
+            if n in needed and bound and scope.find(n) is None:
                 self.emit_reduce(n, scope)
 
     def put(self, s: Store, scope: Scope) -> tree.Put:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.index import Expr, product
-from litz.ir.body import Node, Op, Reduce, Store
+from litz.ir.body import Load, Node, Op, Reduce, Store
 from litz.ir.ops import op as op_row
 from litz.targets.cpp.prepare import extent, int_value
 
@@ -75,6 +75,21 @@ def worth_keeping(
                 out.append(n)
                 room -= n.dtype.bytes
     return tuple(out)
+
+
+def mergeable(candidates: Sequence[Store], outside: Sequence[Node]) -> list[Store]:
+    """Stores that may run within a pass although others run after it: nobody else reads there.
+
+    outside: what is computed after the pass, besides the candidates themselves.
+    """
+    inside = list(candidates)
+    while True:
+        later = [n for s in candidates if s not in inside for n in s.roots()]
+        read = {n.buffer for n in below([*outside, *later]) if isinstance(n, Load)}
+        kept = [s for s in inside if s.buffer not in read]
+        if len(kept) == len(inside):
+            return kept
+        inside = kept
 
 
 def cost(root: Node) -> int:

@@ -17,6 +17,7 @@ from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, tree
 from litz.targets.cpp.loops import Builder, Part, loops_of, twins
 from litz.targets.cpp.prepare import Space, extent, roots
+from litz.targets.cpp.reuse import mergeable
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype
@@ -31,9 +32,9 @@ def suits(plan: KernelPlan, space: Space) -> Expr | None:
     """The reduced dim that threads divide, or None where the parallel dims serve better."""
     if space.serial or not space.reduced:
         return None
-    if any(loops_of(s, space.reduced) for s in space.stores):
-        return None
     reduces = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
+    if not one_pass(space, reduces):
+        return None
     if not reduces or any(set(n.axes) != set(space.reduced) for n in reduces):
         return None
     if any(isinstance(a, Reduce) for n in reduces for a in walk(n.args)):
@@ -45,6 +46,24 @@ def suits(plan: KernelPlan, space: Space) -> Expr | None:
     sizes = [size_hint(extent(v)) for v in space.reduced]
     best = next((i for i, n in enumerate(sizes) if n >= LONG), sizes.index(max(sizes)))
     return space.reduced[best] if sizes[best] >= LONG else None
+
+
+def one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
+    """Whether the stores of the full space, if any, run along with the reductions."""
+    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    if not full:
+        return True
+    flat = [s for s in space.stores if s not in full]
+    same = len({space.lane in n.vars for n in reduces}) == 1
+    return (
+        same
+        and not any(n.kind.startswith("welford") for n in reduces)
+        and all(
+            s.mode == "set" and set(loops_of(s, space.reduced)) == set(space.reduced) for s in full
+        )
+        and not any(isinstance(n, Reduce) for n in walk(roots(full)))
+        and len(mergeable(full, roots(flat))) == len(full)
+    )
 
 
 class Cells:
@@ -80,6 +99,7 @@ class Parts(Builder):
         self.ranges[by] = Part(symbol("from_"), symbol("to_"), None, 0)
 
     def point(self, scope: Scope) -> None:
+        self.start(scope)
         done: set[Node] = set()
         for n in self.open:
             if n in done:
@@ -91,9 +111,12 @@ class Parts(Builder):
                 self.leave(group, accs[0], home, scope)
             else:
                 group = [r for r in self.open if r is n or self.joins(r, n, home)]
+                group = [r for r in group if r not in done]
                 for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
                     self.leave([r], acc, home, scope)
             done.update(group)
+        if self.pending:
+            raise ValueError(f"{self.kernel_name}: stores are left over from a single pass")
 
     def leave(self, group: list[Reduce], acc: Acc, home: Scope, scope: Scope) -> None:
         refs = self.state(acc, home)
@@ -172,7 +195,8 @@ def build(plan: KernelPlan, name: str, lanes: int, space: Space, by: Expr) -> Ke
     parts.divide(by, cells)
     kernel = parts.build()
     across = space.lane if space.lane in space.units else None
-    ends = Ends(plan, name, lanes, replace(alone, reduced=(), lane=across))
+    flat = tuple(s for s in space.stores if not loops_of(s, space.reduced))
+    ends = Ends(plan, name, lanes, replace(alone, stores=flat, reduced=(), lane=across))
     ends.cells = cells
     size = lanes * UNITS if by is space.lane else 1
     kernel.split = tree.Split(

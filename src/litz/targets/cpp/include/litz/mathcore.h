@@ -116,7 +116,12 @@ template <class V> LITZ_FN V log_sum(V e, V f, V tail, Base<elem<V>> b) {
   using T = elem<V>;
   V a = e * V(b.two);
   V h = f * V(b.unit);
-  V h_low = b.unit == T(1) ? V(T(0)) : mad(f, V(b.unit_low), fma(f, V(b.unit), -h));
+  V h_low = V(T(0));
+  if (b.unit != T(1)) {  // what rounding lost in f * unit, and in the f^2 of the tail
+    V ff = f * f;
+    V ff_low = fma(f, f, -ff) * V(T(-0.5));
+    h_low = mad(ff_low, V(b.unit), mad(f, V(b.unit_low), fma(f, V(b.unit), -h)));
+  }
   V s = a + h;
   V low = h - (s - a) + h_low;
   return s + mad(tail, V(b.unit), mad(e, V(b.two_low), low));

@@ -155,6 +155,19 @@ template <class T, int N> LITZ_FN Vec<T, N> zip_high(Vec<T, N> a, Vec<T, N> b) {
   if constexpr (form<T, N> == SPLIT) return Vec<T, N>(zip_low(a.hi, b.hi), zip_high(a.hi, b.hi));
   else return zip<N / 2>(a.v, b.v, hw::count_to<N>());
 }
+// Lanes 1, 0, 3, 2, ..
+template <class R, int... I> LITZ_FN R swap_pairs(R a, hw::seq<I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, a, (I ^ 1)...);
+#else
+  using M = hw::reg<typename int_<sizeof(R) / sizeof...(I)>::type, sizeof...(I)>;
+  return __builtin_shuffle(a, M{(I ^ 1)...});
+#endif
+}
+template <class T, int N> LITZ_FN Vec<T, N> swap_pairs(Vec<T, N> a) {
+  if constexpr (form<T, N> == SPLIT) return Vec<T, N>(swap_pairs(a.lo), swap_pairs(a.hi));
+  else return swap_pairs(a.v, hw::count_to<N>());
+}
 }  // namespace detail
 
 template <class T, int N> LITZ_FN void transpose(Vec<T, N> (&rows)[N]) {

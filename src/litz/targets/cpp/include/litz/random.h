@@ -9,36 +9,50 @@
 //            modulo range
 #pragma once
 #include <litz/math.h>
+#include <litz/memory.h>
 
 namespace litz {
 namespace philox {
 
-// The high and low words of a 32 by 32 bit product.
-template <int N> LITZ_FN void mul_wide(u32 m, Vec<u32, N> x, Vec<u32, N>& hi, Vec<u32, N>& lo) {
-  auto p = cast<u64>(x) * Vec<u64, N>((u64)m);
-  lo = cast<u32>(p);
-  hi = cast<u32>(p >> 32);
+// The full products of the lower words of 8-byte lanes; the upper words may hold anything.
+#if LITZ_GNU_X86 && defined(__AVX2__)
+LITZ_FN hw::reg<u64, 2> mul_low(hw::reg<u64, 2> a, hw::reg<u64, 2> b) {
+  return (hw::reg<u64, 2>)__builtin_ia32_pmuludq128((hw::reg<int, 4>)a, (hw::reg<int, 4>)b);
+}
+LITZ_FN hw::reg<u64, 4> mul_low(hw::reg<u64, 4> a, hw::reg<u64, 4> b) {
+  return (hw::reg<u64, 4>)__builtin_ia32_pmuludq256((hw::reg<int, 8>)a, (hw::reg<int, 8>)b);
+}
+#endif
+#if LITZ_KMASK
+LITZ_FN hw::reg<u64, 8> mul_low(hw::reg<u64, 8> a, hw::reg<u64, 8> b) {
+  return (hw::reg<u64, 8>)__builtin_ia32_pmuludq512_mask(
+      (hw::reg<int, 16>)a, (hw::reg<int, 16>)b, hw::reg<long long, 8>{}, -1);
+}
+#endif
+template <class R> LITZ_FN R mul_low(R a, R b) { return (a & 0xffffffffu) * b; }
+template <int N> LITZ_FN Vec<u64, N> mul_low(Vec<u64, N> a, u32 m) {
+  if constexpr (form<u64, N> == SPLIT) return {mul_low(a.lo, m), mul_low(a.hi, m)};
+  else return mul_low(a.v, Vec<u64, N>((u64)m).v);
 }
 
 template <int N> struct Block {
   Vec<u32, N> w[4];
 };
+// State and key stay in 8-byte lanes, of which only the lower words count.
 template <int N> LITZ_FN Block<N> block(Vec<u64, N> key, Vec<u64, N> counter) {
-  using U = Vec<u32, N>;
-  U k0 = cast<u32>(key), k1 = cast<u32>(key >> 32);
-  U c0 = cast<u32>(counter), c1 = cast<u32>(counter >> 32), c2 = U(0u), c3 = U(0u);
+  using W = Vec<u64, N>;
+  W k0 = key, k1 = key >> 32, c0 = counter, c1 = counter >> 32, c2 = W((u64)0), c3 = c2;
+  LITZ_UNROLL
   for (int round = 0; round < 10; round++) {
-    U h0, l0, h1, l1;
-    mul_wide(0xD2511F53u, c0, h0, l0);
-    mul_wide(0xCD9E8D57u, c2, h1, l1);
-    c0 = h1 ^ c1 ^ k0;
-    c1 = l1;
-    c2 = h0 ^ c3 ^ k1;
-    c3 = l0;
-    k0 = k0 + U(0x9E3779B9u);
-    k1 = k1 + U(0xBB67AE85u);
+    W p0 = mul_low(c0, 0xD2511F53u), p1 = mul_low(c2, 0xCD9E8D57u);
+    c0 = (p1 >> 32) ^ c1 ^ k0;
+    c1 = p1;
+    c2 = (p0 >> 32) ^ c3 ^ k1;
+    c3 = p0;
+    k0 = k0 + W((u64)0x9E3779B9u);
+    k1 = k1 + W((u64)0xBB67AE85u);
   }
-  return {{c0, c1, c2, c3}};
+  return {{cast<u32>(c0), cast<u32>(c1), cast<u32>(c2), cast<u32>(c3)}};
 }
 
 // The word of each offset, and the word that shares its pair (0 with 1, 2 with 3).
@@ -49,15 +63,15 @@ template <int N> LITZ_FN Words<N> words(Vec<i64, N> seed, Vec<i64, N> offset) {
   using U = Vec<u32, N>;
   if constexpr (N >= 8) {
     i64 first = offset[0];
-    if (LITZ_LIKELY((first & 3) == 0 && hall((offset == iota<N>(first)) & (seed == Vec<i64, N>(seed[0]))))) {
+    auto in_turn = (offset == iota<N>(first)) & (seed == Vec<i64, N>(seed[0]));
+    if (LITZ_LIKELY((first & 3) == 0 && hall(in_turn))) {
       using Q = Vec<u64, N / 4>;
       Block<N / 4> b = block<N / 4>(Q((u64)seed[0]), iota<N / 4>((u64)first >> 2));
-      u32 own[N], partner[N];
-      for (int i = 0; i < N; i++) {
-        own[i] = b.w[i & 3][i >> 2];
-        partner[i] = b.w[(i & 3) ^ 1][i >> 2];
-      }
-      return {load<N>(own), load<N>(partner)};
+      auto a0 = detail::zip_low(b.w[0], b.w[2]), a1 = detail::zip_high(b.w[0], b.w[2]);
+      auto b0 = detail::zip_low(b.w[1], b.w[3]), b1 = detail::zip_high(b.w[1], b.w[3]);
+      U own = join(join(detail::zip_low(a0, b0), detail::zip_high(a0, b0)),
+                   join(detail::zip_low(a1, b1), detail::zip_high(a1, b1)));
+      return {own, detail::swap_pairs(own)};
     }
   }
   Block<N> b = block<N>(bitcast<u64>(seed), bitcast<u64>(offset) >> 2);
