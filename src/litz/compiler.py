@@ -25,8 +25,8 @@ from litz.ir.text import program_text
 from litz.ir.verify import verify
 from litz.kernel.build import build_kernel
 from litz.kernel.plan import KernelPlan
-from litz.lowering.context import Settings
 from litz.lowering import families
+from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
 from litz.options import Options
 from litz.runtime.cache import Cache, content_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cpp_plans import TORCH, check, make_plan
+from cpp_plans import TORCH, check, make_plan, source
 
 from litz.index import ceildiv, const, lt, min_, symbol, var
 from litz.ir import body as B
@@ -274,3 +274,48 @@ def test_tiles_of_unknown_size_in_place() -> None:
     value = B.op("add", B.load(F32, "a", at), B.load(F32, "b", x1 * s0 + x0))
     plan = make_plan([x0, x1], [], [Store("a", at, value)], x1, tile=x0, ints=[s0, s1])
     check(plan, {k: data("f32", 70 * 33) for k in "ab"}, {"s0": 70, "s1": 33})
+
+
+@pytest.mark.parametrize("half", [32, 48, 40])
+def test_masks_that_whole_vectors_share_become_branches(half: int) -> None:
+    """Rotary embedding: halves of a row change places."""
+    n = 2 * half
+    x0, x1 = var("x0", 7), var("x1", n)
+    low = cmp("lt", x1, half)
+    high = B.op("le", B.const(I64, half), B.index(x1))
+    a = B.masked(low, B.op("neg", B.load(F32, "a", x0 * n + x1 + half)), B.const(F32, 0.0))
+    b = B.masked(high, B.load(F32, "a", x0 * n + x1 - half), B.const(F32, 0.0))
+    plan = make_plan([x0, x1], [], [Store("c", x0 * n + x1, B.op("add", a, b))], x1)
+    assert ("load_masked" in source(plan)) == (half % 16 != 0)
+    check(plan, {"a": data("f32", 7 * n), "c": torch.zeros(7 * n)})
+
+
+@pytest.mark.parametrize("shift", [0, 16, 17])
+def test_masks_of_shifted_and_wrapped_lanes(shift: int) -> None:
+    x0, x1 = var("x0", 3), var("x1", 100)
+    k = (x1 + shift) % 64
+    inside = B.op("and_", cmp("ge", k, 16), cmp("gt", x1 + shift, 31))
+    value = B.masked(inside, B.load(F32, "a", x0 * 100 + x1), B.const(F32, 7.0))
+    same = B.op("where", B.op("le", B.index(k), B.const(I64, 47)), value, B.const(F32, 2.0))
+    plan = make_plan([x0, x1], [], [Store("c", x0 * 100 + x1, same)], x1)
+    check(plan, {"a": data("f32", 300), "c": torch.zeros(300)})
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "bool", "f64"])
+@pytest.mark.parametrize("n", [64, 77])
+def test_strided_and_gathered_loads(n: int, dtype: str) -> None:
+    d = next(d for d in ALL if d.name == dtype)
+    s0, t0 = symbol("s0", 1), symbol("t0", 0, 30)
+    x0, x1 = var("x0", 3), var("x1", n)
+    two = B.load(d, "a", x0 * 200 + x1 * 2 + 1)
+    back = B.load(d, "a", x0 * 200 + (n - 1) - x1)
+    far = B.load(d, "a", x1 * s0 + x0)
+    there = B.load(d, "a", t0 * 3 + x1 * s0 + x0, ((t0, B.load(I64, "i", x1)),))
+    part = B.masked(cmp("lt", x1, 20), B.load(d, "a", x1 * 7), B.const(d, 1))
+    at = x0 * n + x1
+    values = [two, back, far, there, part]
+    stores = [Store(f"c{i}", at, v) for i, v in enumerate(values)]
+    plan = make_plan([x0, x1], [], stores, x1, ints=[s0])
+    out = {s.buffer: torch.zeros(3 * n, dtype=TORCH[dtype]) for s in stores}
+    buffers = {"a": data(dtype, 800), "i": torch.randint(0, 31, (n,)), **out}
+    check(plan, buffers, {"s0": 3})

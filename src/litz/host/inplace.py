@@ -44,7 +44,7 @@ def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
         late |= _used_elsewhere(group, s, [n for n in nodes if n not in earlier])
         for name, found in reads.items():
             a = buffers[name]
-            fits = a.kind == "temp" and name not in {*written, *hidden, *late}
+            fits = a.kind in ("temp", "fresh") and name not in {*written, *hidden, *late}
             if fits and _same_memory(a, b) and all(_reads_at(n, s.index) for n in found):
                 pairs.append((s.buffer, name))
     return tuple(pairs)

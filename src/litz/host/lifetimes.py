@@ -16,7 +16,7 @@ from litz.host.lines import (
 )
 from litz.host.sizes import byte_size, hinted
 from litz.index import Expr
-from litz.ir.program import TensorRef
+from litz.ir.program import Buffer, TensorRef
 
 Call = CallKernel | CallExtern
 
@@ -26,7 +26,8 @@ class Block:
     """One piece of memory and the buffers that live in it one after the other.
 
     birth, death: first and last step that uses it (inclusive); death is the number of steps for
-    memory that outlives the program.  nbytes: size at the hints.
+    memory that outlives the program.  nbytes: size at the hints.  given: the first member is the
+    result of an extern call, which brings the memory along.
     """
 
     members: list[str]
@@ -35,6 +36,7 @@ class Block:
     birth: int
     death: int
     device: str
+    given: bool = False
 
 
 @dataclass
@@ -65,13 +67,16 @@ def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lif
         step = len(out.steps)
         match line:
             case Allocate(name):
-                b = host.buffers[name]
-                size = byte_size(b)
-                nbytes = max(hinted(size, hints), 0)
-                out.blocks[name] = Block([name], size, nbytes, step, -1, b.device)
+                out.blocks[name] = _block(host.buffers[name], step, hints)
             case Free(name):
                 freed[name] = step - 1
-            case CallKernel() | CallExtern():
+            case CallExtern(extern):
+                for result in extern.outputs:
+                    if result is not None and host.buffers[result].kind == "fresh":
+                        out.blocks[result] = _block(host.buffers[result], step, hints)
+                        out.blocks[result].given = True
+                out.steps.append(line)
+            case CallKernel():
                 out.steps.append(line)
             case _:
                 out.kept.setdefault(step, []).append(line)
@@ -82,6 +87,11 @@ def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lif
         block.death = freed.get(name, out.end)
     _extend_by_aliases(host, out, freed)
     return out
+
+
+def _block(b: Buffer, birth: int, hints: Mapping[Expr, int] | None) -> Block:
+    size = byte_size(b)
+    return Block([b.name], size, max(hinted(size, hints), 0), birth, -1, b.device)
 
 
 def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, int]) -> None:

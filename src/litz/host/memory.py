@@ -5,7 +5,8 @@ allows it; consecutive kernel calls become segments; buffers that live inside on
 workspace; a dead buffer's memory serves a later one of equal size.  None of this may lift the peak
 above what freeing everything at once would need: a segment that would is cut.
 
-Memory of inputs and results of externs is never taken over, nor is memory that escapes.
+Memory of inputs and of externs' results is never taken over (but for results that are known to
+be fresh memory), nor is memory that escapes.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _take_over(p: _Plan, inplace: Mapping[str, Pairs]) -> None:
 
 def _may_follow(p: _Plan, a: Block, b: Block) -> bool:
     """Whether the buffers of ``b`` can live in the memory of ``a`` after those of ``a``."""
-    if a.size is not b.size or a.device != b.device:
+    if b.given or a.size is not b.size or a.device != b.device:
         return False
     seen = [m for m in (*a.members, *b.members) if m in p.times.visible]
     return len({p.host.buffers[m].dtype for m in seen}) <= 1
@@ -255,7 +256,7 @@ def _places(p: _Plan, loose: Mapping[str, Block], first: int) -> Iterator[Line]:
 
 def _bring_up(p: _Plan, block: Block, member: str) -> Iterator[Line]:
     tensor = _tensors(p, block)[0]
-    if member == block.members[0]:
+    if member == block.members[0] and not block.given:
         yield Allocate(tensor)
     if member in p.times.visible:
         if member != tensor:

@@ -15,9 +15,10 @@ class Buffer:
     """A tensor's memory.
 
     shape, strides: in elements; device: ``cpu`` or ``cuda:0``.
-    kind: ``input`` (an argument of the program), ``temp`` (allocated by it), ``extern`` (returned by
-    an extern call, which allocates it), ``constant`` (a tensor of the program, under its name in
-    ``Program.constants``) or ``opaque`` (only ever passed on whole: complex, sparse, foreign).
+    kind: ``input`` (an argument of the program), ``temp`` (allocated by it), ``extern`` (returned
+    by an extern call, which allocates it), ``fresh`` (likewise, and nobody else holds the memory,
+    so that it may be written once it is dead), ``constant`` (a tensor of the program, under its
+    name in ``Program.constants``) or ``opaque`` (passed on whole: complex, sparse, foreign).
     alias: the buffer whose memory an extern's output shares, if any.
     """
 

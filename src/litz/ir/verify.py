@@ -19,7 +19,7 @@ from litz.ir.ops import result_dtype
 from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
 from litz.ir.text import Namer, Values, extern_text, nest_text
 
-KINDS: Final = ("input", "temp", "extern", "constant", "opaque")
+KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class _Checker:
             self.fail("dtype", f"a store of {s.value.dtype} to {b.name}, which is {b.dtype}", s)
         if b.kind in ("constant", "opaque"):
             self.fail("output", f"{n.name} stores to {b.name}, which is of kind {b.kind!r}", s)
-        if b.kind == "extern" and b.name not in self.defined and not self.alone:
+        if b.kind in ("extern", "fresh") and b.name not in self.defined and not self.alone:
             self.fail("output", f"{n.name} stores to {b.name} before an extern returns it", s)
         if s.mask is not None and s.mask.dtype is not BOOL:
             self.fail("mask", f"a mask of type {s.mask.dtype}", s)

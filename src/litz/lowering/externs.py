@@ -56,10 +56,19 @@ BY_CHOICE: Mapping[str, str] = {
 }
 
 
+# Of these the result is memory of its own.  (The schema of an op cannot promise that: some return
+# an argument where there is nothing to do.)
+FRESH = frozenset(BY_CHOICE) - {"_local_scalar_dense", "item"}
+
+
+def op_name(target: object) -> str:
+    """``mm`` for ``aten.mm.default``."""
+    return getattr(getattr(target, "overloadpacket", None), "__name__", "")
+
+
 def why_extern(target: object) -> str:
     """The reason for calling ``target`` as it is when no lowering has been tried."""
-    name = getattr(getattr(target, "overloadpacket", None), "__name__", "")
-    return BY_CHOICE.get(name, "no lowering")
+    return BY_CHOICE.get(op_name(target), "no lowering")
 
 
 @dataclass(frozen=True)
@@ -108,11 +117,13 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
     alias = _alias(low, n, target)
+    fresh = alias is None and op_name(target) in FRESH
+    kind = "temp" if use_out else "fresh" if fresh else "extern"
     results: list[Any] = []
     names: list[str | None] = []
     symbols: list[tuple[int, Expr]] = []
     for position, v in enumerate(vals):
-        value, name = _result(low, n, v, position, alias, "temp" if use_out else "extern", symbols)
+        value, name = _result(low, n, v, position, alias, kind, symbols)
         results.append(value)
         names.append(name)
     b.nodes.append(

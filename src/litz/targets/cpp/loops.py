@@ -53,10 +53,9 @@ class Builder(Placer):
     """Fills one kernel's tree, with accumulators in registers."""
 
     def __init__(self, plan: KernelPlan, name: str, lanes: int, space: Space) -> None:
-        super().__init__(name, space.lane, space.stores)
+        super().__init__(name, space.lane, lanes, space.stores)
         self.plan = plan
         self.space = space
-        self.lanes = lanes
         self.fresh = 0
         self.shared = self.shared_values()
         # Stores of the full space that no pass runs yet, and the scope in which passes run.
@@ -78,7 +77,7 @@ class Builder(Placer):
         full = [s for s in self.space.stores if loops_of(s, reduced)]
         if any(set(n.axes) != set(reduced) for n in self.open):
             return ()
-        return worth_keeping(full, self.open, reduced)
+        return worth_keeping(full, self.open, reduced, self.lane, self.lanes)
 
     def early(self, n: Node, scope: Scope) -> bool:
         """Take what an earlier pass has kept."""
@@ -354,8 +353,13 @@ class Builder(Placer):
         return tree.Lanes(v, stop, body, level.start, unroll, exact)
 
     def _cost(self, body: list[Stmt]) -> int:
-        nodes = [s.node for s in body if isinstance(s, tree.Let)]
-        return sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
+        total = 0
+        for s in tree.statements(body):
+            if isinstance(s, tree.Let) and isinstance(s.node, Op):
+                total += op_row(s.node.name).cost
+            elif isinstance(s, (tree.Branch, tree.For)):
+                total += 8
+        return total
 
     def unroll(self, v: Expr, cost: int) -> int:
         unroll = UNROLL if cost <= 8 else 2 if cost <= 20 else 1

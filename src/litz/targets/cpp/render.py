@@ -46,7 +46,11 @@ def render(plan: KernelPlan, name: str, lanes: int, comment: str = "") -> str:
 
 
 # Headers of functions that come from the form of a loop or an access, not from an op.
-_BY_NAME = (("litz::turn_", "litz/tiles.h"), ("litz::gather<", "litz/memory.h"))
+_BY_NAME = (
+    ("litz::turn_", "litz/tiles.h"),
+    ("litz::gather<", "litz/memory.h"),
+    ("litz::load_strided<", "litz/memory.h"),
+)
 
 
 def headers(kernels: Sequence[tuple[KernelPlan, str]]) -> tuple[str, ...]:

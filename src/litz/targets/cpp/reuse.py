@@ -8,8 +8,10 @@ from litz.index import Expr, product
 from litz.ir.body import Load, Node, Op, Reduce, Store
 from litz.ir.ops import op as op_row
 from litz.targets.cpp.prepare import extent, int_value
+from litz.targets.cpp.values import access
 
 COSTLY = 8  # additions: more than a store and a load
+SCATTERED = 16  # additions that a vector from many lines costs
 ROOM = 1 << 16  # bytes of a row's kept values: they should stay in the nearest cache
 
 
@@ -53,7 +55,11 @@ def below(roots: Sequence[Node]) -> dict[Node, None]:
 
 
 def worth_keeping(
-    stores: Sequence[Store], reduces: Sequence[Reduce], dims: Sequence[Expr]
+    stores: Sequence[Store],
+    reduces: Sequence[Reduce],
+    dims: Sequence[Expr],
+    lane: Expr,
+    lanes: int,
 ) -> tuple[Node, ...]:
     """Costly values of every point of ``dims`` that more than one pass needs, in a fixed order.
 
@@ -71,7 +77,7 @@ def worth_keeping(
         tops = {a: None for n in users for a in n.args if a in shared}
         for n in tops:
             new = n not in out and all(v in n.vars for v in dims)
-            if new and n.dtype.bytes <= room and cost(n) >= COSTLY:
+            if new and n.dtype.bytes <= room and cost(n, lane, lanes) >= COSTLY:
                 out.append(n)
                 room -= n.dtype.bytes
     return tuple(out)
@@ -92,6 +98,12 @@ def mergeable(candidates: Sequence[Store], outside: Sequence[Node]) -> list[Stor
         inside = kept
 
 
-def cost(root: Node) -> int:
+def cost(root: Node, lane: Expr, lanes: int) -> int:
     """Additions that it takes to compute ``root`` at a point, once its reductions are done."""
-    return sum(op_row(n.name).cost for n in below((root,)) if isinstance(n, Op))
+    total = 0
+    for n in below((root,)):
+        if isinstance(n, Op):
+            total += op_row(n.name).cost
+        elif isinstance(n, Load) and access(n.index, lane, lanes).kind in ("step", "any"):
+            total += SCATTERED
+    return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.index import Expr, Symbol
+from litz.index import Expr, Symbol, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
@@ -17,7 +17,7 @@ from litz.ir.dtype import BOOL
 from litz.targets.cpp import tree
 from litz.targets.cpp.prepare import roots
 from litz.targets.cpp.tree import Ref, Stmt
-from litz.targets.cpp.values import literal
+from litz.targets.cpp.values import DIALECT, as_index, literal, uniform
 
 
 class Scope:
@@ -86,7 +86,8 @@ def own_vars(n: Load) -> tuple[Expr, ...]:
 class Placer:
     """Places nodes.  Where reductions go is left to a subclass."""
 
-    def __init__(self, name: str, lane: Expr | None, stores: Sequence[Store]) -> None:
+    def __init__(self, name: str, lane: Expr | None, lanes: int, stores: Sequence[Store]) -> None:
+        self.lanes = lanes
         self.kernel_name = name
         self.lane = lane
         self.names = 0
@@ -119,6 +120,8 @@ class Placer:
                 self.emit_reduce(n, scope)
             elif ready or isinstance(n, Index):
                 self._emit(n, scope)
+            elif isinstance(n, Op) and self.decided(n, scope):
+                continue
             elif not self.early(n, scope):
                 stack.append((n, True))
                 args = n.args
@@ -126,6 +129,19 @@ class Placer:
                     args = (n.args[0], n.args[2])
                 stack.extend((a, False) for a in reversed(args))
         return self.ref(root, scope)[0]
+
+    def decided(self, n: Op, scope: Scope) -> bool:
+        """Compute a comparison once a vector, if all lanes agree: what it masks is a branch then."""
+        lane = self.lane
+        if lane is None or lane not in n.vars or not uniform(n, lane, self.lanes):
+            return False
+        # Index expressions are spelled for the first lane.
+        args = tuple(Ref(f"litz::i64({render(as_index(a), DIALECT)})", a.dtype) for a in n.args)
+        home = scope.at(self.bound_depth(n.vars, scope))
+        ref = Ref(self.name(), n.dtype)
+        home.body.append(tree.Let(ref.text, n, args, False))
+        home.env[n] = ref
+        return True
 
     def emit_reduce(self, n: Reduce, scope: Scope) -> None:
         raise NotImplementedError

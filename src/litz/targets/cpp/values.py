@@ -10,12 +10,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from litz.index import CPP, Expr, Symbol, Var, ceildiv, coefficient, render, substitute, var
+from litz.index import (
+    CPP,
+    Expr,
+    Symbol,
+    Var,
+    ceildiv,
+    coefficient,
+    const,
+    divides,
+    render,
+    split_linear,
+    substitute,
+    var,
+)
 from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import I64, DType
 from litz.ir.ops import CPP_TYPES, cpp_text
-from litz.targets.cpp.prepare import extent
+from litz.targets.cpp.prepare import extent, int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 
 # Bounds are known to be int64_t: functions that are no templates compile faster.
@@ -76,6 +89,46 @@ class Access:
     stride: Expr | None = None
 
 
+def in_vector(e: Expr, lane: Expr, lanes: int) -> tuple[Expr, Expr]:
+    """``e`` within one aligned vector, and the variable that counts its lanes.
+
+    Divisions and remainders by multiples of the width often vanish there.
+    """
+    block = var("block_", ceildiv(extent(lane), lanes))
+    inner = var("inner_", lanes)
+    return substitute(e, {lane: block * lanes + inner}), inner
+
+
+_COMPARISONS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
+_TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def uniform(n: Op, lane: Expr, lanes: int) -> bool:
+    """Whether a comparison of an index holds for all lanes of an aligned vector or for none.
+
+    lane + rest < bound is decided by the first lane, if the bound less the rest is a multiple of
+    the width.
+    """
+    if n.name not in _COMPARISONS or not all(isinstance(a, (Index, Const)) for a in n.args):
+        return False
+    name, (a, b) = n.name, (as_index(x) for x in n.args)
+    a, inner = in_vector(a, lane, lanes)
+    b, _ = in_vector(b, lane, lanes)
+    if inner not in a.free:
+        name, a, b = _TURNED[name], b, a
+    if coefficient(a, inner) is not const(1) or inner in b.free:
+        return inner not in a.free and inner not in b.free
+    return divides(lanes, b - (a - inner) + _COMPARISONS[name])
+
+
+def as_index(n: Node) -> Expr:
+    """The index expression of an i64 constant or index value."""
+    if isinstance(n, Index):
+        return n.expr
+    assert isinstance(n, Const)
+    return const(int(n.value))
+
+
 def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access:
     """data: symbols in ``e`` whose values differ from lane to lane."""
     free = e.free
@@ -85,10 +138,7 @@ def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access
         return Access("same")
     c = coefficient(e, lane)
     if c is None:
-        # Within one aligned vector, div and mod by multiples of the width often vanish.
-        block = var("block_", ceildiv(extent(lane), lanes))
-        inner = var("inner_", lanes)
-        e = substitute(e, {lane: block * lanes + inner})
+        e, inner = in_vector(e, lane, lanes)
         if inner not in e.free:
             return Access("same")
         c = coefficient(e, inner)
@@ -222,9 +272,40 @@ class Speller:
             if self.count is not None:
                 return f"litz::load_partial{width}({p}, {self.count})"
             return f"litz::load{width}({p})"
+        if how.kind == "step" and mask is None and self.count is None:
+            assert how.stride is not None
+            return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
+        where = self.vector_index(n.index, data)
+        if where is not None:
+            rest = mask or (self.valid() if self.count else None)
+            tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
+            return f"litz::gather{width}({n.buffer}, {where}{tail})"
         limit = mask or self.count
         lead = f"{limit}, " if limit else ""
         return f"litz::each{width}({lead}{self.per_lane(n.index, data, n.buffer + '[{}]')})"
+
+    def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> str | None:
+        """All lanes' values of an index that is linear in the lane and in data, else None."""
+        varying = [v for v in e.free if isinstance(v, Symbol) and v.name in data]
+        varying = [v for v in varying if data[v.name].vec]
+        split = split_linear(e, [*varying, *([self.lane] if self.lane in e.free else [])])
+        if split is None:
+            return None
+        steps, rest = split
+        names = {k: r.text for k, r in data.items() if not r.vec}
+        step = steps.pop(self.lane, None) if self.lane is not None else None
+        if step is not None and self.lane is not None:
+            start = self.index(rest + self.lane * step, names)
+            text = f"litz::iota<{self.lanes}>(litz::i64({start}), litz::i64({self.index(step)}))"
+        else:
+            text = f"litz::Vec<litz::i64, {self.lanes}>(litz::i64({self.index(rest, names)}))"
+        for v, c in steps.items():
+            assert isinstance(v, Symbol)
+            times = data[v.name].text
+            if not (c.is_const and int_value(c) == 1):
+                times = f"litz::mul({times}, litz::i64({self.index(c, names)}))"
+            text = f"litz::add({text}, {times})"
+        return text
 
     # --- stores -------------------------------------------------------------------------------
 
@@ -248,10 +329,21 @@ class Speller:
             if self.count is not None:
                 return f"litz::store_partial({p}, {value}, {self.count});"
             return f"litz::store({p}, {value});"
+        if how.kind == "next" and mask is None and s.value.dtype.bits != 16:
+            return self._put_update(s, f"{store.buffer} + ({self.scalar_index(store.index, data)})")
         limit = mask or self.count or str(self.lanes)
         index = self.per_lane(store.index, data)
         update = f"litz::put_each<litz::update::{store.mode}>"
         return f"{update}({store.buffer}, {value}, {limit}, {index});"
+
+    def _put_update(self, s: Put, at: str) -> str:
+        """A contiguous update: no two lanes meet."""
+        update = f"litz::update::{s.store.mode}::apply"
+        value = self.vector(s.value)
+        if self.count is None:
+            return f"litz::store({at}, {update}(litz::load<{self.lanes}>({at}), {value}));"
+        old = f"litz::load_partial<{self.lanes}>({at}, {self.count})"
+        return f"litz::store_partial({at}, {update}({old}, {value}), {self.count});"
 
     def _put_scalar(self, s: Put, data: Mapping[str, Ref]) -> str:
         store = s.store

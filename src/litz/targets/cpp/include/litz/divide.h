@@ -3,7 +3,7 @@
 // Integer division never traps, since masked-off lanes may hold anything: x / 0 = x with remainder
 // 0, and the most negative number over -1 wraps.
 #pragma once
-#include <litz/vec.h>
+#include <litz/poly.h>
 
 extern "C" {
 float fmodf(float, float) noexcept;
@@ -28,6 +28,13 @@ template <class T, int N> LITZ_SLOW Vec<T, N> div_lanes(Vec<T, N> a, Vec<T, N> b
 }
 // Quotients in floating point are right where dividend and divisor are exact with a bit to spare.
 template <class F, class T, int N> LITZ_FN Vec<T, N> div_float(Vec<T, N> a, Vec<T, N> b) {
+#if !LITZ_KMASK
+  // Below AVX-512 no instruction converts 8-byte integers; here they are below 2^51.
+  if constexpr (sizeof(T) == 8) {
+    auto q = small_float<F>(bitcast<i64>(a)) / small_float<F>(bitcast<i64>(b));
+    return bitcast<T>(small_int(litz::trunc(q)));
+  }
+#endif
   return cast<T>(cast<F>(a) / cast<F>(b));
 }
 }  // namespace detail
