@@ -335,3 +335,22 @@ def test_inner_dim_stays_while_the_outer_is_reduced(lane: str) -> None:
     plan = make_plan([], [r0, r1], stores, {"r0": r0, "r1": r1, "": None}[lane])
     buffers = {"a": data("f32", 782), "c": torch.zeros(782), "d": torch.zeros(34)}
     check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(1, 40_000), (5, 33_001), (50, 20_003)])
+@pytest.mark.parametrize("lane", ["x0", "r0"])
+def test_phases(lane: str, size: tuple[int, int]) -> None:
+    """Rows that are too few, or columns that are too long, for passes one point at a time."""
+    p, r = size
+    x0, r0 = var("x0", p), var("r0", r)
+    at = x0 * r + r0 if lane == "r0" else r0 * p + x0
+    y = norm(B.load(F32, "a", at), (r0,), r)
+    stores = [
+        Store("c", at, softmax(x0, r0, at)),
+        Store("a", at, y),
+        Store("m", x0, B.reduce("max", (r0,), y)),
+    ]
+    plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0}[lane])
+    assert ("_ptrs[]" in source(plan)) == (lane == "x0" or p <= 5)
+    buffers = {"a": data("f32", p * r), "c": torch.zeros(p * r), "m": torch.zeros(p)}
+    check(plan, buffers, rtol=1e-5, atol=1e-5)

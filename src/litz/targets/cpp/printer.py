@@ -6,11 +6,13 @@ units to threads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.index import Expr, Var, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
 from litz.kernel.plan import KernelPlan
+from litz.targets.cpp.phases import Phases
 from litz.targets.cpp.prepare import extent
 from litz.targets.cpp.tree import (
     Acc,
@@ -507,9 +509,9 @@ class Printer:
                 self.line(f"const int64_t unit_{i} = {rest} / ({count});")
                 rest = f"unit_{i}"
 
-    def entry(self) -> None:
+    def entry(self, linkage: str) -> None:
         k = self.kernel
-        self.lines.append(f'extern "C" int {k.name}(void** ptrs, const int64_t* ints) {{')
+        self.lines.append(f"{linkage} int {k.name}(void* const* ptrs, const int64_t* ints) {{")
         self.sizes(k.plan)
         work = self.expr(k.work if k.work is not None else const(0))
         if k.split is not None:
@@ -534,11 +536,29 @@ def offset(spell: Speller) -> str:
     return f"({spell.lane.name} - {spell.lane.name}_b)"
 
 
-def print_kernel(kernel: Kernel) -> str:
-    """The functions of one kernel, headed by its plan's comment."""
+def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
+    """The functions of one kernel."""
     p = Printer(kernel)
     p.part()
     if kernel.split is not None:
         p.end(kernel.split)
-    p.entry()
+    p.entry(linkage)
     return "\n".join(p.lines) + "\n"
+
+
+def print_phases(plan: KernelPlan, name: str, phases: Phases, kernels: Sequence[Kernel]) -> str:
+    """The functions of a kernel in phases: each a kernel of its own, called in turn."""
+    lines = [f'extern "C" int {name}(void* const* ptrs, const int64_t* ints) {{']
+    lines += [f"  const int64_t {s} = ints[{i}];" for i, s in enumerate(plan.ints)]
+    points = render(phases.points, DIALECT)
+    lines.append(f"  const int64_t points_ = {points};")
+    lines.append(f"  char* temp_ = (char*)malloc({8 * len(phases.temps)}ul * points_);")
+    lines.append("  int bad = 0;")
+    places = {p.name: f"ptrs[{i}]" for i, p in enumerate(plan.params)}
+    places |= {t.name: f"temp_ + {8 * i} * points_" for i, t in enumerate(phases.temps)}
+    for k in kernels:
+        ptrs = ", ".join(places[p.name] for p in k.plan.params)
+        lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")
+        lines.append(f"  bad |= {k.name}({k.name}_ptrs, ints);")
+    lines += ["  free(temp_);", "  return bad;", "}"]
+    return "".join(print_kernel(k, "static") for k in kernels) + "\n".join(lines) + "\n"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import columns, split, tiles
+from litz.targets.cpp import columns, phases, split, tiles
 from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.prepare import prepare, roots
-from litz.targets.cpp.printer import print_kernel
+from litz.targets.cpp.printer import print_kernel, print_phases
 from litz.targets.cpp.tree import Kernel
 
 
@@ -42,7 +42,12 @@ def render(plan: KernelPlan, name: str, lanes: int, comment: str = "") -> str:
     lanes: f32 elements in a vector register.  comment: lines for the kernel's head.
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
-    return head + print_kernel(build(plan, name, width(plan, lanes)))
+    lanes = width(plan, lanes)
+    several = phases.divide(plan, prepare(plan))
+    if several is None:
+        return head + print_kernel(build(plan, name, lanes))
+    kernels = [build(p, f"{name}_{i}", lanes) for i, p in enumerate(several.plans)]
+    return head + print_phases(plan, name, several, kernels)
 
 
 # Headers of functions that come from the form of a loop or an access, not from an op.

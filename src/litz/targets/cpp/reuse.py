@@ -41,6 +41,14 @@ def _level(n: Node, memo: dict[Node, int]) -> int:
     return memo[n]
 
 
+def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
+    """Reductions in the longest chain down from each node, less one."""
+    memo: dict[Node, int] = {}
+    for n in nodes:
+        _level(n, memo)
+    return memo
+
+
 def below(roots: Sequence[Node]) -> dict[Node, None]:
     """Nodes that one point of a pass computes: down to reductions, which are done by then."""
     seen: dict[Node, None] = {}

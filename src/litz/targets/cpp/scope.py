@@ -131,7 +131,7 @@ class Placer:
         return self.ref(root, scope)[0]
 
     def decided(self, n: Op, scope: Scope) -> bool:
-        """Compute a comparison once a vector, if all lanes agree: what it masks is a branch then."""
+        """Compute a comparison once a vector if all lanes agree: what it masks is a branch."""
         lane = self.lane
         if lane is None or lane not in n.vars or not uniform(n, lane, self.lanes):
             return False
