@@ -92,6 +92,7 @@ def test_casts_on_other_instruction_sets(dtype: DType, arch: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("to", (dt.BF16, dt.F16), ids=str)
 def test_every_float_rounds_to_16_bits_as_eager(to: DType, arch: str) -> None:
