@@ -48,7 +48,7 @@ def compile_with(
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             stages = Stages()
-            call = compile_or_fall_back(graph, options, stages)
+            call = compile_or_fall_back(graph, options, stages, kind)
             if observe is not None:
                 observe(kind, graph, stages)
             return dynamo.boxed(call)
@@ -64,10 +64,12 @@ def compile_with(
     )
 
 
-def compile_or_fall_back(graph: GraphModule, options: Options, stages: Stages) -> Boxed:
+def compile_or_fall_back(
+    graph: GraphModule, options: Options, stages: Stages, kind: str = ""
+) -> Boxed:
     """Compile; what Litz cannot hold, or cannot build on this machine, runs through ATen."""
     try:
-        return compile_graph(graph, options, stages)
+        return compile_graph(graph, options, stages, inference=kind == "inference")
     except GraphUnsupported as e:
         stages.fallback = str(e)
         log.info("a graph runs through ATen: %s", e)

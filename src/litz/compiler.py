@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from litz.graph.passes import run_passes
 from litz.host.inplace import inplace_pairs
 from litz.host.lines import CallKernel, HostProgram, host_text
 from litz.host.memory import plan_memory
@@ -98,15 +99,18 @@ def _show(options: Options, stage: str, text: Callable[[], str]) -> None:
 
 
 def compile_graph(
-    gm: GraphModule, options: Options, stages: Stages | None = None
+    gm: GraphModule, options: Options, stages: Stages | None = None, *, inference: bool = False
 ) -> Callable[[list[Any]], Any]:
     """Compile a functional ATen graph to a callable that takes its arguments as a list it empties.
 
-    stages: filled as the compilation goes.  Raises ToolchainError without a C++ compiler,
+    stages: filled as the compilation goes.  inference: no backward graph belongs to it.
+    Raises ToolchainError without a C++ compiler,
     CompilationError where a lowering fails, VerifyError for a fault of Litz itself.
     """
     s = stages or Stages()
     start = time.perf_counter()
+    with s.timed("passes"):
+        run_passes(gm, inference=inference)
     _show(options, "graph", lambda: gm.print_readable(print_output=False))
     toolchain, cache = _toolchain(options.cxx, options.isa, options.cache_dir)
     with s.timed("lowering"):

@@ -319,3 +319,17 @@ def test_strided_and_gathered_loads(n: int, dtype: str) -> None:
     out = {s.buffer: torch.zeros(3 * n, dtype=TORCH[dtype]) for s in stores}
     buffers = {"a": data(dtype, 800), "i": torch.randint(0, 31, (n,)), **out}
     check(plan, buffers, {"s0": 3})
+
+
+def test_large_results_are_written_past_the_caches() -> None:
+    n = (1 << 23) + 21
+    x0 = var("x0", n)
+    a = B.load(F32, "a", x0)
+    plan = make_plan([x0], [], [Store("c", x0, B.op("mul", a, a))], x0)
+    assert "store_stream" in source(plan)
+    assert "store_stream" not in source(
+        make_plan([x0], [], [Store("a", x0, B.op("mul", a, a))], x0)
+    )
+    a_ = data("f32", n)
+    c = torch.zeros(n + 1)[1:]  # not aligned to a vector
+    check(plan, {"a": a_, "c": c}, threads=(2,))

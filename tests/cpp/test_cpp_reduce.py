@@ -354,3 +354,24 @@ def test_phases(lane: str, size: tuple[int, int]) -> None:
     assert ("_ptrs[]" in source(plan)) == (lane == "x0" or p <= 5)
     buffers = {"a": data("f32", p * r), "c": torch.zeros(p * r), "m": torch.zeros(p)}
     check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 24])
+@pytest.mark.parametrize("groups", [5, 32])
+def test_group_norm_with_channels_last(groups: int, channels: int) -> None:
+    n, rows, c = 2, 35, groups * channels
+    x0, x1, r0, r1 = var("x0", n), var("x1", groups), var("r0", rows), var("r1", channels)
+    at = x0 * (rows * c) + r0 * c + x1 * channels + r1
+    a = B.load(F32, "a", at)
+    y = norm(a, (r0, r1), rows * channels)
+    y = B.op("mul", y, B.load(F32, "w", x1 * channels + r1))
+    stores = [
+        Store("c", at, B.op("mul", y, B.op("sigmoid", y))),
+        Store("m", x0 * groups + x1, B.reduce("welford_mean", (r0, r1), a)),
+        Store("h", x0 * groups + x1, B.reduce("max", (r0, r1), B.op("mul", a, a))),
+    ]
+    plan = make_plan([x0, x1], [r0, r1], stores, r1)
+    assert "_ptrs[]" in source(plan)
+    buffers = {"a": data("f32", n * rows * c) + 3.0, "w": data("f32", c)}
+    out = {"c": torch.zeros(n * rows * c), "m": torch.zeros(n * groups)}
+    check(plan, {**buffers, **out, "h": torch.zeros(n * groups)}, rtol=1e-5, atol=1e-5)

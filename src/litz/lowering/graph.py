@@ -229,6 +229,8 @@ class GraphLowering:
         shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
         wanted = shared or any(u.op == "output" for u in n.users)
         if wanted and loads + body.cost(out.lazy) > 0:
+            if "eager_val" in n.meta and any(u.op == "output" for u in n.users):
+                r = self.result(n.meta["eager_val"]) or r
             strides = r.strides if dense(r) else None
             return self.b.realize(out, strides)
         return self.b.limit(out)
@@ -307,7 +309,7 @@ class GraphLowering:
         if not isinstance(v, TensorValue):
             return v
         self.b.origins = self.sources[n]
-        meta = n.meta.get("val")
+        meta = n.meta.get("eager_val", n.meta.get("val"))
         strides = None
         if isinstance(meta, torch.Tensor) and (r := self.result(meta)) is not None and dense(r):
             strides = r.strides

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.index import Expr, ceildiv, const, min_, product, render, var
+from litz.index import Expr, Var, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
 from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
@@ -25,6 +25,7 @@ from litz.targets.cpp.values import DIALECT
 
 CHUNK = 128  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
+STREAM = 1 << 25  # bytes of a result that is written past the caches
 MOMENTS = 4096  # elements of a chunk whose mean and deviations are taken in two passes
 
 
@@ -459,7 +460,15 @@ class Builder(Placer):
         value = self.place(s.value, scope)
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
-        return tree.Put(s, value, indirect, mask)
+        return tree.Put(s, value, indirect, mask, self.streams(s))
+
+    def streams(self, s: Store) -> bool:
+        """Whether what is stored is too large to be in the cache when it is read again."""
+        size = product(extent(v) for v in s.index.free if isinstance(v, Var))
+        if s.mode != "set" or s.mask is not None or s.indirect or not size.is_const:
+            return False
+        known = {p.name: p.mode for p in self.plan.params}
+        return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
 
     def work(self) -> Expr:
         """Rough cost of a call, in additions."""

@@ -471,7 +471,10 @@ class Printer:
             self.line(f"alignas(64) {ctype(a.dtype)} {a.name}[{a.size}];")
 
     def finish_function(self, k: Kernel) -> None:
+        start = len(self.lines)
         self.block(k.body, Speller(k.lanes))
+        if any("litz::store_stream(" in text for text in self.lines[start:]):
+            self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")
         self.lines.append("}")
 

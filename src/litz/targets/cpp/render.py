@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import columns, phases, split, tiles
+from litz.targets.cpp import columns, phases, regroup, split, tiles
 from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.prepare import prepare, roots
 from litz.targets.cpp.printer import print_kernel, print_phases
@@ -43,7 +43,7 @@ def render(plan: KernelPlan, name: str, lanes: int, comment: str = "") -> str:
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
     lanes = width(plan, lanes)
-    several = phases.divide(plan, prepare(plan))
+    several = regroup.divide(plan) or phases.divide(plan, prepare(plan))
     if several is None:
         return head + print_kernel(build(plan, name, lanes))
     kernels = [build(p, f"{name}_{i}", lanes) for i, p in enumerate(several.plans)]
@@ -55,6 +55,7 @@ _BY_NAME = (
     ("litz::turn_", "litz/tiles.h"),
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_strided<", "litz/memory.h"),
+    ("litz::store_stream(", "litz/memory.h"),
 )
 
 

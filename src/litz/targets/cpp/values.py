@@ -328,7 +328,7 @@ class Speller:
                 return f"litz::store_masked({p}, {value}, {mask});"
             if self.count is not None:
                 return f"litz::store_partial({p}, {value}, {self.count});"
-            return f"litz::store({p}, {value});"
+            return f"litz::store{'_stream' if s.stream else ''}({p}, {value});"
         if how.kind == "next" and mask is None and s.value.dtype.bits != 16:
             return self._put_update(s, f"{store.buffer} + ({self.scalar_index(store.index, data)})")
         limit = mask or self.count or str(self.lanes)

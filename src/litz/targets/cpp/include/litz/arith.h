@@ -121,8 +121,6 @@ template <class V> LITZ_FN V sign(V a) {
 // ---- operations that the hardware has for registers of floats
 
 namespace detail {
-template <class V> LITZ_FN V scalar_max(V a, V b) { return a > b ? a : b; }
-template <class V> LITZ_FN V scalar_min(V a, V b) { return a < b ? a : b; }
 // b where either is nan or both are zero: one instruction on x86.
 template <class V> LITZ_FN V max2(V a, V b) {
   if constexpr (!is_vec<V>) return a > b ? a : b;

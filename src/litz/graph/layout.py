@@ -1,0 +1,177 @@
+"""Convolutions on the CPU run in channels-last.
+
+oneDNN's convolutions are faster there (1x1 ones about twice as fast), and what lies between them
+doesn't care.  Only the inputs of convolutions that are not yet in that layout are copied, usually
+one a model; strides then follow by eager's own rules, found by running the fake tensors again.
+Results that the graph returns keep the strides that eager gives them, under ``EAGER_VAL``.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+EAGER_VAL = "eager_val"
+
+# Ops that read strides as data: a graph where one would see new strides is left alone.
+STRIDE_SENSITIVE = frozenset(
+    {
+        "as_strided",
+        "as_strided_copy",
+        "as_strided_scatter",
+        "set_",
+        "resize",
+        "resize_",
+        "view_as_real",
+    }
+)
+VIEWS = {
+    aten.view.default: aten.reshape.default,
+    aten._unsafe_view.default: aten.reshape.default,
+    aten._reshape_alias.default: aten.reshape.default,
+}
+
+
+def _wants_channels_last(n: Node) -> bool:
+    if n.target is not aten.convolution.default:
+        return False
+    source = n.args[0]
+    x = source.meta.get("val") if isinstance(source, Node) else None
+    transposed, groups = n.args[6], n.args[8]
+    return (
+        isinstance(x, torch.Tensor)
+        and x.dim() == 4
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and transposed is False
+        and groups == 1
+        and all(isinstance(s, int) for s in x.shape)
+        and int(x.shape[1]) > 1
+    )
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def convolutions_in_channels_last(gm: GraphModule) -> bool:
+    """Copy convolutions' inputs to channels-last where they are not, and let strides follow."""
+    nodes = list(gm.graph.nodes)
+    if not any(_wants_channels_last(n) for n in nodes):
+        return False
+    onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not onednn or _names(nodes) & STRIDE_SENSITIVE:
+        return False
+    plan = _Layout(gm)
+    if not plan.run(nodes):
+        plan.undo(nodes)
+        return False
+    return True
+
+
+def _names(nodes: list[Node]) -> set[str]:
+    return {
+        getattr(getattr(n.target, "overloadpacket", None), "__name__", "")
+        for n in nodes
+        if n.op == "call_function"
+    }
+
+
+class _Layout:
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self.before: dict[Node, tuple[Any, Any]] = {}
+        self.copies: dict[Node, Node] = {}
+
+    def run(self, nodes: list[Node]) -> bool:
+        """False where a fake tensor refused the new strides."""
+        for n in nodes:
+            if _wants_channels_last(n):
+                self.copy_input(n)
+            stale = any(a in self.before or a in self.copies.values() for a in n.all_input_nodes)
+            if n.op == "call_function" and stale and not self.propagate(n):
+                return False
+        for n in nodes:
+            if n.op == "output":
+                for a in n.all_input_nodes:
+                    if a in self.before:
+                        a.meta[EAGER_VAL] = self.before[a][1]
+        return True
+
+    def copy_input(self, n: Node) -> None:
+        source = n.args[0]
+        assert isinstance(source, Node)
+        x = source.meta["val"]
+        if _is_channels_last(x):
+            return
+        if source not in self.copies:
+            with self.gm.graph.inserting_after(source):
+                copy = self.gm.graph.call_function(
+                    aten.clone.default, (source,), {"memory_format": torch.channels_last}
+                )
+            with x.fake_mode:
+                copy.meta["val"] = x.clone(memory_format=torch.channels_last)
+            copy.meta["stack_trace"] = n.meta.get("stack_trace")
+            self.copies[source] = copy
+        n.update_arg(0, self.copies[source])
+
+    def propagate(self, n: Node) -> bool:
+        """Run the fake tensors of ``n`` again; its strides may follow those of its inputs."""
+        old = n.meta.get("val")
+        mode = next(
+            (a.meta["val"].fake_mode for a in n.all_input_nodes if _fake(a.meta.get("val"))), None
+        )
+        if n.target is operator.getitem:
+            source, at = n.args
+            assert isinstance(source, Node)
+            new = source.meta["val"][at]
+        elif mode is None:
+            return True
+        else:
+            args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
+            try:
+                with mode:
+                    new = self.call(n, args, kwargs)
+            except Exception:
+                return False
+        if _strides(new) != _strides(old):
+            self.before[n] = (n.target, old)
+            n.meta["val"] = new
+        return True
+
+    def call(self, n: Node, args: Any, kwargs: Any) -> Any:
+        assert callable(n.target)
+        try:
+            return n.target(*args, **kwargs)
+        except RuntimeError:
+            # A view that these strides forbid is a copy here.
+            other = VIEWS.get(n.target)  # type: ignore[call-overload]
+            if other is None:
+                raise
+            result = other(*args, **kwargs)
+            self.before[n] = (n.target, n.meta.get("val"))
+            n.target = other
+            return result
+
+    def undo(self, nodes: list[Node]) -> None:
+        for n, (target, val) in self.before.items():
+            n.target, n.meta["val"] = target, val
+        for source, copy in self.copies.items():
+            copy.replace_all_uses_with(source)
+            self.gm.graph.erase_node(copy)
+
+
+def _fake(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and hasattr(value, "fake_mode")
+
+
+def _strides(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.stride()
+    if isinstance(value, list | tuple):
+        return tuple(map(_strides, value))
+    return None

@@ -1,0 +1,216 @@
+"""The loop tree as text, and what the sources of small plans look like."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from cpp_plans import make_plan, source
+
+from litz.index import Expr, const, symbol, var
+from litz.ir import body as B
+from litz.ir.body import Store
+from litz.ir.dtype import BF16, F32, I64
+from litz.kernel.plan import KernelPlan
+from litz.targets.cpp.render import build, render, unit, width
+from litz.targets.cpp.tree import text
+
+
+def shown(plan: KernelPlan) -> str:
+    return text(build(plan, "k", 16))
+
+
+def softmax(p: Expr | int, r: Expr | int, lane: str) -> KernelPlan:
+    x0, r0 = var("x0", p), var("r0", r)
+    at = x0 * r + r0 if lane == "r0" else r0 * p + x0
+    a = B.load(F32, "b0", at)
+    e = B.op("exp", B.op("sub", a, B.reduce("max", (r0,), a)))
+    y = B.op("div", e, B.reduce("sum", (r0,), e))
+    return make_plan([x0], [r0], [Store("b1", at, y)], {"x0": x0, "r0": r0}[lane])
+
+
+def test_rows() -> None:
+    """Three passes; the costly exponentials of the second are kept for the third."""
+    want = """\
+kernel k lanes 16 units x0
+  array m7: f32[768]
+  part x0 < 64
+    a1: f32v x4 = max of none
+    lanes r0 < 768 unroll 4 exact
+      t0: f32v = load b0[r0 + 768*x0]
+      a1 max= t0
+    t2 = fold a1
+    a6: f32v x2 = sum of none
+    lanes r0 < 768 unroll 2 exact
+      t3: f32v = load b0[r0 + 768*x0]
+      t4: f32v = sub t3 t2
+      t5: f32v = exp t4
+      a6 sum= t5
+      keep m7 = t5
+    t8 = fold a6
+    lanes r0 < 768 exact
+      t9: f32v = div litz::load<16>(m7 + (r0)) t8
+      store b1[r0 + 768*x0] = t9
+"""
+    assert shown(softmax(64, 768, "r0")) == want
+
+
+def test_columns() -> None:
+    """A block of lanes, whose accumulators are arrays; a value of a lane is computed once."""
+    x0, r0 = var("x0", 100), var("r0", 40)
+    a = B.load(F32, "b0", r0 * 100 + x0)
+    value = B.op("mul", a, B.op("exp", B.load(F32, "b1", x0)))
+    plan = make_plan([x0], [r0], [Store("b2", x0, B.reduce("sum", (r0,), value))], x0)
+    want = """\
+kernel k lanes 16 units x0
+  array m3: f32[4096]
+  array m5: f32[4096]
+  range x0 < 100
+    blocks x0 < 100 of 4096
+      lanes x0 < 100 x0_b .. x0_e
+        t1: f32v = load b1[x0]
+        t2: f32v = exp t1
+        keep m3 = t2
+      m5: f32v = sum of none
+      for r0 < 40
+        lanes x0 < 100 x0_b .. x0_e
+          t0: f32v = load b0[100*r0 + x0]
+          t4: f32v = mul t0 litz::load<16>(m3 + (x0 - x0_b))
+          m5 sum= t4
+      lanes x0 < 100 x0_b .. x0_e
+        store b2[x0] = litz::load<16>(m5 + (x0 - x0_b))
+"""
+    assert shown(plan) == want
+
+
+def test_split() -> None:
+    """One sum of everything: threads divide it, in chunks of bounded length."""
+    r0 = var("r0", 1 << 20)
+    total = B.reduce("sum", (r0,), B.load(F32, "b0", r0))
+    plan = make_plan([], [r0], [Store("b1", const(0), B.op("sqrt", total))], r0)
+    want = """\
+kernel k lanes 16
+  split r0 by 512 room p0_: f64
+  a2: f64v = sum of none
+  for r0_c < to_ from from_ step 8192
+    a1: f32v x4 = sum of none
+    lanes r0 < min(to_, r0_c + 8192) from r0_c unroll 4 exact
+      t0: f32v = load b0[r0]
+      a1 sum= t0
+    a2 sum= a1
+  t3 = fold a2
+  store p0_[0] = t3
+end
+  t0 = sum of all p0_[0]
+  t1: f32 = sqrt litz::cast<float>(t0)
+  store b1[0] = t1
+"""
+    assert shown(plan) == want
+
+
+def test_tiles() -> None:
+    x0, x1 = var("x0", 256), var("x1", 128)
+    value = B.op("add", B.load(F32, "b0", x0 * 128 + x1), B.load(F32, "b1", x1 * 256 + x0))
+    plan = make_plan([x0, x1], [], [Store("b2", x0 * 128 + x1, value)], x1, tile=x0)
+    want = """\
+kernel k lanes 16 units x0 x1
+  array m1: f32[256]
+  part x0 < 256
+    part x1 < 128
+      tiles x0 by x1 exact load b1[x0 + 256*x1] as m1
+        t0: f32v = load b0[128*x0 + x1]
+        t2: f32v = add t0 litz::load<16>(m1 + (x0 - x0_t) * 16)
+        store b2[128*x0 + x1] = t2
+"""
+    assert shown(plan) == want
+
+
+def test_values_go_to_the_loop_of_what_they_depend_on() -> None:
+    x0, x1, x2 = var("x0", 4), var("x1", 8), var("x2", 64)
+    row = B.op("exp", B.load(F32, "b1", x0))
+    cell = B.op("add", row, B.load(F32, "b2", x0 * 8 + x1))
+    value = B.op("mul", B.load(F32, "b0", x0 * 512 + x1 * 64 + x2), cell)
+    plan = make_plan([x0, x1, x2], [], [Store("b3", x0 * 512 + x1 * 64 + x2, value)], x2)
+    want = """\
+kernel k lanes 16 units x0 x1 x2
+  part x0 < 4
+    t1: f32 = load b1[x0]
+    t2: f32 = exp t1
+    part x1 < 8
+      t3: f32 = load b2[8*x0 + x1]
+      t4: f32 = add t2 t3
+      range x2 < 64
+        lanes x2 < 64 exact x2_lo .. x2_hi
+          t0: f32v = load b0[512*x0 + 64*x1 + x2]
+          t5: f32v = mul t0 t4
+          store b3[512*x0 + 64*x1 + x2] = t5
+"""
+    assert shown(plan) == want
+
+
+def test_scatter_gives_threads_only_what_cannot_meet() -> None:
+    x0, x1, x2 = var("x0", 4), var("x1", 30), var("x2", 64)
+    t0 = symbol("t0", 0, 9)
+    rows = ((t0, B.load(I64, "i", x1)),)
+    a = B.load(F32, "a", x0 * 1920 + x1 * 64 + x2)
+    add = Store("c", x0 * 640 + t0 * 64 + x2, a, "add", rows)
+    assert build(make_plan([x0, x1, x2], [], [add], x2), "k", 16).units == (x0, x2)
+    far = symbol("t0")  # nothing is known of the rows: they may reach into the next x0
+    add = Store("c", x0 * 640 + far * 64 + x2, a, "add", ((far, B.load(I64, "i", x1)),))
+    assert build(make_plan([x0, x1, x2], [], [add], x2), "k", 16).units == (x2,)
+    odd = Store("c", x0 * 640 + far * 60 + x2, a, "add", ((far, B.load(I64, "i", x1)),))
+    assert build(make_plan([x0, x1, x2], [], [odd], x2), "k", 16).units == ()
+
+
+def test_no_tail_where_the_size_is_divisible() -> None:
+    x0 = var("x0", 1 << 16)
+    plan = make_plan([x0], [], [Store("b1", x0, B.op("exp", B.load(F32, "b0", x0)))], x0)
+    assert source(plan).count("litz::exp") == 1
+    x0 = var("x0", (1 << 16) + 1)
+    plan = make_plan([x0], [], [Store("b1", x0, B.op("exp", B.load(F32, "b0", x0)))], x0)
+    assert source(plan).count("litz::exp") == 2
+
+
+def test_lanes_follow_the_widest_need() -> None:
+    x0 = var("x0", 64)
+    wide = make_plan([x0], [], [Store("c", x0, B.load(I64, "a", x0))], x0)
+    narrow = make_plan([x0], [], [Store("c", x0, B.cast(B.load(BF16, "a", x0), F32))], x0)
+    assert (width(wide, 16), width(narrow, 16), width(wide, 8)) == (8, 16, 8)
+
+
+def test_a_unit_includes_what_its_kernels_need() -> None:
+    x0 = var("x0", 64)
+    one = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0))], x0)
+    two = make_plan([x0], [], [Store("c", x0, B.op("exp", B.load(F32, "a", x0)))], x0)
+    text_one = render(one, "one", 16, "clone\nof a")
+    assert text_one.startswith("// clone\n// of a\nstatic int one_part(")
+    assert "math" not in unit([(one, text_one)])
+    both = unit([(one, text_one), (two, render(two, "two", 16))])
+    assert "#include <litz/math.h>" in both
+    assert 'extern "C" int one(' in both and 'extern "C" int two(' in both
+
+
+def test_unbound_variables_are_refused() -> None:
+    x0, x1 = var("x0", 4), var("x1", 4)
+    plan = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x1))], x0)
+    with pytest.raises(ValueError, match="x1 is used outside"):
+        shown(plan)
+
+
+PROGRAM = """
+from test_cpp_tree import softmax
+from cpp_plans import source
+print(source(softmax(64, 768, "r0")), source(softmax(64, 768, "x0")))
+"""
+
+
+def test_sources_do_not_depend_on_the_hash_seed() -> None:
+    out = set()
+    for seed in ("0", "1"):
+        env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True
+        )
+        out.add(done.stdout)
+    assert len(out) == 1 and "kernel_part" in out.pop()
