@@ -60,7 +60,8 @@ def library(source: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
 
 
 def source(plan: KernelPlan, lanes: int = 16) -> str:
-    return unit([(plan, render(plan, "kernel", lanes))])
+    """The source; threads share all work, however little it is."""
+    return unit([(plan, render(plan, "kernel", lanes, grain=1))])
 
 
 def compiled(

@@ -42,16 +42,10 @@ def _wants_channels_last(n: Node) -> bool:
     source = n.args[0]
     x = source.meta.get("val") if isinstance(source, Node) else None
     transposed, groups = n.args[6], n.args[8]
-    return (
-        isinstance(x, torch.Tensor)
-        and x.dim() == 4
-        and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.bfloat16)
-        and transposed is False
-        and groups == 1
-        and all(isinstance(s, int) for s in x.shape)
-        and int(x.shape[1]) > 1
-    )
+    if not isinstance(x, torch.Tensor) or x.dim() != 4 or transposed or groups != 1:
+        return False
+    plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
+    return plain and all(isinstance(s, int) for s in x.shape) and int(x.shape[1]) > 1
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:

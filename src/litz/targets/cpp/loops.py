@@ -25,6 +25,7 @@ from litz.targets.cpp.values import DIALECT
 
 CHUNK = 128  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
+SCALAR = 8  # how much longer an element takes outside of vectors
 STREAM = 1 << 25  # bytes of a result that is written past the caches
 MOMENTS = 4096  # elements of a chunk whose mean and deviations are taken in two passes
 
@@ -475,7 +476,10 @@ class Builder(Placer):
         nodes = list(walk(roots(self.space.stores)))
         ops = sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
         accesses = sum(isinstance(n, Load) for n in nodes) + len(self.space.stores)
-        return product(extent(d.var) for d in self.plan.dims) * (ops + 2 * accesses + 1)
+        cost = ops + 2 * accesses + 1
+        if self.lane is None:
+            cost *= SCALAR
+        return product(extent(d.var) for d in self.plan.dims) * cost
 
 
 def outer_type(dtype: DType) -> DType:

@@ -40,8 +40,6 @@ from litz.targets.cpp.tree import (
 )
 from litz.targets.cpp.values import DIALECT, Speller, ctype, number
 
-GRAIN = 1 << 18  # work (in additions) that is worth a thread
-
 _FOLDS = {
     "sum": "hsum",
     "prod": "hprod",
@@ -525,7 +523,7 @@ class Printer:
             units = self.expr(product(self.unit_count(v) for v in k.units))
             call = f"run_units({k.name}_part, ptrs, ints, {units}, "
             work = work if k.units else "0"
-        self.line(f"return litz::{call}{work}, {GRAIN});")
+        self.line(f"return litz::{call}{work}, {k.grain});")
         self.lines.append("}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
@@ -11,7 +12,7 @@ from litz.targets.cpp import columns, phases, regroup, split, tiles
 from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.prepare import prepare, roots
 from litz.targets.cpp.printer import print_kernel, print_phases
-from litz.targets.cpp.tree import Kernel
+from litz.targets.cpp.tree import GRAIN, Kernel
 
 
 def width(plan: KernelPlan, lanes: int) -> int:
@@ -36,17 +37,20 @@ def build(plan: KernelPlan, name: str, lanes: int) -> Kernel:
     return builder(plan, name, lanes, space).build()
 
 
-def render(plan: KernelPlan, name: str, lanes: int, comment: str = "") -> str:
+def render(plan: KernelPlan, name: str, lanes: int, comment: str = "", grain: int = GRAIN) -> str:
     """The C++ source of one kernel: ``extern "C" int NAME(void** ptrs, const int64_t* ints)``.
 
     lanes: f32 elements in a vector register.  comment: lines for the kernel's head.
+    grain: work, in additions on vectors' elements, that is worth a thread.
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
     lanes = width(plan, lanes)
     several = regroup.divide(plan) or phases.divide(plan, prepare(plan))
     if several is None:
-        return head + print_kernel(build(plan, name, lanes))
-    kernels = [build(p, f"{name}_{i}", lanes) for i, p in enumerate(several.plans)]
+        return head + print_kernel(replace(build(plan, name, lanes), grain=grain))
+    kernels = [
+        replace(build(p, f"{name}_{i}", lanes), grain=grain) for i, p in enumerate(several.plans)
+    ]
     return head + print_phases(plan, name, several, kernels)
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from litz.index import Expr
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, ReduceKind, Store
 from litz.ir.dtype import DType
 from litz.kernel.plan import KernelPlan
+
+GRAIN: Final = 1 << 20  # work that is worth a thread: some microseconds
 
 AccKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
 
@@ -276,7 +278,7 @@ class Kernel:
 
     units: the parallel dims that threads divide, outermost first; the lane dim among them counts
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
-    work: rough cost of a whole call, in additions.
+    work: rough cost of a whole call, in additions; grain: work that is worth a thread.
     """
 
     plan: KernelPlan
@@ -290,6 +292,7 @@ class Kernel:
     arrays: list[Array] = field(default_factory=list)
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
+    grain: int = GRAIN
 
 
 @dataclass(frozen=True, slots=True)
