@@ -290,14 +290,18 @@ def check(
     rtol: float = 2e-6,
     atol: float = 1e-6,
     threads: Sequence[int] = (1, 2),
+    shared: Sequence[str] = (),
 ) -> None:
-    """The kernel's results agree with the reference, with one thread and with two."""
+    """The kernel's results agree with the reference, with one thread and with two.
+
+    shared: buffers that the kernel gets themselves, not in copies.
+    """
     expected = Reference(plan, buffers, sizes or {}).run()
     for nt in threads:
         before = torch.get_num_threads()
         torch.set_num_threads(nt)
         try:
-            mine = {k: v.clone() for k, v in buffers.items()}
+            mine = {k: v if k in shared else v.clone() for k, v in buffers.items()}
             assert call(plan, mine, sizes, lanes) == 0
         finally:
             torch.set_num_threads(before)

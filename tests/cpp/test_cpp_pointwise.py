@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import pytest
 import torch
-from cpp_plans import TORCH, check, make_plan, source
+from cpp_plans import TORCH, call, check, make_plan, source
 
 from litz.index import ceildiv, const, lt, min_, symbol, var
 from litz.ir import body as B
@@ -333,3 +336,56 @@ def test_large_results_are_written_past_the_caches() -> None:
     a_ = data("f32", n)
     c = torch.zeros(n + 1)[1:]  # not aligned to a vector
     check(plan, {"a": a_, "c": c}, threads=(2,))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "i64", "bool", "i8"])
+@pytest.mark.parametrize("width", [32, 56])
+def test_max_pool(width: int, dtype: str) -> None:
+    """Windows of three at every second place: the first and the last reach over the border."""
+    d = next(d for d in ALL if d.name == dtype)
+    x0, x1 = var("x0", 5), var("x1", width)
+    low = -50 if d.is_int else float("-inf") if d.is_float else False
+    value = B.const(d, low)
+    for k in range(3):
+        at = x1 * 2 + k - 1
+        inside = B.op("and_", cmp("ge", at, 0), cmp("lt", at, 2 * width - 1))
+        a = B.masked(inside, B.load(d, "a", x0 * (2 * width - 1) + at), B.const(d, low))
+        pick = B.op("gt", B.cast(a, d.opmath), B.cast(value, d.opmath))
+        value = B.op("where", pick, a, value)
+    plan = make_plan([x0, x1], [], [Store("c", x0 * width + x1, value)], x1)
+    assert "load_evens" in source(plan)
+    n = 5 * (2 * width - 1)
+    check(plan, {"a": data(dtype, n), "c": torch.zeros(5 * width, dtype=TORCH[dtype])})
+
+
+def test_every_second_element_touches_no_other_memory() -> None:
+    """The last vector ends at the end of mapped memory."""
+    page = mmap.PAGESIZE
+    area = mmap.mmap(-1, 2 * page)
+    a = torch.frombuffer(area, dtype=torch.float32)
+    libc = ctypes.CDLL(None)
+    assert libc.mprotect(ctypes.c_void_p(a.data_ptr() + page), page, 0) == 0
+    n = 64
+    x0 = var("x0", n)
+    plan = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0 * 2))], x0)
+    last = a[page // 4 - (2 * n - 1) : page // 4]
+    last.copy_(torch.rand(2 * n - 1))
+    check(plan, {"a": last, "c": torch.zeros(n)}, shared=("a",))
+
+
+@pytest.mark.parametrize("tile", [False, True])
+def test_output_in_the_memory_of_an_input(tile: bool) -> None:
+    x0, x1 = var("x0", 37), var("x1", 50)
+    at, turned = x0 * 50 + x1, x1 * 37 + x0
+    a, b = B.load(F32, "a", at), B.load(F32, "b", turned)
+    for memory, place in (("a", at), ("b", turned)):
+        stores = [Store("c", place, B.op("add", a, b)), Store("d", at, B.op("sub", a, b))]
+        plan = make_plan([x0, x1], [], stores, x1, tile=x0 if tile else None)
+        n = 37 * 50
+        apart = {"a": data("f32", n), "b": data("f32", n) + 1.0}
+        apart |= {"c": torch.zeros(n), "d": torch.zeros(n)}
+        shared = apart[memory].clone()
+        call(plan, apart)
+        again = {**apart, "d": torch.zeros(n), memory: shared, "c": shared}
+        call(plan, again)
+        assert torch.equal(shared, apart["c"]) and torch.equal(again["d"], apart["d"])

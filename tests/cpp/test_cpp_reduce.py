@@ -375,3 +375,28 @@ def test_group_norm_with_channels_last(groups: int, channels: int) -> None:
     buffers = {"a": data("f32", n * rows * c) + 3.0, "w": data("f32", c)}
     out = {"c": torch.zeros(n * rows * c), "m": torch.zeros(n * groups)}
     check(plan, {**buffers, **out, "h": torch.zeros(n * groups)}, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(6, 70), (64, 1000), (2, 40_000)])
+@pytest.mark.parametrize("lane", ["x0", "r0", ""])
+def test_output_in_the_memory_of_an_input_that_dies(lane: str, size: tuple[int, int]) -> None:
+    """The host may do so where every point reads and writes one index, and the store is last."""
+    p, r = size
+    x0, r0 = var("x0", p), var("r0", r)
+    for at in (x0 * r + r0, r0 * p + x0):
+        a = B.load(F32, "a", at)
+        scaled = B.op("mul", a, B.op("exp", B.load(F32, "b", at)))
+        plans = [
+            [Store("c", at, softmax(x0, r0, at))],
+            [Store("c", at, norm(a, (r0,), r))],
+            [Store("c", at, scaled), Store("d", x0, B.reduce("sum", (r0,), scaled))],
+        ]
+        for stores in plans:
+            dims = {"x0": x0, "r0": r0, "": None}
+            plan = make_plan([x0], [r0], stores, dims[lane])
+            shared = data("f32", p * r)
+            apart = {"a": shared.clone(), "b": data("f32", p * r) * 0.1}
+            apart |= {"c": torch.zeros(p * r), "d": torch.zeros(p)}
+            call(plan, apart)
+            call(plan, {**apart, "a": shared, "c": shared})
+            assert torch.equal(shared, apart["c"])

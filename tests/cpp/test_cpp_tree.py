@@ -214,3 +214,13 @@ def test_sources_do_not_depend_on_the_hash_seed() -> None:
         )
         out.add(done.stdout)
     assert len(out) == 1 and "kernel_part" in out.pop()
+
+
+def test_scatter_into_rows_of_unknown_size() -> None:
+    s0 = symbol("s0", 1)
+    x0, x1 = var("x0", 30), var("x1", s0)
+    t0 = symbol("t0")
+    add = Store(
+        "c", t0 * s0 + x1, B.load(F32, "a", x0 * s0 + x1), "add", ((t0, B.load(I64, "i", x0)),)
+    )
+    assert build(make_plan([x0, x1], [], [add], x1, ints=[s0]), "k", 16).units == (x1,)

@@ -26,8 +26,8 @@ LIBRARY = {
     "rsqrt": "1 / ::sqrt(x)",
     "erfinv": "litz::erfinv(x)",
 }
-# The f32 form of digamma is the f64 form rounded, so that it cannot judge itself.
-UNJUDGED = ("digamma",)
+# The f32 forms of these are the f64 forms rounded, so that they cannot judge themselves.
+UNJUDGED = ("digamma", "lgamma")
 
 _EXHAUSTIVE = """
 #include <{header}>

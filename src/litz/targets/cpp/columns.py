@@ -20,6 +20,7 @@ from litz.targets.cpp.values import access, ctype
 
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
+STACK = 1 << 18  # bytes that accumulators may take
 ROWS = 16  # rows of a block whose mean and deviations are taken together
 SHORT = 8  # rows that are walked down one vector at a time
 
@@ -53,13 +54,15 @@ class ColumnBuilder(Builder):
 
     def block_size(self) -> int:
         """Lanes of a block: many for one pass, fewer where several passes share the cache."""
+        step = 4 * self.lanes
+        count = sum(isinstance(n, Reduce) for n in self.reads)
+        widest = max(step, min(WIDEST, STACK // (12 * max(count, 1)) // step * step))
         if self.passes() == 1:
-            return WIDEST
+            return widest
         rows = product(extent(v) for v in self.space.reduced)
         row = sum(n.dtype.bytes for n in self.reads if isinstance(n, Load)) or 4
         most = CACHED // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
-        step = 4 * self.lanes
-        return max(step, min(WIDEST, most // step * step))
+        return max(step, min(widest, most // step * step))
 
     # --- loops ----------------------------------------------------------------------------------
 

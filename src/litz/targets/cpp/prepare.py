@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from litz.index import Const as Const_
-from litz.index import Expr, Symbol, Var, as_expr, coefficient, product, size_hint
+from litz.index import (
+    Expr,
+    Symbol,
+    Var,
+    as_expr,
+    coefficient,
+    const,
+    divides,
+    product,
+    size_hint,
+    split_linear,
+)
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.body import cast as cast_node
 from litz.ir.body import const as const_node
@@ -192,7 +203,7 @@ def separated_by(s: Store, dims: Sequence[Expr]) -> tuple[Expr, ...]:
             strides[v] = int_value(c)
     terms = _rest_terms(s, strides)
     if terms is None:
-        return ()
+        return tuple(v for v in dims if _apart_in_rows(s, v))[:1]
     ordered = sorted(strides, key=lambda v: strides[v])
     # A dim of unknown size can only be the highest; below another it is like data.
     for v in [v for v in ordered[:-1] if not extent(v).is_const]:
@@ -200,6 +211,18 @@ def separated_by(s: Store, dims: Sequence[Expr]) -> tuple[Expr, ...]:
     low = _low([v for v in ordered if v in strides], strides, terms)
     high = _high([v for v in ordered if v in strides and v not in low], strides, terms, low)
     return tuple(v for v in dims if v in low or v in high)
+
+
+def _apart_in_rows(s: Store, v: Expr) -> bool:
+    """Whether ``v`` counts the elements of rows of its own size, symbolic or not."""
+    data = [sym for sym, _ in s.indirect]
+    split = split_linear(s.index, [w for w in s.index.free if isinstance(w, Var) or w in data])
+    if split is None:
+        return False
+    steps, rest = split
+    others = [c for w, c in steps.items() if w is not v]
+    whole = all(divides(extent(v), c) for c in [*others, rest])
+    return steps.get(v) is const(1) and whole
 
 
 def int_value(e: Expr) -> int:

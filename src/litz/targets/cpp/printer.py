@@ -484,10 +484,11 @@ class Printer:
 
     def arguments(self, plan: KernelPlan) -> None:
         for i, p in enumerate(plan.params):
-            kind = f"{ctype(p.dtype)}* __restrict"
+            kind = f"{ctype(p.dtype)}*"
             if p.mode == "in":
                 kind = "const " + kind
-            self.line(f"{kind} {p.name} = ({kind.removesuffix(' __restrict')})ptrs[{i}];")
+            # No __restrict: an output may lie in the memory of an input that dies here.
+            self.line(f"{kind} {p.name} = ({kind})ptrs[{i}];")
         self.sizes(plan)
 
     def sizes(self, plan: KernelPlan) -> None:

@@ -59,6 +59,7 @@ _BY_NAME = (
     ("litz::turn_", "litz/tiles.h"),
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_strided<", "litz/memory.h"),
+    ("litz::load_evens<", "litz/strides.h"),
     ("litz::store_stream(", "litz/memory.h"),
 )
 

@@ -272,12 +272,14 @@ class Speller:
             if self.count is not None:
                 return f"litz::load_partial{width}({p}, {self.count})"
             return f"litz::load{width}({p})"
-        if how.kind == "step" and mask is None and self.count is None:
+        rest = mask or (self.valid() if self.count else None)
+        if how.kind == "step" and how.stride is const(2):
+            return f"litz::load_evens{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
+        if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
         where = self.vector_index(n.index, data)
         if where is not None:
-            rest = mask or (self.valid() if self.count else None)
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
             return f"litz::gather{width}({n.buffer}, {where}{tail})"
         limit = mask or self.count

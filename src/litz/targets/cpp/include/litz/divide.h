@@ -88,11 +88,11 @@ template <class V> LITZ_FN V fmod(V a, V b) {
   } else if constexpr (!is_vec<V>) {
     return detail::fmod1(a, b);
   } else {
+#if LITZ_FMA
     // One division gives the quotient to within one where it has few bits; the rest is exact.
     V q = trunc(a / b);
     V limit = V(T(sizeof(T) == 4 ? 0x1p22 : 0x1p51));
     V infinity = V(T(is_same<T, float> ? inf32 : inf64));
-#if LITZ_FMA
     if (LITZ_LIKELY(hall((abs(q) < limit) & (abs(b) < infinity)))) {
       V d = abs(b), r = fma(-abs(q), d, abs(a));
       r = where(r < V(T(0)), r + d, r);
