@@ -57,7 +57,8 @@ BASE_FLAGS = tuple(
     (
         "-std=c++17 -O2 -fPIC -pipe -w -ffp-contract=off -fno-math-errno -fno-trapping-math "
         "-fno-exceptions -fno-rtti -fno-asynchronous-unwind-tables -fno-unwind-tables "
-        "-fno-stack-protector -fno-semantic-interposition -fno-plt -fno-ident -fmax-errors=20"
+        "-fno-stack-protector -fno-semantic-interposition -fno-plt -fno-ident -fno-strict-aliasing "
+        "-fmax-errors=20"
     ).split()
 )
 _CLANG_FLAGS = {"-fmax-errors=20": "-ferror-limit=20"}
