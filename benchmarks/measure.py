@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -140,6 +141,10 @@ def first_again(name: str, backend: str, plan: Plan, top: Path) -> float:
         return float(session.ask("first")["seconds"])
 
 
+SETTLE = 0.1
+"""Seconds after which the threads of the backend timed before no longer spin."""
+
+
 def time_in_rounds(row: Row, sessions: dict[str, Session], plan: Plan, say: Say) -> None:
     """Time the backends in turn, one at a time, so that the machine's drift meets all alike.
 
@@ -152,6 +157,7 @@ def time_in_rounds(row: Row, sessions: dict[str, Session], plan: Plan, say: Say)
         for backend in order[shift:] + order[:shift]:
             cell = row.cells[backend]
             if cell.failure is None:
+                time.sleep(SETTLE)
                 row.others.append(others_running())
                 with failures_into(cell):
                     times = sessions[backend].ask("time", seconds=plan.seconds, least=3)["times"]

@@ -348,14 +348,18 @@ class _Printer:
         self.emit(f"del {', '.join(r for r in results if r)}")
 
     def _check_strides(self, output: str) -> None:
-        """Kernels read an extern's result by the strides that its meta function promised."""
+        """Kernels read an extern's result by the strides and type that its meta function promised.
+
+        (Of batch norm's statistics with mixed types, for one, that promise is wrong.)
+        """
         b = self.buffers[output]
         if b.alias is not None or output not in self._read_by_strides():
             return
         name, sizes, strides = self.name(output), self.sizes(b.shape), self.sizes(b.strides)
-        self.emit(f"if {name}.stride() != {strides}:")
+        dtype = self.module.dtype(b.dtype.name)
+        self.emit(f"if {name}.stride() != {strides} or {name}.dtype is not {dtype}:")
         empty = self.module.define("empty", "torch.empty_strided")
-        like = f"{empty}({sizes}, {strides}, dtype={name}.dtype, device={name}.device)"
+        like = f"{empty}({sizes}, {strides}, dtype={dtype}, device={name}.device)"
         self.emit(f"    {name} = {like}.copy_({name})")
 
     def _read_by_strides(self) -> frozenset[str]:
