@@ -42,7 +42,7 @@ LARGE = 4 << 20
 
 HUGE_PAGE = 2 << 20
 _SURVEY_EVERY = 64
-_SLACK = 64 << 20
+_SLACK = 2 << 20
 
 
 @dataclass(frozen=True)
