@@ -121,6 +121,12 @@ def test_empty_and_scalar() -> None:
     check(lambda x, y: x * y, r(4, 4), torch.tensor(3.0))
 
 
+def test_reductions_to_empty_results() -> None:
+    check(lambda x: (x.mean((-1, -2), True), x.amax(2), x.var(1)), r(0, 8, 5))
+    check(lambda x: torch.nn.functional.adaptive_avg_pool1d(x, 1), r(0, 8, 8))
+    check(lambda x: torch.nn.functional.glu(x, 1), r(0, 8), judge=False)
+
+
 def test_gradients() -> None:
     check(lambda x, y: (x * y).tanh() + x.exp(), r(8, 5, grad=True), r(8, 5, grad=True), grad=True)
     check(lambda x, w: torch.relu(x @ w).sum(1), r(8, 5, grad=True), r(5, 3, grad=True), grad=True)

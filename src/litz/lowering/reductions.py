@@ -137,8 +137,7 @@ def reduce_many(
         if keepdim:
             out = values.strided(out, out_shape, contiguous_strides(out_shape), ZERO)
         results.append(out)
-    if ZERO not in shape:
-        b.add_loops(own, tuple(over), tuple(stores), first.device)
+    b.add_loops(own, tuple(over), tuple(stores), first.device)
     return tuple(results)
 
 
