@@ -118,8 +118,7 @@ def stored(
         where = linear(own, target.ref.strides)
         stores.append(Store(target.ref.buffer, where, body.cast(node, target.dtype)))
         out.append(target)
-    if not any(s is ZERO for s in ctx.shape):
-        ctx.b.add_loops(own, reduced, tuple(stores), ctx.result.device)
+    ctx.b.add_loops(own, reduced, tuple(stores), ctx.result.device)
     return tuple(out)
 
 
