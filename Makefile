@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # The CPU build where pip's configuration does not offer one:
-#   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+#   make test TORCH='torch==2.13.0 --index-url URL'
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
