@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from litz.index import Expr, Symbol, as_expr, var
+from litz.index import Expr, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Scalar, Store
@@ -19,6 +19,8 @@ Operand = TensorValue | Scalar | Expr
 
 # A body larger than this is stored, so that substitution and code generation stay linear.
 MAX_BODY_NODES = 160
+# A value read more than once is stored if computing it again costs more than this (in additions).
+RECOMPUTE_COST = 3
 
 
 class Unsupported(Exception):
@@ -138,6 +140,9 @@ class Builder:
         ref = TensorRef(buf.name, buf.dtype, buf.shape, buf.strides, ZERO)
         return TensorValue(buf.dtype, buf.shape, buf.device, ref=ref)
 
+    def extern(self, call: Extern) -> None:
+        self.nodes.append(call)
+
     def add_loops(
         self,
         loop_axes: tuple[Expr, ...],
@@ -165,10 +170,6 @@ class Builder:
         where = linear(own, target.ref.strides, target.ref.offset)
         store = Store(target.ref.buffer, where, body.cast(v.node, target.dtype))
         self.add_loops(own, (), (store,), v.device)
-
-    def materialize(self, v: TensorValue) -> TensorValue:
-        """A view of a buffer with the strides eager gives this op's result, for extern calls."""
-        return v if v.ref is not None else self.realize(v)
 
     def limit(self, v: TensorValue) -> TensorValue:
         """Store the value if its expression has grown too large to go on as one."""
@@ -231,15 +232,6 @@ class Builder:
             keepdim=keepdim,
         )
 
-    # --- symbols ----------------------------------------------------------------------------
-
-    def symbol(self, expr: Expr) -> None:
-        if isinstance(expr, Symbol):
-            self.scope.setdefault(str(expr), expr)
-
-    def extern(self, call: Extern) -> None:
-        self.nodes.append(call)
-
 
 def _trivial(kind: ReduceKind, node: Node) -> Node:
     """A reduction over nothing but dimensions of size 1."""
@@ -249,7 +241,3 @@ def _trivial(kind: ReduceKind, node: Node) -> Node:
         # inf and nan spread as they would through (x - mean)**2
         return body.op("mul", diff := body.op("sub", node, node), diff)
     return node
-
-
-def dim_exprs(sizes: Sequence[int | Expr]) -> Shape:
-    return tuple(as_expr(s) for s in sizes)

@@ -126,7 +126,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
         value, name = _result(low, n, v, position, alias, kind, symbols)
         results.append(value)
         names.append(name)
-    b.nodes.append(
+    b.extern(
         Extern(
             f"extern{len(b.nodes)}",
             out_target if use_out else target,
@@ -134,7 +134,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
             args,
             kwargs,
             tuple(names),
-            _device(vals, args),
+            _device(vals),
             reason,
             single,
             tuple(symbols),
@@ -214,9 +214,9 @@ def _root_of(low: GraphLowering, value: Any) -> str | None:
             assert isinstance(value, FxNode)
             v = _settled(low, value, v)
         assert v.ref is not None
-        return low.root(v.ref.buffer)
+        return low.b.root(v.ref.buffer)
     if isinstance(v, Opaque):
-        return low.root(v.ref.buffer)
+        return low.b.root(v.ref.buffer)
     return None
 
 
@@ -259,7 +259,7 @@ def _alias(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> str 
     return None
 
 
-def _device(vals: tuple[Any, ...], args: tuple[object, ...]) -> str:
+def _device(vals: tuple[Any, ...]) -> str:
     for v in vals:
         if isinstance(v, torch.Tensor):
             return str(v.device)

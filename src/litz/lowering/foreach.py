@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from litz.ir import body
-from litz.lowering.context import Unsupported
+from litz.lowering.context import RECOMPUTE_COST, Unsupported
 from litz.lowering.joins import result_strides
 from litz.lowering.registry import Call, find, lower
 from litz.lowering.values import TensorValue
@@ -18,9 +18,6 @@ from litz.lowering.values import TensorValue
 aten = torch.ops.aten
 Single = Callable[..., Any]
 Tensors = Sequence[TensorValue]
-
-# A list element read more than once is stored if computing it again costs more than this.
-RECOMPUTE_COST = 3
 
 UNARY = (
     "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 "

@@ -15,14 +15,11 @@ from litz.index import Expr, Symbol
 from litz.ir import body
 from litz.ir.program import Buffer, Program, TensorRef
 from litz.lowering import families, symbols, values
-from litz.lowering.context import Builder, GraphUnsupported, Settings, Unsupported
+from litz.lowering.context import RECOMPUTE_COST, Builder, GraphUnsupported, Settings, Unsupported
 from litz.lowering.externs import Opaque, call_extern, is_view_op, opaque_buffer, why_extern
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import TensorValue
-
-# A value read more than once is stored if computing it again costs more than this (in additions).
-RECOMPUTE_COST = 3
 
 
 @dataclass
@@ -275,16 +272,13 @@ class GraphLowering:
 
     def detach(self, v: TensorValue, root: str, n: FxNode) -> TensorValue:
         if v.lazy is not None:
-            reads = {self.root(x.buffer) for x in body.loads((v.lazy,))}
+            reads = {self.b.root(x.buffer) for x in body.loads((v.lazy,))}
             return self.b.realize(v) if root in reads else v
         assert v.ref is not None
-        if self.root(v.ref.buffer) != root or n.op == "placeholder":
+        if self.b.root(v.ref.buffer) != root or n.op == "placeholder":
             return v
         lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
         return self.b.realize(lazy)
-
-    def root(self, buffer: str) -> str:
-        return self.b.root(buffer)
 
     # --- results ------------------------------------------------------------------------------
 
