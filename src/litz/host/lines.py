@@ -67,6 +67,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """``buffer`` is a tensor ``offset`` bytes into the memory of ``owner`` (see ``Place``)."""
+
+    buffer: str
+    owner: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     """The last use of a buffer, input or workspace has passed."""
 
@@ -138,6 +147,7 @@ Line = (
     | Reuse
     | Workspace
     | Place
+    | View
     | Free
     | CallKernel
     | CallSegment
@@ -202,6 +212,9 @@ def line_text(line: Line, values: Values) -> str:
             return f"workspace {name}: {nbytes} bytes @{device}"
         case Place(name, owner, offset):
             return f"place {name} = {owner}+{offset}"
+        case View(name, owner, offset):
+            buffer = values.buffers.get(name)
+            return f"view {name if buffer is None else buffer_text(buffer)} = {owner}+{offset}"
         case Free(name):
             return f"free {name}"
         case CallKernel():

@@ -2,8 +2,9 @@
 
 In order: an output takes over the memory of an input that dies in its kernel, where the caller
 allows it; consecutive kernel calls become segments; buffers that live inside one segment share a
-workspace; a dead buffer's memory serves a later one of equal size.  None of this may lift the peak
-above what freeing everything at once would need: a segment that would is cut.
+workspace; temporaries lie in one arena and in results that are written later; what is left, a dead
+buffer's memory serves for a later one of equal size.  None of this may lift the peak above what
+freeing everything at once would need (an arena by a little): a segment that would is cut.
 
 Memory of inputs and of externs' results is never taken over (but for results that are known to
 be fresh memory), nor is memory that escapes.
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from litz.host.arena import Arena, lay_out
 from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes
 from litz.host.lines import (
     Allocate,
@@ -24,6 +26,7 @@ from litz.host.lines import (
     Line,
     Place,
     Reuse,
+    View,
     Workspace,
 )
 from litz.host.pool import Item, Region, pack
@@ -31,6 +34,7 @@ from litz.index import Expr
 
 Pairs = tuple[tuple[str, str], ...]
 SLACK = 1 << 18
+ARENA = "arena"
 
 
 @dataclass
@@ -45,6 +49,7 @@ class _Plan:
     segments: list[tuple[int, int]] = field(default_factory=list)
     places: dict[int, dict[str, tuple[str, int]]] = field(default_factory=dict)
     scratch: dict[int, int] = field(default_factory=dict)
+    arena: Arena = Arena({}, (), 0, ())
 
     @property
     def peak(self) -> int:
@@ -64,13 +69,15 @@ def plan_memory(
     inplace: for a group (output, input) pairs where the output may lie in the input's memory.
     hints: sizes to plan for; the plan is right for all others.
     segments: whether consecutive CPU kernels run as one native call.
-    slack: bytes by which a segment may exceed the peak before it is cut.
+    slack: bytes by which a segment may exceed the peak before it is cut; an arena may exceed it by
+    a sixteenth of it too, unless slack is 0.
     """
     times = lifetimes(host, hints)
     externs, live = live_bytes(host, times, hints)
     p = _Plan(host, times, externs, live, list(times.blocks.values()))
     _take_over(p, inplace or {})
     p.segments = list(_cut(p, slack)) if segments else [(i, i) for i in range(times.end)]
+    _lay_out(p, slack)
     _reuse(p)
     return host.with_lines(tuple(_emit(p)))
 
@@ -171,6 +178,49 @@ def _host(p: _Plan, b: Block, first: int, last: int) -> Region | None:
     return Region(b.members[0], b.nbytes, (b.birth, b.death))
 
 
+# --- the arena ------------------------------------------------------------------------------------
+
+
+def _lay_out(p: _Plan, slack: int) -> None:
+    """Give the temporaries of known size places in one arena and in results that come later."""
+    pooled = {m for places in p.places.values() for m in places}
+    mine = [
+        b
+        for b in p.blocks
+        if b.size.is_const and b.nbytes and b.device == "cpu" and not b.given
+        if b.members[0] not in pooled
+    ]
+    items = [_item(p, b) for b in mine if b.death < p.times.end]
+    items += [
+        Item(_workspace(first), p.scratch[first], first, last)
+        for first, last in p.segments
+        if p.scratch.get(first)
+    ]
+    if len(items) < 2:
+        return
+    results = [
+        Item(b.members[0], b.nbytes, b.birth, b.death) for b in mine if b.death >= p.times.end
+    ]
+    others = list(p.live)
+    # What lies within a segment is scratch memory or lent: neither counts by itself.
+    gone = [b for b in p.blocks if b.members[0] in pooled or (b in mine and b.death < p.times.end)]
+    for block in gone:
+        for t in range(block.birth, block.death + 1):
+            others[t] -= block.nbytes
+    found = lay_out(items, results, others, p.peak + (max(slack, p.peak // 16) if slack else 0))
+    if found is not None:
+        p.arena, p.live = found, list(found.live)
+
+
+def _item(p: _Plan, b: Block) -> Item:
+    """A temporary as an item: one that lends memory within a segment is needed during all of it."""
+    birth, death = b.birth, b.death
+    for first, last in p.segments:
+        if any(owner == b.members[0] for owner, _ in p.places.get(first, {}).values()):
+            birth, death = min(birth, first), max(death, last)
+    return Item(b.members[0], b.nbytes, birth, death)
+
+
 # --- equal sizes ----------------------------------------------------------------------------------
 
 
@@ -178,8 +228,9 @@ def _reuse(p: _Plan) -> None:
     """Give a block the memory of a dead one of equal size, where holding it is free."""
     pooled = {m for places in p.places.values() for m in places}
     hosting = {owner for places in p.places.values() for owner, _ in places.values()}
+    fixed = {*pooled, *hosting, *p.arena.places, *p.arena.lenders}
     loose = sorted(
-        (b for b in p.blocks if b.members[0] not in pooled and b.members[0] not in hosting),
+        (b for b in p.blocks if b.members[0] not in fixed),
         key=lambda b: b.birth,
     )
     dead: list[Block] = []
@@ -217,11 +268,15 @@ def _emit(p: _Plan) -> Iterator[Line]:
         for m in block.members:
             born.setdefault(_birth(p, m), []).append((block, m))
     yield from (Free(name) for name in p.times.frees.get(-1, ()))
+    yield from (Allocate(_tensors(p, loose[name])[0]) for name in p.arena.lenders)
+    arena = _arena_span(p)
     for first, last in p.segments:
         steps = range(first, last + 1)
         yield from (line for i in steps for line in p.times.kept.get(i, ()))
+        if first <= arena[0] <= last:
+            yield Workspace(ARENA, p.arena.extent, "cpu")
         if p.scratch.get(first):
-            yield Workspace(_workspace(first), p.scratch[first], "cpu")
+            yield _scratch(p, first)
         for block, m in (x for i in steps for x in born.get(i, ())):
             yield from _bring_up(p, block, m)
         if first in p.places:
@@ -233,11 +288,43 @@ def _emit(p: _Plan) -> Iterator[Line]:
             count += 1
         else:
             yield p.times.steps[first]
-        if p.scratch.get(first):
+        if p.scratch.get(first) and _workspace(first) not in p.arena.places:
             yield Free(_workspace(first))
-        yield from (Free(_tensor(p, b, last)) for i in steps for b in dying.get(i, ()))
+        dead = [b for i in steps for b in dying.get(i, ()) if not _placed(p, b)]
+        yield from (Free(_tensor(p, b, last)) for b in dead)
         yield from (Free(name) for i in steps for name in p.times.frees.get(i, ()))
+        if first <= arena[1] <= last:
+            yield Free(ARENA)
     yield from p.times.kept.get(p.times.end, ())
+
+
+def _arena_span(p: _Plan) -> tuple[int, int]:
+    """The first and the last step that use the arena's own memory."""
+    inside = {name for name, (owner, _) in p.arena.places.items() if owner == ""}
+    spans = [(b.birth, b.death) for b in p.blocks if b.members[0] in inside]
+    spans += [(first, last) for first, last in p.segments if _workspace(first) in inside]
+    return min((b for b, _ in spans), default=-1), max((d for _, d in spans), default=-1)
+
+
+def _placed(p: _Plan, block: Block) -> bool:
+    """Whether a block lies in the arena and is no tensor, so that nothing frees it."""
+    inside = block.members[0] in p.arena.places
+    return inside and not any(m in p.times.visible for m in block.members)
+
+
+def _scratch(p: _Plan, first: int) -> Line:
+    name = _workspace(first)
+    if name in p.arena.places:
+        return Place(name, *_in_arena(p, name))
+    return Workspace(name, p.scratch[first], "cpu")
+
+
+def _in_arena(p: _Plan, name: str) -> tuple[str, int]:
+    owner, offset = p.arena.places[name]
+    if not owner:
+        return ARENA, offset
+    block = next(b for b in p.blocks if b.members[0] == owner)
+    return _tensors(p, block)[0], offset
 
 
 def _workspace(first: int) -> str:
@@ -256,8 +343,14 @@ def _places(p: _Plan, loose: Mapping[str, Block], first: int) -> Iterator[Line]:
 
 def _bring_up(p: _Plan, block: Block, member: str) -> Iterator[Line]:
     tensor = _tensors(p, block)[0]
-    if member == block.members[0] and not block.given:
-        yield Allocate(tensor)
+    if member == block.members[0] and not block.given and member not in p.arena.lenders:
+        place = p.arena.places.get(member)
+        if place is None:
+            yield Allocate(tensor)
+        elif _placed(p, block):
+            yield Place(member, *_in_arena(p, member))
+        else:
+            yield View(tensor, *_in_arena(p, member))
     if member in p.times.visible:
         if member != tensor:
             yield Reuse(member, _tensor(p, block, _birth(p, member) - 1))

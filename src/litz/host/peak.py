@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from litz.host.lines import Allocate, CallExtern, Free, HostProgram, Reuse, Workspace
+from litz.host.lines import Allocate, CallExtern, Free, HostProgram, Reuse, View, Workspace
 from litz.host.sizes import byte_size, hinted
 from litz.index import Expr
 
@@ -54,6 +54,9 @@ def peak_bytes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> in
                 memory.allocate(name, max(hinted(byte_size(host.buffers[name]), hints), 0))
             case Workspace(name, nbytes, _):
                 memory.allocate(name, nbytes)
+            case View(name, owner):
+                memory.drop(name)
+                memory.share(name, owner)
             case Reuse(new, old):
                 memory.share(new, old)
                 memory.drop(old)

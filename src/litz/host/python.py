@@ -28,6 +28,7 @@ from litz.host.lines import (
     Place,
     Return,
     Reuse,
+    View,
     Workspace,
 )
 from litz.host.sizes import byte_size
@@ -36,7 +37,7 @@ from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.ir.text import is_whole
 
-PRELUDE: Final = ("empty_large", "empty_strided", "reinterpret", "workspace")
+PRELUDE: Final = ("empty_large", "empty_strided", "reinterpret", "retype", "workspace")
 LARGE_BYTES: Final = 4 << 20
 _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "min", "max"))
 _TORCH_DTYPES: Final[Mapping[str, str]] = {
@@ -132,6 +133,7 @@ class _Printer:
             self.name.local[name] = self.module.bind(value)
         self.pointer: dict[str, str] = {}
         self.owner: dict[str, tuple[str, int]] = {}
+        self.typed: dict[str, list[str]] = {}
         self.used: set[str] = set()
         self.by_strides: frozenset[str] | None = None
         self.body: list[str] = []
@@ -221,6 +223,8 @@ class _Printer:
                 self._workspace(name, nbytes, device)
             case Place(name, owner, offset):
                 self.owner[name] = (owner, offset)
+            case View(name, owner, offset):
+                self._view(name, owner, offset)
             case Reuse(new, old):
                 self._reuse(new, old)
             case CallKernel(kernel, buffers, ints):
@@ -268,6 +272,23 @@ class _Printer:
         pointer = self.name(f"{name}.ptr")
         self.emit(f"{pointer} = {self.name(name)}.data_ptr()")
         self.pointer[name] = pointer
+
+    def _view(self, name: str, owner: str, offset: int) -> None:
+        b = self.buffers[name]
+        own = self.buffers.get(owner)
+        base = self.name(owner)
+        if own is None or own.dtype is not b.dtype:
+            typed = self.name(f"{owner}.{b.dtype.name}")
+            if typed not in self.typed.setdefault(owner, []):
+                self.typed[owner].append(typed)
+                retype = self.prelude("retype")
+                self.emit(f"{typed} = {retype}({base}, {self.module.dtype(b.dtype.name)})")
+            base = typed
+        sizes, strides = self.sizes(b.shape), self.sizes(b.strides)
+        view = self.prelude("reinterpret")
+        self.emit(
+            f"{self.name(name)} = {view}({base}, {sizes}, {strides}, {offset // b.dtype.bytes})"
+        )
 
     def _reuse(self, new: str, old: str) -> None:
         a, b = self.buffers[new], self.buffers[old]
@@ -386,7 +407,7 @@ class _Printer:
         dead: list[str] = []
         for line in self.host.lines:
             if isinstance(line, Free):
-                dead.append(self.name(line.buffer))
+                dead += [self.name(line.buffer), *self.typed.get(line.buffer, ())]
                 continue
             if dead and not isinstance(line, Return):  # what is left dies with the frame
                 self.emit(f"del {', '.join(dead)}")

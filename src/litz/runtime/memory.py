@@ -35,7 +35,7 @@ import torch
 
 from litz.runtime.torch_private import storage_address, storage_use_count
 
-__all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator"]
+__all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator", "retype"]
 
 LARGE = 4 << 20
 """Bytes from which a buffer is worth recycling; below, the C library reuses memory well itself."""
@@ -274,6 +274,13 @@ def can_tell_idle() -> bool:
 def new_storage(nbytes: int) -> torch.UntypedStorage:
     """A storage from PyTorch's CPU allocator."""
     return torch.UntypedStorage(nbytes)  # type: ignore[no-untyped-call]
+
+
+def retype(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """All of the storage of ``base`` as a flat tensor of ``dtype``, odd bytes left out."""
+    storage = base.untyped_storage()
+    length = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype).set_(storage, 0, (length,), (1,))
 
 
 def memory_limit() -> int:

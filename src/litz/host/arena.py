@@ -1,0 +1,76 @@
+"""One arena for all temporaries of a program, laid out ahead of time.
+
+The C library's heap keeps what mid-size buffers leave behind, so that a program which frees each
+buffer at once still grows beyond its plan.  An arena is one allocation.  Results of the program
+that are written late lend it their memory until then: the hidden states of a language model lie
+where its logits will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litz.host.pool import Item, Places, Region, pack
+
+
+@dataclass(frozen=True)
+class Arena:
+    """places: (owner, offset) by item; "" is the arena itself.  lenders: results allocated at once.
+
+    extent: bytes of the arena itself.  live: bytes of the whole program at each step.
+    """
+
+    places: Places
+    lenders: tuple[str, ...]
+    extent: int
+    live: tuple[int, ...]
+
+
+def lay_out(
+    items: Sequence[Item], results: Sequence[Item], others: Sequence[int], limit: int
+) -> Arena | None:
+    """Place the items so that the program never holds more than ``limit`` bytes; None: cannot be.
+
+    items: the temporaries.  results: what the program allocates and never frees; ``others`` counts
+    them from their birth on.  others: bytes at each step that are no items.
+    """
+    lent = _lenders(results, others, limit)
+    found = _try(items, *lent, limit) if lent[0] else None
+    return found or _try(items, (), tuple(others), limit)
+
+
+def _lenders(
+    results: Sequence[Item], others: Sequence[int], limit: int
+) -> tuple[tuple[Item, ...], tuple[int, ...]]:
+    """The results that can be allocated from the start, and the live bytes if they are."""
+    live = list(others)
+    chosen = []
+    for item in sorted(results, key=lambda i: -i.nbytes):
+        if item.birth > 0 and max(live[: item.birth]) + item.nbytes <= limit:
+            chosen.append(item)
+            for t in range(item.birth):
+                live[t] += item.nbytes
+    return tuple(chosen), tuple(live)
+
+
+def _try(
+    items: Sequence[Item], lenders: Sequence[Item], live: Sequence[int], limit: int
+) -> Arena | None:
+    end = len(live)
+    hosts = [Region(i.name, i.nbytes, (i.birth, end)) for i in lenders]
+    places, extent = pack(items, hosts)
+    used = {owner for owner, _ in places.values()}
+    inside = [i for i in items if places[i.name][0] == ""]
+    first = min((i.birth for i in inside), default=0)
+    last = max((i.death for i in inside), default=-1)
+    total = list(live)
+    for item in lenders:  # one that lends nothing is allocated when it is needed
+        if item.name not in used:
+            for t in range(item.birth):
+                total[t] -= item.nbytes
+    for t in range(first, min(last + 1, end)):
+        total[t] += extent
+    if max(total, default=0) > limit:
+        return None
+    return Arena(places, tuple(i.name for i in lenders if i.name in used), extent, tuple(total))
