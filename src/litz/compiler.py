@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
 from litz.targets.cpp.render import render, unit
 from litz.targets.cpp.toolchain import SourceUnit, Toolchain, find_toolchain, runtime_unit, submit
+from litz.targets.triton.interpreted import bind_interpreted
+from litz.targets.triton.render import render as render_triton
+from litz.targets.triton.source import TritonKernel
 
 # Filling the registry takes a while; with the backend's import it's over before the first call.
 families.load()
@@ -54,6 +57,7 @@ class Kernel:
     plan: KernelPlan
     source: str
     groups: tuple[str, ...]
+    triton: TritonKernel | None = None
 
 
 @dataclass
@@ -124,10 +128,10 @@ def compile_graph(
     _show(options, "schedule", lambda: schedule_text(schedule))
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
-        calls, s.kernels = make_kernels(schedule, toolchain.lanes_f32)
+        calls, s.kernels = make_kernels(schedule, toolchain.lanes_f32, options.target)
     _show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
-        piles = make_piles(s.kernels)
+        piles = make_piles(tuple(k for k in s.kernels if k.triton is None))
         units = (*(p.unit for p in piles), runtime_unit())
         build = submit(units, toolchain, cache, options.jobs or None)
     with s.timed("host"):
@@ -136,14 +140,15 @@ def compile_graph(
             for g in schedule.steps
             if isinstance(g, Group)
         }
-        s.host = host = plan_memory(plan_host(schedule, calls), takeovers)
+        native = all(k.triton is None for k in s.kernels)
+        s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
         s.source = source = print_host(host)
     _show(options, "host", lambda: host_text(host))
     _show(options, "code", lambda: source.source)
     with s.timed("waiting"):
         s.units = paths = tuple(build.wait())
     with s.timed("load"):
-        call = load(host, source, piles, paths)
+        call = load(host, source, piles, paths, s.kernels)
     s.seconds["total"] = time.perf_counter() - start
     _show(options, "time", lambda: "\n".join(f"{k:12}{v:9.4f} s" for k, v in s.seconds.items()))
     return call
@@ -161,26 +166,39 @@ def _check(
 
 
 def make_kernels(
-    schedule: Schedule, lanes: int
+    schedule: Schedule, lanes: int, target: str = ""
 ) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
     """The kernel call of each group, and the distinct kernels: equal plans are one kernel."""
     calls: dict[str, CallKernel] = {}
-    known: dict[KernelPlan, tuple[str, str, list[str]]] = {}
+    known: dict[tuple[KernelPlan, str], Kernel] = {}
+    groups: dict[str, list[str]] = {}
     for g in schedule.steps:
         if not isinstance(g, Group):
             continue
         bound = build_kernel(g, schedule.program.buffers)
-        found = known.get(bound.plan)
+        where = target or ("cpp" if g.device.startswith("cpu") else "triton")
+        found = known.get((bound.plan, where))
         if found is None:
-            text = render(bound.plan, PLACEHOLDER, lanes)
-            name = f"k{content_key(text)[:16]}"
-            head = f"// {' '.join(g.origins)}\n"
-            found = (name, head + text.replace(PLACEHOLDER, name), [])
-            known[bound.plan] = found
-        found[2].append(g.name)
-        calls[g.name] = CallKernel(found[0], bound.buffers, bound.ints, g.name)
-    kernels = tuple(Kernel(n, p, text, tuple(groups)) for p, (n, text, groups) in known.items())
-    return calls, kernels
+            make = triton_kernel if where == "triton" else cpp_kernel
+            found = known[bound.plan, where] = make(bound.plan, lanes, " ".join(g.origins))
+        groups.setdefault(found.name, []).append(g.name)
+        calls[g.name] = CallKernel(found.name, bound.buffers, bound.ints, g.name)
+    return calls, tuple(replace(k, groups=tuple(groups[k.name])) for k in known.values())
+
+
+def cpp_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
+    """A plan in C++, named by its content."""
+    text = render(plan, PLACEHOLDER, lanes)
+    name = f"k{content_key(text)[:16]}"
+    return Kernel(name, plan, f"// {origins}\n{text.replace(PLACEHOLDER, name)}", ())
+
+
+def triton_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
+    """A plan in Triton, named by its content."""
+    draft = render_triton(plan, PLACEHOLDER)
+    name = f"k{content_key(chr(10).join(x.source for x in draft.launches))[:16]}"
+    made = render_triton(plan, name, origins)
+    return Kernel(name, plan, "\n\n".join(x.source for x in made.launches), (), made)
 
 
 @dataclass(frozen=True)
@@ -210,7 +228,11 @@ def make_piles(kernels: tuple[Kernel, ...]) -> tuple[Pile, ...]:
 
 
 def load(
-    host: HostProgram, source: HostSource, piles: tuple[Pile, ...], paths: tuple[Path, ...]
+    host: HostProgram,
+    source: HostSource,
+    piles: tuple[Pile, ...],
+    paths: tuple[Path, ...],
+    kernels: tuple[Kernel, ...] = (),
 ) -> Callable[[list[Any]], Any]:
     """Bind the built kernels to the host program.  paths: of the piles, then of the runtime."""
     *unit_paths, runtime_path = paths
@@ -221,4 +243,5 @@ def load(
         functions.update({k: library.function(k) for k in pile.kernels})
     faults: Mapping[str, tuple[Fault, ...]] = dict.fromkeys(functions, (INDEX_FAULT,))
     segments = bind_segments(segment_tables(host), runtime, functions, faults)
-    return load_host(source.source, {**source.values, **segments})
+    triton = {k.name: bind_interpreted(k.triton, k.plan) for k in kernels if k.triton is not None}
+    return load_host(source.source, {**source.values, **segments, **triton})

@@ -35,6 +35,12 @@ class Options:
         key=True,
         choices=("litz", "eager"),
     )
+    target: str = _option(
+        "",
+        "'triton': Triton kernels for CPU graphs too, run by Triton's interpreter (default: C++)",
+        key=True,
+        choices=("", "triton"),
+    )
     on_error: str = _option(
         "raise",
         "when a graph cannot be compiled: 'raise', or run it 'eager' with a warning",

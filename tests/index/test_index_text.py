@@ -24,13 +24,13 @@ BIG = 1 << 40
     [
         (I // 5, "i // 5", "i / 5", "i // 5"),
         ((I + J) % 5, "(i + j) % 5", "(i + j) % 5", "(i + j) % 5"),
-        (X // 5, "x // 5", "litz::floordiv(x, 5)", "litz_floordiv(x, 5)"),
-        (X % 5, "x % 5", "litz::floormod(x, 5)", "litz_floormod(x, 5)"),
+        (X // 5, "x // 5", "litz::floordiv(x, 5)", "litz.floordiv_index(x, 5)"),
+        (X % 5, "x % 5", "litz::floormod(x, 5)", "litz.floormod_index(x, 5)"),
         (
             2 * (X // 5) - 1,
             "2*(x // 5) - 1",
             "2*litz::floordiv(x, 5) - 1",
-            "2*litz_floordiv(x, 5) - 1",
+            "2*litz.floordiv_index(x, 5) - 1",
         ),
         (2 * (I // 5), "2*(i // 5)", "2*(i / 5)", "2*(i // 5)"),
         (-(I // 5), "-(i // 5)", "-(i / 5)", "-(i // 5)"),

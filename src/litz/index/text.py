@@ -74,8 +74,8 @@ CPP = Dialect(
     bits=64,
 )
 TRITON = Dialect(
-    floordiv="litz_floordiv({0}, {1})",
-    floormod="litz_floormod({0}, {1})",
+    floordiv="litz.floordiv_index({0}, {1})",
+    floormod="litz.floormod_index({0}, {1})",
     min="tl.minimum({0}, {1})",
     max="tl.maximum({0}, {1})",
     and_="({0} & {1})",

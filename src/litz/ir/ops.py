@@ -173,7 +173,7 @@ def _math(
         cost=cost,
         header=header,
         header64=header64,
-        triton=triton or f"libdevice.{name}({{args}})",
+        triton=triton or f"litz.{name}({{args}})",
         evaluate=evaluate,
         samples=samples,
         ulp=ulp,
@@ -201,14 +201,14 @@ _ARITHMETIC: Final = (
     _infix("sub", _NUM, "-", lambda a, b: a - b),
     _infix("mul", _NUM, "*", lambda a, b: a * b),
     OpRow(
-        "div", ("f", "f"), cost=5, infix="({0} / {1})", triton="tl.div_rn({0}, {1})", evaluate=_div
+        "div", ("f", "f"), cost=5, infix="({0} / {1})", triton="litz.div({0}, {1})", evaluate=_div
     ),
     OpRow(
         "floordiv",
         (_NUM, _NUM),
         header="divide",
         cost=8,
-        triton="litz_floordiv({0}, {1})",
+        triton="litz.floordiv({0}, {1})",
         evaluate=lambda a, b: a // b,
         samples="divisor",
     ),
@@ -217,7 +217,7 @@ _ARITHMETIC: Final = (
         (_NUM, _NUM),
         header="divide",
         cost=6,
-        triton="litz_truncdiv({0}, {1})",
+        triton="litz.truncdiv({0}, {1})",
         evaluate=_truncdiv,
         samples="divisor",
     ),
@@ -226,7 +226,7 @@ _ARITHMETIC: Final = (
         (_NUM, _NUM),
         header="divide",
         cost=8,
-        triton="litz_mod({0}, {1})",
+        triton="litz.mod({0}, {1})",
         evaluate=lambda a, b: a % b,
         samples="divisor",
     ),
@@ -235,7 +235,7 @@ _ARITHMETIC: Final = (
         (_NUM, _NUM),
         header="divide",
         cost=20,
-        triton="litz_fmod({0}, {1})",
+        triton="litz.fmod({0}, {1})",
         evaluate=_fmod,
         samples="divisor",
     ),
@@ -245,16 +245,18 @@ _ARITHMETIC: Final = (
         "sign",
         (_NUM,),
         cost=2,
-        triton="litz_sign({0})",
+        triton="litz.sign({0})",
         evaluate=lambda a: (a > 0) - (a < 0) if a == a else 0.0,
     ),
-    OpRow("reciprocal", ("f",), cost=5, triton="(1 / {0})", evaluate=lambda a: _div(1.0, a)),
-    OpRow("sqrt", ("f",), cost=6, triton="tl.sqrt_rn({0})", evaluate=math.sqrt),
+    OpRow(
+        "reciprocal", ("f",), cost=5, triton="litz.reciprocal({0})", evaluate=lambda a: _div(1.0, a)
+    ),
+    OpRow("sqrt", ("f",), cost=6, triton="litz.sqrt({0})", evaluate=math.sqrt),
     OpRow(
         "rsqrt",
         ("f",),
         cost=11,
-        triton="tl.rsqrt({0})",
+        triton="litz.rsqrt({0})",
         evaluate=lambda a: _div(1.0, math.sqrt(a)),
         ulp=1.5,
         ulp64=1.5,
@@ -263,28 +265,28 @@ _ARITHMETIC: Final = (
         "maximum",
         ("bif",) * 2,
         cost=2,
-        triton="tl.maximum({0}, {1}, tl.PropagateNan.ALL)",
+        triton="litz.maximum({0}, {1})",
         evaluate=lambda a, b: _extreme(a, b, True, True),
     ),
     OpRow(
         "minimum",
         ("bif",) * 2,
         cost=2,
-        triton="tl.minimum({0}, {1}, tl.PropagateNan.ALL)",
+        triton="litz.minimum({0}, {1})",
         evaluate=lambda a, b: _extreme(a, b, False, True),
     ),
     OpRow(
         "fmax",
         (_NUM, _NUM),
         cost=2,
-        triton="tl.maximum({0}, {1})",
+        triton="litz.fmax({0}, {1})",
         evaluate=lambda a, b: _extreme(a, b, True, False),
     ),
     OpRow(
         "fmin",
         (_NUM, _NUM),
         cost=2,
-        triton="tl.minimum({0}, {1})",
+        triton="litz.fmin({0}, {1})",
         evaluate=lambda a, b: _extreme(a, b, False, False),
     ),
     _math("pow", 40, None, arity=2, header="wide", header64="rare"),
@@ -293,11 +295,11 @@ _ARITHMETIC: Final = (
         ("i", "i"),
         cost=30,
         header="divide",
-        triton="litz_ipow({0}, {1})",
+        triton="litz.ipow({0}, {1})",
         evaluate=_ipow,
         samples="exponent",
     ),
-    OpRow("fma", ("f", "f", "f"), triton="tl.fma({0}, {1}, {2})"),
+    OpRow("fma", ("f", "f", "f"), triton="litz.fma({0}, {1}, {2})"),
 )
 
 _LOGIC: Final = (
@@ -316,7 +318,7 @@ _LOGIC: Final = (
         ("i", "i"),
         header="divide",
         cost=2,
-        triton="litz_shl({0}, {1})",
+        triton="litz.shl({0}, {1})",
         evaluate=lambda a, b: _shift(a, b, True),
         samples="shift",
     ),
@@ -325,7 +327,7 @@ _LOGIC: Final = (
         ("i", "i"),
         header="divide",
         cost=2,
-        triton="litz_shr({0}, {1})",
+        triton="litz.shr({0}, {1})",
         evaluate=lambda a, b: _shift(a, b, False),
         samples="shift",
     ),
@@ -350,7 +352,7 @@ _LOGIC: Final = (
         ("f",),
         "bool",
         cost=2,
-        triton="litz_signbit({0})",
+        triton="litz.signbit({0})",
         evaluate=lambda a: math.copysign(1.0, a) < 0,
     ),
 )
@@ -358,24 +360,22 @@ _LOGIC: Final = (
 _ROUNDING: Final = (
     OpRow("floor", ("f",), triton="tl.floor({0})", evaluate=_integral(math.floor)),
     OpRow("ceil", ("f",), triton="tl.ceil({0})", evaluate=_integral(math.ceil)),
-    OpRow("trunc", ("f",), triton="libdevice.trunc({0})", evaluate=_integral(math.trunc)),
-    OpRow("round", ("f",), triton="libdevice.rint({0})", evaluate=_integral(round)),
-    OpRow(
-        "copysign", ("f", "f"), cost=2, triton="libdevice.copysign({args})", evaluate=math.copysign
-    ),
+    OpRow("trunc", ("f",), triton="litz.trunc({0})", evaluate=_integral(math.trunc)),
+    OpRow("round", ("f",), triton="litz.round({0})", evaluate=_integral(round)),
+    OpRow("copysign", ("f", "f"), cost=2, triton="litz.copysign({args})", evaluate=math.copysign),
     _math("nextafter", 10, None, arity=2, header="rare", header64="rare", ulp=0, ulp64=0),
 )
 
 _TRANSCENDENTAL: Final = (
-    _math("exp", 12, math.exp, triton="tl_math.exp({0})"),
-    _math("exp2", 11, None, triton="tl_math.exp2({0})"),
+    _math("exp", 12, math.exp, triton="litz.exp({0})"),
+    _math("exp2", 11, None, triton="litz.exp2({0})"),
     _math("expm1", 14, math.expm1),
-    _math("log", 14, math.log, triton="tl_math.log({0})"),
-    _math("log2", 14, math.log2, triton="tl_math.log2({0})"),
+    _math("log", 14, math.log, triton="litz.log({0})"),
+    _math("log2", 14, math.log2, triton="litz.log2({0})"),
     _math("log10", 14, math.log10),
     _math("log1p", 16, math.log1p),
-    _math("sin", 16, math.sin, header="wide", header64="rare", triton="tl_math.sin({0})"),
-    _math("cos", 16, math.cos, header="wide", header64="rare", triton="tl_math.cos({0})"),
+    _math("sin", 16, math.sin, header="wide", header64="rare", triton="litz.sin({0})"),
+    _math("cos", 16, math.cos, header="wide", header64="rare", triton="litz.cos({0})"),
     _math("tan", 30, math.tan, header="wide", header64="rare"),
     _math("asin", 20, math.asin, header="wide", header64="rare"),
     _math("acos", 20, math.acos, header="wide", header64="rare"),
@@ -387,12 +387,12 @@ _TRANSCENDENTAL: Final = (
     _math("asinh", 24, math.asinh, header="wide", header64="rare"),
     _math("acosh", 24, math.acosh, header="wide", header64="rare"),
     _math("atanh", 24, math.atanh, header="wide", header64="rare"),
-    _math("erf", 22, math.erf, header64="rare", triton="tl_math.erf({0})"),
+    _math("erf", 22, math.erf, header64="rare", triton="litz.erf({0})"),
     _math("erfc", 40, math.erfc, header="special", header64="rare", ulp64=3),
     _math("erfinv", 60, None, header="special", header64="rare"),
     _math("lgamma", 80, None, header="rare", header64="rare", ulp64=None),
     _math("digamma", 80, None, header="rare", header64="rare", ulp64=None),
-    _math("sigmoid", 16, _sigmoid, triton="tl.sigmoid({0})"),
+    _math("sigmoid", 16, _sigmoid, triton="litz.sigmoid({0})"),
     _math("hypot", 12, math.hypot, arity=2, header="wide", header64="rare"),
 )
 
@@ -418,19 +418,19 @@ _CONVERSION: Final = (
 )
 
 _RANDOM: Final = (
-    OpRow("rand", ("l", "l"), "f32", 30, "random", triton="litz_rand({args})", samples="random"),
+    OpRow("rand", ("l", "l"), "f32", 30, "random", triton="litz.rand({args})", samples="random"),
     OpRow(
         "randn",
         ("l", "l"),
         "f32",
         60,
         "random",
-        triton="litz_randn({args})",
+        triton="litz.randn({args})",
         samples="random",
         ulp=None,
     ),
     OpRow(
-        "randint", ("l",) * 4, "i64", 40, "random", triton="litz_randint({args})", samples="random"
+        "randint", ("l",) * 4, "i64", 40, "random", triton="litz.randint({args})", samples="random"
     ),
 )
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from litz.index import Expr, product
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
 from litz.ir.dtype import F64, DType
+from litz.kernel.nodes import extent, int_value, loaded, loops_of, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder, Level, adds, loaded, loops_of, outer_type, position
-from litz.targets.cpp.prepare import Space, extent, int_value, roots
+from litz.targets.cpp.loops import Builder, Level, adds, outer_type, position
+from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
 from litz.targets.cpp.values import access, ctype

@@ -15,10 +15,12 @@ from litz.index import Expr, Var, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
 from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
+from litz.kernel.moments import chunk_moments
+from litz.kernel.nodes import below, extent, int_value, loaded, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.prepare import Space, chunk_moments, extent, int_value, roots
-from litz.targets.cpp.reuse import below, mergeable, worth_keeping
+from litz.targets.cpp.prepare import Space
+from litz.targets.cpp.reuse import worth_keeping
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -502,20 +504,6 @@ def position(r: Reduce) -> Expr:
         pos = v if pos is None else pos * extent(v) + v
     assert pos is not None
     return pos
-
-
-def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The reduced dims that a store runs over: none if it runs once a parallel point."""
-    used = dict.fromkeys(s.index.free)
-    for n in s.roots():
-        used.update(dict.fromkeys(n.vars))
-    dims = tuple(v for v in reduced if v in used)
-    return tuple(reduced) if dims and s.mode != "set" else dims
-
-
-def loaded(nodes: Sequence[Node]) -> set[str]:
-    """The buffers that ``nodes`` read."""
-    return {n.buffer for n in walk(nodes) if isinstance(n, Load)}
 
 
 def _ordered(

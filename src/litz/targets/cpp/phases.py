@@ -9,36 +9,18 @@ temporary memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from litz.index import Expr, const, product, size_hint
+from litz.index import product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.body import load as load_node
-from litz.ir.dtype import DType
-from litz.kernel.plan import Dim, KernelPlan, Param
-from litz.targets.cpp.loops import loaded, loops_of
-from litz.targets.cpp.prepare import CACHED, NARROW, Space, extent, rebuild, roots
-from litz.targets.cpp.reuse import mergeable, reduce_levels
+from litz.kernel.nodes import extent, loaded, loops_of, mergeable, reduce_levels, roots
+from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
+from litz.kernel.plan import Dim, KernelPlan
+from litz.targets.cpp.prepare import CACHED, NARROW, Space
 
 FEW = 12  # rows that are too few for threads
 LONG = 1 << 15  # elements of a row that is worth dividing
-
-
-@dataclass(frozen=True, slots=True)
-class Temp:
-    """Memory between phases: a value of every point, in cells of 8 bytes."""
-
-    name: str
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """Plans to run in order.  temps: parameters of theirs that are not the kernel's."""
-
-    plans: tuple[KernelPlan, ...]
-    temps: tuple[Temp, ...]
-    points: Expr
 
 
 def divide(plan: KernelPlan, space: Space) -> Phases | None:
@@ -69,79 +51,6 @@ def _worthwhile(space: Space) -> bool:
         return points <= FEW and rows >= LONG
     row = sum(n.dtype.bytes for n in walk(roots(space.stores)) if isinstance(n, Load)) or 4
     return rows * row * NARROW > CACHED
-
-
-def linear(dims: Sequence[Expr]) -> Expr:
-    """The row-major position of a point of ``dims``."""
-    index: Expr = const(0)
-    for v in dims:
-        index = index * extent(v) + v
-    return index
-
-
-def values_between(
-    contexts: Sequence[tuple[Node, int]], levels: Mapping[Node, int], inner: Sequence[Expr]
-) -> tuple[Node, ...]:
-    """What phases leave for later ones: the largest values of a point that reductions give.
-
-    contexts: what is computed, and in which phase: reductions of lower levels are done before it.
-    inner: the dims within a point.
-    """
-    found: dict[Node, None] = {}
-    seen: set[tuple[Node, int]] = set()
-    stack = list(reversed(contexts))
-    while stack:
-        n, at = stack.pop()
-        if (n, at) in seen or levels[n] < 0:
-            continue
-        seen.add((n, at))
-        fixed = isinstance(n, Reduce) or not any(v in inner for v in n.vars)
-        if fixed and levels[n] < at:
-            found[n] = None
-            stack.append((n, levels[n]))
-        elif isinstance(n, Reduce):
-            stack.append((n.args[0], levels[n]))
-        else:
-            stack.extend((a, at) for a in reversed(n.args))
-    return tuple(found)
-
-
-def rewritten(stores: Sequence[Store], known: Mapping[Node, Node]) -> tuple[Store, ...]:
-    """``stores`` with nodes replaced."""
-    memo: dict[Node, Node] = dict(known)
-    for n in walk(roots(stores)):
-        if n not in memo:
-            memo[n] = rebuild(n, tuple(memo[a] for a in n.args))
-    return tuple(
-        replace(
-            s,
-            value=memo[s.value],
-            indirect=tuple((sym, memo[v]) for sym, v in s.indirect),
-            mask=None if s.mask is None else memo[s.mask],
-        )
-        for s in stores
-    )
-
-
-def phase(
-    plan: KernelPlan,
-    temps: Sequence[Temp],
-    dims: tuple[Dim, ...],
-    stores: tuple[Store, ...],
-    lane: Expr | None,
-) -> KernelPlan:
-    """A plan for some of a kernel's stores, with the parameters that they need."""
-    read = {n.buffer for n in walk(roots(stores)) if isinstance(n, Load)}
-    read |= {s.buffer for s in stores if s.mode != "set"}
-    written = {s.buffer for s in stores}
-    params = []
-    known = [(p.name, p.dtype) for p in plan.params] + [(t.name, t.dtype) for t in temps]
-    for name, dtype in known:
-        if name in written:
-            params.append(Param(name, dtype, "inout" if name in read else "out"))
-        elif name in read:
-            params.append(Param(name, dtype, "in"))
-    return KernelPlan(dims, tuple(params), plan.ints, stores, lane)
 
 
 class _Maker:

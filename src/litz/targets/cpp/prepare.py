@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from litz.index import Const as Const_
 from litz.index import (
     Expr,
     Symbol,
     Var,
-    as_expr,
     coefficient,
     const,
     divides,
@@ -18,14 +16,9 @@ from litz.index import (
     size_hint,
     split_linear,
 )
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
-from litz.ir.body import cast as cast_node
-from litz.ir.body import const as const_node
-from litz.ir.body import index as index_node
-from litz.ir.body import load as load_node
-from litz.ir.body import masked as masked_node
-from litz.ir.body import op as op_node
-from litz.ir.body import reduce as reduce_node
+from litz.ir.body import Load, Reduce, Store, walk
+from litz.kernel.moments import simplify
+from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 
 CACHED = 1 << 18  # bytes that several passes may walk over
@@ -46,16 +39,6 @@ class Space:
     serial: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     lane: Expr | None
-
-
-def extent(v: Expr) -> Expr:
-    """The extent of a loop variable."""
-    assert isinstance(v, Var)
-    return as_expr(v.extent)
-
-
-def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
-    return tuple(r for s in stores for r in s.roots())
 
 
 def prepare(plan: KernelPlan) -> Space:
@@ -115,68 +98,6 @@ def reduction_order(dims: tuple[Expr, ...], reduces: Sequence[Reduce]) -> tuple[
     return tuple(out)
 
 
-# --- reductions in simpler terms --------------------------------------------------------------
-
-
-def simplify(stores: tuple[Store, ...], two_sums: Callable[[Reduce], bool]) -> tuple[Store, ...]:
-    """Drop reductions over no dims; write mean and deviations as two sums where that is asked.
-
-    Two passes over a row that sits in cache cost less than Welford's division per element, and
-    err less.
-    """
-    memo: dict[Node, Node] = {}
-    for n in walk(roots(stores)):
-        args = tuple(memo[a] for a in n.args)
-        if isinstance(n, Reduce) and not n.axes:
-            memo[n] = _of_one(n, args[0])
-        elif isinstance(n, Reduce) and n.kind.startswith("welford") and two_sums(n):
-            mean, m2 = chunk_moments(args[0], n.axes, product(extent(a) for a in n.axes))
-            memo[n] = mean if n.kind == "welford_mean" else m2
-        else:
-            memo[n] = rebuild(n, args)
-    return tuple(
-        Store(
-            s.buffer,
-            s.index,
-            memo[s.value],
-            s.mode,
-            tuple((sym, memo[v]) for sym, v in s.indirect),
-            None if s.mask is None else memo[s.mask],
-        )
-        for s in stores
-    )
-
-
-def _of_one(n: Reduce, value: Node) -> Node:
-    """A reduction of a single value."""
-    return const_node(n.dtype, 0) if n.kind in ("argmax", "argmin", "welford_m2") else value
-
-
-def chunk_moments(value: Node, axes: tuple[Expr, ...], count: Expr) -> tuple[Node, Node]:
-    """Mean and sum of squared deviations of ``value`` over ``axes``, in two passes."""
-    terms = cast_node(index_node(count), value.dtype)
-    mean = op_node("div", reduce_node("sum", axes, value), terms)
-    off = op_node("sub", value, mean)
-    return mean, reduce_node("sum", axes, op_node("mul", off, off))
-
-
-def rebuild(n: Node, args: tuple[Node, ...]) -> Node:
-    """``n`` with other arguments."""
-    if args == n.args:
-        return n
-    if isinstance(n, Load):
-        pairs = tuple((sym, v) for (sym, _), v in zip(n.indirect, args, strict=True))
-        return load_node(n.dtype, n.buffer, n.index, pairs)
-    if isinstance(n, Op):
-        return op_node(n.name, *args, to=n.param)
-    if isinstance(n, Masked):
-        return masked_node(*args)
-    if isinstance(n, Reduce):
-        return reduce_node(n.kind, n.axes, args[0])
-    assert isinstance(n, (Const, Index))
-    return n
-
-
 # --- dims across which stores never meet ----------------------------------------------------------
 
 
@@ -223,11 +144,6 @@ def _apart_in_rows(s: Store, v: Expr) -> bool:
     others = [c for w, c in steps.items() if w is not v]
     whole = all(divides(extent(v), c) for c in [*others, rest])
     return steps.get(v) is const(1) and whole
-
-
-def int_value(e: Expr) -> int:
-    assert isinstance(e, Const_)
-    return e.value
 
 
 def _span(dims: Iterable[Expr], strides: dict[Expr, int]) -> int:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from litz.index import Expr, Var, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
+from litz.kernel.nodes import extent
+from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp.phases import Phases
-from litz.targets.cpp.prepare import extent
 from litz.targets.cpp.tree import (
     Acc,
     Blocks,

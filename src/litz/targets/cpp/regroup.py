@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 from litz.index import Expr, Substitution, coefficient, product, size_hint, substitute, var
 from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, walk
+from litz.kernel.nodes import extent, int_value, loaded, loops_of, reduce_levels, roots
+from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
-from litz.targets.cpp.loops import loaded, loops_of
-from litz.targets.cpp.phases import Phases, Temp, linear, phase, rewritten, values_between
-from litz.targets.cpp.prepare import extent, int_value, roots
-from litz.targets.cpp.reuse import reduce_levels
 
 SHORT = 32  # channels of a group that leave lanes empty
 LONG = 16  # elements of a channel that are worth a phase

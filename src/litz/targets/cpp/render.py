@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
+from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, phases, regroup, split, tiles
 from litz.targets.cpp.loops import Builder
-from litz.targets.cpp.prepare import prepare, roots
+from litz.targets.cpp.prepare import prepare
 from litz.targets.cpp.printer import print_kernel, print_phases
 from litz.targets.cpp.tree import GRAIN, Kernel
 

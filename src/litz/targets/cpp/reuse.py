@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from litz.index import Expr, product
 from litz.ir.body import Load, Node, Op, Reduce, Store
 from litz.ir.ops import op as op_row
-from litz.targets.cpp.prepare import extent, int_value
+from litz.kernel.nodes import below, extent, int_value, reduce_levels
 from litz.targets.cpp.values import access
 
 COSTLY = 8  # additions: more than a store and a load
@@ -17,49 +17,12 @@ ROOM = 1 << 16  # bytes of a row's kept values: they should stay in the nearest 
 
 def passes(stores: Sequence[Store], reduces: Sequence[Reduce]) -> list[tuple[Node, ...]]:
     """The roots of each pass over the reduced dims: reductions by level, then the stores."""
-    level: dict[Node, int] = {}
-    for r in reduces:
-        _level(r, level)
+    level = reduce_levels(reduces)
     out: dict[int, list[Node]] = {}
     for r in reduces:
         out.setdefault(level[r], []).append(r.args[0])
     last = [n for s in stores for n in s.roots()]
     return [tuple(out[k]) for k in sorted(out)] + ([tuple(last)] if last else [])
-
-
-def _level(n: Node, memo: dict[Node, int]) -> int:
-    stack = [n]
-    while stack:
-        top = stack[-1]
-        left = [a for a in top.args if a not in memo]
-        if left:
-            stack.extend(left)
-            continue
-        below = max((memo[a] for a in top.args), default=-1)
-        memo[top] = below + isinstance(top, Reduce)
-        stack.pop()
-    return memo[n]
-
-
-def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
-    """Reductions in the longest chain down from each node, less one."""
-    memo: dict[Node, int] = {}
-    for n in nodes:
-        _level(n, memo)
-    return memo
-
-
-def below(roots: Sequence[Node]) -> dict[Node, None]:
-    """Nodes that one point of a pass computes: down to reductions, which are done by then."""
-    seen: dict[Node, None] = {}
-    stack = list(roots)
-    while stack:
-        n = stack.pop()
-        if n not in seen:
-            seen[n] = None
-            if not isinstance(n, Reduce):
-                stack.extend(n.args)
-    return seen
 
 
 def worth_keeping(
@@ -89,21 +52,6 @@ def worth_keeping(
                 out.append(n)
                 room -= n.dtype.bytes
     return tuple(out)
-
-
-def mergeable(candidates: Sequence[Store], outside: Sequence[Node]) -> list[Store]:
-    """Stores that may run within a pass although others run after it: nobody else reads there.
-
-    outside: what is computed after the pass, besides the candidates themselves.
-    """
-    inside = list(candidates)
-    while True:
-        later = [n for s in candidates if s not in inside for n in s.roots()]
-        read = {n.buffer for n in below([*outside, *later]) if isinstance(n, Load)}
-        kept = [s for s in inside if s.buffer not in read]
-        if len(kept) == len(inside):
-            return kept
-        inside = kept
 
 
 def cost(root: Node, lane: Expr, lanes: int) -> int:

@@ -14,8 +14,8 @@ from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, wa
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
+from litz.kernel.nodes import roots
 from litz.targets.cpp import tree
-from litz.targets.cpp.prepare import roots
 from litz.targets.cpp.tree import Ref, Stmt
 from litz.targets.cpp.values import DIALECT, as_index, literal, uniform
 

@@ -13,11 +13,11 @@ from dataclasses import replace
 from litz.index import Expr, ceildiv, const, product, size_hint, symbol
 from litz.ir.body import Node, Reduce, Store, walk
 from litz.ir.dtype import F64, I64, DType
+from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, tree
-from litz.targets.cpp.loops import Builder, Part, loops_of, twins
-from litz.targets.cpp.prepare import Space, extent, roots
-from litz.targets.cpp.reuse import mergeable
+from litz.targets.cpp.loops import Builder, Part, twins
+from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype

@@ -11,10 +11,11 @@ from __future__ import annotations
 from litz.index import Expr, coefficient
 from litz.ir.body import Load, Node, Store
 from litz.ir.dtype import DType
+from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import Builder
-from litz.targets.cpp.prepare import Space, extent
+from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Ref, Stmt
 

@@ -28,7 +28,7 @@ from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import I64, DType
 from litz.ir.ops import CPP_TYPES, cpp_text
-from litz.targets.cpp.prepare import extent, int_value
+from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 
 # Bounds are known to be int64_t: functions that are no templates compile faster.

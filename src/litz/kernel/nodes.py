@@ -1,0 +1,109 @@
+"""Questions about bodies that plans and their printers ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from litz.index import Const as IndexConst
+from litz.index import Expr, Var, as_expr
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import load as load_node
+from litz.ir.body import masked as masked_node
+from litz.ir.body import op as op_node
+from litz.ir.body import reduce as reduce_node
+
+
+def extent(v: Expr) -> Expr:
+    """The extent of a loop variable."""
+    assert isinstance(v, Var)
+    return as_expr(v.extent)
+
+
+def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
+    return tuple(r for s in stores for r in s.roots())
+
+
+def rebuild(n: Node, args: tuple[Node, ...]) -> Node:
+    """``n`` with other arguments."""
+    if args == n.args:
+        return n
+    if isinstance(n, Load):
+        pairs = tuple((sym, v) for (sym, _), v in zip(n.indirect, args, strict=True))
+        return load_node(n.dtype, n.buffer, n.index, pairs)
+    if isinstance(n, Op):
+        return op_node(n.name, *args, to=n.param)
+    if isinstance(n, Masked):
+        return masked_node(*args)
+    if isinstance(n, Reduce):
+        return reduce_node(n.kind, n.axes, args[0])
+    assert isinstance(n, (Const, Index))
+    return n
+
+
+def int_value(e: Expr) -> int:
+    assert isinstance(e, IndexConst)
+    return e.value
+
+
+def _level(n: Node, memo: dict[Node, int]) -> int:
+    stack = [n]
+    while stack:
+        top = stack[-1]
+        left = [a for a in top.args if a not in memo]
+        if left:
+            stack.extend(left)
+            continue
+        below = max((memo[a] for a in top.args), default=-1)
+        memo[top] = below + isinstance(top, Reduce)
+        stack.pop()
+    return memo[n]
+
+
+def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
+    """Reductions in the longest chain down from each node, less one."""
+    memo: dict[Node, int] = {}
+    for n in nodes:
+        _level(n, memo)
+    return memo
+
+
+def below(roots: Sequence[Node]) -> dict[Node, None]:
+    """Nodes that one point of a pass computes: down to reductions, which are done by then."""
+    seen: dict[Node, None] = {}
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen[n] = None
+            if not isinstance(n, Reduce):
+                stack.extend(n.args)
+    return seen
+
+
+def mergeable(candidates: Sequence[Store], outside: Sequence[Node]) -> list[Store]:
+    """Stores that may run within a pass although others run after it: nobody else reads there.
+
+    outside: what is computed after the pass, besides the candidates themselves.
+    """
+    inside = list(candidates)
+    while True:
+        later = [n for s in candidates if s not in inside for n in s.roots()]
+        read = {n.buffer for n in below([*outside, *later]) if isinstance(n, Load)}
+        kept = [s for s in inside if s.buffer not in read]
+        if len(kept) == len(inside):
+            return kept
+        inside = kept
+
+
+def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The reduced dims that a store runs over: none if it runs once a parallel point."""
+    used = dict.fromkeys(s.index.free)
+    for n in s.roots():
+        used.update(dict.fromkeys(n.vars))
+    dims = tuple(v for v in reduced if v in used)
+    return tuple(reduced) if dims and s.mode != "set" else dims
+
+
+def loaded(nodes: Sequence[Node]) -> set[str]:
+    """The buffers that ``nodes`` read."""
+    return {n.buffer for n in walk(nodes) if isinstance(n, Load)}

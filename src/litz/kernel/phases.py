@@ -1,0 +1,102 @@
+"""Plans that run one after the other for one kernel; what is reduced waits in temporary memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from litz.index import Expr, const
+from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.dtype import DType
+from litz.kernel.nodes import extent, rebuild, roots
+from litz.kernel.plan import Dim, KernelPlan, Param
+
+
+@dataclass(frozen=True, slots=True)
+class Temp:
+    """Memory between phases: a value of every point, in cells of 8 bytes."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Plans to run in order.  temps: parameters of theirs that are not the kernel's."""
+
+    plans: tuple[KernelPlan, ...]
+    temps: tuple[Temp, ...]
+    points: Expr
+
+
+def linear(dims: Sequence[Expr]) -> Expr:
+    """The row-major position of a point of ``dims``."""
+    index: Expr = const(0)
+    for v in dims:
+        index = index * extent(v) + v
+    return index
+
+
+def values_between(
+    contexts: Sequence[tuple[Node, int]], levels: Mapping[Node, int], inner: Sequence[Expr]
+) -> tuple[Node, ...]:
+    """What phases leave for later ones: the largest values of a point that reductions give.
+
+    contexts: what is computed, and in which phase: reductions of lower levels are done before it.
+    inner: the dims within a point.
+    """
+    found: dict[Node, None] = {}
+    seen: set[tuple[Node, int]] = set()
+    stack = list(reversed(contexts))
+    while stack:
+        n, at = stack.pop()
+        if (n, at) in seen or levels[n] < 0:
+            continue
+        seen.add((n, at))
+        fixed = isinstance(n, Reduce) or not any(v in inner for v in n.vars)
+        if fixed and levels[n] < at:
+            found[n] = None
+            stack.append((n, levels[n]))
+        elif isinstance(n, Reduce):
+            stack.append((n.args[0], levels[n]))
+        else:
+            stack.extend((a, at) for a in reversed(n.args))
+    return tuple(found)
+
+
+def rewritten(stores: Sequence[Store], known: Mapping[Node, Node]) -> tuple[Store, ...]:
+    """``stores`` with nodes replaced."""
+    memo: dict[Node, Node] = dict(known)
+    for n in walk(roots(stores)):
+        if n not in memo:
+            memo[n] = rebuild(n, tuple(memo[a] for a in n.args))
+    return tuple(
+        replace(
+            s,
+            value=memo[s.value],
+            indirect=tuple((sym, memo[v]) for sym, v in s.indirect),
+            mask=None if s.mask is None else memo[s.mask],
+        )
+        for s in stores
+    )
+
+
+def phase(
+    plan: KernelPlan,
+    temps: Sequence[Temp],
+    dims: tuple[Dim, ...],
+    stores: tuple[Store, ...],
+    lane: Expr | None,
+) -> KernelPlan:
+    """A plan for some of a kernel's stores, with the parameters that they need."""
+    read = {n.buffer for n in walk(roots(stores)) if isinstance(n, Load)}
+    read |= {s.buffer for s in stores if s.mode != "set"}
+    written = {s.buffer for s in stores}
+    params = []
+    known = [(p.name, p.dtype) for p in plan.params] + [(t.name, t.dtype) for t in temps]
+    for name, dtype in known:
+        if name in written:
+            params.append(Param(name, dtype, "inout" if name in read else "out"))
+        elif name in read:
+            params.append(Param(name, dtype, "in"))
+    return KernelPlan(dims, tuple(params), plan.ints, stores, lane)

@@ -1,0 +1,93 @@
+"""Device functions under Triton's interpreter, where CUDA's math library is not: on NumPy arrays.
+
+The interpreter knows no external functions, and it reduces with a function of the user element by
+element in Python.  Kernels call these like any others.
+"""
+
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+
+def _tensor(data, dtype):
+    data = np.asarray(data)
+    kind = tl.block_type(dtype, list(data.shape)) if data.ndim else dtype
+    return tl.core.tensor(TensorHandle(data, dtype), kind)
+
+
+def _array(x):
+    return np.asarray(x.handle.data)
+
+
+def _like(x, data):
+    """``data`` as a tensor of the type of ``x``; scalars stay scalars."""
+    data = np.asarray(data).astype(_array(x).dtype)
+    if not x.type.is_block():
+        return tl.core.tensor(TensorHandle(data, x.dtype), x.dtype)
+    return _tensor(data, x.dtype)
+
+
+def _common(*xs):
+    """The operands as arrays of one shape; the widest of them gives the type of a result."""
+    arrays = np.broadcast_arrays(*(_array(x) for x in xs))
+    block = next((x for x in xs if x.type.is_block()), xs[0])
+    return arrays, block
+
+
+def _numpy(function):
+    def apply(*xs):
+        arrays, like = _common(*xs)
+        with np.errstate(all="ignore"):
+            return _like(like, function(*arrays))
+
+    return apply
+
+
+def _torch(function):
+    def apply(*xs):
+        arrays, like = _common(*xs)
+        return _like(like, function(*(torch.from_numpy(np.array(a)) for a in arrays)).numpy())
+
+    return apply
+
+
+exp, exp2, expm1 = _numpy(np.exp), _numpy(np.exp2), _numpy(np.expm1)
+log, log2, log10, log1p = _numpy(np.log), _numpy(np.log2), _numpy(np.log10), _numpy(np.log1p)
+sin, cos, tan = _numpy(np.sin), _numpy(np.cos), _numpy(np.tan)
+asin, acos, atan, atan2 = map(_numpy, (np.arcsin, np.arccos, np.arctan, np.arctan2))
+sinh, cosh, tanh = _numpy(np.sinh), _numpy(np.cosh), _numpy(np.tanh)
+asinh, acosh, atanh = _numpy(np.arcsinh), _numpy(np.arccosh), _numpy(np.arctanh)
+erf, erfc, erfinv = _torch(torch.erf), _torch(torch.erfc), _torch(torch.erfinv)
+lgamma, digamma = _torch(torch.lgamma), _torch(torch.digamma)
+hypot, pow, copysign = _numpy(np.hypot), _torch(torch.pow), _numpy(np.copysign)
+nextafter, _fmod = _numpy(np.nextafter), _numpy(np.fmod)
+rsqrt = _numpy(lambda x: 1 / np.sqrt(x))
+trunc, round = _numpy(np.trunc), _numpy(np.rint)
+
+
+@_numpy
+def fma(a, b, c):
+    # Exact in the wider type but for its own rounding at the end.
+    wide = np.float64 if a.dtype == np.float32 else np.longdouble
+    return a.astype(wide) * b.astype(wide) + c.astype(wide)
+
+
+def _reduction(function):
+    def apply(x, axis):
+        axis = getattr(axis, "value", axis)
+        with np.errstate(all="ignore"):
+            return _tensor(function(_array(x), axis).astype(_array(x).dtype), x.dtype)
+
+    return apply
+
+
+prod = _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype))
+max = _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True))
+min = _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True))
+any = _reduction(lambda a, axis: np.any(a, axis=axis, keepdims=True))
+all = _reduction(lambda a, axis: np.all(a, axis=axis, keepdims=True))

@@ -1,0 +1,61 @@
+"""Axes: how a plan's loops become the axes of a program's blocks.
+
+Every axis is a flat range over some of the plan's dims, the last of which runs fastest.  ``x`` is
+the fastest axis of memory; ``y`` the second of a transposing tile; ``z`` holds what is left then,
+one point a program; ``r`` is reduced.  A block has the axes y, x, r in this order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litz.index import Expr, product, size_hint
+from litz.kernel.nodes import extent
+from litz.kernel.plan import KernelPlan
+
+TILE = 16  # extent of a dim below which it is not worth an axis of a tile
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A flat range over ``dims``, the last fastest."""
+
+    name: str
+    dims: tuple[Expr, ...]
+
+    @property
+    def size(self) -> Expr:
+        return product(extent(v) for v in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The axes of a plan: parallel ones from the outermost, and the reduced one."""
+
+    parallel: tuple[Axis, ...]
+    reduced: Axis | None
+
+    @property
+    def blocked(self) -> tuple[Axis, ...]:
+        """The axes of a block, in the order of its shape."""
+        wide = tuple(a for a in self.parallel if a.name != "z")
+        return (*wide, self.reduced) if self.reduced is not None else wide
+
+    def of(self, v: Expr) -> Axis:
+        for a in (*self.parallel, *self.blocked):
+            if v in a.dims:
+                return a
+        raise KeyError(v)
+
+
+def choose_axes(plan: KernelPlan) -> Axes:
+    """The axes of a plan: flat, or a tile of two dims where both are contiguous somewhere."""
+    dims, reduced = plan.parallel, plan.reduced
+    r = Axis("r", reduced) if reduced else None
+    if r is None and plan.tile is not None and plan.lane is not None:
+        wide = [size_hint(extent(v), default=256) for v in (plan.tile, plan.lane)]
+        if min(wide) >= TILE:
+            rest = tuple(v for v in dims if v is not plan.lane and v is not plan.tile)
+            z = (Axis("z", rest),) if rest else ()
+            return Axes((*z, Axis("y", (plan.tile,)), Axis("x", (plan.lane,))), None)
+    return Axes((Axis("x", dims),), r)

@@ -1,0 +1,122 @@
+"""Block sizes and warps of a kernel, from the size of its axes and the bytes it moves.
+
+A program should keep some 16 bytes a thread and access in flight; there should be several programs
+for each of the machine's multiprocessors; and what a persistent reduction holds has to fit in
+registers.
+"""
+
+from __future__ import annotations
+
+from litz.index import Expr, size_hint
+from litz.ir.body import Load, walk
+from litz.kernel.nodes import roots
+from litz.kernel.plan import KernelPlan
+from litz.targets.triton.axes import Axes
+from litz.targets.triton.source import Config
+
+PROGRAMS = 512  # programs that keep a large machine busy
+PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
+ROW = 1 << 13  # elements of a row's part that a loop takes at once
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is no less than ``n``, at least 1."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def hint(e: Expr) -> int:
+    return max(1, size_hint(e, default=1 << 10))
+
+
+def narrowest(plan: KernelPlan) -> int:
+    """Bytes of the narrowest element that the kernel moves."""
+    return min((p.dtype.bytes for p in plan.params), default=4)
+
+
+def streams(plan: KernelPlan) -> int:
+    """Values that a point of the space keeps in flight."""
+    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
+    return max(1, len(loads))
+
+
+def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
+    """Whether a block holds all of the reduced axis."""
+    if axes.reduced is None or not axes.reduced.size.is_const:
+        return False
+    size = power_of_two(hint(axes.reduced.size))
+    if plan.lane is not None and plan.lane in plan.reduced:
+        return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
+    return size <= 64  # down columns a block needs width besides
+
+
+def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, ...]:
+    """The default configuration, then others that may be quicker."""
+    if axes.reduced is not None:
+        return _reduction(plan, axes, persistent)
+    if len(axes.blocked) == 2:
+        return _tile(plan, axes)
+    return _flat(plan, axes)
+
+
+def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+    size = hint(axes.parallel[-1].size)
+    each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
+    out = []
+    for warps in (4, 8):
+        block = 32 * warps * each
+        while block > 32 * warps and size // block < PROGRAMS:
+            block //= 2
+        out.append(Config((("x", min(block, power_of_two(size))),), warps))
+    return tuple(dict.fromkeys(out))
+
+
+def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+    ys, xs = (power_of_two(hint(a.size)) for a in axes.blocked)
+    sides = (
+        ((64, 32, 4), (32, 32, 4), (64, 64, 8))
+        if narrowest(plan) < 4
+        else ((32, 32, 4), (64, 32, 8), (16, 64, 4))
+    )
+    out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in sides]
+    return tuple(dict.fromkeys(out))
+
+
+def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, ...]:
+    assert axes.reduced is not None
+    rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
+    down = plan.lane is not None and plan.lane in plan.parallel
+    if down:
+        return _columns(plan, rows, size, persistent)
+    r = power_of_two(size)
+    if not persistent:
+        r = min(r, max(1024, ROW // streams(plan)))
+    out = []
+    for elements in (2048, 4096, 1024):
+        x = 1
+        while x * r < elements and rows // (2 * x) >= PROGRAMS:
+            x *= 2
+        out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    if not persistent:
+        out.append(Config((("x", 1), ("r", max(r // 2, 1))), _warps(r // 2)))
+    return tuple(dict.fromkeys(out))
+
+
+def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[Config, ...]:
+    """Reductions whose contiguous dim is parallel: wide along it."""
+    wide = max(32, 128 // narrowest(plan))  # a cache line at least
+    out = []
+    for times, depth in ((1, 32), (2, 16), (1, 64), (4, 8)):
+        x = min(wide * times, power_of_two(rows))
+        r = power_of_two(size) if persistent else min(depth, power_of_two(size))
+        while persistent and x * r > 4096 and x > 16:
+            x //= 2
+        out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    return tuple(dict.fromkeys(out))
+
+
+def _warps(elements: int) -> int:
+    """Warps for a block: at least 8 elements a thread, at most 32 while warps last."""
+    warps = 1
+    while warps < 32 and elements // (32 * warps) > 16:
+        warps *= 2
+    return max(1, min(warps, 32)) if elements >= 512 else 1 if elements < 256 else 2

@@ -1,0 +1,35 @@
+"""Binding a Triton kernel to Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from litz.ir.dtype import DType
+from litz.kernel.plan import KernelPlan
+from litz.runtime.triton.interpret import interpreted
+from litz.targets.triton.launcher import print_launcher
+from litz.targets.triton.source import TritonKernel
+
+_TYPES = {"bool": "i1", "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64"}
+
+
+def pointer_type(dtype: DType) -> str:
+    """Triton's name for the type of a pointer."""
+    return "*" + _TYPES.get(dtype.name, dtype.name)
+
+
+def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., None]:
+    """The launcher of a kernel whose launches are interpreted on the CPU."""
+    configs = [launch.configs[0] for launch in kernel.launches]
+    text = print_launcher(kernel, [p.name for p in plan.params], plan.ints, configs)
+    scope: dict[str, Any] = {"temporary": lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)}
+    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
+        types = [pointer_type(p.dtype) for p in launch.pointers]
+        blocks = {f"{axis.upper()}BLOCK": n for axis, n in config.blocks}
+        scope[f"launch_{i}"] = interpreted(launch.source, launch.name, types, blocks)
+    exec(compile(text, "<litz launcher>", "exec"), scope)
+    call: Callable[..., None] = scope["call"]
+    return call

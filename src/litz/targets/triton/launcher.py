@@ -1,0 +1,51 @@
+"""The launcher of a kernel: a Python function from addresses and sizes to launches.
+
+Text, specialised for one configuration: grids are arithmetic on sizes, or numbers where those are
+known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from litz.index import PYTHON, Expr, ceildiv, render
+from litz.kernel.nodes import int_value
+from litz.targets.triton.source import Config, Launch, TritonKernel
+
+
+def print_launcher(
+    kernel: TritonKernel, params: Sequence[str], ints: Sequence[Expr], configs: Sequence[Config]
+) -> str:
+    """A module with ``call(*params, *ints)``.
+
+    configs: one for each launch.  The module's globals supply ``launch_0``, ... (called with the
+    three sizes of the grid, then addresses and integers) and ``temporary`` (bytes to a tensor).
+    """
+    lines = [f"def call({', '.join([*params, *map(str, ints)])}):"]
+    for t in kernel.temporaries:
+        nbytes = t.size * t.dtype.bytes
+        lines.append(f"    {t.name}_ = temporary({render(nbytes, PYTHON)})")
+        lines.append(f"    {t.name} = {t.name}_.data_ptr()")
+    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
+        lines += [f"    {line}" for line in _launch(launch, config, f"launch_{i}")]
+    if len(lines) == 1:
+        lines.append("    pass")
+    return "\n".join(lines) + "\n"
+
+
+def _launch(launch: Launch, config: Config, name: str) -> list[str]:
+    counts = [ceildiv(size, config.block(axis)) for axis, size in launch.grid]
+    if launch.flat:
+        flat = counts[0]
+        for c in counts[1:]:
+            flat = flat * c
+        counts = [flat]
+    if any(c.is_const and int_value(c) == 0 for c in counts):
+        return ["# no element: nothing to launch"]
+    sizes = [render(c, PYTHON) for c in counts] + ["1"] * (3 - len(counts))
+    args = [p.name for p in launch.pointers] + [str(s) for s in launch.ints]
+    call = f"{name}({', '.join([*sizes, *args])})"
+    open_sizes = [s for c, s in zip(counts, sizes, strict=False) if not c.is_const]
+    if not open_sizes:
+        return [call]
+    return [f"if {' and '.join(f'({s}) > 0' for s in open_sizes)}:", f"    {call}"]

@@ -1,0 +1,143 @@
+"""Loops within loops: for plans whose reductions do not all run over the same dims.
+
+Every reduced dim is a loop of its own and every reduction walks its dims point by point, so that
+any nesting is right; only the parallel dims make blocks.  Updates that have no atomic instruction
+make the parallel dims loops too: one program then runs them in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from litz.index import Expr
+from litz.ir.body import Reduce, Store, walk
+from litz.kernel.nodes import extent, loops_of, roots
+from litz.kernel.plan import KernelPlan
+from litz.targets.triton.axes import Axes, Axis
+from litz.targets.triton.blocks import hint, power_of_two
+from litz.targets.triton.printer import Printer, Scope, Shape
+from litz.targets.triton.reductions import accumulator
+from litz.targets.triton.source import Config
+from litz.targets.triton.values import Value
+
+_ATOMIC = {
+    "add": ("i32", "i64", "u32", "u64", "f16", "bf16", "f32", "f64"),
+    "max": ("i32", "i64", "u32", "u64", "f32", "f64"),
+    "min": ("i32", "i64", "u32", "u64", "f32", "f64"),
+}
+
+
+def is_serial(plan: KernelPlan) -> bool:
+    """Whether a store updates memory in a way that no atomic instruction offers."""
+    for s in plan.stores:
+        dtype = plan.dtype(s.buffer)
+        # Unsigned and float maxima are built from others that order nan and signs their own way.
+        if s.mode != "set" and dtype.name not in _ATOMIC.get(s.mode, ()):
+            return True
+    return False
+
+
+def suits(plan: KernelPlan) -> bool:
+    """Whether a plan needs loops within loops."""
+    reduced = set(plan.reduced)
+    nodes = list(walk(roots(plan.stores)))
+    reduces = [n for n in nodes if isinstance(n, Reduce)]
+    uneven = any(set(n.axes) != reduced or any(v in reduced for v in n.vars) for n in reduces)
+    partial = any(0 < len(loops_of(s, plan.reduced)) < len(reduced) for s in plan.stores)
+    return uneven or partial or is_serial(plan)
+
+
+def layout(plan: KernelPlan, wide: bool) -> Shape:
+    """Parallel dims in blocks, or as loops too."""
+    dims = () if is_serial(plan) else plan.parallel
+    axis = Axis("x", dims)
+    block = min(128, power_of_two(hint(axis.size)))
+    config = Config((("x", block),), 4 if block > 64 else 1)
+    even = axis.size.is_const and hint(axis.size) % block == 0
+    return Shape(Axes((axis,), None), config, False, frozenset(("x",) if even else ()), wide, False)
+
+
+class NestPrinter(Printer):
+    """Prints a plan with a loop for every dim outside its blocks."""
+
+    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
+        super().__init__(plan, name, shape)
+        loops = [d.var for d in plan.dims if d.var not in shape.axes.parallel[0].dims]
+        self.loops = tuple(loops)
+        self.values.axis_of.update({v: str(v) for v in loops})
+
+    def body(self) -> None:
+        groups: dict[tuple[Expr, ...], list[Store]] = {}
+        for s in self.plan.stores:
+            groups.setdefault(self.dims_of(s), []).append(s)
+        for dims, stores in sorted(groups.items(), key=lambda g: -len(g[0])):
+            with self.nested(dims):
+                self.stores(stores)
+
+    def dims_of(self, s: Store) -> tuple[Expr, ...]:
+        parallel = tuple(v for v in self.loops if v in self.plan.parallel)
+        return (*parallel, *loops_of(s, self.plan.reduced))
+
+    @contextmanager
+    def nested(self, dims: Sequence[Expr]) -> Iterator[None]:
+        """Loops over dims, the first outermost."""
+        outer = self.scope
+        opened: list[tuple[Scope, Expr]] = []
+        for v in dims:
+            child = Scope(self.scope.depth + 1, self.scope, binds=str(v))
+            opened.append((child, v))
+            self.scope = child
+        yield
+        for child, v in reversed(opened):
+            parent = child.parent
+            assert parent is not None
+            parent.emit(f"for {v} in range(0, {self.index(extent(v))}):")
+            parent.lines += child.lines or ["    " * child.depth + "pass"]
+        self.scope = outer
+
+    def home(self, v: Value) -> Scope:
+        """The outermost scope in which the value has all its dims."""
+        scope = self.scope
+        while scope.parent is not None and scope.binds not in v.axes:
+            scope = scope.parent
+        return scope
+
+    def reduced(self, v: Value) -> str:
+        node = v.node
+        assert isinstance(node, Reduce)
+        home, here = self.home(v), self.scope
+        shape = self.extents(a.name for a in self.blocked)
+        acc = accumulator([v], self.fresh("acc"), shape, 0)
+        for line in acc.begin():
+            home.emit(line)
+        self.scope = home
+        with self.nested(node.axes):
+            value = self.wide_value(v.args[0])
+            for line in acc.update(value, "", self.position(v)):
+                self.scope.emit(line)
+        self.scope = here
+        return acc.alone(node.kind)
+
+    def put_text(self, s: Store, at: str, value: str, mask: str) -> str:
+        if s.mode == "set" or not is_serial(self.plan):
+            return super().put_text(s, at, value, mask)
+        how = {"add": "{0} + {1}", "mul": "{0} * {1}"}
+        form = how.get(s.mode, f"litz.{s.mode}imum({{0}}, {{1}})")
+        dtype = self.plan.dtype(s.buffer)
+        tail = f", {mask}" if mask else ""
+        old = f"tl.load({at}{tail})"
+        if dtype.is_float and dtype.bits == 16:
+            old, value = f"{old}.to(tl.float32)", f"{value}.to(tl.float32)"
+        elif dtype.kind == "bool":
+            form = "{0} | {1}" if s.mode in ("add", "max") else "{0} & {1}"
+        return f"tl.store({at}, {form.format(old, value)}{tail})"
+
+
+def print_nest(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape]:
+    """(source, whether it checks indices, layout) of a plan as loops within loops."""
+    plan = replace(plan, tile=None)
+    shape = layout(plan, wide)
+    printer = NestPrinter(plan, name, shape)
+    return printer.print(), printer.checks, shape

@@ -1,0 +1,446 @@
+"""Printing one plan as one Triton kernel.
+
+A program computes a block of the parallel axes.  Along the reduced axis the block either holds all
+of it (persistent: each value is computed once and stays in registers) or a part, over which a loop
+runs once for every pass: first the reductions that need no other, then those that need them, and so
+on, and last the stores of the full space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from litz.index import TRITON, Expr, Symbol, const, render
+from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
+from litz.kernel.nodes import extent, loops_of
+from litz.kernel.plan import KernelPlan
+from litz.targets.triton.axes import Axes, Axis
+from litz.targets.triton.reductions import accumulator, at_once
+from litz.targets.triton.source import Config
+from litz.targets.triton.spell import literal, neutral, op_text
+from litz.targets.triton.values import Value, Values
+
+HEADER = """\
+import triton
+import triton.language as tl
+from litz.runtime.triton import helpers as litz
+
+
+@triton.jit
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a kernel is laid out.
+
+    persistent: a block holds all of the reduced axis.  even: axes whose size every block divides.
+    wide: indices need 64 bits.  flat: the grid has one axis, from which the others are computed.
+    """
+
+    axes: Axes
+    config: Config
+    persistent: bool
+    even: frozenset[str]
+    wide: bool
+    flat: bool
+
+
+@dataclass
+class Scope:
+    """Lines at one depth; what is known there is known in the scopes below too.
+
+    binds: the dim or axis that its loop counts.
+    """
+
+    depth: int
+    parent: Scope | None = None
+    binds: str = ""
+    lines: list[str] = field(default_factory=list)
+    known: dict[Value, str] = field(default_factory=dict)
+
+    def find(self, v: Value) -> str | None:
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.known.get(v)
+            if found is not None:
+                return found
+            scope = scope.parent
+        return None
+
+    def emit(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+
+class Printer:
+    """Prints a plan.  Every reduction runs over all of the reduced axis."""
+
+    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
+        self.plan = plan
+        self.name = name
+        self.shape = shape
+        self.axes = shape.axes
+        self.blocked = self.axes.blocked
+        every = (*self.axes.parallel, *((self.axes.reduced,) if self.axes.reduced else ()))
+        self.values = Values({v: a.name for a in every for v in a.dims})
+        self.top = Scope(1)
+        self.scope = self.top
+        self.loop: Scope | None = None
+        self.count = 0
+        self.checks = False
+
+    # --- names and shapes ---------------------------------------------------------------------
+
+    def fresh(self, prefix: str = "v") -> str:
+        self.count += 1
+        return f"{prefix}{self.count - 1}"
+
+    def extents(self, axes: Iterable[str]) -> str:
+        """The shape of a block that varies along ``axes``."""
+        names = tuple(axes)
+        parts = [f"{a.name.upper()}BLOCK" if a.name in names else "1" for a in self.blocked]
+        return f"[{', '.join(parts)}]"
+
+    def spread(self, axis: str) -> str:
+        """The subscript that turns a range along ``axis`` into a block."""
+        if len(self.blocked) == 1:
+            return ""
+        return f"[{', '.join(':' if a.name == axis else 'None' for a in self.blocked)}]"
+
+    @property
+    def at(self) -> int:
+        """Which axis of a block is reduced."""
+        return len(self.blocked) - 1
+
+    def index(self, e: Expr, names: Mapping[str, str] | None = None) -> str:
+        return render(e, TRITON, names)
+
+    def mask(self, axes: Iterable[str], conds: Sequence[str] = ()) -> str:
+        """The mask of a block that varies along ``axes``; empty where all of it is valid."""
+        wanted = set(axes)
+        parts = [
+            f"{a.name}mask"
+            for a in self.blocked
+            if a.name in wanted and a.name not in self.shape.even
+        ]
+        return " & ".join([*parts, *conds])
+
+    # --- the skeleton ---------------------------------------------------------------------------
+
+    def print(self) -> str:
+        self.parallel()
+        self.body()
+        signature = [p.name for p in self.plan.params] + [str(s) for s in self.plan.ints]
+        blocks = [f"{a.name.upper()}BLOCK: tl.constexpr" for a in self.blocked]
+        head = f"def {self.name}({', '.join([*signature, *blocks])}):"
+        lines = self.top.lines or ["    pass"]
+        return HEADER + "\n".join([head, *lines]) + "\n"
+
+    def parallel(self) -> None:
+        """The program's place along the parallel axes."""
+        axes = self.axes.parallel
+        pids = self.program_ids(tuple(reversed(axes)))
+        for a in axes:
+            pid, name = pids[a.name], f"{a.name}index"
+            if a.name == "z":
+                self.top.emit(f"{name} = {pid}")
+            else:
+                steps = f"tl.arange(0, {a.name.upper()}BLOCK){self.spread(a.name)}"
+                self.top.emit(f"{name} = {pid} * {a.name.upper()}BLOCK + {steps}")
+                if a.name not in self.shape.even:
+                    self.top.emit(f"{a.name}mask = {name} < {self.index(a.size)}")
+            self.decode(self.top, a)
+
+    def program_ids(self, axes: tuple[Axis, ...]) -> dict[str, str]:
+        """Spelling of each axis's program number.  axes: the fastest first."""
+        wide = ".to(tl.int64)" if self.shape.wide else ""
+        if not self.shape.flat:
+            return {a.name: f"tl.program_id({i}){wide}" for i, a in enumerate(axes)}
+        out: dict[str, str] = {}
+        self.top.emit(f"program = tl.program_id(0){wide}")
+        for i, a in enumerate(axes):
+            name = f"{a.name}program"
+            blocks = f"tl.cdiv({self.index(a.size)}, {a.name.upper()}BLOCK)"
+            blocks = self.index(a.size) if a.name == "z" else blocks
+            if i + 1 < len(axes):
+                self.top.emit(f"{name} = program % ({blocks})")
+                self.top.emit(f"program = program // ({blocks})")
+            else:
+                self.top.emit(f"{name} = program")
+            out[a.name] = name
+        return out
+
+    def decode(self, scope: Scope, axis: Axis) -> None:
+        """The dims of an axis from its flat position."""
+        inner: Expr = const(1)
+        flat = f"{axis.name}index"
+        for i, v in reversed(list(enumerate(axis.dims))):
+            text = flat if inner is const(1) else f"({flat} // {self.atom(inner)})"
+            if i > 0:
+                text = f"{text} % {self.atom(extent(v))}"
+            scope.emit(f"{v} = {text}")
+            inner = inner * extent(v)
+
+    def atom(self, e: Expr) -> str:
+        text = self.index(e)
+        return text if text.isalnum() else f"({text})"
+
+    # --- passes ---------------------------------------------------------------------------------
+
+    def body(self) -> None:
+        flat = [s for s in self.plan.stores if not loops_of(s, self.plan.reduced)]
+        full = [s for s in self.plan.stores if s not in flat]
+        if self.axes.reduced is None:
+            self.stores(self.plan.stores)
+        elif self.shape.persistent:
+            self.reduced_range(self.top, "0")
+            self.stores(self.plan.stores)
+        else:
+            self.passes(flat, full)
+
+    def passes(self, flat: Sequence[Store], full: Sequence[Store]) -> None:
+        reduces = self.reductions()
+        for stage in range(1, max((r.stage for r in reduces), default=0) + 1):
+            self.reduce_loop([r for r in reduces if r.stage == stage])
+        # Loads of the flat stores come before the full ones may overwrite what they read.
+        values = [self.evaluate(s) for s in flat]
+        if full:
+            with self.looped():
+                self.stores(full)
+        for store, value in zip(flat, values, strict=True):
+            self.put(store, value)
+
+    def reductions(self) -> list[Value]:
+        """All reductions of the plan, arguments first."""
+        out: dict[Value, None] = {}
+        seen: set[int] = set()
+
+        def visit(v: Value) -> None:
+            stack = [(v, False)]
+            while stack:
+                top, done = stack.pop()
+                if done:
+                    if isinstance(top.node, Reduce):
+                        out[top] = None
+                elif id(top) not in seen:
+                    seen.add(id(top))
+                    stack.append((top, True))
+                    stack += [(a, False) for a in reversed((*top.args, *top.conds))]
+
+        for s in self.plan.stores:
+            for root in s.roots():
+                visit(self.values(root))
+        return list(out)
+
+    @contextmanager
+    def looped(self) -> Iterator[Scope]:
+        """A loop over the reduced axis."""
+        axis = self.axes.reduced
+        assert axis is not None
+        child = Scope(2, self.top)
+        size = self.index(axis.size)
+        self.reduced_range(child, "rstart")
+        self.scope = self.loop = child
+        yield child
+        self.scope, self.loop = self.top, None
+        self.top.emit(f"for rstart in range(0, {size}, RBLOCK):")
+        self.top.lines += child.lines
+
+    def reduced_range(self, scope: Scope, start: str) -> None:
+        axis = self.axes.reduced
+        assert axis is not None
+        wide = ".to(tl.int64)" if self.shape.wide else ""
+        steps = f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
+        scope.emit(f"rindex = {steps}" if start == "0" else f"rindex = {start} + {steps}")
+        if "r" not in self.shape.even:
+            scope.emit(f"rmask = rindex < {self.index(axis.size)}")
+        self.decode(scope, axis)
+
+    # --- reductions -----------------------------------------------------------------------------
+
+    def reduce_loop(self, reduces: Sequence[Value]) -> None:
+        """One pass that does all reductions of one stage."""
+        accs = []
+        shape = self.extents(a.name for a in self.blocked)
+        for group in _twins(reduces):
+            acc = accumulator(group, self.fresh("acc"), shape, self.at)
+            self.top.lines += ["    " + line for line in acc.begin()]
+            accs.append((group, acc))
+        with self.looped() as scope:
+            mask = self.mask("r")
+            for group, acc in accs:
+                value = self.wide_value(group[0].args[0])
+                for line in acc.update(value, mask, self.position(group[0])):
+                    scope.emit(line)
+        for group, acc in accs:
+            for line in acc.finish():
+                self.top.emit(line)
+            for v in group:
+                assert isinstance(v.node, Reduce)
+                self.top.known[v] = acc.result(v.node.kind)
+
+    def reduced(self, v: Value) -> str:
+        """A reduction of a block that holds all of the axis."""
+        if not self.shape.persistent:
+            raise ValueError(f"{self.name}: a reduction is needed before its pass")
+        node = v.node
+        assert isinstance(node, Reduce)
+        value = self.wide_value(v.args[0])
+        dtype = v.args[0].node.dtype
+        mask = self.mask("r")
+        if mask:
+            value = f"tl.where({mask}, {value}, {neutral(node.kind, dtype)})"
+        return at_once(node.kind, value, self.at, self.position(v))
+
+    def wide_value(self, v: Value) -> str:
+        """A value at the full shape of a block."""
+        text = self.value(v)
+        names = [a.name for a in self.blocked]
+        if names and all(n in v.axes for n in names):
+            return text
+        return f"tl.broadcast_to({text}, {self.extents(names)})"
+
+    def position(self, v: Value) -> str:
+        """The linear position along a reduction's axes, for the argument reductions."""
+        node = v.node
+        assert isinstance(node, Reduce)
+        at: Expr = const(0)
+        for a in node.axes:
+            at = at * extent(a) + a
+        return f"litz.i64({self.index(at)})"
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def home(self, v: Value) -> Scope:
+        return self.loop if self.loop is not None and "r" in v.axes else self.top
+
+    def value(self, root: Value) -> str:
+        """The name of a value, computed where it is not known yet."""
+        stack = [root]
+        while stack:
+            v = stack[-1]
+            if self.scope.find(v) is not None:
+                stack.pop()
+                continue
+            missing = [a for a in (*v.args, *v.conds) if self.scope.find(a) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            home = self.home(v)
+            text = self.spelled(v)
+            if not text.isidentifier():
+                name = self.fresh()
+                home.emit(f"{name} = {text}")
+                text = name
+            home.known[v] = text
+        found = self.scope.find(root)
+        assert found is not None
+        return found
+
+    def spelled(self, v: Value) -> str:
+        node = v.node
+        args = [self.value(a) for a in v.args]
+        if isinstance(node, Const):
+            return literal(node)
+        if isinstance(node, Index):
+            return f"litz.i64({self.index(node.expr)})"
+        if isinstance(node, Masked):
+            return f"tl.where({', '.join(args)})"
+        if isinstance(node, Load):
+            return self.load(v, node, args)
+        if isinstance(node, Reduce):
+            return self.reduced(v)
+        assert isinstance(node, Op)
+        if node.name == "check_index":
+            return self.check(v, args)
+        return op_text(node, args)
+
+    def check(self, v: Value, args: Sequence[str]) -> str:
+        """The index where it is valid, else 0; a fault of the kernel."""
+        self.checks = True
+        at, size = args
+        inside = self.fresh("ok")
+        home = self.home(v)
+        home.emit(f"{inside} = (0 <= {at}) & ({at} < {size})")
+        conds = [self.value(c) for c in v.conds]
+        mask = self.mask(v.axes, conds)
+        claim = f"{inside} | (({mask}) == 0)" if mask else inside
+        home.emit(f'tl.device_assert({claim}, "index out of range")')
+        return f"tl.where({inside}, {at}, 0)"
+
+    def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
+        names = {s.name: a for (s, _), a in zip(_symbols(node.indirect), args, strict=True)}
+        index = self.index(node.index, names)
+        own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
+        conds = [self.value(c) for c in v.conds]
+        mask = self.mask(own, conds)
+        if any(not c.axes <= own for c in v.conds):
+            index = f"litz.like({index}, {mask})"
+        if not mask:
+            return f"tl.load({self.pointer(node.buffer, index)})"
+        return f"tl.load({self.pointer(node.buffer, index)}, {mask}, other=0)"
+
+    def pointer(self, buffer: str, index: str) -> str:
+        return buffer if index == "0" else f"{buffer} + ({index})"
+
+    def axes_of(self, e: Expr) -> frozenset[str]:
+        return frozenset(self.values.axis_of[v] for v in e.free if v in self.values.axis_of)
+
+    # --- stores ---------------------------------------------------------------------------------
+
+    def stores(self, stores: Sequence[Store]) -> None:
+        """All values first, so that no store overwrites what another still reads."""
+        values = [self.evaluate(s) for s in stores]
+        for store, value in zip(stores, values, strict=True):
+            self.put(store, value)
+
+    def evaluate(self, s: Store) -> tuple[str, ...]:
+        return tuple(self.value(self.values(root)) for root in s.roots())
+
+    def put(self, s: Store, texts: Sequence[str]) -> None:
+        value, *rest = texts
+        names = {sym.name: t for (sym, _), t in zip(_symbols(s.indirect), rest, strict=False)}
+        axes = [a.name for a in self.axes.parallel if a.name != "z"]
+        if loops_of(s, self.plan.reduced):
+            axes.append("r")
+        own = self.axes_of(s.index)
+        for _, n in s.indirect:
+            own |= self.values(n).axes
+        index = self.index(s.index, names)
+        if not set(axes) <= own:
+            index = f"tl.zeros({self.extents(axes)}, tl.int32) + ({index})"
+        conds = [texts[-1]] if s.mask is not None else []
+        mask = self.mask(axes, conds)
+        at = self.pointer(s.buffer, index)
+        self.scope.emit(self.put_text(s, at, value, mask))
+
+    def put_text(self, s: Store, at: str, value: str, mask: str) -> str:
+        tail = f", {mask}" if mask else ""
+        if s.mode == "set":
+            return f"tl.store({at}, {value}{tail})"
+        how = f'{tail}, sem="relaxed"'
+        return f"tl.atomic_{s.mode}({at}, {value}{how})"
+
+
+def _twins(reduces: Sequence[Value]) -> list[list[Value]]:
+    """Reductions that share an accumulator: mean and deviations of one value."""
+    out: list[list[Value]] = []
+    for v in reduces:
+        assert isinstance(v.node, Reduce)
+        moment = v.node.kind.startswith("welford")
+        for group in out:
+            first = group[0].node
+            assert isinstance(first, Reduce)
+            if moment and first.kind.startswith("welford") and group[0].args == v.args:
+                group.append(v)
+                break
+        else:
+            out.append([v])
+    return out
+
+
+def _symbols(indirect: Iterable[tuple[Expr, object]]) -> list[tuple[Symbol, object]]:
+    return [(s, n) for s, n in indirect if isinstance(s, Symbol)]

@@ -1,0 +1,149 @@
+"""Reductions: of a whole block at once, and by accumulators over a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from litz.ir.body import Reduce
+from litz.ir.dtype import DType
+from litz.ir.ops import TRITON_TYPES
+from litz.targets.triton.spell import neutral
+from litz.targets.triton.values import Value
+
+
+def at_once(kind: str, value: str, axis: int, position: str) -> str:
+    """A reduction of ``value`` along an axis of its block, which stays with extent 1."""
+    if kind in ("argmax", "argmin"):
+        return f"litz.position({value}, {position}, {axis}, {kind == 'argmax'})"
+    if kind.startswith("welford"):
+        raise ValueError("moments of a block are written as two sums")
+    return f"litz.{kind}({value}, {axis})"
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """A reduction over a loop: every lane has its own, and the lanes meet behind the loop."""
+
+    kind: str
+    dtype: DType
+    name: str
+    shape: str
+    axis: int
+
+    @property
+    def type(self) -> str:
+        return TRITON_TYPES[self.dtype.name]
+
+    def begin(self) -> list[str]:
+        first = neutral(self.kind, self.dtype)
+        return [f"{self.name} = tl.full({self.shape}, {first}, {self.type})"]
+
+    def update(self, value: str, mask: str, position: str) -> list[str]:
+        new = self.combined(value)
+        return [
+            f"{self.name} = tl.where({mask}, {new}, {self.name})"
+            if mask
+            else f"{self.name} = {new}"
+        ]
+
+    def combined(self, value: str) -> str:
+        a = self.name
+        return {
+            "sum": f"{a} + {value}",
+            "prod": f"{a} * {value}",
+            "max": f"litz.maximum({a}, {value})",
+            "min": f"litz.minimum({a}, {value})",
+            "any": f"{a} | {value}",
+            "all": f"{a} & {value}",
+        }[self.kind]
+
+    def finish(self) -> list[str]:
+        return [f"{self.name}_ = litz.{self.kind}({self.name}, {self.axis})"]
+
+    def result(self, kind: str) -> str:
+        """The name of the finished value."""
+        return f"{self.name}_"
+
+    def alone(self, kind: str) -> str:
+        """The value where every lane is a reduction of its own."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ArgAccumulator(Accumulator):
+    """The best value of each lane and where it stood first."""
+
+    def begin(self) -> list[str]:
+        last = f"tl.full({self.shape}, 0x7FFFFFFFFFFFFFFF, tl.int64)"
+        return [*Accumulator.begin(self), f"{self.name}_at = {last}"]
+
+    def update(self, value: str, mask: str, position: str) -> list[str]:
+        a, largest = self.name, self.kind == "argmax"
+        # A lane that has seen nothing yet takes what comes: it may equal the neutral value.
+        ahead = f"litz.better({value}, {a}, {largest}) | ({a}_at == 0x7FFFFFFFFFFFFFFF)"
+        ahead = f"({ahead}) & {mask}" if mask else ahead
+        return [
+            f"{a}_ahead = {ahead}",
+            f"{a}_at = tl.where({a}_ahead, {position}, {a}_at)",
+            f"{a} = tl.where({a}_ahead, {value}, {a})",
+        ]
+
+    def finish(self) -> list[str]:
+        largest = self.kind == "argmax"
+        return [
+            f"{self.name}_ = litz.position({self.name}, {self.name}_at, {self.axis}, {largest})"
+        ]
+
+    def alone(self, kind: str) -> str:
+        return f"{self.name}_at"
+
+
+@dataclass(frozen=True, slots=True)
+class MomentAccumulator(Accumulator):
+    """Mean, squared deviations and count of each lane (Welford), then of all (Chan et al.)."""
+
+    def begin(self) -> list[str]:
+        zeros = f"tl.zeros({self.shape}, {self.type})"
+        return [f"{self.name}_{part} = {zeros}" for part in ("mean", "m2", "n")]
+
+    def update(self, value: str, mask: str, position: str) -> list[str]:
+        a = self.name
+        lines = [
+            f"{a}_more = {a}_n + 1",
+            f"{a}_off = {value} - {a}_mean",
+            f"{a}_next = {a}_mean + litz.div({a}_off, {a}_more)",
+            f"{a}_sq = {a}_m2 + {a}_off * ({value} - {a}_next)",
+        ]
+        for part, new in (("n", "more"), ("mean", "next"), ("m2", "sq")):
+            text = f"tl.where({mask}, {a}_{new}, {a}_{part})" if mask else f"{a}_{new}"
+            lines.append(f"{a}_{part} = {text}")
+        return lines
+
+    def finish(self) -> list[str]:
+        a, axis = self.name, self.axis
+        return [
+            f"{a}_all = litz.sum({a}_n, {axis})",
+            f"{a}_mean_ = litz.div(litz.sum({a}_mean * {a}_n, {axis}), {a}_all)",
+            f"{a}_off = {a}_mean - {a}_mean_",
+            f"{a}_m2_ = litz.sum({a}_m2 + {a}_off * {a}_off * {a}_n, {axis})",
+        ]
+
+    def result(self, kind: str) -> str:
+        return f"{self.name}_mean_" if kind == "welford_mean" else f"{self.name}_m2_"
+
+    def alone(self, kind: str) -> str:
+        return f"{self.name}_mean" if kind == "welford_mean" else f"{self.name}_m2"
+
+
+def accumulator(group: Sequence[Value], name: str, shape: str, axis: int) -> Accumulator:
+    """The accumulator of reductions of one value."""
+    node = group[0].node
+    assert isinstance(node, Reduce)
+    dtype = node.args[0].dtype
+    made = Accumulator
+    if node.kind in ("argmax", "argmin"):
+        made = ArgAccumulator
+    elif node.kind.startswith("welford"):
+        made = MomentAccumulator
+    return made(node.kind, dtype, name, shape, axis)

@@ -1,0 +1,88 @@
+"""KernelPlans to Triton kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litz.index import Expr
+from litz.ir.body import Load, walk
+from litz.kernel.moments import simplify
+from litz.kernel.nodes import int_value, roots
+from litz.kernel.plan import KernelPlan
+from litz.targets.triton import nest, split
+from litz.targets.triton.axes import Axes, choose_axes
+from litz.targets.triton.blocks import choose_configs, is_persistent
+from litz.targets.triton.printer import Printer, Shape
+from litz.targets.triton.source import Config, Launch, Pointer, Temporary, TritonKernel
+
+GRID = 65535  # programs along the second and third axis of a grid
+
+
+def render(plan: KernelPlan, name: str, comment: str = "") -> TritonKernel:
+    """The kernels of a plan: one, or several where few rows are long.
+
+    comment: lines for the head of each source.
+    """
+    several = split.divide(plan)
+    if several is None:
+        return TritonKernel((launch(plan, name, comment),))
+    launches = tuple(launch(p, f"{name}_{i}", comment) for i, p in enumerate(several.plans))
+    temps = tuple(Temporary(t.name, t.dtype, t.size) for t in several.temps)
+    return TritonKernel(launches, temps)
+
+
+def launch(plan: KernelPlan, name: str, comment: str = "") -> Launch:
+    """One plan as one kernel."""
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    pointers = tuple(Pointer(p.name, p.dtype, p.mode != "in") for p in plan.params)
+    if nest.suits(plan):
+        source, checks, shape = nest.print_nest(plan, name, is_wide(plan))
+        grid = tuple((a.name, a.size) for a in shape.axes.parallel)
+        return Launch(
+            name, head + source, pointers, plan.ints, grid, (shape.config,), checks=checks
+        )
+    axes = choose_axes(plan)
+    persistent = is_persistent(plan, axes)
+    moments = simplify(plan.stores, lambda n: persistent)
+    plan = replace(plan, stores=moments)
+    configs = choose_configs(plan, axes, persistent)
+    shape = Shape(axes, configs[0], persistent, _even(axes, configs), is_wide(plan), _flat(axes))
+    printer = Printer(plan, name, shape)
+    source = head + printer.print()
+    grid = tuple((a.name, a.size) for a in reversed(axes.parallel))
+    return Launch(
+        name, source, pointers, plan.ints, grid, configs, flat=shape.flat, checks=printer.checks
+    )
+
+
+def _even(axes: Axes, configs: tuple[Config, ...]) -> frozenset[str]:
+    """The axes that every configuration's block divides."""
+    out = []
+    for a in axes.blocked:
+        largest = max(c.block(a.name) for c in configs)
+        if a.size.is_const and int_value(a.size) % largest == 0:
+            out.append(a.name)
+    return frozenset(out)
+
+
+def _flat(axes: Axes) -> bool:
+    """Whether the grid's second and third axis could be too long."""
+    return any(
+        not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel if a.name != "x"
+    )
+
+
+def is_wide(plan: KernelPlan) -> bool:
+    """Whether an index or a position may not fit in 32 bits."""
+    limit = (1 << 31) - (1 << 16)  # a block may reach beyond the end
+    exprs = [s.index for s in plan.stores]
+    exprs += [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
+    sizes = 1
+    for d in plan.dims:
+        sizes *= max(1, _upper(d.var.extent))  # type: ignore[attr-defined]
+    return sizes >= limit or any(_upper(e) >= limit for e in exprs)
+
+
+def _upper(e: Expr) -> int:
+    high = e.hi if e.lo is not None and e.lo > -(1 << 31) else None
+    return high if high is not None else 1 << 62

@@ -1,0 +1,66 @@
+"""What the Triton target makes of a plan: kernels with their blocks, and how to launch them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litz.index import Expr
+from litz.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """blocks: elements of each axis in a block, by the axis's name; warps of 32 threads."""
+
+    blocks: tuple[tuple[str, int], ...]
+    warps: int
+    stages: int = 1
+
+    def block(self, axis: str) -> int:
+        return dict(self.blocks).get(axis, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A buffer argument: a parameter of the plan, or temporary memory of the kernel."""
+
+    name: str
+    dtype: DType
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of a plan.
+
+    source: a Python module of one ``@triton.jit`` function ``name``; blocks are its constexprs.
+    pointers, ints: its arguments in order.  grid: size of each parallel axis, x first, with the
+    axis's name: the grid divides it by the block.  flat: all axes share the grid's first.
+    configs: the first is the default.  checks: whether the kernel checks indices.
+    """
+
+    name: str
+    source: str
+    pointers: tuple[Pointer, ...]
+    ints: tuple[Expr, ...]
+    grid: tuple[tuple[str, Expr], ...]
+    configs: tuple[Config, ...]
+    flat: bool = False
+    checks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """Memory between the kernels of one plan: ``size`` elements."""
+
+    name: str
+    dtype: DType
+    size: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """All that a plan needs: launches in order, and the memory between them."""
+
+    launches: tuple[Launch, ...]
+    temporaries: tuple[Temporary, ...] = ()

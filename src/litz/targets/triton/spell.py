@@ -1,0 +1,69 @@
+"""How single values are spelled in Triton."""
+
+from __future__ import annotations
+
+import math
+
+from litz.ir.body import Const, Op
+from litz.ir.dtype import DType
+from litz.ir.ops import TRITON_TYPES, triton_text
+
+_BOOLEAN = {"lt": "litz.lt({}, {})", "le": "litz.le({}, {})", "gt": "litz.gt({}, {})"}
+_BOOLEAN["ge"] = "litz.ge({}, {})"
+
+
+def literal(n: Const) -> str:
+    """A typed scalar."""
+    kind = TRITON_TYPES[n.dtype.name]
+    if n.dtype.kind == "bool":
+        return f"tl.full([], {bool(n.value)}, {kind})"
+    if n.dtype.is_int:
+        return f"tl.full([], {int(n.value)}, {kind})"
+    return f"tl.full([], {number(float(n.value))}, {kind})"
+
+
+def number(value: float) -> str:
+    if math.isnan(value) or math.isinf(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def neutral_scalar(kind: str, dtype: DType) -> bool | int | float:
+    """What a reduction begins with."""
+    if kind in ("sum", "any", "welford_mean", "welford_m2"):
+        return 0
+    if kind in ("prod", "all"):
+        return 1
+    largest = kind in ("max", "argmax")
+    if dtype.is_float:
+        return -math.inf if largest else math.inf
+    if dtype.kind == "bool":
+        return not largest
+    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+    high = (1 << (dtype.bits - (dtype.kind == "int"))) - 1
+    return low if largest else high
+
+
+def neutral(kind: str, dtype: DType) -> str:
+    """What a reduction begins with, as a Python literal."""
+    value = neutral_scalar(kind, dtype)
+    return number(value) if isinstance(value, float) else str(int(value))
+
+
+def op_text(n: Op, args: list[str]) -> str:
+    """An op of the table on spelled operands."""
+    source = n.args[-1].dtype
+    if n.name == "cast" and n.param is not None:
+        return _cast(args[0], source, n.param)
+    if n.name in _BOOLEAN and source.kind == "bool":
+        return _BOOLEAN[n.name].format(*args)
+    return triton_text(n.name, args, n.param)
+
+
+def _cast(arg: str, source: DType, to: DType) -> str:
+    kind = TRITON_TYPES[to.name]
+    if to.kind == "bool":
+        return f"({arg} != 0)"
+    if to.is_float and to.bits == 16 and not (source.is_float and source.bits <= 32):
+        return f"{arg}.to(tl.float32).to({kind})"  # as eager: by way of f32
+    return f"{arg}.to({kind})"

@@ -1,0 +1,133 @@
+"""A corpus of graphs as Triton kernels: interpreted on the CPU, against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from judge import check
+
+pytest.importorskip("triton")
+TRITON = {"target": "triton"}
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=g).to(dtype)
+
+
+POINTWISE = {
+    "gelu_bias": (lambda x, b: F.gelu(x + b), (rand(33, 70), rand(70))),
+    "gelu_bf16": (lambda x: F.gelu(x), (rand(40, 70, dtype=torch.bfloat16),)),
+    "chain_f16": (lambda x, y: (x * y + y).sigmoid() * x, (rand(7, 65).half(), rand(65).half())),
+    "transposed": (lambda x, y: x + y.t(), (rand(70, 90), rand(90, 70))),
+    "permuted": (lambda x: x.permute(2, 0, 1).contiguous() * 2, (rand(20, 30, 40),)),
+    "strided": (lambda x: x[::2, 1:] * 3, (rand(31, 40),)),
+    "pad": (lambda x: F.pad(x, (2, 3, 1, 0), value=1.5) * x.sum(), (rand(8, 9),)),
+    "cat": (lambda x, y: torch.cat([x * 2, y + 1], 1), (rand(8, 9), rand(8, 20))),
+    "where": (lambda x: torch.where(x > 0, x, torch.exp(x)), (rand(100),)),
+    "ints": (lambda x: (x // 3, x % 5, x << 2, -x), (torch.arange(-50, 50),)),
+    "small_ints": (lambda x: (x // 3, x % 5, x * 77, -x), (torch.arange(-50, 50).to(torch.int8),)),
+    "bools": (lambda x, y: ((x > 0) & (y < 0), (x > 0) < (y > 0)), (rand(70), rand(70, seed=1))),
+    "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
+    "double": (lambda x: torch.tanh(x) / 3, (rand(50).double(),)),
+    "rounding": (lambda x: (x.floor(), x.round(), x.trunc()), (rand(50) * 5,)),
+    "flip": (lambda x: x.flip(1) + x, (rand(5, 60),)),
+    "empty": (lambda x: x + 1, (rand(0, 5),)),
+    "rotary": (
+        lambda q, c, s: q * c + torch.cat([-q[..., 16:], q[..., :16]], -1) * s,
+        (rand(2, 4, 10, 32), rand(10, 32), rand(10, 32)),
+    ),
+}
+REDUCTIONS = {
+    "softmax": (lambda x: F.softmax(x, -1), (rand(10, 70),)),
+    "softmax_wide": (lambda x: F.softmax(x, -1), (rand(3, 20000),)),
+    "softmax_first": (lambda x: F.softmax(x, 0), (rand(70, 40),)),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), (rand(4, 300, dtype=torch.bfloat16),)),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (96,), w), (rand(12, 96), rand(96))),
+    "layer_norm_bf16": (
+        lambda x, r: F.layer_norm(x + r, (96,)),
+        (rand(12, 96, dtype=torch.bfloat16), rand(12, 96, dtype=torch.bfloat16)),
+    ),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (96,), w), (rand(12, 96), rand(96))),
+    "group_norm": (
+        lambda x: F.silu(F.group_norm(x, 4)),
+        (rand(2, 16, 9, 9).to(memory_format=torch.channels_last),),
+    ),
+    "rows": (lambda x: x.sum(1), (rand(30, 300),)),
+    "columns": (lambda x: x.sum(0), (rand(300, 30),)),
+    "columns_long": (lambda x: x.sum(0), (rand(9000, 8),)),
+    "everything": (lambda x: x.sum(), (rand(300, 300),)),
+    "everything_max": (lambda x: (x.amax(), x.mean()), (rand(200, 300),)),
+    "long_var": (lambda x: torch.var_mean(x), (rand(120, 300) + 5,)),
+    "long_argmax": (lambda x: (x.argmax(), x.argmin()), (rand(120, 300),)),
+    "long_softmax": (lambda x: F.softmax(x.flatten(), 0), (rand(120, 300),)),
+    "var_mean": (lambda x: torch.var_mean(x, 1), (rand(20, 70) + 3,)),
+    "var_mean_first": (lambda x: torch.var_mean(x, 0), (rand(70, 40) + 3,)),
+    "argmax": (lambda x: (x.argmax(1), x.argmin(1)), (rand(20, 70),)),
+    "argmax_first": (lambda x: (x.argmax(0), x.argmin(0)), (rand(90, 20),)),
+    "any_all": (lambda x: ((x > 1).any(1), (x > -3).all(1)), (rand(20, 70),)),
+    "prod": (lambda x: x.prod(1), (rand(20, 70),)),
+    "int_sum": (lambda x: (x.sum(1), x.amax(0)), (torch.arange(600).reshape(20, 30),)),
+    "nan_max": (lambda x: x.amax(1), (torch.tensor([[1.0, float("nan"), 2.0], [1, 2, 3]]),)),
+    "inf_softmax": (lambda x: F.softmax(x, -1), (torch.tensor([[0.0, float("-inf")], [1, 2]]),)),
+    "twice": (lambda x: (x.sum(1) * 2).sum(), (rand(30, 40),)),
+    "two_dims": (lambda x: x.sum((1, 3)), (rand(4, 9, 5, 17),)),
+    "block32": (
+        lambda x: (x.reshape(-1, 32).abs().amax(1), x * 2),
+        (rand(64, 64, dtype=torch.bfloat16),),
+    ),
+    "block32_transposed": (
+        lambda x: x.t().contiguous().reshape(-1, 32) / x.t().reshape(-1, 32).amax(1, True),
+        (rand(64, 64).abs() + 1,),
+    ),
+    "logsumexp": (lambda x: torch.logsumexp(x, 1), (rand(20, 70),)),
+    "norm": (lambda x: torch.linalg.vector_norm(x, dim=1), (rand(20, 70),)),
+}
+MEMORY = {
+    "embedding": (lambda w, i: F.embedding(i, w), (rand(50, 16), torch.arange(20) * 2)),
+    "gather": (lambda x, i: x.gather(1, i), (rand(5, 30), torch.arange(20).reshape(5, 4))),
+    "index": (lambda x, i: x[i] * 2, (rand(30, 7), torch.tensor([3, 1, -1, 7]))),
+    "scatter_add": (
+        lambda x, i, s: x.scatter_add(0, i, s),
+        (rand(10, 6), torch.arange(24).reshape(4, 6) % 5, rand(4, 6)),
+    ),
+    "scatter_prod": (
+        lambda x, i, s: x.scatter_reduce(0, i, s, "prod"),
+        (rand(10, 6), torch.arange(24).reshape(4, 6) % 5, rand(4, 6)),
+    ),
+    "index_put": (
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        (rand(10, 6), torch.tensor([1, 1, 3]), rand(3, 6)),
+    ),
+    "index_put_int8": (
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        (torch.ones(10, 6, dtype=torch.int8), torch.tensor([1, 1, 3]), torch.ones(3, 6).char()),
+    ),
+    "pool": (lambda x: F.avg_pool2d(x, 3, 2, 1), (rand(2, 3, 11, 12),)),
+    "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (rand(2, 3, 11, 12),)),
+    "upsample": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (rand(1, 2, 5, 6),)),
+}
+CORPUS = {**POINTWISE, **REDUCTIONS, **MEMORY}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_corpus(name: str) -> None:
+    fn, args = CORPUS[name]
+    check(fn, *args, runs=1, **TRITON)
+
+
+GRADIENTS = ("gelu_bias", "softmax", "layer_norm", "group_norm", "pool", "log_softmax")
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    fn, args = CORPUS[name]
+    grads = [a.clone().requires_grad_() for a in args]
+    check(fn, *grads, grad=True, runs=1, **TRITON)
+
+
+def test_an_index_out_of_range_is_found() -> None:
+    compiled = torch.compile(lambda w, i: F.embedding(i, w), backend="litz", options=TRITON)
+    with pytest.raises(IndexError, match="out of range"):
+        compiled(rand(5, 3), torch.tensor([1, 5]))
