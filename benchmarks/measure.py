@@ -73,9 +73,9 @@ class Row:
     def speed(self, backend: str, beside: str) -> float | None:
         """How many times faster ``backend`` is than ``beside``: the median over paired rounds."""
         a, b = self.cells.get(backend), self.cells.get(beside)
-        if a is None or b is None or not a.rounds or len(a.rounds) != len(b.rounds):
+        if a is None or b is None:
             return None
-        return statistics.median(y / x for x, y in zip(a.rounds, b.rounds, strict=True))
+        return paired(a.rounds, b.rounds)
 
     def beyond(self, backend: str, again: bool = False) -> float | None:
         """Seconds of a first call beyond the baseline's."""
@@ -87,6 +87,13 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def paired(times: Sequence[float], beside: Sequence[float]) -> float | None:
+    """How many times ``beside`` takes ``times``: the median over rounds; None without rounds."""
+    if not times or len(times) != len(beside):
+        return None
+    return statistics.median(y / x for x, y in zip(times, beside, strict=True))
 
 
 Say = Callable[[str], None]

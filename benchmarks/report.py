@@ -100,6 +100,7 @@ def detail(verdict: dict[str, Any]) -> str:
     return "; ".join(
         f"{name} {g['error']:.1e} (eager {g['eager_error']:.1e}), "
         f"worst tensor {g['worst']:.1e} (eager {g['eager_worst']:.1e})"
+        + (f", worst element {g['peak']:.1e} (eager {g['eager_peak']:.1e})" if "peak" in g else "")
         for name, g in verdict["groups"].items()
         if not g["ok"]
     )

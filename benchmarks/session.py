@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,15 +25,32 @@ class WorkerError(Exception):
     """A worker failed, died or took too long; the message is one line."""
 
 
+class WorkerLost(WorkerError):
+    """The worker died: it answers no more."""
+
+
+class WorkerLate(WorkerLost):
+    """The worker took too long."""
+
+
 class Session:
     """A fresh process for one workload on one backend; its caches live in ``cache``."""
 
-    def __init__(self, name: str, backend: str, quick: bool, cache: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        quick: bool,
+        cache: Path,
+        module: str = "benchmarks.worker",
+        within: float = TIMEOUT,
+    ) -> None:
+        """module: what to run; within: seconds that it may take to be ready."""
         cache.mkdir(parents=True, exist_ok=True)
         self.log = cache / f"{name}-{backend}-{time.monotonic_ns()}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.worker", name, backend, str(int(quick))],
+                [sys.executable, "-m", module, name, backend, str(int(quick))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -41,32 +59,36 @@ class Session:
                 start_new_session=True,
             )
         try:
-            self.facts = self.receive()
+            self.facts = self.receive(within)
         except BaseException:
-            self.close()
+            self.kill()
             raise
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Have the worker do something; its reply.  Raises ``WorkerError``."""
+    def ask(self, do: str, within: float = TIMEOUT, **arguments: Any) -> dict[str, Any]:
+        """Have the worker do something; its reply.
+
+        within: seconds to wait for it.  Raises ``WorkerError``; ``WorkerLost`` where the worker
+        answers no more.
+        """
         assert self.process.stdin is not None
         request = json.dumps({"do": do, "with": arguments}) + "\n"
         try:
             self.process.stdin.write(request.encode())
             self.process.stdin.flush()
         except OSError:
-            raise WorkerError(self.obituary()) from None
-        return self.receive()
+            raise WorkerLost(self.obituary()) from None
+        return self.receive(within)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, within: float = TIMEOUT) -> dict[str, Any]:
         assert self.process.stdout is not None
-        fd, data, until = self.process.stdout.fileno(), b"", time.monotonic() + TIMEOUT
+        fd, data, until = self.process.stdout.fileno(), b"", time.monotonic() + within
         while not data.endswith(b"\n"):
             left = until - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
-                raise WorkerError(f"no answer within {TIMEOUT:.0f} s")
+                raise WorkerLate(f"no answer within {within:.0f} s")
             piece = os.read(fd, 1 << 16)
             if not piece:
-                raise WorkerError(self.obituary())
+                raise WorkerLost(self.obituary())
             data += piece
         reply: dict[str, Any] = json.loads(data)
         if "error" in reply:
@@ -78,6 +100,17 @@ class Session:
         code = self.process.wait()
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return f"worker ended with status {code}: {lines[-1].strip() if lines else ''}"[:300]
+
+    def kill(self) -> None:
+        """End the worker and every process it started at once, whatever it is doing."""
+        self.end_group()
+        self.close()
+
+    def end_group(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
     def close(self) -> None:
         """End the worker and every process it started."""
@@ -91,10 +124,7 @@ class Session:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             pass
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self.end_group()
         self.process.wait()
 
     def __enter__(self) -> Session:
@@ -115,6 +145,11 @@ def environment(cache: Path) -> dict[str, str]:
     for variable in CACHE_VARIABLES:
         env[variable] = str(cache / variable.lower())
     env["XDG_CACHE_HOME"] = str(cache)
+    env["LITZ_REPRO_DIR"] = str(cache / "repros")
+    if find_spec("litz") is None:
+        # Not installed: taken from the checkout, by what the worker starts too.
+        path = [str(ROOT / "src"), *filter(None, [env.get("PYTHONPATH")])]
+        env["PYTHONPATH"] = os.pathsep.join(path)
     env["HF_HUB_OFFLINE"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
     return env

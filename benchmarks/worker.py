@@ -14,6 +14,8 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -144,19 +146,15 @@ def answer(target: object, line: str) -> dict[str, Any]:
     return reply
 
 
-def main() -> None:
+def serve(make: Callable[[], object]) -> None:
+    """Make the target of requests, say so, and answer requests until there are no more."""
     channel = take_stdout()
-    name, backend, quick = sys.argv[1:4]
 
     def send(reply: dict[str, Any]) -> None:
         print(json.dumps(reply), file=channel, flush=True)
 
     try:
-        target: object
-        if backend == "judge":
-            target = Judge(name, quick == "1")
-        else:
-            target = Runner(name, backend, quick == "1")
+        target = make()
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
         send({"error": reason(error)})
@@ -164,6 +162,15 @@ def main() -> None:
     send({"threads": torch.get_num_threads(), "torch": torch.__version__})
     for line in sys.stdin:
         send(answer(target, line))
+
+
+def main() -> None:
+    name, backend, quick = sys.argv[1:4]
+    serve(
+        partial(Judge, name, quick == "1")
+        if backend == "judge"
+        else partial(Runner, name, backend, quick == "1")
+    )
 
 
 if __name__ == "__main__":

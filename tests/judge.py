@@ -93,7 +93,7 @@ def check(
     """
     torch._dynamo.reset()
     compiled = torch.compile(
-        fn, backend="litz", dynamic=dynamic, options={"verify": True, **options}, fullgraph=True
+        fn, backend="litz", dynamic=dynamic, options={"check_ir": True, **options}, fullgraph=True
     )
     for _ in range(runs):
         e_args, c_args = clone(args), clone(args)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import dynamic
 from benchmarks.judge import Judge, KeepDouble, errors
 from benchmarks.measure import Cell, Row
 from benchmarks.report import geometric_mean, summary, table
@@ -114,3 +115,19 @@ def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:
         with pytest.raises(WorkerError, match="no_such_backend"):
             session.ask("first")
     assert session.process.poll() is not None
+
+
+def test_dynamic_sizes_differ_and_are_right() -> None:
+    base = build("cross_entropy_training", True)
+    sizes = [dynamic.resized(base, k) for k in range(3)]
+    assert len({w.inputs[0].shape for w in sizes}) == 3
+    tokens = dynamic.resized(build("gpt2_training", True), 2)
+    assert tokens.inputs[0] is tokens.inputs[1]
+    assert dynamic.right_everywhere(sizes[:1], base.fn)
+    assert not dynamic.right_everywhere(sizes[:1], lambda x, y: base.fn(x, y) * 1.01)
+
+
+def test_dynamic_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dynamic.main(["--quick", "--only", "softmax", "--sizes", "3", "--rounds", "1"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert (row[0], row[5], row[7], row[9]) == ("softmax", "3", "0", "ok")

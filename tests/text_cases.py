@@ -1,6 +1,7 @@
 """Text tests of passes: one file a test, with a command, an input program and the expected text.
 
 A file reads ``command: NAME``, then the input, then a line ``=====`` and what the command prints.
+The input is a program, or for ``graph`` a Python function of ATen calls (see ``graph_cases``).
 ``python tests/text_cases.py`` rewrites the expected parts; read the diff before you commit it.
 """
 
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import graph_cases
 import torch
 
 from litz.errors import LitzError
@@ -25,6 +27,8 @@ from litz.kernel.text import plan_text
 from litz.schedule.build import schedule
 from litz.schedule.groups import Group
 from litz.schedule.text import schedule_text
+from litz.targets.triton.launcher import print_launcher
+from litz.targets.triton.render import render
 
 FOLDER = Path(__file__).parent / "text"
 BAR = "\n=====\n"
@@ -56,6 +60,20 @@ def _host(p: Program) -> str:
     return host_text(plan_memory(plan_host(s, calls)))
 
 
+def _triton(p: Program) -> str:
+    s = schedule(p)
+    out = []
+    for g in s.steps:
+        if isinstance(g, Group):
+            bound = build_kernel(g, p.buffers)
+            kernel = render(bound.plan, g.name, " ".join(g.origins))
+            configs = [x.configs[0] for x in kernel.launches]
+            out += [source for x in kernel.launches for source in x.sources()]
+            names = [q.name for q in bound.plan.params]
+            out.append(print_launcher(kernel, names, bound.plan.ints, configs))
+    return "\n".join(out)
+
+
 def _verify(p: Program) -> str:
     verify(p, "input")
     return "valid"
@@ -66,6 +84,7 @@ COMMANDS: dict[str, Callable[[Program], str]] = {
     "schedule": lambda p: schedule_text(schedule(p)),
     "kernels": _kernels,
     "host": _host,
+    "triton": _triton,
     "verify": _verify,
 }
 
@@ -76,7 +95,10 @@ def run(text: str) -> tuple[str, str]:
     first, _, source = given.partition("\n")
     command = first.removeprefix("command:").strip()
     try:
-        actual = COMMANDS[command](parse(source, resolve=resolve))
+        if command == "graph":
+            actual = graph_cases.passes(source)
+        else:
+            actual = COMMANDS[command](parse(source, resolve=resolve))
     except (ParseError, LitzError) as e:
         actual = f"{type(e).__name__}: {e}"
     return expected.rstrip("\n"), actual.rstrip("\n")

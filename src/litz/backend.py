@@ -1,40 +1,24 @@
-"""The Dynamo backend: ``torch.compile(fn, backend="litz")``."""
+"""The Dynamo backend behind ``litz.entry``: graphs through AOTAutograd to compiled calls."""
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import GraphModule
 
 from litz import dynamo
 from litz.compiler import Stages, compile_graph
-from litz.errors import CompilationError, LitzError, ToolchainError
+from litz.errors import CompilationError, LitzError, RefusedSourceError, ToolchainError
 from litz.graph.repro import save_repro
+from litz.host.capturable import Recorder
 from litz.lowering.context import GraphUnsupported
-from litz.options import Options, make_options
-
-log = logging.getLogger("litz")
+from litz.options import Options
+from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 
 Boxed = Callable[[list[Any]], Any]
 Observer = Callable[[str, GraphModule, Stages], None]
-
-
-def litz(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
-    """Compile one Dynamo graph (PyTorch calls this).
-
-    mode, options: as given to ``torch.compile``; see ``litz.options.Options``.
-    Raises OptionError, CompilationError.
-    """
-    return compile_with(gm, example_inputs, make_options(options, mode))
 
 
 def compile_with(
@@ -43,12 +27,19 @@ def compile_with(
     options: Options,
     observe: Observer | None = None,
 ) -> Callable[..., Any]:
-    """``litz`` with parsed options.  observe: told the kind, graph and stages of each compile."""
+    """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
+
+    recompile = dynamo.recompile_reason()
+    recorder = Recorder(options)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             stages = Stages()
+            report_graph(kind, dynamo.count_calls(graph), recompile)
+            guards = len(dynamo.guards(graph))
             call = compile_or_fall_back(graph, options, stages, kind)
+            report_guards(guards, lambda: dynamo.guards(graph))
+            call = recorded(call, recorder, stages, kind)
             if observe is not None:
                 observe(kind, graph, stages)
             return dynamo.boxed(call)
@@ -69,22 +60,41 @@ def compile_or_fall_back(
 ) -> Boxed:
     """Compile; what Litz cannot hold, or cannot build on this machine, runs through ATen."""
     try:
-        return compile_graph(graph, options, stages, inference=kind == "inference")
+        inference = kind == "inference"
+        call = compile_graph(graph, options, stages, inference=inference, guarded=True)
     except GraphUnsupported as e:
-        stages.fallback = str(e)
-        log.info("a graph runs through ATen: %s", e)
-        return dynamo.interpreted(graph)
+        return _through_aten(graph, stages, kind, str(e))
+    except RefusedSourceError as e:
+        return _failed(graph, options, stages, kind, e)
     except ToolchainError as e:
-        stages.fallback = "no working C++ compiler"
-        if "refused" in str(e):
-            return _failed(graph, options, stages, e)
-        warnings.warn(f"{e} Until then, compiled graphs run through ATen.", stacklevel=2)
-        return dynamo.interpreted(graph)
+        warnings.warn(f"{e}\nThis graph runs through ATen.", stacklevel=2)
+        return _through_aten(graph, stages, kind, str(e).partition("\n")[0])
     except Exception as e:
-        return _failed(graph, options, stages, e)
+        return _failed(graph, options, stages, kind, e)
+    report_compiled(kind, stages)
+    return call
 
 
-def _failed(graph: GraphModule, options: Options, stages: Stages, error: Exception) -> Boxed:
+def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
+    """``call`` as a CUDA graph, where the mode asks for it and nothing stands against it."""
+    if not recorder.wanted:
+        return call
+    if stages.fallback or stages.program is None:
+        stages.cuda_graphs = "it runs through ATen"
+        return call
+    stages.cuda_graphs = found = recorder.record(call, stages.program, kind)
+    return call if isinstance(found, str) else found
+
+
+def _through_aten(graph: GraphModule, stages: Stages, kind: str, reason: str) -> Boxed:
+    stages.fallback = reason
+    report_fallback(kind, reason)
+    return dynamo.interpreted(graph)
+
+
+def _failed(
+    graph: GraphModule, options: Options, stages: Stages, kind: str, error: Exception
+) -> Boxed:
     path = save_repro(graph, options.repro_dir, error)
     if isinstance(error, CompilationError):
         shown = CompilationError(
@@ -94,7 +104,6 @@ def _failed(graph: GraphModule, options: Options, stages: Stages, error: Excepti
         what = str(error) if isinstance(error, LitzError) else f"{type(error).__name__}: {error}"
         shown = CompilationError(what, repro=path)
     if options.on_error == "eager":
-        stages.fallback = str(error)
         warnings.warn(f"{shown}\nThis graph runs through ATen.", stacklevel=2)
-        return dynamo.interpreted(graph)
+        return _through_aten(graph, stages, kind, str(error))
     raise shown from error

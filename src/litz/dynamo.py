@@ -12,6 +12,8 @@ from functorch.compile import (  # type: ignore[import-untyped]
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Interpreter
 
+from litz.graph.layout import EAGER_VAL
+
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 
@@ -42,14 +44,68 @@ def boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 
 def interpreted(gm: GraphModule) -> Callable[[list[Any]], Any]:
-    """Run the graph node by node through ATen; arguments die with their last use."""
+    """Run the graph node by node through ATen; arguments die with their last use.
+
+    Results have eager's strides also where a pass has changed those of the graph.
+    """
+    strides = _eager_strides(gm)
 
     def run(args: list[Any]) -> Any:
         own = list(args)
         args.clear()
-        return Interpreter(gm).boxed_run(own)
+        results = Interpreter(gm).boxed_run(own)
+        if not strides:
+            return results
+        return tuple(_laid_out(r, strides.get(i)) for i, r in enumerate(results))
 
     return run
+
+
+def _eager_strides(gm: GraphModule) -> dict[int, tuple[int, ...]]:
+    """The strides of results, by position, that are not those of the graph any more."""
+    (output,) = (n for n in gm.graph.nodes if n.op == "output")
+    found: dict[int, tuple[int, ...]] = {}
+    for i, n in enumerate(output.args[0]):
+        val = n.meta.get(EAGER_VAL) if isinstance(n, torch.fx.Node) else None
+        if val is not None and all(type(s) is int for s in val.stride()):
+            found[i] = val.stride()
+    return found
+
+
+def _laid_out(result: Any, strides: tuple[int, ...] | None) -> Any:
+    if strides is None or result.stride() == strides:
+        return result
+    fresh = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return fresh.copy_(result)
+
+
+def count_calls(gm: GraphModule) -> int:
+    """How many operators a graph calls."""
+    return sum(n.op == "call_function" for n in gm.graph.nodes)
+
+
+def recompile_reason() -> str | None:
+    """The guard whose failure made Dynamo compile again what is being compiled now, if one did."""
+    try:
+        from torch._dynamo.utils import get_metrics_context
+
+        reason = get_metrics_context()._metrics.get("recompile_reason")
+    except (ImportError, AttributeError):
+        return None  # only the log would say it
+    return reason if isinstance(reason, str) else None
+
+
+def guards(gm: GraphModule) -> list[str]:
+    """The conditions on sizes that a graph's trace stands under so far."""
+    for n in gm.graph.nodes:
+        if n.op != "placeholder":
+            break
+        val = n.meta.get("val")
+        sizes = val.shape if isinstance(val, torch.Tensor) else (val,)
+        for s in sizes:
+            if isinstance(s, torch.SymInt):
+                return [str(g.expr) for g in s.node.shape_env.guards]
+    return []
 
 
 # Operators are lowered whole: AOTAutograd decomposes only what is composite by definition.

@@ -47,5 +47,44 @@ class VerifyError(LitzError):
     """A program broke one of the IR's rules; always a bug in Litz."""
 
 
+class VerificationError(LitzError):
+    """A run under ``options={"verify": True}`` went wrong; always a bug in Litz.
+
+    kernel: the compiled kernel, or the operator that ATen ran.  nodes: the graph nodes it computes.
+    inputs, repro: paths of the saved inputs and of a Python file that shows the fault from them.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kernel: str,
+        nodes: tuple[str, ...],
+        detail: str,
+        others: tuple[str, ...] = (),
+        user_stack: str = "",
+        inputs: str | None = None,
+        repro: str | None = None,
+    ) -> None:
+        self.message, self.kernel, self.nodes, self.detail = message, kernel, nodes, detail
+        self.others, self.user_stack, self.inputs, self.repro = others, user_stack, inputs, repro
+        parts = [message, f"  {detail}"]
+        if others:
+            parts.append(f"  wrong too: {', '.join(others)}")
+        if nodes:
+            parts.append(f"  graph nodes: {', '.join(nodes)}")
+        if user_stack:
+            parts.append("  in your code:\n" + user_stack.rstrip())
+        if inputs:
+            parts.append(f"  inputs: {inputs}")
+        if repro:
+            parts.append(f"  repro: python {repro}")
+        super().__init__("\n".join(parts))
+
+
 class ToolchainError(LitzError):
-    """The C++ compiler is missing or refused a source."""
+    """Kernels cannot be built or loaded on this machine: no compiler, no room, a killed process."""
+
+
+class RefusedSourceError(ToolchainError):
+    """A compiler, C++ or Triton, works and refused a source: always a bug in Litz."""

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from litz.errors import OptionError
 
@@ -16,6 +16,18 @@ MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-c
 
 def _option(default: Any, doc: str, *, key: bool, choices: tuple[Any, ...] | None = None) -> Any:
     return field(default=default, metadata={"doc": doc, "key": key, "choices": choices})
+
+
+class GraphHook(Protocol):
+    """A user's graph pass: changes the FX graph of ATen calls in place.
+
+    uuid: a name of what it does, part of the key under which compiled code is cached; it is
+    another one whenever the function does something else (a hash of its source, for instance).
+    """
+
+    def __call__(self, gm: Any, /) -> Any: ...
+
+    def uuid(self) -> str | bytes: ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,13 @@ class Options:
         key=False,
         choices=("raise", "eager"),
     )
-    verify: bool = _option(False, "check the IR after every stage", key=False)
+    verify: bool = _option(
+        False,
+        "check every kernel of every run against ATen in float64, and the IR after every stage; "
+        "the first wrong kernel raises VerificationError, its inputs and a repro go to repro_dir",
+        key=True,
+    )
+    check_ir: bool = _option(False, "check the IR after every stage", key=False)
     show: str = _option(
         "",
         "stages to print, comma separated: graph, program, schedule, kernels, host, code, time",
@@ -56,8 +74,29 @@ class Options:
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
     isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)
+    cxx_timeout: int = _option(
+        600, "seconds after which a C++ compiler that runs on is stopped (0: never)", key=False
+    )
+    before_passes: tuple[GraphHook, ...] = _option(
+        (), "functions of a GraphModule, run before Litz's graph passes; see GraphHook", key=True
+    )
+    after_passes: tuple[GraphHook, ...] = _option(
+        (), "functions of a GraphModule, run after Litz's graph passes; see GraphHook", key=True
+    )
     cache_dir: str = _option(
         "", "folder of compiled kernels (default: the user's cache)", key=False
+    )
+    cache_size: int = _option(
+        1024,
+        "MiB that the folder of compiled kernels may hold: what was not used for longest goes "
+        "(0: no limit)",
+        key=False,
+    )
+    cuda_graph_shapes: int = _option(
+        8,
+        "shapes of a graph that modes 'reduce-overhead' and 'max-autotune' record as CUDA graphs "
+        "(0: none)",
+        key=False,
     )
     repro_dir: str = _option("", "folder for repros of failed compiles (default: here)", key=False)
     jobs: int = _option(0, "compiler processes at once (0: one a core)", key=False)
@@ -66,10 +105,17 @@ class Options:
     def shown(self) -> frozenset[str]:
         return frozenset(s.strip() for s in self.show.split(",") if s.strip())
 
+    def given(self) -> dict[str, str | int | bool]:
+        """The options that differ from their defaults and that code depends on."""
+        chosen = ((f, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
+        return {f.name: v for f, v in chosen if v != f.default and isinstance(v, str | int | bool)}
+
     def key(self) -> str:
         """The part of the options that generated code depends on."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(self) if f.metadata["key"])
         return ",".join(
-            f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.metadata["key"]
+            f"{name}={tuple(h.uuid() for h in v) if isinstance(v, tuple) else v!r}"
+            for name, v in values
         )
 
 
@@ -78,8 +124,24 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
+def _hooks(name: str, value: Any) -> tuple[GraphHook, ...]:
+    hooks = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for h in hooks:
+        if not callable(h):
+            raise OptionError(f"option {name!r} wants functions of a GraphModule, not {h!r}")
+        uuid = h.uuid() if callable(getattr(h, "uuid", None)) else None
+        if not isinstance(uuid, str | bytes) or not uuid:
+            raise OptionError(
+                f"option {name!r}: {h!r} needs a method uuid() that returns a string which is "
+                "another one whenever the function does something else: code is cached under it"
+            )
+    return hooks
+
+
 def _convert(name: str, value: Any, like: Any, choices: tuple[Any, ...] | None) -> Any:
-    if isinstance(like, bool):
+    if isinstance(like, tuple):
+        value = _hooks(name, value)
+    elif isinstance(like, bool):
         if isinstance(value, str):
             if value.lower() not in ("0", "1", "true", "false", "yes", "no"):
                 raise OptionError(f"option {name!r} wants a bool, not {value!r}")

@@ -138,7 +138,7 @@ def test_dynamic_shapes_compile_once() -> None:
     def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
         nonlocal graphs
         graphs += 1
-        from litz.backend import litz
+        from litz.entry import litz
 
         return litz(gm, inputs)
 
@@ -180,3 +180,11 @@ def test_constant_tensors_survive_calls() -> None:
     x = torch.tensor([-1.0, 1.0, 2.0])
     for _ in range(3):
         assert torch.equal(compiled(x), f(x))
+
+
+def test_as_strided_of_computed_values() -> None:
+    """It looks at memory, so the values before it must lie where eager puts them."""
+    x, y = r(12, 10)[1::2, ::3].t(), r(6).expand(4, 6)
+    check(lambda x, y: (x + y).as_strided((3, 2), (2, 5), 1) * 2, x, y)
+    check(lambda x: (x + 1)[1:].as_strided((3, 2), (1, 4)) * 2, r(4, 6))
+    check(lambda x: (x + 1).as_strided((3, 2), (1, 4), 2) * 2, r(5, 6), dynamic=True)

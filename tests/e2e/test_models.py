@@ -87,7 +87,7 @@ def test_inference(name: str, dtype: torch.dtype) -> None:
     exact.load_state_dict({k: v.double() for k, v in model.state_dict().items()}, strict=False)
     narrow = {k: v.to(dtype) if v.dtype.is_floating_point else v for k, v in inputs.items()}
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="litz", options={"verify": True})
+    compiled = torch.compile(model, backend="litz", options={"check_ir": True})
     with torch.no_grad():
         ref = exact(**wide(narrow)).logits
         eager = model(**narrow).logits
@@ -105,7 +105,7 @@ def test_training_step(name: str) -> None:
     exact(**wide(inputs)).loss.backward()
     plain(**inputs).loss.backward()
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="litz", options={"verify": True})
+    compiled = torch.compile(model, backend="litz", options={"check_ir": True})
     compiled(**inputs).loss.backward()
     scale = max(p.grad.norm().item() for p in exact.parameters() if p.grad is not None)
     for (key, p), q, r in zip(

@@ -147,6 +147,21 @@ def test_aliases_keep_memory_alive():
     run(planned, schedule)
 
 
+def test_memory_lent_within_a_segment_is_lent_once():
+    maker = Maker(2)
+    x, y = maker.extern("out", "arg0_1"), maker.extern("out", "arg1_1")
+    (t,) = maker.group("flip", [x, y], 1, 8)  # t lies in r's memory, so x and y must not
+    (u,) = maker.group("flip", [t], 1, 8)
+    (r,) = maker.group("flip", [u], 1, 8)
+    schedule = maker.finish([r])
+    plain = plan(schedule, maker.kernels)
+    expected, _ = run(plain, schedule)
+    planned = plan_memory(plain, pairs_of(schedule))
+    assert Place(t, r, 0) in planned.lines
+    got, _ = run(planned, schedule)
+    assert torch.equal(got[0], expected[0]), host_text(planned)
+
+
 def test_equal_symbolic_sizes_share():
     maker = Maker(1)
     maker.symbolic = True

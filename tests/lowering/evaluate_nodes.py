@@ -135,6 +135,12 @@ def _check_index(i: Tensor, size: Tensor) -> Tensor:
     return i
 
 
+def _check_divisor(b: Tensor) -> Tensor:
+    if bool((b == 0).any()):
+        raise RuntimeError("ZeroDivisionError")
+    return b
+
+
 DIRECT = (
     "add sub mul neg abs sign reciprocal sqrt rsqrt maximum minimum fmax fmin fmod eq ne lt le gt "
     "ge where isnan isinf floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sin cos "
@@ -155,6 +161,7 @@ TABLE: dict[str, Callable[..., Tensor]] = {
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
     "check_index": _check_index,
+    "check_divisor": _check_divisor,
 }
 
 

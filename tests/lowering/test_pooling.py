@@ -194,8 +194,8 @@ def test_adaptive_avg_pool3d() -> None:
     )
 
 
-def test_adaptive_max_pool_stays_with_aten() -> None:
-    check(lambda x: F.adaptive_max_pool2d(x, 4), X, externs=["adaptive_max_pool2d"])
+def test_adaptive_max_pool() -> None:
+    check(lambda x: F.adaptive_max_pool2d(x, 4), X)
 
 
 # --- nearest --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ops_samples import operands
 
 from litz.ir import dtype as dt
 from litz.ir.dtype import DType
-from litz.ir.ops import OPS, OpRow, result_dtype
+from litz.ir.ops import CHECKS, OPS, OpRow, result_dtype
 
 # Conversions and random numbers have test files of their own; generators print check_index.
 ELSEWHERE = ("cast", "random", "generator")
@@ -42,7 +42,7 @@ def test_every_row_is_tested_somewhere() -> None:
     here = {r.name for d in DTYPES for r in rows(d)}
     rest = {r.name for r in OPS.values() if r.takes_dtype or r.samples in ELSEWHERE}
     assert here | rest == set(OPS)
-    assert rest == {"cast", "bitcast", "round_to", "rand", "randn", "randint", "check_index"}
+    assert rest == {"cast", "bitcast", "round_to", "rand", "randn", "randint"} | CHECKS
 
 
 def results(row: OpRow, dtype: DType, arch: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
 import pytest
 
+from litz.errors import ToolchainError
+from litz.runtime import cache as module
 from litz.runtime.cache import Cache, content_key, default_root
+from litz.runtime.eviction import GRACE, keep_within
 
 
 def entry(cache: Cache, kind: str, key: str, suffix: str = "") -> Path:
@@ -97,14 +102,14 @@ def test_a_read_only_root(tmp_path: Path) -> None:
 
 
 def test_no_space_left(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Cache._write
+    real = module._write
 
     def full(folder: Path, *args, **kwargs) -> Path:
         if folder == cache.root / "v1":
             raise OSError(28, "No space left on device")
         return real(folder, *args, **kwargs)
 
-    monkeypatch.setattr(Cache, "_write", staticmethod(full))
+    monkeypatch.setattr(module, "_write", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         cache.put("graph", "aa", b"x")
     assert cache.get("graph", "aa") == b"x"
@@ -177,3 +182,162 @@ print(path)
     )
     path = Path(done.stdout.strip())
     assert path.name == "aa" and not path.exists() and not path.parents[3].exists()
+
+
+# --- faults ---
+
+
+def test_no_room_anywhere(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args, **kwargs) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write", full)
+    with (
+        pytest.warns(RuntimeWarning),
+        pytest.raises(ToolchainError, match="neither.*No space left.*LITZ_CACHE_DIR"),
+    ):
+        cache.put("graph", "aa", b"x")
+
+
+def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a home folder and without an entry among the system's users."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("LITZ_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "home", home)
+    assert default_root() is None
+    with pytest.warns(RuntimeWarning, match="no home folder.*LITZ_CACHE_DIR"):
+        cache = Cache()
+    cache.put("graph", "aa", b"x")
+    assert cache.get("graph", "aa") == b"x"
+    folder = cache.root
+    del cache
+    assert not folder.exists()
+
+
+def test_a_folder_that_goes_is_made_again(cache: Cache) -> None:
+    cache.put("graph", "aa", b"x")
+    shutil.rmtree(cache.root)
+    assert cache.get("graph", "aa") is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put("graph", "aa", b"y")
+        cache.scratch()
+    assert cache.get("graph", "aa") == b"y"
+
+
+def test_a_folder_that_goes_during_a_write(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module.os.replace
+    lost = []
+
+    def replace(source: str, target: Path) -> None:
+        if not lost:
+            lost.append(target)
+            shutil.rmtree(cache.root)
+        real(source, target)
+
+    monkeypatch.setattr(module.os, "replace", replace)
+    cache.put("graph", "aa", b"x")
+    assert lost and cache.get("graph", "aa") == b"x"
+
+
+def test_a_relative_root_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = Cache("here")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cache.put("graph", "aa", b"x").is_relative_to(tmp_path / "here")
+
+
+# --- eviction ---
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    paths = [cache.put("cpp", content_key(str(i)), b"x" * 1000, ".so") for i in range(10)]
+    for i, path in enumerate(paths):
+        age(path, GRACE + 1000 - i)
+    # A hit makes the oldest the youngest.
+    assert cache.get_file("cpp", content_key("0"), ".so") == paths[0]
+    size = paths[0].stat().st_size
+    left = keep_within(tmp_path / "v1", 5 * size)
+    assert left == 4 * size
+    assert [p.exists() for p in paths] == [True] + [False] * 6 + [True] * 3
+
+
+def test_what_was_used_lately_stays(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    path = cache.put("cpp", "aa", b"x" * 1000)
+    assert keep_within(tmp_path / "v1", 10) >= 1000
+    assert path.exists()
+
+
+def test_reading_an_entry_is_use(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    path = cache.put("graph", "aa", b"x" * 1000)
+    age(path, 10 * GRACE)
+    assert cache.get("graph", "aa") is not None
+    keep_within(tmp_path / "v1", 10)
+    assert path.exists()
+
+
+def test_a_limited_cache_stays_near_its_limit(tmp_path: Path) -> None:
+    limit = 100_000
+    cache = Cache(tmp_path, limit)
+    for i in range(300):
+        age(cache.put("cpp", content_key(str(i)), b"x" * 1000, ".so"), 2 * GRACE - i)
+    total = sum(p.stat().st_size for p in tmp_path.rglob("*.so"))
+    assert 0.5 * limit < total <= 1.1 * limit
+    assert cache.get_file("cpp", content_key("299"), ".so") is not None
+    assert cache.get_file("cpp", content_key("0"), ".so") is None
+
+
+def test_without_a_limit_everything_stays(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    paths = [cache.put("cpp", content_key(str(i)), b"x" * 9999) for i in range(50)]
+    for path in paths:
+        age(path, 1e6)
+    cache.put("cpp", "aa", b"x")
+    assert all(p.exists() for p in paths)
+
+
+def test_what_killed_processes_left_goes(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 1 << 30)
+    old, new = cache.scratch(), cache.scratch()
+    (old / "half.o").write_bytes(b"x")
+    loose = tmp_path / "v1" / "tmp" / "loose"
+    loose.write_bytes(b"x")
+    for path in (old / "half.o", old, loose):
+        age(path, 3 * 24 * 3600)
+    cache.put("cpp", "aa", b"x")
+    assert not old.exists() and not loose.exists() and new.exists()
+
+
+def test_processes_evict_at_once(tmp_path: Path) -> None:
+    """Each reads back what it has just written, whatever the others remove."""
+    program = (
+        "import os, sys, time; from litz.runtime.cache import Cache\n"
+        "cache = Cache(sys.argv[1], 20_000)\n"
+        "for i in range(200):\n"
+        "    key = f'{i:02x}{sys.argv[2]}'\n"
+        "    path = cache.put('cpp', key, key.encode() * 100)\n"
+        "    assert cache.get('cpp', key) == key.encode() * 100\n"
+        "    os.utime(path, (1e9 + i, 1e9 + i))\n"
+    )
+    runs = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path), letter]) for letter in "ab"
+    ]
+    assert [run.wait() for run in runs] == [0, 0]
+    entries = [p for p in (tmp_path / "v1" / "cpp").rglob("*") if p.is_file()]
+    assert sum(p.stat().st_size for p in entries) <= 25_000

@@ -124,6 +124,24 @@ def test_a_compiler_that_does_not_run(tmp_path: Path) -> None:
         find_toolchain(str(bad))
 
 
+def test_a_compiler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = tmp_path / "g++"
+    bad.write_text("#!/bin/sh\nexec sleep 60\n")
+    bad.chmod(0o755)
+    monkeypatch.setattr(module, "_ASK_SECONDS", 0.2)
+    with pytest.raises(ToolchainError, match="does not run.*timed out"):
+        find_toolchain(str(bad))
+
+
+def test_machines_are_told_apart_in_the_key(
+    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = SourceUnit("x", kernels.ADD)
+    here = module.unit_key(unit, toolchain)
+    monkeypatch.setattr(module.platform, "machine", lambda: "another")
+    assert module.unit_key(unit, toolchain) != here
+
+
 def test_a_refused_source(toolchain: Toolchain, cache: Cache) -> None:
     with pytest.raises(ToolchainError) as caught:
         build([SourceUnit("kernel 7", kernels.BROKEN)], toolchain, cache)

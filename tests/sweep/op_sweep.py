@@ -1,129 +1,303 @@
 """PyTorch's operator database through ``torch.compile(backend="litz")``: results against eager.
 
-``python tests/sweep/op_sweep.py [--dtype float32] [--samples 3] [--only add,mul] [--out FILE]``
-prints one line an operator: ``ok native``, ``ok extern (reason)``, ``skip`` or ``FAIL`` with why.
+``python tests/sweep/op_sweep.py --dtype float32 --check forward --part 0/4 --out FILE`` runs every
+fourth entry and adds one JSON line an entry to FILE; started again, it goes on where it stopped.
+``--table docs/operators.md FILE...`` writes the table from result files.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("PYTORCH_JIT", "0")
+
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils import _pytree as pytree
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from judge import assert_close, widen
+import sweep_cases as sc
+from sweep_cases import CHECKS, Case, LitzBackend, Seen
+from sweep_known import known_reason, no_run, random_values
+from sweep_table import write_table
 
-from litz.backend import compile_with
-from litz.compiler import Stages
-from litz.options import make_options
-
-# Values that no two runs share, or that are uninitialised by definition.
-UNDEFINED = {
-    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
-    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "rand",
-    "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
-    "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout_with_train",
-    "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
-    "nn.functional.rrelu", "svd_lowrank", "pca_lowrank",
-}  # fmt: skip
+BATCH = 16
+SECONDS = 120
 
 
-@dataclass(frozen=True)
-class Outcome:
-    op: str
-    state: str
+@dataclass
+class Row:
+    """One entry of the database under one dtype and check.
+
+    state: ok, skip, known, upstream (torch.compile's own ``aot_eager`` backend differs as well) or
+    FAIL.  native, samples: how many calls need nothing of ATen, of how many.
+    """
+
+    entry: str
+    dtype: str
+    check: str
+    state: str = "ok"
     detail: str = ""
+    samples: int = 0
+    native: int = 0
+    externs: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.op:48} {self.state} {self.detail}".rstrip()
+        how = f"native {self.native}/{self.samples}" if self.samples else ""
+        why = self.detail or "; ".join(f"{k}: {v}" for k, v in self.externs.items())
+        return f"{self.entry:44} {self.state:8} {how:14} {why[:240]}".rstrip()
 
 
-def run_one(op: Any, sample: Any, seen: list[Stages]) -> None:
-    """Compile one call; raises where it differs from eager."""
+def entry_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
-    def fn(args: Any, kwargs: Any) -> Any:
-        return op(*args, **kwargs)
 
-    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        def observe(kind: str, graph: Any, stages: Stages) -> None:
-            seen.append(stages)
+class Late(BaseException):
+    """An entry takes too long."""
 
-        return compile_with(gm, inputs, make_options({"verify": True}), observe)
 
-    args, kwargs = (sample.input, *sample.args), sample.kwargs
-    eager = fn(*pytree.tree_map(_copy, (args, kwargs)))
-    torch._dynamo.reset()
-    compiled = torch.compile(fn, backend=backend, dynamic=False)
-    actual = compiled(*pytree.tree_map(_copy, (args, kwargs)))
+def _late(*_: Any) -> None:
+    raise Late
+
+
+# --- one entry -----------------------------------------------------------------------------------
+
+
+def check_batch(
+    target: Callable[..., Any], batch: list[Case], check: str, values: bool, seen: Seen
+) -> str:
+    """What differs from eager in a batch; empty where nothing does."""
+    eager = sc.run(target, batch, check)
+    exact = sc.exact_run(target, batch, check) if values else None
     try:
-        ref = fn(*pytree.tree_map(widen, (args, kwargs)))
-        if [type(x) for x in pytree.tree_leaves(ref)] != [
-            type(x) for x in pytree.tree_leaves(eager)
-        ]:
-            ref = None
+        mine = sc.run(target, batch, check, backend=LitzBackend(seen))
+    except Exception as e:
+        return f"{type(e).__name__}: {str(e).strip()[:400]}"
+    return sc.compare(mine, eager, exact, values)
+
+
+def upstream_differs(
+    target: Callable[..., Any], case: Case, check: str, values: bool, mine: str
+) -> bool:
+    """Whether torch.compile itself, with ATen behind it, differs from eager as well."""
+    eager = sc.run(target, [case], check)
+    try:
+        theirs = sc.run(target, [case], check, backend="aot_eager")
     except Exception:
-        ref = None
-    assert_close(actual, eager, ref)
+        return True
+    found = sc.compare(theirs, eager, None, values)
+    return bool(found) and _sort_of(found) == _sort_of(mine)
 
 
-def _copy(x: Any) -> Any:
-    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+def _sort_of(text: str) -> str:
+    """A difference without its numbers."""
+    return "".join(c for c in text.split(" instead of ")[0] if c.isalpha() or c == " ")
 
 
-def sweep(dtype: torch.dtype, samples: int, only: set[str]) -> Iterator[Outcome]:
-    for op in op_db:
-        if only and op.name not in only:
-            continue
-        if op.name in UNDEFINED or dtype not in op.supported_dtypes("cpu"):
-            yield Outcome(op.name, "skip")
-            continue
-        seen: list[Stages] = []
+def lowering_only(target: Callable[..., Any], case: Case, check: str) -> bool:
+    """Whether one call is lowered without a call of ATen."""
+    seen = Seen()
+    try:
+        sc.run(target, [case], check, backend=LitzBackend(seen))
+    except Exception:
+        return False
+    return not seen.reasons()
+
+
+def sweep_entry(op: Any, dtype: torch.dtype, check: str, limit: int) -> Row:
+    row = Row(entry_name(op), str(dtype).removeprefix("torch."), check)
+    reason = no_run(op, dtype, check)
+    target = sc.function_of(op, check)
+    if reason or target is None:
+        row.state, row.detail = "skip", reason or "no in-place form"
+        return row
+    if check == "errors":
+        return sweep_errors(op, target, row)
+    values = not random_values(row.entry)
+    try:
+        cases = [c for c in sc.cases(op, dtype, check, limit) if sc.eager_accepts(target, c, check)]
+    except Exception as e:
+        row.state, row.detail = "skip", f"no samples: {e}"[:200]
+        return row
+    row.samples = len(cases)
+    if not cases:
+        row.state, row.detail = "skip", "eager takes none of the samples"
+    failures: list[tuple[Case, str]] = []
+    for start in range(0, len(cases), BATCH):
+        batch = cases[start : start + BATCH]
+        seen = Seen()
+        found = check_batch(target, batch, check, values, seen)
+        if found:
+            failures += split(target, batch, check, values, row)
+        else:
+            tally(target, batch, check, seen, row)
+    judge(target, failures, check, values, row)
+    return row
+
+
+def split(
+    target: Callable[..., Any], batch: list[Case], check: str, values: bool, row: Row
+) -> list[tuple[Case, str]]:
+    """The cases of a failing batch one by one."""
+    failures = []
+    for case in batch:
+        seen = Seen()
+        found = check_batch(target, [case], check, values, seen)
+        if found:
+            failures.append((case, found))
+        tally(target, [case], check, seen, row)
+    return failures
+
+
+def tally(target: Callable[..., Any], batch: list[Case], check: str, seen: Seen, row: Row) -> None:
+    reasons = seen.reasons()
+    row.externs.update(reasons)
+    if not reasons:
+        row.native += len(batch)
+    elif len(batch) > 1 and check == "forward" and row.dtype in ("float32", "int64"):
+        row.native += sum(lowering_only(target, c, check) for c in batch)
+
+
+def judge(
+    target: Callable[..., Any],
+    failures: list[tuple[Case, str]],
+    check: str,
+    values: bool,
+    row: Row,
+) -> None:
+    for case, found in failures:
+        known = known_reason(row.entry, row.dtype, check, found)
+        state = "known" if known else "FAIL"
+        if not known and upstream_differs(target, case, check, values, found):
+            state = "upstream"
+        if row.state in ("ok", "known", "upstream") and row.state != state:
+            if row.state == "ok" or state == "FAIL":
+                row.state, row.detail = state, known or f"{found} [{describe(case)}]"
+
+
+def describe(case: Case) -> str:
+    def one(x: Any) -> str:
+        if isinstance(x, torch.Tensor):
+            return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        if isinstance(x, list | tuple):
+            return f"({', '.join(map(one, x))})"
+        return repr(x)
+
+    parts = [one(a) for a in case.args] + [f"{k}={one(v)}" for k, v in case.kwargs.items()]
+    return ", ".join(parts)[:200]
+
+
+def sweep_errors(op: Any, target: Callable[..., Any], row: Row) -> Row:
+    """What eager refuses must not pass in silence, unless torch.compile itself lets it."""
+    for case in sc.error_cases(op):
+        if sc.eager_accepts(target, case, "forward"):
+            continue  # refused only with an out= argument or for another device
+        row.samples += 1
         try:
-            torch.manual_seed(0)
-            for n, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=False)):
-                if n >= samples:
-                    break
-                run_one(op, sample, seen)
-        except Exception as e:
-            text = str(e).replace("\n", " | ")
-            yield Outcome(op.name, "FAIL", f"{type(e).__name__}: {text[:300]}")
+            sc.run(target, [case], "forward", backend=LitzBackend(Seen()))
+        except Exception:
             continue
-        reasons = {f"{x.target_name}: {x.reason}" for s in seen for x in s.externs()}
-        reasons |= {s.fallback for s in seen if s.fallback}
-        state = "ok extern" if reasons else "ok native"
-        yield Outcome(op.name, state, "; ".join(sorted(reasons))[:160])
+        found = "no error"
+        row.state, row.detail = "FAIL", f"{found} [{describe(case)}]"
+        known = known_reason(row.entry, row.dtype, "errors", found)
+        try:
+            sc.run(target, [case], "forward", backend="aot_eager")
+        except Exception:
+            if known:
+                row.state, row.detail = "known", known
+        else:
+            row.state = "upstream"
+    if not row.samples:
+        row.state = "skip"
+    return row
+
+
+# --- the sweep -----------------------------------------------------------------------------------
+
+
+def guarded(op: Any, dtype: torch.dtype, check: str, limit: int) -> Row:
+    row = Row(entry_name(op), str(dtype).removeprefix("torch."), check)
+    signal.signal(signal.SIGALRM, _late)
+    signal.alarm(SECONDS)
+    try:
+        return sweep_entry(op, dtype, check, limit)
+    except Late:
+        row.state, row.detail = "FAIL", f"not done in {SECONDS} s"
+    except Exception as e:
+        row.state, row.detail = "FAIL", f"sweep: {type(e).__name__}: {str(e)[:300]}"
+    finally:
+        signal.alarm(0)
+    return row
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a result file; an entry that was begun and never ended took the process with it."""
+    rows: dict[tuple[str, str, str], Row] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            row = Row(**json.loads(line))
+            rows[row.entry, row.dtype, row.check] = row
+    for row in rows.values():
+        if row.state == "begun":
+            row.state, row.detail = "FAIL", "the process ended in this entry"
+    return list(rows.values())
+
+
+def sweep(args: argparse.Namespace, out: Path | None) -> Iterator[Row]:
+    k, n = map(int, args.part.split("/"))
+    only = {x for x in args.only.split(",") if x}
+    done = {(r.entry, r.dtype, r.check) for r in (read_rows(out) if out else ())}
+    for dtype in args.dtype.split(","):
+        for op in op_db if only else op_db[k::n]:
+            key = (entry_name(op), dtype, args.check)
+            if (only and not only & {op.name, key[0]}) or (key in done and not only):
+                continue
+            if out:
+                add_row(out, Row(*key, state="begun"))
+            row = guarded(op, getattr(torch, dtype), args.check, args.samples)
+            if out:
+                add_row(out, row)
+            yield row
+
+
+def add_row(path: Path, row: Row) -> None:
+    with path.open("a") as f:
+        f.write(json.dumps(asdict(row)) + "\n")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--samples", type=int, default=3)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--part", default="0/1", help="k/n: every n-th operator from the k-th")
-    parser.add_argument("--out", default="")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", default="float32", help="comma separated")
+    parser.add_argument("--check", default="forward", choices=CHECKS)
+    parser.add_argument("--samples", type=int, default=16, help="of each entry at most; 0: all")
+    parser.add_argument("--only", default="", help="names of entries, comma separated")
+    parser.add_argument("--part", default="0/1", help="k/n: every n-th entry from the k-th")
+    parser.add_argument("--out", default="", help="file of JSON lines; read first, to go on")
+    parser.add_argument("--quiet", action="store_true", help="print what is not ok")
+    parser.add_argument("--table", default="", help="write the table of these results, run nothing")
+    parser.add_argument("files", nargs="*", help="result files for --table")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    k, n = map(int, args.part.split("/"))
-    only = {x for x in args.only.split(",") if x} or {o.name for o in op_db[k::n]}
-    rows = []
-    for row in sweep(getattr(torch, args.dtype), args.samples, only):
-        rows.append(row)
-        print(row, flush=True)
-    count = {s: sum(r.state == s for r in rows) for s in ("ok native", "ok extern", "skip", "FAIL")}
-    print(", ".join(f"{v} {key}" for key, v in count.items()))
-    if args.out:
-        Path(args.out).write_text("\n".join(map(str, rows)) + "\n")
-    return 1 if count["FAIL"] else 0
+    if args.table:
+        rows = [r for f in args.files for r in read_rows(Path(f))]
+        Path(args.table).write_text(write_table(rows, op_db))
+        return 0
+    count: dict[str, int] = {}
+    for row in sweep(args, Path(args.out) if args.out else None):
+        count[row.state] = count.get(row.state, 0) + 1
+        if not args.quiet or row.state not in ("ok", "skip"):
+            print(row, flush=True)
+    print(", ".join(f"{v} {key}" for key, v in sorted(count.items())))
+    return 1 if count.get("FAIL") else 0
 
 
 if __name__ == "__main__":

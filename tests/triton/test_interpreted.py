@@ -42,6 +42,11 @@ POINTWISE = {
 REDUCTIONS = {
     "softmax": (lambda x: F.softmax(x, -1), (rand(10, 70),)),
     "softmax_wide": (lambda x: F.softmax(x, -1), (rand(3, 20000),)),
+    "softmax_long_rows": (lambda x: F.softmax(x, -1), (rand(520, 17000),)),
+    "log_softmax_infinite": (
+        lambda x: F.log_softmax(torch.where(x > 1, float("-inf"), x), -1),
+        (rand(520, 17000),),
+    ),
     "softmax_first": (lambda x: F.softmax(x, 0), (rand(70, 40),)),
     "log_softmax": (lambda x: F.log_softmax(x, -1), (rand(4, 300, dtype=torch.bfloat16),)),
     "layer_norm": (lambda x, w: F.layer_norm(x, (96,), w), (rand(12, 96), rand(96))),
@@ -120,14 +125,58 @@ def test_corpus(name: str) -> None:
 GRADIENTS = ("gelu_bias", "softmax", "layer_norm", "group_norm", "pool", "log_softmax")
 
 
+def gradients(fn, args: list[torch.Tensor]) -> list[torch.Tensor]:
+    leaves = [a.clone().requires_grad_() for a in args]
+    out = fn(*leaves)
+    weights = torch.linspace(0.5, 1.5, out.numel(), dtype=torch.float64).view_as(out)
+    (out * weights.to(out.dtype)).sum().backward()
+    return [x.grad for x in leaves]
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
     fn, args = CORPUS[name]
-    grads = [a.clone().requires_grad_() for a in args]
-    check(fn, *grads, grad=True, runs=1, **TRITON)
+    torch._dynamo.reset()
+    ours = gradients(torch.compile(fn, backend="litz", options=TRITON), list(args))
+    eager = gradients(fn, list(args))
+    exact = gradients(fn, [a.double() for a in args])
+    for got, base, true in zip(ours, eager, exact, strict=True):
+        rounding = torch.finfo(got.dtype).eps * true.abs().max()
+        error, limit = ((x.double() - true).norm() for x in (got, base))
+        assert error <= 2 * limit + rounding, (name, error, limit)
 
 
 def test_an_index_out_of_range_is_found() -> None:
     compiled = torch.compile(lambda w, i: F.embedding(i, w), backend="litz", options=TRITON)
     with pytest.raises(IndexError, match="out of range"):
         compiled(rand(5, 3), torch.tensor([1, 5]))
+
+
+DYNAMIC = ("gelu_bias", "softmax", "columns", "layer_norm", "cat", "permuted", "index", "argmax")
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_dynamic_sizes(name: str) -> None:
+    fn, args = CORPUS[name]
+    check(fn, *args, runs=1, dynamic=True, **TRITON)
+
+
+def test_equal_sources_over_unequal_sizes() -> None:
+    """Where every block divides the size, the size is in the grid alone."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.new_zeros(64), y.new_zeros(4096)
+
+    check(fn, rand(4), rand(4), runs=1, **TRITON)
+    check(lambda x, y: (x * 2, y * 2), rand(256), rand(8192), runs=1, **TRITON)
+
+
+@pytest.mark.parametrize("fn", [lambda x: F.dropout(x, 0.3), torch.rand_like, torch.randn_like])
+def test_random_numbers_are_those_of_the_other_target(fn) -> None:
+    x = rand(50, 70)
+    out = []
+    for options in (TRITON, {}):
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        out.append(torch.compile(fn, backend="litz", options=options)(x))
+    torch.testing.assert_close(*out, rtol=1e-6, atol=1e-6)

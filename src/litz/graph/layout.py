@@ -9,6 +9,8 @@ Results that the graph returns keep the strides that eager gives them, under ``E
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -45,11 +47,26 @@ def _wants_channels_last(n: Node) -> bool:
     if not isinstance(x, torch.Tensor) or x.dim() != 4 or transposed or groups != 1:
         return False
     plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
-    return plain and all(isinstance(s, int) for s in x.shape) and int(x.shape[1]) > 1
+    batch, *image = x.shape
+    if not all(isinstance(s, int) for s in image):
+        return False  # which layout a convolution chooses depends on these
+    known = isinstance(batch, int) or _no_guards(getattr(x, "fake_mode", None)) is not None
+    return plain and known and int(image[0]) > 1
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    """Whether the strides are channels-last for every size that symbols may stand for."""
+    _, channels, height, width = x.shape
+    strides = (height * width * channels, 1, width * channels, channels)
+    return all(map(_same, x.stride(), strides)) and not all(map(_same, x.shape[2:], (1, 1)))
+
+
+def _same(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+    """Equality that is plain from the expressions: asking a symbol would add a guard."""
+    difference = a - b
+    if isinstance(difference, torch.SymInt):
+        return bool(difference.node.expr == 0)
+    return difference == 0
 
 
 def convolutions_in_channels_last(gm: GraphModule) -> bool:
@@ -84,8 +101,8 @@ class _Layout:
     def run(self, nodes: list[Node]) -> bool:
         """False where a fake tensor refused the new strides."""
         for n in nodes:
-            if _wants_channels_last(n):
-                self.copy_input(n)
+            if _wants_channels_last(n) and not self.copy_input(n):
+                return False
             stale = any(a in self.before or a in self.copies.values() for a in n.all_input_nodes)
             if n.op == "call_function" and stale and not self.propagate(n):
                 return False
@@ -96,25 +113,32 @@ class _Layout:
                         a.meta[EAGER_VAL] = self.before[a][1]
         return True
 
-    def copy_input(self, n: Node) -> None:
+    def copy_input(self, n: Node) -> bool:
         source = n.args[0]
         assert isinstance(source, Node)
         x = source.meta["val"]
         if _is_channels_last(x):
-            return
+            return True
         if source not in self.copies:
+            try:
+                with x.fake_mode, _without_guards(x.fake_mode):
+                    fake = x.clone(memory_format=torch.channels_last)
+            except Exception:
+                return False
             with self.gm.graph.inserting_after(source):
                 copy = self.gm.graph.call_function(
                     aten.clone.default, (source,), {"memory_format": torch.channels_last}
                 )
-            with x.fake_mode:
-                copy.meta["val"] = x.clone(memory_format=torch.channels_last)
+            copy.meta["val"] = fake
             copy.meta["stack_trace"] = n.meta.get("stack_trace")
             self.copies[source] = copy
         n.update_arg(0, self.copies[source])
+        return True
 
     def propagate(self, n: Node) -> bool:
         """Run the fake tensors of ``n`` again; its strides may follow those of its inputs."""
+        if n.meta.get("unbacked_bindings"):  # another run would make other symbols
+            return False
         old = n.meta.get("val")
         mode = next(
             (a.meta["val"].fake_mode for a in n.all_input_nodes if _fake(a.meta.get("val"))), None
@@ -128,7 +152,7 @@ class _Layout:
         else:
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
             try:
-                with mode:
+                with mode, _without_guards(mode):
                     new = self.call(n, args, kwargs)
             except Exception:
                 return False
@@ -159,13 +183,27 @@ class _Layout:
             self.gm.graph.erase_node(copy)
 
 
+def _no_guards(mode: Any) -> Callable[[], AbstractContextManager[None]] | None:
+    """What makes a guard on sizes raise, where this version of PyTorch has it."""
+    found: Callable[[], AbstractContextManager[None]] | None = getattr(
+        getattr(mode, "shape_env", None), "error_on_new_guards", None
+    )
+    return found
+
+
+def _without_guards(mode: Any) -> AbstractContextManager[None]:
+    """Strides that hold only for some sizes raise; else they would be made a guard."""
+    strict = _no_guards(mode)
+    return nullcontext() if strict is None else strict()
+
+
 def _fake(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and hasattr(value, "fake_mode")
 
 
 def _strides(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.stride()
+        return tuple(str(s) for s in value.stride())  # comparing symbols would add a guard
     if isinstance(value, list | tuple):
         return tuple(map(_strides, value))
     return None

@@ -7,14 +7,22 @@ whether it did.  ``PIPELINE`` is the order.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.errors import CompilationError
+from litz.graph.aliasing import leaves, written
+from litz.graph.constants import fold_constants
 from litz.graph.layout import convolutions_in_channels_last
+from litz.graph.noops import drop_no_ops
+from litz.graph.reinplace import write_in_place
+from litz.graph.storage import make_storage_explicit
+from litz.graph.values import give_values
+from litz.options import GraphHook
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,12 @@ class GraphPass:
 
 def drop_dead_code(gm: GraphModule) -> bool:
     """Remove calls without effect whose result nobody reads."""
-    return bool(gm.graph.eliminate_dead_code())
+    changed = False
+    for n in reversed(gm.graph.nodes):
+        if not n.users and n.op in ("call_function", "get_attr") and not n.is_impure():
+            gm.graph.erase_node(n)
+            changed = True
+    return changed
 
 
 def _key(value: Any) -> Any:
@@ -48,9 +61,16 @@ def _key(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
-def _is_pure(n: Node) -> bool:
+def _is_pure(n: Node, known: dict[Any, bool]) -> bool:
+    """known: the answers so far, by target; asking takes a while."""
     if n.op != "call_function":
         return False
+    if n.target not in known:
+        known[n.target] = _is_pure_call(n)
+    return known[n.target]
+
+
+def _is_pure_call(n: Node) -> bool:
     if n.target is operator.getitem:
         return True
     if not isinstance(n.target, torch._ops.OpOverload) or n.is_impure():
@@ -67,10 +87,14 @@ def share_common_subexpressions(gm: GraphModule) -> bool:
     for n in nodes:
         if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable:
             return False
+    # What a higher-order operator may write stays apart from what is equal before.
+    higher = any(isinstance(n.target, torch._ops.HigherOrderOperator) for n in nodes)
+    kept = written(gm) if higher else frozenset()
     seen: dict[Any, Node] = {}
+    known: dict[Any, bool] = {}
     changed = False
     for n in nodes:
-        if not _is_pure(n):
+        if n in kept or not _is_pure(n, known):
             continue
         try:
             key = (n.target, _key(n.args), _key(n.kwargs))
@@ -78,29 +102,62 @@ def share_common_subexpressions(gm: GraphModule) -> bool:
             continue
         first = seen.setdefault(key, n)
         # Two results that are returned must stay two tensors.
-        if first is not n and not (_returned(first) and _returned(n)):
+        if first is not n and not (leaves(first) and leaves(n)):
             n.replace_all_uses_with(first)
             gm.graph.erase_node(n)
             changed = True
     return changed
 
 
-def _returned(n: Node) -> bool:
-    return any(u.op == "output" for u in n.users)
-
-
-# Layout comes last: it looks at what the others left.
+# Storage comes first: it asks which values eager has as views of which.  Then constants: a folded one
+# can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what the others left.
 PIPELINE: tuple[GraphPass, ...] = (
+    GraphPass("storage", make_storage_explicit),
+    GraphPass("constants", fold_constants),
+    GraphPass("no-ops", drop_no_ops),
     GraphPass("dead code", drop_dead_code),
     GraphPass("common subexpressions", share_common_subexpressions),
     GraphPass("channels-last convolutions", convolutions_in_channels_last, inference=True),
+    # Behind all that takes the graph to be functional up to its last copies.
+    GraphPass("writes in place", write_in_place),
 )
 
 
-def run_passes(gm: GraphModule, *, inference: bool) -> tuple[str, ...]:
-    """Run the pipeline; the names of the passes that changed something."""
+def run_passes(
+    gm: GraphModule,
+    *,
+    inference: bool,
+    before: Sequence[GraphHook] = (),
+    after: Sequence[GraphHook] = (),
+) -> tuple[str, ...]:
+    """Run the pipeline between the user's hooks; the names of what changed something.
+
+    Raises CompilationError where a hook fails or leaves a graph that cannot be compiled.
+    """
+    for hook in before:
+        run_hook(gm, hook)
     changed = [p.name for p in PIPELINE if (inference or not p.inference) and p.run(gm)]
-    if changed:
-        gm.graph.lint()
-        gm.recompile()
+    for hook in after:
+        run_hook(gm, hook)
     return tuple(changed)
+
+
+def run_hook(gm: GraphModule, hook: GraphHook) -> None:
+    """Run a user's pass: it may not change what goes in and how much comes out."""
+    what = f"the graph pass {hook.uuid()!r}"
+    border = _border(gm)
+    try:
+        hook(gm)
+        gm.graph.lint()
+        give_values(gm)
+    except Exception as e:
+        raise CompilationError(f"{what} failed: {type(e).__name__}: {e}") from e
+    if _border(gm) != border:
+        raise CompilationError(f"{what} changed the graph's inputs or the number of its results")
+
+
+def _border(gm: GraphModule) -> tuple[list[str], int]:
+    inputs = [str(n.target) for n in gm.graph.nodes if n.op == "placeholder"]
+    (output,) = (n for n in gm.graph.nodes if n.op == "output")
+    results = output.args[0]
+    return inputs, len(results) if isinstance(results, list | tuple) else -1

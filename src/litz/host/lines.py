@@ -120,6 +120,19 @@ class CallExtern:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Shows buffers to the checker of a run, before or after number ``step`` of its calls.
+
+    numbers: integers that the call has made.
+    """
+
+    step: int
+    after: bool
+    buffers: tuple[str, ...]
+    numbers: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EnterDevice:
     """Make ``device`` current up to the matching ``LeaveDevice``."""
 
@@ -152,6 +165,7 @@ Line = (
     | CallKernel
     | CallSegment
     | CallExtern
+    | Probe
     | EnterDevice
     | LeaveDevice
     | Return
@@ -223,6 +237,8 @@ def line_text(line: Line, values: Values) -> str:
             return "\n".join([f"segment {name} {{", *(f"  {_call_text(c)}" for c in calls), "}"])
         case CallExtern(extern):
             return extern_text(extern, values)
+        case Probe(step, after, buffers, _):
+            return f"probe {'after' if after else 'before'} {step}: {', '.join(buffers)}"
         case EnterDevice(device):
             return f"enter {device}"
         case LeaveDevice(device):

@@ -34,6 +34,7 @@ from litz.index import Expr
 
 Pairs = tuple[tuple[str, str], ...]
 SLACK = 1 << 18
+HEAP = 16 << 20
 ARENA = "arena"
 
 
@@ -70,7 +71,7 @@ def plan_memory(
     hints: sizes to plan for; the plan is right for all others.
     segments: whether consecutive CPU kernels run as one native call.
     slack: bytes by which a segment may exceed the peak before it is cut; an arena may exceed it by
-    a sixteenth of it too, unless slack is 0.
+    a part of it too, unless slack is 0.
     """
     times = lifetimes(host, hints)
     externs, live = live_bytes(host, times, hints)
@@ -166,7 +167,9 @@ def _pool(p: _Plan, first: int, last: int) -> tuple[list[Block], int, dict[str, 
 
 def _poolable(p: _Plan, b: Block, first: int, last: int) -> bool:
     only_kernels = not any(m in p.times.visible for m in b.members)
-    return first <= b.birth and b.death <= last and only_kernels and b.size.is_const
+    # A segment without scratch memory has no workspace for what takes no bytes to lie in.
+    known = b.size.is_const and b.nbytes > 0
+    return first <= b.birth and b.death <= last and only_kernels and known
 
 
 def _host(p: _Plan, b: Block, first: int, last: int) -> Region | None:
@@ -198,22 +201,25 @@ def _lay_out(p: _Plan, slack: int) -> None:
     ]
     if len(items) < 2:
         return
-    results = [
-        Item(b.members[0], b.nbytes, b.birth, b.death) for b in mine if b.death >= p.times.end
-    ]
+    results = [_item(p, b) for b in mine if b.death >= p.times.end]
     others = list(p.live)
     # What lies within a segment is scratch memory or lent: neither counts by itself.
     gone = [b for b in p.blocks if b.members[0] in pooled or (b in mine and b.death < p.times.end)]
     for block in gone:
         for t in range(block.birth, block.death + 1):
             others[t] -= block.nbytes
-    found = lay_out(items, results, others, p.peak + (max(slack, p.peak // 16) if slack else 0))
+    found = lay_out(items, results, others, p.peak + _margin(p, slack))
     if found is not None:
         p.arena, p.live = found, list(found.live)
 
 
+def _margin(p: _Plan, slack: int) -> int:
+    """What an arena may cost: less than the C library's heap loses between mid-size buffers."""
+    return max(slack, p.peak // 16, min(p.peak // 4, HEAP)) if slack else 0
+
+
 def _item(p: _Plan, b: Block) -> Item:
-    """A temporary as an item: one that lends memory within a segment is needed during all of it."""
+    """A block as an item: one that lends memory within a segment is needed during all of it."""
     birth, death = b.birth, b.death
     for first, last in p.segments:
         if any(owner == b.members[0] for owner, _ in p.places.get(first, {}).values()):

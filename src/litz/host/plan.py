@@ -136,7 +136,9 @@ def line_exprs(line: Line, buffers: Mapping[str, Buffer]) -> Iterable[Expr]:
             return ints
         case CallExtern(extern):
             args = (*extern.args, *(v for _, v in extern.kwargs))
-            return tuple(_value_exprs(args))
+            made = [buffers[o] for o in extern.outputs if o is not None]
+            layouts = [e for b in made for e in (*b.shape, *b.strides)]
+            return (*_value_exprs(args), *layouts, *(e for e, _, _ in extern.checks))
         case Return(outputs):
             return tuple(_value_exprs(outputs))
     return ()

@@ -26,20 +26,22 @@ from litz.host.lines import (
     LeaveDevice,
     Line,
     Place,
+    Probe,
     Return,
     Reuse,
     View,
     Workspace,
 )
 from litz.host.sizes import byte_size
-from litz.host.targets import Target, out_target, plain_target
+from litz.host.targets import Target, number_text, out_target, plain_target
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
-from litz.ir.program import Buffer, Extern, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
 
 PRELUDE: Final = ("empty_large", "empty_strided", "reinterpret", "retype", "workspace")
 LARGE_BYTES: Final = 4 << 20
-_RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "min", "max"))
+_BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
+_RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "probe", *_BUILTINS))
 _TORCH_DTYPES: Final[Mapping[str, str]] = {
     "bool": "bool",
     "bf16": "bfloat16",
@@ -136,6 +138,10 @@ class _Printer:
         self.typed: dict[str, list[str]] = {}
         self.used: set[str] = set()
         self.by_strides: frozenset[str] | None = None
+        externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
+        # Numbers that lines still to come give a value, and results whose layout waits for them.
+        self.late = {name for e in externs for name in made_numbers(e)}
+        self.unchecked: list[str] = []
         self.body: list[str] = []
         self.depth = 1
 
@@ -171,6 +177,8 @@ class _Printer:
             return self.ref(value)
         if isinstance(value, Expr):
             return self.expr(value)
+        if isinstance(value, HostFloat):
+            return self.name(value.name)
         if isinstance(value, float):
             return self._float(value)
         if value is None or value is Ellipsis or type(value) in (bool, int, str):
@@ -233,6 +241,10 @@ class _Printer:
                 self._call(name, line.buffers(), line.ints())
             case CallExtern(extern):
                 self._extern(extern)
+            case Probe(step, after, buffers, numbers):
+                places = [self.holder(b) for b in buffers]
+                shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
+                self.emit(f"probe({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
             case EnterDevice(device):
                 index = device.partition(":")[2] or "0"
                 self.emit(f"with torch.cuda.device({index}):")
@@ -313,6 +325,10 @@ class _Printer:
         return buffer, offset
 
     def _call(self, name: str, buffers: Iterable[str], ints: Iterable[Expr]) -> None:
+        buffers = tuple(buffers)
+        there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
+        # A kernel on another device takes what lies in the host's memory by value.
+        values = [any(there) and not on_device for on_device in there]
         places = [self.holder(b) for b in buffers]
         owners = [owner for owner, _ in places]
         pointers = dict(self.pointer)
@@ -325,6 +341,9 @@ class _Printer:
                 self.emit(f"{local} = {pointers[owner]}")
                 pointers[owner] = local
         args = [pointers[o] + (f" + {offset}" if offset else "") for o, offset in places]
+        for i, by_value in enumerate(values):
+            if by_value:
+                args[i] = f"{self.name(owners[i])}.item()"
         args += [self.expr(e) for e in ints]
         self.emit(f"{name}({', '.join(args)})")
 
@@ -334,11 +353,16 @@ class _Printer:
         if e.out_variant:
             self._extern_out(e, args)
             return
-        call = f"{self.target(plain_target(e))}({', '.join(args)})"
+        if e.is_assertion:
+            self._assert(*args)
+            return
+        call = number_text(e.target, args)
+        if call is None:
+            call = f"{self.target(plain_target(e))}({', '.join(args)})"
         results = [None if o is None else self.name(o) for o in e.outputs]
-        for position, symbol in e.symbols:
+        for position, number in e.symbols:
             results += [None] * (position + 1 - len(results))
-            results[position] = self.name(str(symbol))
+            results[position] = self.name(number_name(number))
         if not any(results):
             self.emit(call)
         elif e.single:
@@ -346,9 +370,35 @@ class _Printer:
         else:
             left = ", ".join(r or "_" for r in results) + ("," if len(results) == 1 else "")
             self.emit(f"{left} = {call}")
-        for output in e.outputs:
-            if output is not None and self.check_strides:
+        self._sizes_of(e)
+        if self.check_strides:
+            self.unchecked += [o for o in e.outputs if o is not None]
+        waiting, self.unchecked = self.unchecked, []
+        for output in waiting:
+            layout = (*self.buffers[output].shape, *self.buffers[output].strides)
+            if any(str(s) in self.late for x in layout for s in x.free):
+                self.unchecked.append(output)
+            else:
                 self._check_strides(output)
+
+    def _sizes_of(self, e: Extern) -> None:
+        """Take numbers from the sizes of results, and check those that must be as they say."""
+        for symbol, position, dim in e.sizes:
+            output = e.outputs[position]
+            assert output is not None
+            self.emit(f"{self.name(str(symbol))} = {self.name(output)}.shape[{dim}]")
+        self.late.difference_update(made_numbers(e))
+        for expected, position, dim in e.checks:
+            output = e.outputs[position]
+            assert output is not None
+            text, size = self.expr(expected), f"{self.name(output)}.shape[{dim}]"
+            message = f"Runtime assertion failed: size {dim} of {e.target_name} is not {expected}"
+            self.emit(f"if {size} != {text}:")
+            self.emit(f"    raise RuntimeError({message!r})")
+
+    def _assert(self, condition: str, message: str) -> None:
+        self.emit(f"if not {condition}:")
+        self.emit(f"    raise RuntimeError({message})")
 
     def _extern_out(self, e: Extern, args: list[str]) -> None:
         outputs = [self.name(o) for o in e.outputs if o is not None]

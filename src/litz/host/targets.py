@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +13,22 @@ from litz.ir.program import Extern
 
 # PyTorch's own bindings of these take the same arguments and cost a third less a call.
 _QUICK: Final = ("mm", "bmm", "addmm", "baddbmm")
+
+
+_INFIX: Final = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
+    "pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_OPERATORS: Final[Mapping[object, str]] = {
+    getattr(operator, name): text for name, text in _INFIX.items()
+}
+_BUILTINS: Final[Mapping[object, str]] = {
+    torch.sym_float: "float",
+    torch.sym_max: "max",
+    torch.sym_min: "min",
+    **{f: f.__name__ for f in (abs, float, int, max, min, round)},
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,19 @@ def plain_target(extern: Extern) -> Target:
     """The callable as it is."""
     path = _torch_path(extern.target, extern.target_name)
     return Target(_quick(path), extern.target)
+
+
+def number_text(target: object, args: Sequence[str]) -> str | None:
+    """A call of one of Python's own operators as Python writes it."""
+    if not callable(target):
+        return None
+    infix = _OPERATORS.get(target)
+    if infix is not None and len(args) == 2:
+        left, right = (a if a.isidentifier() else f"({a})" for a in args)
+        return f"{left} {infix} {right}"
+    if target in _BUILTINS:
+        return f"{_BUILTINS[target]}({', '.join(args)})"
+    return None
 
 
 def out_target(extern: Extern) -> Target | None:

@@ -57,18 +57,24 @@ def _bound(x: Any) -> int | None:
     raise TypeError(f"not the end of an integer range: {x!r}")
 
 
-def from_sympy(expr: Any, scope: Mapping[str, Expr]) -> Expr:
+def from_sympy(
+    expr: Any, scope: Mapping[str, Expr], part: Callable[[Any], Expr] | None = None
+) -> Expr:
     """A sympy expression as one of ours, symbols by name from ``scope``.
 
+    part: gives what stands for a smallest integer subexpression that cannot be held exactly.
     Raises NotRepresentable for what is not an exact integer expression (true division, floats,
     infinities, unknown functions), KeyError for a name that ``scope`` lacks.
     """
-    return _Importer(scope).get(expr)
+    return _Importer(scope, part).get(expr)
 
 
 class _Importer:
-    def __init__(self, scope: Mapping[str, Expr]) -> None:
+    def __init__(
+        self, scope: Mapping[str, Expr], part: Callable[[Any], Expr] | None = None
+    ) -> None:
         self._scope = scope
+        self._part = part
         self._memo: dict[Any, Expr] = {}
 
     def get(self, e: Any) -> Expr:
@@ -76,7 +82,13 @@ class _Importer:
             return const(int(e))
         known = self._memo.get(e)
         if known is None:
-            known = self._memo[e] = self._convert(e)
+            try:
+                known = self._convert(e)
+            except NotRepresentable:
+                if self._part is None or not getattr(e, "is_integer", False):
+                    raise
+                known = self._part(e)
+            self._memo[e] = known
         return known
 
     def _convert(self, e: Any) -> Expr:
@@ -84,6 +96,8 @@ class _Importer:
         if getattr(e, "is_Integer", False):
             return const(int(e))
         if getattr(e, "is_Symbol", False):
+            if self._part is not None and e.name not in self._scope:
+                raise NotRepresentable(f"{e} is no integer")
             return self._scope[e.name]
         if name == "Add":
             return self._whole(e) if _has_fraction(e) else sum_(map(self.get, e.args))

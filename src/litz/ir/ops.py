@@ -239,7 +239,7 @@ _ARITHMETIC: Final = (
         evaluate=_fmod,
         samples="divisor",
     ),
-    OpRow("neg", (_NUM,), infix="(-{0})", triton="(-{0})", evaluate=lambda a: -a),
+    OpRow("neg", (_NUM,), infix="(-{0})", triton="litz.neg({0})", evaluate=lambda a: -a),
     OpRow("abs", (_NUM,), triton="tl.abs({0})", evaluate=abs),
     OpRow(
         "sign",
@@ -312,7 +312,7 @@ _LOGIC: Final = (
         triton="({0} ^ {1})",
         evaluate=lambda a, b: a ^ b,
     ),
-    OpRow("not_", ("bi",), triton="(~{0})", evaluate=_not),
+    OpRow("not_", ("bi",), triton="litz.invert({0})", evaluate=_not),
     OpRow(
         "shl",
         ("i", "i"),
@@ -398,14 +398,19 @@ _TRANSCENDENTAL: Final = (
 
 _CONVERSION: Final = (
     OpRow(
-        "cast", (_ANY,), "to", cpp="litz::cast<{to}>({0})", triton="{0}.to({to})", samples="cast"
+        "cast",
+        (_ANY,),
+        "to",
+        cpp="litz::cast<{to}>({0})",
+        triton="litz.cast({0}, {to})",
+        samples="cast",
     ),
     OpRow(
         "round_to",
         ("f",),
         cost=3,
         cpp="litz::round_to<{to}>({0})",
-        triton="{0}.to({to}).to({0}.dtype)",
+        triton="litz.cast({0}, {to}).to({0}.dtype)",
     ),
     OpRow(
         "bitcast",
@@ -443,7 +448,10 @@ _CHECKS: Final = (
         header="loops",
         samples="generator",
     ),
+    # An integer divisor as it is, and a fault of the kernel where it is 0.
+    OpRow("check_divisor", ("i",), cost=2, header="loops", samples="generator"),
 )
+CHECKS: Final = frozenset(row.name for row in _CHECKS)
 
 _ROWS: Final = (
     *_ARITHMETIC,

@@ -15,7 +15,7 @@ from litz.index import parse as parse_expr
 from litz.ir import body
 from litz.ir.body import Node, Store, StoreMode
 from litz.ir.dtype import BY_NAME, DType
-from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
 
 Resolve = Callable[[str], object]
 _OPEN, _CLOSE = "([{", ")]}"
@@ -337,6 +337,8 @@ class ProgramReader:
             return self.expr(text[2:-1])
         if text.startswith("$"):
             return self.constants[text[1:]]
+        if text.startswith("#"):
+            return HostFloat(text[1:])
         if text[0] in "([":
             items = [self.value(part) for part in split(text[1:-1])]
             return tuple(items) if text[0] == "(" else items
@@ -388,14 +390,24 @@ class ProgramReader:
         device = tail.word("@")
         single, out = not tail.flag("multi"), tail.flag("out")
         bound = [part.partition(": ") for part in split(tail.group("symbols"))]
-        symbols = tuple((int(p), self.expr(s)) for p, _, s in bound)
+        symbols = tuple(
+            (int(p), HostFloat(s[1:]) if s.startswith("#") else self.expr(s)) for p, _, s in bound
+        )
+        sizes, checks = (
+            tuple(self._size(part) for part in split(tail.group(word)))
+            for word in ("sizes", "checks")
+        )
         mutates, origins = tuple(split(tail.group("mutates"))), tuple(split(tail.group("from")))
         reason = ast.literal_eval(tail.rest("because"))
         target = self._resolve(m[2])
         return Extern(
             m[1], target, m[2], tuple(args), tuple(kwargs), outputs, device, reason, single,
-            symbols, out, mutates, origins,
+            symbols, out, mutates, origins, sizes, checks,
         )  # fmt: skip
+
+    def _size(self, text: str) -> tuple[Expr, int, int]:
+        m = _match(re.compile(r"(\d+)\.(\d+): (.*)"), text, "a size of a result")
+        return self.expr(m[3]), int(m[1]), int(m[2])
 
 
 class _ExternTail:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from litz.index import Expr
-from litz.ir.body import Load, Store, loads
+from litz.index import Expr, Symbol, Var
+from litz.ir.body import Index, Load, Store, loads, walk
 from litz.ir.dtype import DType
 
 
@@ -46,6 +46,17 @@ class TensorRef:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFloat:
+    """A float that the host computes while the program runs, or reads from data.
+
+    Extern calls take it as it is; a kernel takes its bits, which are an integer like any other.
+    name: of the input or of the extern's result that it is.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Loops:
     """A loop nest: for each point of ``axes`` run ``stores``; reductions run over ``reduce_axes``.
 
@@ -80,7 +91,9 @@ class Extern:
     target: the callable; target_name: its printed name (``aten.mm.default``).
     args, kwargs: Python values, ``TensorRef``s and ``Expr``s, nested in tuples as the op has them.
     outputs: the buffers it fills, one a result (None: a result that is no tensor or unused).
-    symbols: results that are integers: (position, symbol) pairs.
+    symbols: results that are numbers: (position, symbol or float) pairs.
+    sizes: symbols that get their value from a size of a result: (symbol, position of the result,
+    dimension).  checks: likewise, sizes that must be as they say.
     out_variant: the result may be written into memory that the program allocated.
     mutates: buffers that it writes in place.  reason: why it is not a loop nest.
     """
@@ -94,10 +107,24 @@ class Extern:
     device: str
     reason: str
     single: bool = True
-    symbols: tuple[tuple[int, Expr], ...] = ()
+    symbols: tuple[tuple[int, Expr | HostFloat], ...] = ()
     out_variant: bool = False
     mutates: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    sizes: tuple[tuple[Expr, int, int], ...] = ()
+    checks: tuple[tuple[Expr, int, int], ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the call only computes numbers from numbers."""
+        if not self.symbols or self.mutates or any(o is not None for o in self.outputs):
+            return False
+        return next(self.refs(), None) is None
+
+    @property
+    def is_assertion(self) -> bool:
+        """Whether the call only raises where a number of the host is false."""
+        return self.target_name == "aten._assert_scalar.default"
 
     def refs(self) -> Iterator[TensorRef]:
         for a in (*self.args, *(v for _, v in self.kwargs)):
@@ -122,12 +149,62 @@ def _refs(value: object) -> Iterator[TensorRef]:
 ProgramNode = Loops | Extern
 
 
+def made_numbers(n: Extern) -> tuple[str, ...]:
+    """Names of the symbols and floats that a call gives values to."""
+    return (*(number_name(x) for _, x in n.symbols), *(str(s) for s, _, _ in n.sizes))
+
+
+def used_numbers(n: ProgramNode, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
+    """Names of the symbols and floats that running a node needs, each once."""
+    names: dict[str, None] = {}
+    if isinstance(n, Loops):
+        exprs = [a.extent for a in (*n.axes, *n.reduce_axes) if isinstance(a, Var)]
+        indirect = [x.indirect for x in n.reads()] + [x.indirect for x in n.stores]
+        bound = {s for pairs in indirect for s, _ in pairs}
+        exprs += [s.index for s in n.stores]
+        for node in walk(r for s in n.stores for r in s.roots()):
+            exprs += [node.expr] if isinstance(node, Index) else []
+            exprs += [node.index] if isinstance(node, Load) else []
+        exprs += [e for s in n.stores for e in _layout(buffers.get(s.buffer))]
+        values: object = tuple(e for e in exprs if e not in bound)
+    else:
+        bound = set()
+        made = [buffers.get(o) for o in n.outputs if o is not None and n.out_variant]
+        values = (n.args, tuple(v for _, v in n.kwargs), tuple(e for b in made for e in _layout(b)))
+    for v in _numbers(values):
+        if v not in bound:
+            names[number_name(v)] = None
+    return tuple(names)
+
+
+def number_name(number: Expr | HostFloat) -> str:
+    return number.name if isinstance(number, HostFloat) else str(number)
+
+
+def _layout(b: Buffer | None) -> tuple[Expr, ...]:
+    return () if b is None else (*b.shape, *b.strides)
+
+
+def _numbers(value: object) -> Iterator[Expr | HostFloat]:
+    """The symbols and floats below nested values."""
+    if isinstance(value, Expr):
+        yield from (s for s in value.free if isinstance(s, Symbol))
+    elif isinstance(value, HostFloat):
+        yield value
+    elif isinstance(value, TensorRef):
+        yield from _numbers((*value.shape, *value.strides, value.offset))
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _numbers(v)
+
+
 @dataclass(frozen=True)
 class Program:
     """Buffers and nodes in an order that is valid to run.
 
-    inputs: names in argument order: a buffer, or a symbol's name for an integer argument.
-    outputs: what is returned: tensor views, integer expressions, None or Python scalars.
+    inputs: names in argument order: a buffer, or the name of a number.
+    outputs: what is returned: tensor views, integer expressions, floats of the host, None or
+    Python scalars.
     symbols: the size symbols, with where each is read: (symbol, argument position, dimension);
     dimension None means that the argument is the integer itself.
     """

@@ -20,7 +20,9 @@ equal value.  The grammar, by example::
         store add buf2[t0; t0 in [0, 99] := %1] = %4 if %5
       }
       op1 = extern aten.mm.default(buf0, b: f32[4, 2]{1, 4}+0, k=1) -> (buf3) @cpu out because "r"
-      return (buf3, $(s0), None)
+      op2 = extern aten.nonzero.default(b0) -> (b1) @cpu sizes (0.0: u0) because "r"
+      op3 = extern operator.truediv($(u0), 3) -> (_) @cpu symbols (0: #half) because "r"
+      return (buf3, $(s0), #half, None)
     }
 """
 
@@ -33,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from litz.index import Expr, Symbol, Var, as_expr
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
 
 INDENT = "  "
 _See = Callable[..., None]
@@ -208,6 +210,8 @@ class Values:
             return ref_text(value, self.buffers)
         if isinstance(value, Expr):
             return f"$({value})"
+        if isinstance(value, HostFloat):
+            return f"#{value.name}"
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
         if isinstance(value, float):
@@ -232,6 +236,10 @@ def _object_text(value: object) -> str:
     return f"<{kind.__module__}.{kind.__qualname__}>"
 
 
+def _sizes_text(sizes: Iterable[tuple[Expr, int, int]]) -> str:
+    return ", ".join(f"{at}.{dim}: {e}" for e, at, dim in sizes)
+
+
 def extern_text(n: Extern, values: Values | None = None) -> str:
     """One line for an extern call; without ``values`` every view is written in full."""
     values = values or Values({})
@@ -241,8 +249,14 @@ def extern_text(n: Extern, values: Values | None = None) -> str:
     parts += ["multi"] if not n.single else []
     parts += ["out"] if n.out_variant else []
     if n.symbols:
-        bound = ", ".join(f"{position}: {s}" for position, s in n.symbols)
+        bound = ", ".join(
+            f"{at}: {f'#{s.name}' if isinstance(s, HostFloat) else s}" for at, s in n.symbols
+        )
         parts.append(f"symbols ({bound})")
+    if n.sizes:
+        parts.append(f"sizes ({_sizes_text(n.sizes)})")
+    if n.checks:
+        parts.append(f"checks ({_sizes_text(n.checks)})")
     parts += [f"mutates ({', '.join(n.mutates)})"] if n.mutates else []
     parts += [f"from ({', '.join(n.origins)})"] if n.origins else []
     parts.append(f"because {n.reason!r}")
@@ -274,7 +288,10 @@ def program_symbols(p: Program) -> tuple[Expr, ...]:
         if isinstance(n, Loops):
             _see_nest(n, see)
         else:
-            see(*(s for _, s in n.symbols))
+            see(
+                *(s for _, s in n.symbols if isinstance(s, Expr)),
+                *(s for s, _, _ in (*n.sizes, *n.checks)),
+            )
             _see_values((n.args, tuple(v for _, v in n.kwargs)), see)
     _see_values(p.outputs, see)
     return tuple(seen)

@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Final, NoReturn, Protocol
 
 from litz.errors import VerifyError
-from litz.index import Expr, Symbol, Var, as_expr, split_linear
+from litz.index import Expr, Symbol, Var, as_expr, mixed_radix, split_linear
 from litz.ir.body import Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
-from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
 from litz.ir.text import Namer, Values, extern_text, nest_text
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
@@ -114,7 +114,7 @@ class _Checker:
     steps: Sequence[Step]
     alone: bool = False
     defined: set[str] = field(default_factory=set)
-    symbols: set[Expr] = field(default_factory=set)
+    symbols: set[Expr | HostFloat] = field(default_factory=set)
     # Whole stores that nothing has read since, by buffer: the node's name.
     unread: dict[str, str] = field(default_factory=dict)
     at: int = -1
@@ -188,6 +188,8 @@ class _Checker:
                 self.fail("input", f"input {name} is of kind {b.kind!r}")
             if b is not None or name in names:
                 self.defined.add(name)
+            else:  # a number that has no symbol is a float, or nothing uses it
+                self.symbols.add(HostFloat(name))
         self.defined.update(n for n, b in p.buffers.items() if b.kind == "constant")
         self.defined.update(n for n in p.constants if n in p.buffers)
 
@@ -369,11 +371,23 @@ class _Checker:
                 self.fail("defined", f"{e.name} writes into {name} before it exists")
             self.unread.pop(self.root(name), None)
         for position, s in e.symbols:
-            if position < 0 or not isinstance(s, Symbol):
+            if position < 0 or not isinstance(s, (Symbol, HostFloat)):
                 self.fail("symbol", f"{e.name} gives {s} at position {position}")
-            self.symbols.add(s)
+            self.give(e.name, s)
+        for s, position, dim in e.sizes:
+            made = e.outputs[position] if 0 <= position < len(e.outputs) else None
+            if not isinstance(s, Symbol) or made is None or dim >= len(buffers[made].shape):
+                self.fail("symbol", f"{e.name} gives {s} as size {dim} of result {position}")
+            self.give(e.name, s)
+        for expected, _, _ in e.checks:
+            self.known_symbols(expected, None)
         if e.single and len(e.outputs) > 1:
             self.fail("output", f"{e.name} has one result and {len(e.outputs)} outputs")
+
+    def give(self, by: str, number: Expr | HostFloat) -> None:
+        if number in self.symbols:
+            self.fail("symbol", f"{by} gives {number} a value, which it has already")
+        self.symbols.add(number)
 
     def values(self, value: object, what: str) -> None:
         for v in _leaves(value):
@@ -388,6 +402,8 @@ class _Checker:
                     self.known_symbols(e, None)
             elif isinstance(v, Expr):
                 self.known_symbols(v, None)
+            elif isinstance(v, HostFloat) and v not in self.symbols:
+                self.fail("symbol", f"{what} {v.name}, to which nothing gives a value")
 
 
 def _leaves(value: object) -> Iterator[object]:
@@ -449,11 +465,12 @@ def _covers(s: Store, n: Nest, b: Buffer) -> bool:
         if isinstance(v, Var) and v in s.index.free:
             points = points * v.extent
     size = _elements(b)
-    return (
-        size is not None
-        and points is as_expr(size)
-        and _exact_range(s.index, False) == (0, size - 1)
-    )
+    if size is None or points is not as_expr(size):
+        return False
+    loops = [v for v in space if isinstance(v, Var) and v in s.index.free]
+    radix = mixed_radix(s.index, loops)
+    # Only where no two points share an element: a user may write twice to one.
+    return radix is not None and radix.injective
 
 
 # --- the error's text ----------------------------------------------------------------------------

@@ -9,9 +9,11 @@ from litz.index import Expr, Substitution, Symbol, symbol, var
 from litz.ir import body
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store
 from litz.ir.program import Buffer
+from litz.ir.unfold import Nest
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
-from litz.kernel.tiling import Access, choose_lane, choose_tile, loop_order
+from litz.kernel.tiling import Access, choose_lane, choose_tile, lane_score, loop_order
+from litz.kernel.unfold import unfold_where_better
 from litz.schedule.groups import Group
 
 
@@ -26,7 +28,14 @@ class BoundKernel:
 
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     """Merge and order the loops of ``group``, choose its lanes, and name everything canonically."""
-    axes, reduced, stores = merge_loops(group.axes, group.reduce_axes, group.stores)
+
+    def contiguous(nest: Nest) -> float:
+        axes, reduced, stores = merge_loops(*nest)
+        accesses, loops = _accesses(stores, buffers), (*axes, *reduced)
+        return max((lane_score(v, loops, accesses) for v in loops), default=0.0)
+
+    nest = (group.axes, group.reduce_axes, group.stores)
+    axes, reduced, stores = merge_loops(*unfold_where_better(nest, contiguous))
     accesses = _accesses(stores, buffers)
     lane = choose_lane(axes, reduced, accesses)
     tile = choose_tile(axes, reduced, accesses, lane)
@@ -37,7 +46,7 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     r_order = (
         _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
     )
-    return _canonical(p_order, r_order, stores, lane, tile, buffers)
+    return _canonical(p_order, r_order, stores, lane, tile, buffers, group.device)
 
 
 def _nodes(stores: tuple[Store, ...]) -> list[Node]:
@@ -74,6 +83,7 @@ def _canonical(
     lane: Expr | None,
     tile: Expr | None,
     buffers: Mapping[str, Buffer],
+    device: str,
 ) -> BoundKernel:
     nodes = _nodes(stores)
     sizes: dict[Expr, Expr] = {}
@@ -123,7 +133,12 @@ def _canonical(
             else "out"
         )
 
-    params = tuple(Param(new, buffers[old].dtype, mode(old)) for old, new in names.items())
+    def param(old: str, new: str) -> Param:
+        b = buffers[old]
+        by_value = b.device == "cpu" and device != "cpu"
+        return Param(new, b.dtype, mode(old), by_value)
+
+    params = tuple(param(old, new) for old, new in names.items())
     dims = (
         *(Dim(renamed[v], "p") for v in p_axes),
         *(Dim(renamed[v], "r") for v in r_axes),

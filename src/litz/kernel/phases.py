@@ -93,10 +93,9 @@ def phase(
     read |= {s.buffer for s in stores if s.mode != "set"}
     written = {s.buffer for s in stores}
     params = []
-    known = [(p.name, p.dtype) for p in plan.params] + [(t.name, t.dtype) for t in temps]
-    for name, dtype in known:
-        if name in written:
-            params.append(Param(name, dtype, "inout" if name in read else "out"))
-        elif name in read:
-            params.append(Param(name, dtype, "in"))
+    for p in (*plan.params, *(Param(t.name, t.dtype, "in") for t in temps)):
+        if p.name in written:
+            params.append(replace(p, mode="inout" if p.name in read else "out"))
+        elif p.name in read:
+            params.append(replace(p, mode="in"))
     return KernelPlan(dims, tuple(params), plan.ints, stores, lane)

@@ -31,11 +31,13 @@ class Param:
 
     A param that is written overlaps no other, with one exception: the host may place an output in
     the memory of an input that dies here, under the rules of ``litz.host.inplace``.
+    by_value: the one element of a tensor in the host's memory, for a kernel on another device.
     """
 
     name: str
     dtype: DType
     mode: Mode
+    by_value: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,10 @@ def hardtanh(
     ctx: Call, x: TensorValue, min_val: Number = -1.0, max_val: Number = 1.0
 ) -> TensorValue:
     return elementwise(
-        ctx, lambda a: op("minimum", op("maximum", a, num(a, min_val)), num(a, max_val)), x
+        # The op keeps its second operand of two zeros: the tensor's, as eager does.
+        ctx,
+        lambda a: op("minimum", num(a, max_val), op("maximum", num(a, min_val), a)),
+        x,
     )
 
 
@@ -355,7 +358,8 @@ def _shrunk(ctx: Call, value: TensorValue, x: TensorValue, lambd: Number) -> Ten
 def softshrink(ctx: Call, x: TensorValue, lambd: Number = 0.5) -> TensorValue:
     def fn(a: Node) -> Node:
         bound = num(a, lambd)
-        below = where(op("lt", a, op("neg", bound)), add(a, bound), mul(a, k(a, 0)))
+        rest = where(op("isnan", a), a, k(a, 0))
+        below = where(op("lt", a, op("neg", bound)), add(a, bound), rest)
         return where(op("gt", a, bound), sub(a, bound), below)
 
     return elementwise(ctx, fn, x)

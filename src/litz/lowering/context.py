@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from litz.index import Expr, var
+from litz.index import Expr, symbol, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Scalar, Store
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, Loops, ProgramNode, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef
 from litz.lowering import values
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
+from litz.runtime.numbers import float_bits
 
-Operand = TensorValue | Scalar | Expr
+Operand = TensorValue | Scalar | Expr | HostFloat
 
 # A body larger than this is stored, so that substitution and code generation stay linear.
 MAX_BODY_NODES = 160
@@ -37,10 +38,14 @@ class Settings:
 
     eager_numerics: fp16/bf16 results are rounded where eager rounds them.
     eager_rng: random ops draw from torch's own stream (extern calls).
+    keep_random: random numbers are stored, so that whoever checks a run can see them.
+    inference: no backward graph belongs to it, so that nobody has merged equal calls.
     """
 
     eager_numerics: bool = True
     eager_rng: bool = False
+    keep_random: bool = False
+    inference: bool = False
 
 
 @dataclass
@@ -48,12 +53,13 @@ class Builder:
     """Collects one program.  Every method that returns a ``TensorValue`` may add nodes to it."""
 
     settings: Settings
-    scope: dict[str, Expr] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     nodes: list[ProgramNode] = field(default_factory=list)
     constants: dict[str, object] = field(default_factory=dict)
     # Values that several lowerings of one program share, such as the random seed.
     shared: dict[str, TensorValue] = field(default_factory=dict)
+    # The symbols that carry a float's bits to kernels, by the float's name.
+    bits: dict[str, Expr] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
 
     # --- elements ---------------------------------------------------------------------------
@@ -80,11 +86,28 @@ class Builder:
             node = body.op("round_to", body.cast(node, d.F32), to=to)
         return body.cast(node, to)
 
+    def number(self, value: Expr | HostFloat) -> Node:
+        """A number that is known when the program runs: an i64, or an f64."""
+        if isinstance(value, Expr):
+            return body.index(value)
+        bits = self.bits.get(value.name)
+        if bits is None:
+            bits = self.bits[value.name] = symbol(f"{value.name}_bits")
+            self.extern(
+                Extern(
+                    f"number_{bits}", float_bits, "litz.float_bits", (value,), (), (None,),
+                    "cpu", "a number that the host computes", symbols=((0, bits),),
+                )
+            )  # fmt: skip
+        return body.op("bitcast", body.index(bits), to=d.F64)
+
     # --- tensors ----------------------------------------------------------------------------
 
-    def full(self, shape: Shape, value: Scalar | Expr, dtype: DType, device: str) -> TensorValue:
-        if isinstance(value, Expr):
-            node = body.cast(body.index(value), dtype)
+    def full(
+        self, shape: Shape, value: Scalar | Expr | HostFloat, dtype: DType, device: str
+    ) -> TensorValue:
+        if isinstance(value, Expr | HostFloat):
+            node = body.cast(self.number(value), dtype)
         else:
             node = body.const(dtype, value)
         return TensorValue(dtype, shape, device, lazy=node)
@@ -142,6 +165,11 @@ class Builder:
 
     def extern(self, call: Extern) -> None:
         self.nodes.append(call)
+
+    def roll_back(self, mark: int) -> None:
+        """Drop the nodes from number ``mark`` on, but for numbers, which others may use by now."""
+        late = self.nodes[mark:]
+        self.nodes[mark:] = [n for n in late if isinstance(n, Extern) and n.is_number]
 
     def add_loops(
         self,

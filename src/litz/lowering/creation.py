@@ -13,7 +13,8 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
 from litz.ir.ops import wrap as wrap_scalar
-from litz.lowering.context import Unsupported
+from litz.ir.program import HostFloat
+from litz.lowering.context import Builder, Unsupported
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, TensorValue, axes
 
@@ -33,6 +34,15 @@ def literal(value: Scalar | Expr, dtype: DType) -> Node:
     if dtype is d.U64 and whole < 0 or wrap_scalar(whole, dtype) != whole:
         raise Unsupported(f"{value} does not fit {dtype}")
     return body.const(dtype, whole)
+
+
+def number(b: Builder, value: Scalar | Expr | HostFloat, dtype: DType) -> Node:
+    """Like ``literal``, of a float that the host computes too."""
+    if not isinstance(value, HostFloat):
+        return literal(value, dtype)
+    if not dtype.is_float:
+        raise Unsupported(f"a symbolic float as {dtype}")
+    return body.cast(b.number(value), dtype)
 
 
 def holds(cond: Expr) -> Node:
@@ -59,11 +69,13 @@ def dense(ctx: Call) -> bool:
     return any(s.hi == 0 for s in ctx.shape) or dense_result(ctx.result)
 
 
-def filled(ctx: Call, value: Scalar | Expr) -> TensorValue:
+def filled(ctx: Call, value: Scalar | Expr | HostFloat) -> TensorValue:
     """A tensor like the call's result with one value everywhere."""
     if not dense(ctx):
         raise Unsupported("a new tensor with gaps or overlaps in memory")
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(value, ctx.dtype))
+    return TensorValue(
+        ctx.dtype, ctx.shape, ctx.result.device, lazy=number(ctx.b, value, ctx.dtype)
+    )
 
 
 def _plain(options: dict[str, Any]) -> None:
@@ -98,27 +110,34 @@ def ones(ctx: Call, *_: Any, **options: Any) -> TensorValue:
 
 
 @lower(aten.full.default, aten.full_like.default)
-def full(ctx: Call, size: Any, fill_value: Scalar | Expr, **options: Any) -> TensorValue:
+def full(
+    ctx: Call, size: Any, fill_value: Scalar | Expr | HostFloat, **options: Any
+) -> TensorValue:
     _plain(options)
     return filled(ctx, fill_value)
 
 
 @lower(aten.new_full.default)
 def new_full(
-    ctx: Call, x: Any, size: Any, fill_value: Scalar | Expr, **options: Any
+    ctx: Call, x: Any, size: Any, fill_value: Scalar | Expr | HostFloat, **options: Any
 ) -> TensorValue:
     _plain(options)
     return filled(ctx, fill_value)
 
 
 @lower(aten.scalar_tensor.default)
-def scalar_tensor(ctx: Call, s: Scalar | Expr, **options: Any) -> TensorValue:
+def scalar_tensor(ctx: Call, s: Scalar | Expr | HostFloat, **options: Any) -> TensorValue:
     _plain(options)
     return filled(ctx, s)
 
 
+@lower(aten.zero.default)
+def zero(ctx: Call, x: TensorValue) -> TensorValue:
+    return filled(ctx, 0)
+
+
 @lower(aten.fill.Scalar)
-def fill_scalar(ctx: Call, x: TensorValue, value: Scalar | Expr) -> TensorValue:
+def fill_scalar(ctx: Call, x: TensorValue, value: Scalar | Expr | HostFloat) -> TensorValue:
     return filled(ctx, value)
 
 
@@ -151,8 +170,8 @@ def _range(ctx: Call, start: Scalar | Expr, step: Scalar | Expr) -> TensorValue:
         raise Unsupported("an integer range with fractional steps")
     # Eager accumulates in f64, and in f32 for the 16-bit floats.
     acc = d.F32 if ctx.dtype.bits == 16 else d.F64
-    scaled = op("mul", literal(step, acc), body.cast(body.index(i), acc))
-    node = body.cast(op("add", literal(start, acc), scaled), ctx.dtype)
+    scaled = op("mul", number(ctx.b, step, acc), body.cast(body.index(i), acc))
+    node = body.cast(op("add", number(ctx.b, start, acc), scaled), ctx.dtype)
     return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 

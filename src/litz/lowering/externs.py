@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Expr, Symbol
+from litz.index import Expr, symbol
 from litz.ir import dtype as d
-from litz.ir.program import Buffer, Extern, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
 from litz.lowering.context import Builder, GraphUnsupported
+from litz.lowering.numbers import (
+    SCALAR_READS,
+    assert_deferred,
+    assign_solution,
+    is_symbolic,
+    read,
+    require,
+)
+from litz.lowering.reasons import family_reason
+from litz.lowering.symbols import Solution, solve
 from litz.lowering.values import ZERO, TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
@@ -61,6 +71,12 @@ BY_CHOICE: Mapping[str, str] = {
 FRESH = frozenset(BY_CHOICE) - {"_local_scalar_dense", "item"}
 
 
+# What may return its argument's memory although no schema says so.
+MAYBE_VIEWS = frozenset(
+    (aten.reshape.default, aten.contiguous.default, aten._reshape_alias.default)
+)
+
+
 def op_name(target: object) -> str:
     """``mm`` for ``aten.mm.default``."""
     return getattr(getattr(target, "overloadpacket", None), "__name__", "")
@@ -68,7 +84,8 @@ def op_name(target: object) -> str:
 
 def why_extern(target: object) -> str:
     """The reason for calling ``target`` as it is when no lowering has been tried."""
-    return BY_CHOICE.get(op_name(target), "no lowering")
+    name = op_name(target)
+    return BY_CHOICE.get(name) or family_reason(name)
 
 
 @dataclass(frozen=True)
@@ -121,11 +138,12 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     kind = "temp" if use_out else "fresh" if fresh else "extern"
     results: list[Any] = []
     names: list[str | None] = []
-    symbols: list[tuple[int, Expr]] = []
+    symbols: list[tuple[int, Expr | HostFloat]] = []
     for position, v in enumerate(vals):
         value, name = _result(low, n, v, position, alias, kind, symbols)
         results.append(value)
         names.append(name)
+    sizes, checks, solutions = _sizes(low, n, names)
     b.extern(
         Extern(
             f"extern{len(b.nodes)}",
@@ -141,8 +159,16 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
             use_out,
             mutated,
             b.origins,
+            sizes,
+            checks,
         )
     )
+    for whole, found in solutions:
+        assign_solution(low, whole, found)
+    layouts = [low.b.buffers[name] for name in names if name is not None]
+    require(low, *(e for buf in layouts for e in (*buf.shape, *buf.strides)))
+    given = (*(s for _, s in symbols if isinstance(s, Expr)), *(s for s, _, _ in sizes))
+    assert_deferred(low, (*given, *(found.unknown for _, found in solutions)))
     return results[0] if single else tuple(results)
 
 
@@ -153,7 +179,7 @@ def _result(
     position: int,
     alias: str | None,
     kind: str,
-    symbols: list[tuple[int, Expr]],
+    symbols: list[tuple[int, Expr | HostFloat]],
 ) -> tuple[Any, str | None]:
     b = low.b
     if isinstance(v, torch.Tensor):
@@ -162,21 +188,49 @@ def _result(
             name = f"buf{len(b.buffers)}"
             return opaque_buffer(b, name, v, alias=alias), name
         buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, kind, alias=alias)
-        for s in r.shape:
-            if isinstance(s, Symbol) and str(s).startswith("u"):
-                raise GraphUnsupported("sizes that depend on data")
         return b.of_buffer(buf), buf.name
-    if isinstance(v, torch.SymInt):
-        e = low.expr(v)
-        if not isinstance(e, Symbol):
-            raise GraphUnsupported(f"a number read from data with the value {e}")
-        symbols.append((position, e))
-        return e, None
-    if isinstance(v, torch.SymFloat | torch.SymBool):
-        raise GraphUnsupported(f"a {type(v).__name__} read from data")
+    if is_symbolic(v) or n.target in SCALAR_READS:
+        number = read(low, n, v)
+        symbols.append((position, number))
+        return number, None
     if isinstance(v, list | tuple):
         raise GraphUnsupported("a call that returns lists of tensors among other results")
     return v, None
+
+
+Size = tuple[Expr, int, int]
+
+
+def _sizes(
+    low: GraphLowering, n: FxNode, names: Sequence[str | None]
+) -> tuple[tuple[Size, ...], tuple[Size, ...], list[tuple[Expr, Solution]]]:
+    """Symbols that are a size of a result; sizes to check; symbols to compute from sizes."""
+    sizes: list[Size] = []
+    checks: list[Size] = []
+    solutions: list[tuple[Expr, Solution]] = []
+    depends = bool(n.meta.get("unbacked_bindings"))
+    data = depends or _takes_data(low, n)
+    for position, name in enumerate(names):
+        for dim, e in enumerate(low.b.buffers[name].shape if name is not None else ()):
+            missing = low.symbols.missing((e,))
+            found = solve(e, missing)
+            if missing == (e,):
+                low.symbols.give(e, data=data)
+                sizes.append((e, position, dim))
+            elif found is not None:
+                whole = symbol(low.symbols.fresh("size"), e.lo, e.hi)
+                low.symbols.give(whole, data=data)
+                low.symbols.give(found.unknown, data=data)
+                sizes.append((whole, position, dim))
+                solutions.append((whole, found))
+            elif depends and not missing:
+                checks.append((e, position, dim))
+    return tuple(sizes), tuple(checks), solutions
+
+
+def _takes_data(low: GraphLowering, n: FxNode) -> bool:
+    numbers = (low.env.get(a) for a in n.all_input_nodes)
+    return low.symbols.from_data(numbers)
 
 
 def _argument(low: GraphLowering, value: Any) -> object:
@@ -203,7 +257,7 @@ def _settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
     outer, low.b.origins = low.b.origins, low.sources[n]
     stored = low.b.realize(v, meta.strides if meta is not None and dense(meta) else None)
     low.b.origins = outer
-    low.env[n] = stored
+    low.bind(n, stored)
     return stored
 
 
@@ -244,7 +298,7 @@ def _alias(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> str 
 
     ``reshape`` and ``contiguous`` may return their argument, which no schema says.
     """
-    maybe = target in (aten.reshape.default, aten.contiguous.default, aten._reshape_alias.default)
+    maybe = target in MAYBE_VIEWS
     returns = target._schema.returns
     if not maybe and not any(r.alias_info is not None for r in returns):
         return None

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 
 from litz.errors import CompilationError, LitzError
-from litz.index import Expr, Symbol
+from litz.index import Expr
 from litz.ir import body
-from litz.ir.program import Buffer, Program, TensorRef
-from litz.lowering import families, symbols, values
+from litz.ir.program import Buffer, HostFloat, Program, TensorRef
+from litz.lowering import families, limits, values
+from litz.lowering.bindings import Binding
 from litz.lowering.context import RECOMPUTE_COST, Builder, GraphUnsupported, Settings, Unsupported
-from litz.lowering.externs import Opaque, call_extern, is_view_op, opaque_buffer, why_extern
+from litz.lowering.externs import (
+    MAYBE_VIEWS,
+    Opaque,
+    call_extern,
+    is_view_op,
+    opaque_buffer,
+    why_extern,
+)
+from litz.lowering.numbers import (
+    SCALAR_READS,
+    graph_assertions,
+    is_symbolic,
+    number_call,
+    require,
+    solve_inputs,
+)
 from litz.lowering.registry import Call, Result, find
+from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
+from litz.lowering.user_kernel_calls import is_user_kernel, picked_result
+from litz.lowering.user_kernels import is_own_copy, lower_user_kernel
 from litz.lowering.values import TensorValue
 
 
@@ -31,8 +51,11 @@ class GraphLowering:
     b: Builder = field(init=False)
     env: dict[FxNode, Any] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
-    sizes: list[tuple[Expr, int, int | None]] = field(default_factory=list)
+    symbols: Symbols = field(default_factory=Symbols)
+    asserted: set[str] = field(default_factory=set)
+    layouts: list[Expr] = field(default_factory=list)
     uses_left: dict[FxNode, int] = field(default_factory=dict)
+    bindings: list[Binding] = field(default_factory=list)
     # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
 
@@ -42,18 +65,22 @@ class GraphLowering:
     def run(self) -> Program:
         for n in self.gm.graph.nodes:
             self.uses_left[n] = len(n.users)
+            self.symbols.taken.add(n.name)
+        self.asserted = graph_assertions(self)
         outputs: tuple[object, ...] = ()
         for n in self.gm.graph.nodes:
             self.b.origins = self.sources[n] = self.source_names(n)
             try:
+                if n.op != "placeholder":
+                    self.end_of_inputs()
                 if n.op == "placeholder":
-                    self.env[n] = self.placeholder(n)
+                    self.bind(n, self.placeholder(n))
                 elif n.op == "get_attr":
-                    self.env[n] = self.attribute(n)
+                    self.bind(n, self.attribute(n))
                 elif n.op == "output":
                     outputs = self.output(n)
                 else:
-                    self.env[n] = self.call(n)
+                    self.bind(n, self.call(n))
             except (LitzError, GraphUnsupported):
                 raise
             except Exception as e:
@@ -69,9 +96,29 @@ class GraphLowering:
             b.buffers,
             tuple(b.nodes),
             outputs,
-            tuple(self.sizes),
+            tuple(self.symbols.inputs),
             b.constants,
         )
+
+    def end_of_inputs(self) -> None:
+        """Give a value to what inputs' layouts hold and no input is by itself."""
+        if self.symbols.unsolved:
+            solve_inputs(self)
+        layouts, self.layouts = self.layouts, []
+        require(self, *layouts)
+
+    def bind(self, n: FxNode, value: Any) -> None:
+        """Make ``value`` the node's, and note where it lies if it lies in memory."""
+        self.env[n] = value
+        several = isinstance(value, tuple | list)
+        for k, v in enumerate(value if several else (value,)):
+            if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
+                self.note(n, v, k if several else None)
+
+    def note(self, n: FxNode, v: TensorValue | Opaque, position: int | None = None) -> None:
+        assert v.ref is not None
+        whole = isinstance(v, Opaque)
+        self.bindings.append(Binding(n.name, position, v.ref, len(self.b.nodes), whole))
 
     def source_names(self, n: FxNode) -> tuple[str, ...]:
         names: dict[str, None] = {}
@@ -101,32 +148,39 @@ class GraphLowering:
         )
 
     def expr(self, value: Any) -> Expr:
-        return value if isinstance(value, Expr) else symbols.convert(value, self.b.scope)
+        return value if isinstance(value, Expr) else self.symbols.convert(value)
 
     def placeholder(self, n: FxNode) -> Any:
         val = n.meta.get("val")
         position = len(self.inputs)
-        if isinstance(val, torch.SymInt | int):
+        if isinstance(val, torch.SymInt | int) and not isinstance(val, bool):
             self.inputs.append(n.name)
             e = self.expr(val)
-            if isinstance(e, Symbol):
-                self.sizes.append((e, position, None))
+            self.symbols.input(e, position, None)
             return e
+        if isinstance(val, torch.SymFloat):
+            self.inputs.append(n.name)
+            out = HostFloat(n.name)
+            self.symbols.floats[str(val.node.expr)] = out
+            self.symbols.give(out)
+            return out
         self.inputs.append(n.name)
         if not isinstance(val, torch.Tensor):
             if n.users:
                 raise GraphUnsupported(f"an input of type {type(val).__name__}")
             return None
-        return self.input_tensor(n.name, val, position)
+        return self.input_tensor(n, val, position)
 
-    def input_tensor(self, name: str, val: torch.Tensor, position: int) -> TensorValue | Opaque:
+    def input_tensor(self, n: FxNode, val: torch.Tensor, position: int) -> TensorValue | Opaque:
+        name = n.name
         r = self.result(val)
         if r is None:
             return opaque_buffer(self.b, name, val)
         buf = body_buffer(self.b, name, r)
         for dim, s in enumerate(r.shape):
-            if isinstance(s, Symbol):
-                self.sizes.append((s, position, dim))
+            self.symbols.input(s, position, dim)
+        if n.users:
+            self.layouts += [*r.shape, *r.strides]
         return self.b.of_buffer(buf)
 
     def attribute(self, n: FxNode) -> Any:
@@ -146,44 +200,58 @@ class GraphLowering:
 
     def call(self, n: FxNode) -> Any:
         val = n.meta.get("val")
-        if isinstance(val, torch.SymInt | torch.SymBool | torch.SymFloat):
-            return self.scalar_call(n, val)
-        if n.target is operator.getitem:
+        if n.target is operator.getitem and isinstance(n.args[1], int):
             source, at = n.args
             assert isinstance(source, FxNode) and isinstance(at, int)
             return self.pick(n, source, at)
+        if is_user_kernel(n.target):
+            return lower_user_kernel(self, n)
+        if (picked := picked_result(n)) is not None:
+            source, at = picked
+            return self.env[source][at]
+        if is_own_copy(self, n):
+            return self.map(n.args[0])
+        if n.target in SCALAR_READS:
+            return call_extern(self, n, "reads a number back from a tensor")
+        if not isinstance(n.target, torch._ops.OpOverload) or is_symbolic(val):
+            return number_call(self, n)
+        return self.operator_call(n, val if isinstance(val, tuple | list) else (val,))
+
+    def operator_call(self, n: FxNode, vals: Sequence[Any]) -> Any:
         fn = find(n.target)
         reason = why_extern(n.target)
-        if fn is not None:
-            n_users = self.count_users(n)
-            results = tuple(
-                self.result(v) if isinstance(v, torch.Tensor) else None
-                for v in (val if isinstance(val, tuple | list) else (val,))
-            )
-            known = all(
-                r is not None or not isinstance(v, torch.Tensor)
-                for r, v in zip(
-                    results, val if isinstance(val, tuple | list) else (val,), strict=True
-                )
-            )
-            used = frozenset(
-                u.args[1]
-                for u in n.users
-                if u.target is operator.getitem and isinstance(u.args[1], int)
-            )
-            call = Call(self.b, n, self.before_mutation, results, n_users, used)
+        if fn is None:
+            return call_extern(self, n, reason)
+        results = tuple(self.result(v) if isinstance(v, torch.Tensor) else None for v in vals)
+        used = frozenset(
+            u.args[1]
+            for u in n.users
+            if u.target is operator.getitem and isinstance(u.args[1], int)
+        )
+        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used)
+        mark = len(self.b.nodes)
+        args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
+        given = (*args, *kwargs.values())
+        try:
+            if any(
+                r is None and isinstance(v, torch.Tensor)
+                for r, v in zip(results, vals, strict=True)
+            ):
+                raise Unsupported("a type that only ATen handles")
+            if has_opaque(given):
+                raise Unsupported("an argument of a type that only ATen handles")
+            limits.check(self.symbols, n, given, results)
+            require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
-            try:
-                if not known:
-                    raise Unsupported("a type that only ATen handles")
-                args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
-                if has_opaque((args, kwargs)):
-                    raise Unsupported("an argument of a type that only ATen handles")
-                out = fn(call, *args, **kwargs)
-                return self.finish(n, out, call)
-            except Unsupported as e:
-                del self.b.nodes[mark:]
-                reason = str(e)
+            return self.finish(n, fn(call, *args, **kwargs), call)
+        except Unsupported as e:
+            reason = str(e)
+        except TypeError:
+            if not limits.has_symbolic(given):
+                raise
+            # The lowering computes with a number that only the running program knows.
+            reason = "a symbolic number"
+        self.b.roll_back(mark)
         return call_extern(self, n, reason)
 
     def pick(self, n: FxNode, source: FxNode, at: int) -> Any:
@@ -201,7 +269,7 @@ class GraphLowering:
         stored = self.settle(n, v, r, self.count_users(n))
         results = list(self.env[source])
         results[at] = stored
-        self.env[source] = tuple(results)
+        self.bind(source, tuple(results))
         return stored
 
     def count_users(self, n: FxNode) -> int:
@@ -220,11 +288,17 @@ class GraphLowering:
 
     def settle(self, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
         """Store the value now if it will be wanted from memory, else keep it lazy."""
-        if out.lazy is None or is_view_op(n.target):
+        if is_view_op(n.target):
             return out
+        if out.lazy is None:
+            return self.own(n, out, r)
         loads = len(body.loads((out.lazy,)))
         shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
         wanted = shared or any(u.op == "output" for u in n.users)
+        wanted = wanted or (self.settings.keep_random and is_random(n.target))
+        constant = loads + body.cost(out.lazy) == 0
+        if (constant or not wanted) and self.shares_memory(n):
+            return self.b.realize(out, r.strides if dense(r) else None)
         if wanted and loads + body.cost(out.lazy) > 0:
             if "eager_val" in n.meta and any(u.op == "output" for u in n.users):
                 r = self.result(n.meta["eager_val"]) or r
@@ -232,12 +306,23 @@ class GraphLowering:
             return self.b.realize(out, strides)
         return self.b.limit(out)
 
-    def scalar_call(self, n: FxNode, val: Any) -> Any:
-        if isinstance(val, torch.SymInt) and n.target not in SCALAR_READS:
-            return self.expr(val)
-        if n.target in SCALAR_READS:
-            return call_extern(self, n, "reads a number back from a tensor")
-        raise GraphUnsupported(f"a symbolic {type(val).__name__}")
+    def own(self, n: FxNode, out: TensorValue, r: Result) -> TensorValue:
+        """Memory of its own for an argument passed on (``trunc`` of an int) if results show it."""
+        given = (self.env.get(a) for a in n.all_input_nodes)
+        passed = any(isinstance(v, TensorValue) and v.ref is out.ref for v in given)
+        if not passed or _is_inplace(n.target) or not self.shares_memory(n):
+            return out
+        lazy = TensorValue(out.dtype, out.shape, out.device, lazy=out.node)
+        return self.b.realize(lazy, r.strides if dense(r) else None)
+
+    def shares_memory(self, n: FxNode) -> bool:
+        """Whether results show that they lie in this value's memory: several, or one with gaps."""
+        views = returned_views(n)
+        if len(views) != 1:
+            return len(views) > 1
+        val = views[0].meta.get("eager_val", views[0].meta.get("val"))
+        r = self.result(val) if isinstance(val, torch.Tensor) else None
+        return r is not None and not dense(r)
 
     def map(self, value: Any) -> Any:
         """Arguments with graph nodes replaced by their values."""
@@ -264,10 +349,11 @@ class GraphLowering:
             if left <= 0:
                 continue
             if isinstance(v, TensorValue):
-                self.env[n] = self.detach(v, root, n)
+                self.bind(n, self.detach(v, root, n))
             elif isinstance(v, tuple):
-                self.env[n] = tuple(
-                    self.detach(x, root, n) if isinstance(x, TensorValue) else x for x in v
+                self.bind(
+                    n,
+                    tuple(self.detach(x, root, n) if isinstance(x, TensorValue) else x for x in v),
                 )
 
     def detach(self, v: TensorValue, root: str, n: FxNode) -> TensorValue:
@@ -287,16 +373,21 @@ class GraphLowering:
         assert isinstance(results, tuple | list)
         out: list[object] = []
         done: dict[FxNode, object] = {}
+        # Which node's value a piece of memory is: what eager keeps apart must not share it.
+        owners: dict[str, FxNode] = {}
+        for n in self.gm.graph.nodes:
+            if n.op in ("placeholder", "get_attr") and n.name in self.b.buffers:
+                owners[n.name] = n
         for r in results:
             if not isinstance(r, FxNode):
                 out.append(r)
                 continue
             if r not in done:
-                done[r] = self.returned(r)
+                done[r] = self.returned(r, owners)
             out.append(done[r])
         return tuple(out)
 
-    def returned(self, n: FxNode) -> object:
+    def returned(self, n: FxNode, owners: dict[str, FxNode]) -> object:
         v = self.env[n]
         if isinstance(v, Opaque):
             return v.ref
@@ -307,9 +398,51 @@ class GraphLowering:
         strides = None
         if isinstance(meta, torch.Tensor) and (r := self.result(meta)) is not None and dense(r):
             strides = r.strides
-        if v.ref is not None and strides is not None and not same_layout(v.ref, strides):
-            v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-        return self.b.realize(v, strides).ref if v.lazy is not None else v.ref
+        owner = owner_of(n)
+        if v.ref is not None:
+            foreign = owners.setdefault(self.b.root(v.ref.buffer), owner) is not owner
+            if foreign or strides is not None and not same_layout(v.ref, strides):
+                v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+        if v.lazy is None:
+            return v.ref
+        v = self.b.realize(v, strides)
+        self.note(n, v)
+        ref = v.ref
+        assert ref is not None
+        owners[self.b.root(ref.buffer)] = owner
+        return ref
+
+
+def returned_views(n: FxNode) -> list[FxNode]:
+    """Views of ``n``, and views of those, that the graph returns."""
+    found = []
+    for u in n.users:
+        if is_view_op(u.target) or (u.target is operator.getitem and is_view_op(n.target)):
+            found += [u] if any(w.op == "output" for w in u.users) else []
+            found += returned_views(u)
+    return found
+
+
+def owner_of(n: FxNode) -> FxNode:
+    """The node whose memory ``n`` is, or is a view of, going by the schemas."""
+    while n.op == "call_function" and n.args:
+        first = n.args[0]
+        if n.target is operator.getitem:
+            if not (isinstance(first, FxNode) and is_view_op(first.target)):
+                return n
+        elif not (is_view_op(n.target) or n.target in MAYBE_VIEWS or _is_inplace(n.target)):
+            return n
+        if not isinstance(first, FxNode):
+            return n
+        n = first
+    return n
+
+
+def _is_inplace(target: object) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return len(returns) == 1 and returns[0].alias_info is not None
 
 
 def has_opaque(value: Any) -> bool:
@@ -361,8 +494,33 @@ def lower_graph(gm: GraphModule, settings: Settings) -> Program:
 
     Raises CompilationError with the op and the user's line where a lowering fails.
     """
+    return lower_with_bindings(gm, settings)[0]
+
+
+def lower_with_bindings(gm: GraphModule, settings: Settings) -> tuple[Program, tuple[Binding, ...]]:
+    """The program of ``lower_graph``, and where the graph's values lie in its memory."""
     families.load()
-    return GraphLowering(gm, settings).run()
+    lowering = GraphLowering(gm, settings)
+    return lowering.run(), tuple(lowering.bindings)
 
 
-SCALAR_READS = frozenset({torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default})
+def check_devices(program: Program) -> None:
+    """GraphUnsupported where a tensor lies on a device that Litz has no target for."""
+    for device in sorted({b.device for b in program.buffers.values()}):
+        if device.partition(":")[0] not in DEVICES:
+            raise GraphUnsupported(f"device {device}: Litz compiles for {' and '.join(DEVICES)}")
+
+
+def drawn_buffers(graph: Graph, bindings: tuple[Binding, ...]) -> frozenset[str]:
+    """The buffers that hold random numbers."""
+    random = {n.name for n in graph.nodes if is_random(n.target)}
+    return frozenset(b.ref.buffer for b in bindings if b.node in random)
+
+
+def is_random(target: object) -> bool:
+    """Whether an operator draws random numbers."""
+    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+DEVICES = ("cpu", "cuda")

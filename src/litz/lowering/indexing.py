@@ -169,7 +169,9 @@ def gather(
 @lower(aten.index_select.default)
 def index_select(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
     if x.ndim == 0:
-        raise Unsupported("index_select of a 0-d tensor")
+        only = position(index.at([ZERO] * index.ndim), ONE)
+        node = load_at(ctx, values.reshape(x, (ONE,)), [only])
+        return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
     if any(s is ZERO for s in ctx.shape):
         return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
     dim = views.wrap(dim, x.ndim)

@@ -125,6 +125,28 @@ def _chain(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
     return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 
+@lower(aten.block_diag.default)
+def block_diag(ctx: Call, tensors: Sequence[TensorValue]) -> TensorValue:
+    """Matrices (vectors and numbers count as one row) along the diagonal, zero elsewhere."""
+    row, column = axes(ctx.shape)
+    node: Node = literal(0, ctx.dtype)
+    top, left = ZERO, ZERO
+    for t in tensors:
+        rows, columns = (*(ONE,) * (2 - t.ndim), *t.shape)
+        if rows is not ZERO and columns is not ZERO:
+            part = values.reshape(converted(ctx, t), (rows, columns))
+            inside = [
+                le(top, row),
+                lt(row, top + rows),
+                le(left, column),
+                lt(column, left + columns),
+            ]
+            at = [ZERO if rows is ONE else row - top, ZERO if columns is ONE else column - left]
+            node = body.masked(holds(and_(*inside)), part.at(at), node)
+        top, left = top + rows, left + columns
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+
+
 # --- padding -------------------------------------------------------------------------------------
 
 
@@ -213,6 +235,19 @@ def flip(ctx: Call, x: TensorValue, dims: Sequence[int]) -> TensorValue:
         dim = views.wrap(dim, x.ndim)
         index[dim] = x.shape[dim] - 1 - index[dim]
     return values.viewed(x, x.shape, index)
+
+
+@lower(aten.rot90.default)
+def rot90(ctx: Call, x: TensorValue, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorValue:
+    a, c = (views.wrap(dim, x.ndim) for dim in dims)
+    turns = k % 4
+    flipped = ((), (c,), (a, c), (a,))[turns]
+    turned = flip(ctx, x, flipped) if flipped else x
+    if turns in (0, 2):
+        return turned
+    order = list(range(x.ndim))
+    order[a], order[c] = c, a
+    return values.permute(turned, order)
 
 
 @lower(aten.repeat.default, aten.tile.default)

@@ -12,8 +12,9 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
+from litz.ir.program import HostFloat
 from litz.lowering.context import Operand, Unsupported
-from litz.lowering.promotion import as_tensors, common_dtype, operand
+from litz.lowering.promotion import as_tensors, common_dtype, is_number, operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import TensorValue
@@ -23,19 +24,30 @@ Elementwise = Callable[..., Node]
 
 
 def elementwise(
-    ctx: Call, fn: Elementwise, *operands: Operand, compute: DType | None = None
+    ctx: Call,
+    fn: Elementwise,
+    *operands: Operand,
+    compute: DType | None = None,
+    exact: bool = False,
 ) -> TensorValue:
     """``fn`` over promoted operands in opmath; the result is rounded to the graph's result dtype.
 
-    compute: the common dtype, where it isn't the promoted one.
+    compute: the common dtype, where it isn't the promoted one.  exact: ATen's CPU kernel takes a
+    second operand without dimensions in the opmath type; other kernels round it to the common one.
     """
     b = ctx.b
     common = compute or common_dtype(operands)
     if common.kind == "uint" and common.bits > 8:
         raise Unsupported(f"arithmetic on {common}")
-    shape, nodes = b.broadcast(as_tensors(b, operands))
-    node = fn(*(operand(b, n, common) for n in nodes))
     device = next(o.device for o in operands if isinstance(o, TensorValue))
+    tensors = as_tensors(b, operands)
+    shape, nodes = b.broadcast(tensors)
+    wide = [
+        (exact and k == 1 and not tensors[k].ndim and bool(tensors[0].ndim))
+        or (not device.startswith("cpu") and is_number(n))
+        for k, n in enumerate(nodes)
+    ]
+    node = fn(*(operand(b, n, common, exact=w) for n, w in zip(nodes, wide, strict=True)))
     return TensorValue(ctx.dtype, shape, device, lazy=body.cast(node, ctx.dtype))
 
 
@@ -92,8 +104,13 @@ def _rounding(name: str) -> Callable[..., TensorValue]:
 
 
 def _binary(name: str) -> Callable[..., TensorValue]:
+    # Without nan there is one maximum, and its op takes every type.
+    whole = {"fmax": "maximum", "fmin": "minimum"}.get(name, name)
+
     def fn(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-        return elementwise(ctx, lambda a, c: op(name, a, c), x, y)
+        return elementwise(
+            ctx, lambda a, c: op(name if a.dtype.is_float else whole, a, c), x, y
+        )
 
     return fn
 
@@ -147,11 +164,22 @@ def _scaled(name: str, ctx: Call, x: Operand, y: Operand, alpha: float | int) ->
             if bool_op is None:
                 raise Unsupported("subtraction of bools")
             return op(bool_op, a, c) if alpha else a
-        if alpha != 1:
-            c = op("mul", c, k(c, alpha))
+        if isinstance(alpha, Expr | HostFloat) or alpha != 1:
+            c = op("mul", c, _alpha(ctx, alpha, c.dtype))
         return op(name, a, c)
 
-    return elementwise(ctx, fn, x, y)
+    return elementwise(ctx, fn, x, y, exact=name == "mul")
+
+
+def _alpha(ctx: Call, alpha: Any, dtype: DType) -> Node:
+    """The factor, which the CPU's kernels round to the tensors' type."""
+    symbolic = isinstance(alpha, Expr | HostFloat)
+    wide = d.F64 if ctx.dtype.is_float else dtype
+    node = ctx.b.number(alpha) if symbolic else body.const(wide, alpha)
+    if not ctx.dtype.is_float:
+        return body.cast(node, dtype)
+    exact = not ctx.result.device.startswith("cpu")
+    return body.cast(operand(ctx.b, node, ctx.dtype, exact=exact), dtype)
 
 
 @lower(aten.add.Tensor, aten.add.Scalar)
@@ -176,7 +204,8 @@ def mul(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 @lower(aten.div.Tensor, aten.div.Scalar)
 def div(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return elementwise(ctx, lambda a, c: op("div", a, c), x, y, compute=float_compute(ctx, x, y))
+    compute = float_compute(ctx, x, y)
+    return elementwise(ctx, lambda a, c: op("div", a, c), x, y, compute=compute, exact=True)
 
 
 @lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -186,21 +215,37 @@ def div_mode(ctx: Call, x: Operand, y: Operand, rounding_mode: str | None) -> Te
     common = common_dtype((x, y))
     if common.is_int:
         name = "floordiv" if rounding_mode == "floor" else "truncdiv"
-        return elementwise(ctx, lambda a, c: op(name, a, c), x, y)
+        return elementwise(ctx, lambda a, c: op(name, a, divisor(ctx, c)), x, y)
     if common is d.BOOL:
         raise Unsupported("rounded division of bools")
+    r = _between(ctx, common, y)
     if rounding_mode == "floor":
-        return elementwise(ctx, _float_floordiv, x, y)
-    return elementwise(ctx, lambda a, c: op("trunc", op("div", a, c)), x, y)
+        return elementwise(ctx, lambda a, c: _float_floordiv(a, c, r), x, y, exact=True)
+    return elementwise(ctx, lambda a, c: op("trunc", r(op("div", a, c))), x, y, exact=True)
 
 
-def _float_floordiv(a: Node, c: Node) -> Node:
+def _between(ctx: Call, common: DType, y: Operand) -> Callable[[Node], Node]:
+    """Rounding between steps: eager takes them in the 16-bit type where ``y`` is no number."""
+    number = not isinstance(y, TensorValue) or not y.ndim
+    if common.opmath is common or number or not ctx.b.settings.eager_numerics:
+        return lambda a: a
+    return lambda a: op("round_to", a, to=common)
+
+
+def divisor(ctx: Call, c: Node) -> Node:
+    """What eager divides by: on a CPU an integer zero is an error, elsewhere no one looks."""
+    if not c.dtype.is_int or (isinstance(c, body.Const) and c.value):
+        return c
+    return op("check_divisor", c) if ctx.result.device.startswith("cpu") else c
+
+
+def _float_floordiv(a: Node, c: Node, r: Callable[[Node], Node]) -> Node:
     """c10::div_floor_floating: through fmod, so that the quotient is exact."""
     zero = k(a, 0)
     rest = op("fmod", a, c)
-    quot = op("div", op("sub", a, rest), c)
+    quot = r(op("div", r(op("sub", a, rest)), c))
     differ = op("and_", op("ne", rest, zero), op("ne", op("lt", c, zero), op("lt", rest, zero)))
-    quot = op("where", differ, op("sub", quot, k(a, 1)), quot)
+    quot = op("where", differ, r(op("sub", quot, k(a, 1))), quot)
     floored = op("floor", quot)
     near = op("gt", op("sub", quot, floored), k(a, 0.5))
     whole = op("where", near, op("add", floored, k(a, 1)), floored)
@@ -216,12 +261,12 @@ def floor_divide(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 @lower(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return elementwise(ctx, lambda a, c: op("mod", a, c), x, y)
+    return elementwise(ctx, lambda a, c: op("mod", a, divisor(ctx, c)), x, y)
 
 
 @lower(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return elementwise(ctx, lambda a, c: op("fmod", a, c), x, y)
+    return elementwise(ctx, lambda a, c: op("fmod", a, divisor(ctx, c)), x, y)
 
 
 @lower(aten.neg.default)
@@ -246,7 +291,8 @@ def square(ctx: Call, x: TensorValue) -> TensorValue:
 
 @lower(aten.relu.default)
 def relu(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: op("maximum", a, k(a, 0)), x)
+    # Of two zeros eager keeps the tensor's, and the op keeps its second operand.
+    return elementwise(ctx, lambda a: op("maximum", k(a, 0), a), x)
 
 
 @lower(aten.isnan.default)
@@ -301,7 +347,7 @@ def right_shift(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 @lower(aten.pow.Tensor_Scalar)
 def pow_scalar(ctx: Call, x: TensorValue, y: Any) -> TensorValue:
-    if isinstance(y, Expr):
+    if isinstance(y, Expr | HostFloat):
         return pow_tensor(ctx, x, y)
     if x.dtype.is_float:
         # The exponents that eager's kernel special-cases, with its own arithmetic.
@@ -315,7 +361,9 @@ def pow_scalar(ctx: Call, x: TensorValue, y: Any) -> TensorValue:
             1.0: lambda a: a,
             0.0: lambda a: k(a, 1),
         }
-        if float(y) in special:
+        # In f16 eager takes roots by its power function, which tells the zeros apart no more.
+        root = x.dtype is d.F16 and abs(float(y)) == 0.5
+        if float(y) in special and not root:
             return elementwise(ctx, special[float(y)], x)
     return pow_tensor(ctx, x, y)
 
@@ -353,10 +401,12 @@ def clamp(ctx: Call, x: TensorValue, min: Any = None, max: Any = None) -> Tensor
 
     def fn(a: Node, *limits: Node) -> Node:
         rest = list(limits)
-        if min is not None:
-            a = op("maximum", a, rest.pop(0))
-        if max is not None:
-            a = op("minimum", a, rest.pop(0))
+        for name, bound in (("maximum", min), ("minimum", max)):
+            if bound is not None:
+                limit = rest.pop(0)
+                # Between zeros of both signs a tensor's bound wins, a number does not.
+                pair = (a, limit) if isinstance(bound, TensorValue) else (limit, a)
+                a = op(name, *pair)
         return a
 
     return elementwise(ctx, fn, x, *bounds)

@@ -98,8 +98,12 @@ def inside(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
 
 def guarded(x: TensorValue, at: Sequence[Expr], cond: Expr, fill: Node, b: Any) -> Node:
     """The element of ``x`` in opmath where ``cond`` holds, else ``fill``."""
-    index = [ZERO if s is ONE else i for s, i in zip(x.shape, at, strict=True)]
-    return body.masked(holds(cond), b.opmath(x.at(index)), fill)
+    return body.masked(holds(cond), b.opmath(x.at(clipped(x, at))), fill)
+
+
+def clipped(x: TensorValue, at: Sequence[Expr]) -> list[Expr]:
+    """A position with the only index there is along dimensions of size 1."""
+    return [ZERO if s is ONE else i for s, i in zip(x.shape, at, strict=True)]
 
 
 def stored(
@@ -181,7 +185,7 @@ def _max_pool(
     lead, outer = own[:-rank], own[-rank:]
     sizes = x.shape[-rank:]
     starts = w.starts(outer)
-    low = body.const(x.dtype.opmath, _lowest(x))
+    low = body.const(x.dtype.opmath, lowest(x))
 
     def at(js: Sequence[Expr]) -> list[Expr]:
         return [s + j * dil for s, j, dil in zip(starts, js, w.dilation, strict=True)]
@@ -208,7 +212,8 @@ def _max_pool(
     return stored(ctx, (best, where))
 
 
-def _lowest(x: TensorValue) -> float | int:
+def lowest(x: TensorValue) -> float | int:
+    """What no element of the tensor is below."""
     if x.dtype.is_float:
         return -math.inf
     return 0 if x.dtype.kind == "uint" else -(1 << (x.dtype.bits - 1))
@@ -224,9 +229,7 @@ def max_pool3d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> tuple[Tensor
     return _max_pool(ctx, x, 3, *args, **kw)
 
 
-def _max_pool_backward(
-    ctx: Call, grad: TensorValue, rank: int, indices: TensorValue
-) -> TensorValue:
+def max_pool_backward(ctx: Call, grad: TensorValue, rank: int, indices: TensorValue) -> TensorValue:
     """Every gradient goes to its window's maximum, in eager's order.
 
     A plane is one run of positions with equal steps, so that the position is the index itself.
@@ -247,12 +250,12 @@ def _max_pool_backward(
 
 @lower(aten.max_pool2d_with_indices_backward.default)
 def max_pool2d_backward(ctx: Call, grad: TensorValue, *args: Any) -> TensorValue:
-    return _max_pool_backward(ctx, grad, 2, args[-1])
+    return max_pool_backward(ctx, grad, 2, args[-1])
 
 
 @lower(aten.max_pool3d_with_indices_backward.default)
 def max_pool3d_backward(ctx: Call, grad: TensorValue, *args: Any) -> TensorValue:
-    return _max_pool_backward(ctx, grad, 3, args[-1])
+    return max_pool_backward(ctx, grad, 3, args[-1])
 
 
 # --- averages ------------------------------------------------------------------------------------
@@ -416,27 +419,50 @@ def _longest(size: int, count: int) -> int:
     return max(-(-(o + 1) * size // count) - o * size // count for o in range(count))
 
 
-def _adaptive_avg_pool(ctx: Call, x: TensorValue, rank: int) -> TensorValue:
-    _average_type(x)
+@dataclass(frozen=True)
+class AdaptiveWindows:
+    """The window of one result.  kernel: the longest window's size; shorter ones end earlier."""
+
+    kernel: tuple[int, ...]
+    starts: tuple[Expr, ...]
+    ends: tuple[Expr, ...]
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    def tap(self, js: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+        """The position ``js`` steps into the window, and whether the window reaches so far."""
+        at = [s + j for s, j in zip(self.starts, js, strict=True)]
+        return at, and_(*(lt(i, e) for i, e in zip(at, self.ends, strict=True)))
+
+
+def adaptive_windows(ctx: Call, x: TensorValue, rank: int) -> AdaptiveWindows:
+    """Windows over ``x`` of the call's results, whose number decides their sizes."""
     sizes, counts = _static(x.shape[-rank:]), _static(ctx.shape[-rank:])
     if 0 in sizes or 0 in counts:
         raise Unsupported("adaptive pooling of nothing")
+    triples = list(zip(axes(ctx.shape)[-rank:], sizes, counts, strict=True))
+    return AdaptiveWindows(
+        tuple(_longest(s, c) for s, c in zip(sizes, counts, strict=True)),
+        tuple(_adaptive_start(*t) for t in triples),
+        tuple(_adaptive_end(*t) for t in triples),
+    )
+
+
+def _adaptive_avg_pool(ctx: Call, x: TensorValue, rank: int) -> TensorValue:
+    _average_type(x)
+    a = adaptive_windows(ctx, x, rank)
     x = shared(ctx, x)
-    own = axes(ctx.shape)
-    lead, outer = own[:-rank], own[-rank:]
-    triples = list(zip(outer, sizes, counts, strict=True))
-    starts = [_adaptive_start(*t) for t in triples]
-    ends = [_adaptive_end(*t) for t in triples]
+    lead = axes(ctx.shape)[:-rank]
     zero = body.const(x.dtype.opmath, 0)
 
     def element(js: Sequence[Expr]) -> Node:
-        at = [s + j for s, j in zip(starts, js, strict=True)]
-        cond = and_(*(lt(i, e) for i, e in zip(at, ends, strict=True)))
+        at, cond = a.tap(js)
         return guarded(x, [*lead, *at], cond, zero, ctx.b)
 
-    kernel = [_longest(s, c) for s, c in zip(sizes, counts, strict=True)]
-    node, reduced = over_window(kernel, "sum", element)
-    for s, e in zip(starts, ends, strict=True):
+    node, reduced = over_window(a.kernel, "sum", element)
+    for s, e in zip(a.starts, a.ends, strict=True):
         node = _over(node, e - s)
     return one(ctx, node, reduced)
 

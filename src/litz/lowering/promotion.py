@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.index import Expr
+from litz.index import Expr, Var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
+from litz.ir.ops import wrap
+from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Operand
 from litz.lowering.torch_types import promote
 from litz.lowering.values import TensorValue
@@ -16,7 +18,7 @@ from litz.lowering.values import TensorValue
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
-def _scalar_dtype(value: Scalar | Expr) -> DType:
+def _scalar_dtype(value: Scalar | Expr | HostFloat) -> DType:
     if isinstance(value, bool):
         return d.BOOL
     if isinstance(value, int | Expr):
@@ -55,33 +57,43 @@ def as_tensors(b: Builder, operands: Sequence[Operand]) -> list[TensorValue]:
     for o in operands:
         if isinstance(o, TensorValue):
             out.append(o)
-        elif isinstance(o, float):
+        elif isinstance(o, float | HostFloat):
             out.append(b.full((), o, d.F64, device))
         else:
             out.append(b.full((), o, _scalar_dtype(o), device))
     return out
 
 
-def operand(b: Builder, node: Node, dtype: DType) -> Node:
-    """An operand of common type ``dtype``, in its opmath type."""
+def operand(b: Builder, node: Node, dtype: DType, *, exact: bool = False) -> Node:
+    """An operand of common type ``dtype``, in its opmath type.
+
+    exact: a number is not rounded to the common type first.
+    """
+    exact = exact or not b.settings.eager_numerics
     if isinstance(node, body.Const):
-        return (
-            body.const(dtype.opmath, node.value)
-            if _fits(node, dtype)
-            else body.cast(node, dtype.opmath)
-        )
+        if not _fits(node, dtype):
+            return body.cast(node, dtype.opmath)
+        narrow = dtype.is_float and dtype.bits == 16 and not exact
+        return body.const(dtype.opmath, wrap(node.value, dtype) if narrow else node.value)
+    if exact and node.dtype is not dtype:
+        return body.cast(b.opmath(node), dtype.opmath)
     if node.dtype is dtype:
         return b.opmath(node)
     if node.dtype.is_float and node.dtype.bits == 16:
         node = b.opmath(node)
     if dtype.is_float and dtype.bits == 16:
         # A wider 0-d operand is first rounded to the common type, as TensorIterator does.
-        if node.dtype.is_float:
-            node = body.op("round_to", body.cast(node, d.F32), to=dtype)
-        else:
-            node = body.op("round_to", body.cast(node, d.F32), to=dtype)
-        return node
+        return body.op("round_to", body.cast(node, d.F32), to=dtype)
     return body.cast(node, dtype)
+
+
+def is_number(node: Node) -> bool:
+    """Whether the node is a number that the host knows."""
+    if isinstance(node, body.Const):
+        return True
+    if isinstance(node, body.Op) and node.name == "bitcast":
+        (node,) = node.args
+    return isinstance(node, body.Index) and not any(isinstance(v, Var) for v in node.expr.free)
 
 
 def _fits(node: body.Const, dtype: DType) -> bool:

@@ -230,6 +230,8 @@ def _dropped(ctx: Call, x: TensorValue, mask: TensorValue, scale: float) -> Tens
 def native_dropout_backward(
     ctx: Call, grad: TensorValue, mask: TensorValue, scale: float
 ) -> TensorValue:
+    if not grad.dtype.is_float:  # the metadata keeps the type that eager promotes
+        raise Unsupported("gradients of integers")
     return _dropped(ctx, grad, mask, scale)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, var
+from litz.index import Const, Expr, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Store, op
@@ -192,6 +192,15 @@ def sum_(
     return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: fold("sum", over, n))
 
 
+@lower(aten.trace.default)
+def trace(ctx: Call, x: TensorValue) -> TensorValue:
+    rows, columns = x.shape
+    size = min_(rows, columns)
+    i = axes((size,))[0]
+    at = [ZERO if s is ONE else i for s in x.shape]
+    return sum_(ctx, values.viewed(x, (size,), at))
+
+
 @lower(aten.nansum.default)
 def nansum(
     ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
@@ -319,7 +328,7 @@ lower(aten.argmin.default)(_position("argmin"))
 # --- norms ---------------------------------------------------------------------------------------
 
 
-def _norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
+def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
     """The vector norm of elements ``a`` (floats)."""
     size = op("abs", a)
     if ord_ == math.inf:
@@ -336,7 +345,7 @@ def _norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
     return op("pow", fold("sum", over, power), k(a, 1 / ord_))
 
 
-def _norm(
+def of_norm(
     ctx: Call, x: TensorValue, ord_: Any, dim: Dims, keepdim: bool, dtype: torch.dtype | None
 ) -> TensorValue:
     if isinstance(ord_, Expr):
@@ -347,7 +356,7 @@ def _norm(
     dims = dims_of(x, dim)
     if any(s.lo is None or s.lo < 1 for s in (x.shape[i] for i in dims)) and order < 0:
         raise Unsupported("a norm of negative order of what may be empty")
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _norm_of(order, n, over))
+    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: norm_of(order, n, over))
 
 
 @lower(aten.linalg_vector_norm.default)
@@ -360,21 +369,21 @@ def linalg_vector_norm(
     *,
     dtype: Any = None,
 ) -> TensorValue:
-    return _norm(ctx, x, ord, dim, keepdim, dtype)
+    return of_norm(ctx, x, ord, dim, keepdim, dtype)
 
 
 @lower(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
 def norm(
     ctx: Call, x: TensorValue, p: Any = 2, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
-    return _norm(ctx, x, p, dim, keepdim, None)
+    return of_norm(ctx, x, p, dim, keepdim, None)
 
 
 @lower(aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim_dtype)
 def norm_dtype(
     ctx: Call, x: TensorValue, p: Any, dim: Dims = None, keepdim: bool = False, *, dtype: Any
 ) -> TensorValue:
-    return _norm(ctx, x, p, dim, keepdim, dtype)
+    return of_norm(ctx, x, p, dim, keepdim, dtype)
 
 
 # --- moments -------------------------------------------------------------------------------------
@@ -398,7 +407,8 @@ def _moments(
     dims = dims_of(x, dim)
     size = count(x, dims)
     if size is ZERO:
-        raise Unsupported("moments of nothing")
+        nothing = ctx.b.full(ctx.shape, math.nan, ctx.dtype, x.device)
+        return (nothing,) * (2 if means else 1)
     less = 1 if correction is None else correction
 
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:

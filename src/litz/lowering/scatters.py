@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
-from litz.index import Expr
+from litz.index import Expr, Var, mixed_radix
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store, StoreMode, op
 from litz.ir.dtype import DType
+from litz.ir.program import Loops
 from litz.lowering import values, views
-from litz.lowering.context import Unsupported
+from litz.lowering.context import Builder, Unsupported
 from litz.lowering.creation import literal
 from litz.lowering.indexing import Position, bind, indexed, position
 from litz.lowering.joins import converted, result_buffer
@@ -42,8 +43,17 @@ def accumulator(dtype: DType, mode: StoreMode) -> DType:
     return dtype.opmath if mode in ("add", "mul") else dtype
 
 
+def is_in_place(ctx: Call) -> bool:
+    target = ctx.node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def start(ctx: Call, x: TensorValue, mode: StoreMode) -> TensorValue:
-    """A stored copy of ``x``, in the type that updates run in."""
+    """A stored copy of ``x``, in the type that updates run in; of an in-place call ``x`` itself."""
+    if is_in_place(ctx):
+        if accumulator(x.dtype, mode) is not x.dtype:
+            raise Unsupported("an in-place sum of 16-bit floats")
+        return x
     out = result_buffer(ctx, dtype=accumulator(x.dtype, mode))
     ctx.b.store_into(converted(ctx, x, out.dtype), out)
     return out
@@ -75,7 +85,21 @@ def store_at(
     index, bound = bind(positions, out.shape, (value,) if mask is None else (value, mask))
     where = linear(index, out.ref.strides, out.ref.offset)
     store = Store(out.ref.buffer, where, value, mode, bound, mask)
+    if mode == "set" and not bound and mask is None and not is_in_place(ctx):
+        _drop_overwritten(ctx.b, out, where, shape)
     ctx.b.add_loops(axes(shape), (), (store,), out.device)
+
+
+def _drop_overwritten(b: Builder, out: TensorValue, where: Expr, shape: Shape) -> None:
+    """Drop the copy of the input if positions turn out to be all of it (an arange, say)."""
+    assert out.ref is not None
+    loops = [v for v in axes(shape) if isinstance(v, Var) and v in where.free]
+    radix = mixed_radix(where, loops)
+    last = b.nodes[-1] if b.nodes else None
+    if radix is None or not radix.injective or radix.size is not out.numel:
+        return
+    if isinstance(last, Loops) and last.write_buffers() == (out.ref.buffer,):
+        b.nodes.pop()
 
 
 def _element(ctx: Call, node: Node, to: DType) -> Node:
@@ -267,9 +291,7 @@ def scatter_reduce(
     if not include_self:
         _scatter_into(ctx, count, dim, index, 0, "set")
     _scatter_into(ctx, count, dim, index, 1, "add")
-    seen = op("maximum", count.node, body.const(count.dtype, 1))
-    mean = op("div" if out.dtype.is_float else "floordiv", out.node, seen)
-    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(mean, ctx.dtype))
+    return _mean(ctx, out, count)
 
 
 # --- along one dimension -------------------------------------------------------------------------
@@ -289,6 +311,21 @@ def _along(
     """``out[.., index[k], ..]`` updated by ``source[.., k, ..]`` for every k."""
     accumulator(x.dtype, mode)
     out = start(ctx, x, mode)
+    _along_into(ctx, out, dim, index, source, mode, alpha=alpha, negative=negative)
+    return finish(ctx, out)
+
+
+def _along_into(
+    ctx: Call,
+    out: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: TensorValue | Node,
+    mode: StoreMode,
+    *,
+    alpha: Scalar = 1,
+    negative: bool = False,
+) -> None:
     target, index = _at_least_1d(out, index)
     dim = views.wrap(dim, target.ndim)
     shape = (*target.shape[:dim], index.shape[0], *target.shape[dim + 1 :])
@@ -305,6 +342,58 @@ def _along(
     else:
         value = source
     store_at(ctx, target, shape, positions, value, mode)
+
+
+@lower(aten.index_reduce.default)
+def index_reduce(
+    ctx: Call,
+    x: TensorValue,
+    dim: int,
+    index: TensorValue,
+    source: TensorValue,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> TensorValue:
+    mode = MODES[reduce]
+    if x.dtype is d.BOOL:
+        raise Unsupported("updates of bools")
+    out = start(ctx, x, mode)
+    if not include_self:
+        none = literal(_identity(reduce, x.dtype), out.dtype)
+        _along_into(ctx, out, dim, index, none, "set")
+    _along_into(ctx, out, dim, index, source, mode)
+    if reduce != "mean":
+        return finish(ctx, out)
+    count = result_buffer(ctx, dtype=out.dtype)
+    ctx.b.store_into(ctx.b.full(count.shape, 1, count.dtype, count.device), count)
+    if not include_self:
+        _along_into(ctx, count, dim, index, literal(0, count.dtype), "set")
+    _along_into(ctx, count, dim, index, literal(1, count.dtype), "add")
+    return _mean(ctx, out, count)
+
+
+def _mean(ctx: Call, total: TensorValue, count: TensorValue) -> TensorValue:
+    seen = op("maximum", count.node, body.const(count.dtype, 1))
+    mean = op("div" if total.dtype.is_float else "floordiv", total.node, seen)
+    return TensorValue(ctx.dtype, total.shape, total.device, lazy=body.cast(mean, ctx.dtype))
+
+
+@lower(aten.put.default)
+def put(
+    ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool = False
+) -> TensorValue:
+    mode: StoreMode = "add" if accumulate else "set"
+    out = start(ctx, x, mode)
+    assert out.ref is not None
+    flat = (values.product(out.shape),)
+    strides = values.view_strides(out.shape, out.ref.strides, flat)
+    if strides is None or flat[0] is ZERO:
+        raise Unsupported("a write by number into a tensor that is not one row")
+    target = values.strided(out, flat, strides, out.ref.offset)
+    at = position(index.node, flat[0], negative=True)
+    value = _element(ctx, values.reshape(source, index.shape).node, out.dtype)
+    store_at(ctx, target, index.shape, [at], value, mode)
     return finish(ctx, out)
 
 
@@ -361,3 +450,49 @@ def embedding_dense_backward(
     value = _element(ctx, grad.node, out.dtype)
     store_at(ctx, out, grad.shape, [row, own[-1]], value, "add", mask)
     return finish(ctx, out)
+
+
+# --- in place ------------------------------------------------------------------------------------
+
+
+def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """The lowering ``fn`` with its stores into the first argument."""
+
+    def run(ctx: Call, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
+        b = ctx.b
+        if x.ref is None:
+            raise Unsupported("a write into a value that has no memory")
+        mark = len(b.nodes)
+        fn(ctx, x, *(_apart(b, a, x) for a in args), **kwargs)
+        made = len(b.nodes)
+        # Nothing can decline the call from here on: what others still read is copied first.
+        ctx.before_mutation(x)
+        b.nodes[mark:] = [*b.nodes[made:], *b.nodes[mark:made]]
+        return x
+
+    return run
+
+
+def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
+    """``value`` in memory of its own if it reads what is about to be written."""
+    if isinstance(value, list | tuple):
+        return [_apart(b, v, target) for v in value]
+    if not isinstance(value, TensorValue):
+        return value
+    assert target.ref is not None
+    root = b.root(target.ref.buffer)
+    if all(b.root(n.buffer) != root for n in body.loads((value.node,))):
+        return value
+    return b.realize(value.with_node(value.node))
+
+
+for _overloads, _fn in (
+    ((aten.index_put_.default,), index_put),
+    ((aten.scatter_.src, aten.scatter_.value), scatter),
+    ((aten.scatter_add_.default,), scatter_add),
+    ((aten.scatter_reduce_.two,), scatter_reduce),
+    ((aten.index_add_.default,), index_add),
+    ((aten.index_copy_.default,), index_copy),
+    ((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), index_fill),
+):
+    lower(*_overloads)(_in_place(_fn))

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
+from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, to_dtype
 from litz.lowering.reductions import fold, narrow, reduce_one, shared, spread, wide
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import from_torch
-from litz.lowering.values import TensorValue
+from litz.lowering.values import ONE, TensorValue
 
 aten = torch.ops.aten
 
 
-def _dim(x: TensorValue, dim: int) -> int:
-    if not x.ndim:
-        raise Unsupported("a softmax of a scalar")
-    return dim % x.ndim
+F = TypeVar("F", bound=Callable[..., TensorValue])
+
+
+def _of_rows(fn: F) -> F:
+    """A lowering over one dimension that takes 0-d tensors for rows of one element."""
+
+    @functools.wraps(fn)
+    def lowered(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> TensorValue:
+        if x.ndim:
+            return fn(ctx, x, *args, **kw)
+        rest = [values.reshape(a, (ONE,)) if isinstance(a, TensorValue) else a for a in args]
+        return values.reshape(fn(ctx, values.reshape(x, (ONE,)), *rest, **kw), ())
+
+    return cast(F, lowered)
 
 
 def _across(v: TensorValue, row: TensorValue, dim: int) -> Node:
@@ -46,17 +59,19 @@ def _parts(
 
 
 @lower(aten._softmax.default)
+@_of_rows
 def softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
-    dim = _dim(x, dim)
+    dim = dim % x.ndim
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, _ = _parts(ctx.b, v, dim)
     return narrow(v.with_node(op("div", e.node, _across(v, total, dim))), ctx.dtype)
 
 
 @lower(aten._safe_softmax.default)
+@_of_rows
 def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
     """Softmax whose rows are 0 where every element is -inf."""
-    dim = _dim(x, dim)
+    dim = dim % x.ndim
     x = to_dtype(ctx, x, _given(ctx, dtype))
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, top = _parts(ctx.b, v, dim)
@@ -74,8 +89,9 @@ def _given(ctx: Call, dtype: torch.dtype | None) -> DType:
 
 
 @lower(aten._log_softmax.default)
+@_of_rows
 def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
-    dim = _dim(x, dim)
+    dim = dim % x.ndim
     b = ctx.b
     v = wide(b, shared(b, x))
     low, _ = _shifted(b, v, dim)
@@ -86,10 +102,11 @@ def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> Ten
 
 
 @lower(aten._softmax_backward_data.default)
+@_of_rows
 def softmax_backward(
     ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
 ) -> TensorValue:
-    dim = _dim(output, dim)
+    dim = dim % output.ndim
     b = ctx.b
     g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
     weighted = y.with_node(op("mul", g.node, y.node))
@@ -99,10 +116,11 @@ def softmax_backward(
 
 
 @lower(aten._log_softmax_backward_data.default)
+@_of_rows
 def log_softmax_backward(
     ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
 ) -> TensorValue:
-    dim = _dim(output, dim)
+    dim = dim % output.ndim
     b = ctx.b
     g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
     total = reduce_one(b, g, [dim], lambda n, over: fold("sum", over, n))

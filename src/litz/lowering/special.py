@@ -10,13 +10,16 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.lowering.activations import add, div, mul, steps, sub, where
-from litz.lowering.context import Operand
+from litz.lowering.context import Operand, Unsupported
 from litz.lowering.pointwise import elementwise, float_compute, k
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import to_torch
 from litz.lowering.values import TensorValue
 
 aten = torch.ops.aten
+
+# The multivariate log-gamma adds up as many log-gammas as dimensions.
+MAX_GAMMAS = 8
 
 
 @lower(aten.logit.default)
@@ -174,3 +177,79 @@ def _is_value(ctx: Call, x: TensorValue, value: float) -> TensorValue:
     if not x.dtype.is_float:
         return ctx.b.full(x.shape, False, d.BOOL, x.device)
     return elementwise(ctx, lambda a: op("eq", a, k(a, value)), x)
+
+
+@lower(aten.angle.default)
+def angle(ctx: Call, x: TensorValue) -> TensorValue:
+    def fn(a: Node) -> Node:
+        turned = where(op("lt", a, k(a, 0)), k(a, math.pi), k(a, 0))
+        return where(op("isnan", a), a, turned)
+
+    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+
+
+@lower(aten.round.decimals)
+def round_decimals(ctx: Call, x: TensorValue, *, decimals: int) -> TensorValue:
+    if not x.dtype.is_float:
+        raise Unsupported("decimals of integers")
+    if decimals == 0:
+        return elementwise(ctx, lambda a: op("round", a), x)
+
+    def fn(a: Node) -> Node:
+        by = k(a, 10.0 ** abs(decimals))
+        if decimals > 0:
+            return div(op("round", mul(a, by)), by)
+        return mul(op("round", div(a, by)), by)
+
+    return elementwise(ctx, fn, x)
+
+
+@lower(aten.mvlgamma.default)
+def mvlgamma(ctx: Call, x: TensorValue, p: int) -> TensorValue:
+    if p > MAX_GAMMAS:
+        raise Unsupported("a log-gamma of many dimensions")
+    r = steps(ctx, ctx.dtype)
+
+    def fn(a: Node) -> Node:
+        parts = [r(op("lgamma", r(add(a, k(a, (j + 1 - p) / 2))))) for j in range(p)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = add(total, part)
+        return add(r(total), k(a, p * (p - 1) * math.log(math.pi) / 4))
+
+    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+
+
+@lower(aten.polygamma.default)
+def polygamma(ctx: Call, n: int, x: TensorValue) -> TensorValue:
+    if n != 0:
+        raise Unsupported("a special function: ATen computes it")
+    return elementwise(ctx, lambda a: op("digamma", a), x, compute=float_compute(ctx, x))
+
+
+@lower(aten.frexp.Tensor)
+def frexp(ctx: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
+    """``x`` as a mantissa in [0.5, 1) times a power of two, from its bits."""
+    a = ctx.b.opmath(x.node)
+    wide = a.dtype.bits == 64
+    bits, digits, bias = (d.I64, 52, 1022) if wide else (d.I32, 23, 126)
+    mask = (1 << (bits.bits - 1 - digits)) - 1
+
+    def exponent(v: Node) -> Node:
+        field = op("shr", op("bitcast", v, to=bits), body.const(bits, digits))
+        return op("and_", field, body.const(bits, mask))
+
+    # A subnormal number gets its leading digit by a multiplication that is exact.
+    tiny = op("eq", exponent(a), body.const(bits, 0))
+    scaled = where(tiny, mul(a, k(a, 2.0 ** (digits + 1))), a)
+    power = sub(exponent(scaled), body.const(bits, bias))
+    power = where(tiny, sub(power, body.const(bits, digits + 1)), power)
+    rest = op("and_", op("bitcast", scaled, to=bits), body.const(bits, ~(mask << digits)))
+    rest = op("or_", rest, body.const(bits, bias << digits))
+    plain = op("or_", op("eq", a, k(a, 0)), op("eq", exponent(a), body.const(bits, mask)))
+    mantissa = where(plain, a, op("bitcast", rest, to=a.dtype))
+    power = where(plain, body.const(bits, 0), power)
+    return (
+        TensorValue(x.dtype, x.shape, x.device, lazy=body.cast(mantissa, x.dtype)),
+        TensorValue(d.I32, x.shape, x.device, lazy=body.cast(power, d.I32)),
+    )

@@ -1,13 +1,22 @@
-"""Sizes at the border: torch's ``SymInt`` to an index expression, with ranges and hints."""
+"""Sizes at the border: torch's ``SymInt`` to an index expression, and where each symbol's value
+comes from.
+
+A size that index algebra holds exactly becomes an expression over the shape environment's symbols.
+A part that it cannot hold (``int(1.7 * s)``) becomes a symbol of its own: a *part*.  Every symbol
+is given its value once: by an input, by the result of a call, or by the host's arithmetic.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from litz.index import Expr, const, symbol
+from litz.index import Const, Expr, Symbol, const, split_linear, symbol
 from litz.index.border import NotRepresentable, from_sympy
+from litz.ir.program import HostFloat
 from litz.lowering.context import GraphUnsupported
 
 # Above this a bound means "unbounded" (ShapeEnv uses sys.maxsize - 1 and friends).
@@ -22,26 +31,125 @@ def _bound(value: Any) -> int | None:
     return number if -UNBOUNDED < number < UNBOUNDED else None
 
 
-def _declare(sym: Any, shape_env: Any, scope: dict[str, Expr]) -> None:
-    name = str(sym)
-    if name in scope:
-        return
-    ranges = shape_env.bound_sympy(sym)
-    hint = shape_env.backed_var_to_val.get(sym) if hasattr(shape_env, "backed_var_to_val") else None
-    scope[name] = symbol(name, _bound(ranges.lower), _bound(ranges.upper), _bound(hint))
+@dataclass
+class Symbols:
+    """The symbols of one graph.
+
+    scope: by the shape environment's names.  parts: the symbols of integers outside of index
+    algebra, by their sympy expression.  given: names of what has a value at this point of the
+    program.  data: names of what has its value from tensors' elements.  floats: by the shape
+    environment's names.  inputs: (symbol, argument, dimension) as ``Program.symbols`` has them.
+    """
+
+    scope: dict[str, Expr] = field(default_factory=dict)
+    parts: dict[Any, Symbol] = field(default_factory=dict)
+    meanings: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, None] = field(default_factory=dict)
+    data: dict[str, None] = field(default_factory=dict)
+    floats: dict[str, HostFloat] = field(default_factory=dict)
+    inputs: list[tuple[Expr, int, int | None]] = field(default_factory=list)
+    unsolved: list[tuple[Expr, int, int | None]] = field(default_factory=list)
+    env: Any = None
+    count: int = 0
+    taken: set[str] = field(default_factory=set)
+
+    # --- conversion -------------------------------------------------------------------------
+
+    def convert(self, value: Any) -> Expr:
+        """An int or SymInt as an expression, whose symbols may have no value yet (``missing``)."""
+        if isinstance(value, int):
+            return const(int(value))
+        if not isinstance(value, torch.SymInt):
+            raise GraphUnsupported(f"a size of type {type(value).__name__}")
+        self.env = value.node.shape_env
+        return self.from_sympy(value.node.expr)
+
+    def from_sympy(self, expr: Any) -> Expr:
+        """An integer expression or a truth value."""
+        for sym in sorted(expr.free_symbols, key=str):
+            self._declare(sym)
+        try:
+            return from_sympy(expr, self.scope, self.part)
+        except NotRepresentable as e:
+            raise GraphUnsupported(f"size {expr} is no arithmetic that Litz knows: {e}") from e
+
+    def _declare(self, sym: Any) -> None:
+        name = str(sym)
+        if name in self.scope or not getattr(sym, "is_integer", False):
+            return
+        ranges = self.env.bound_sympy(sym)
+        known = getattr(self.env, "backed_var_to_val", {})
+        hint = _bound(known.get(sym))
+        self.scope[name] = symbol(name, _bound(ranges.lower), _bound(ranges.upper), hint)
+
+    def part(self, expr: Any) -> Symbol:
+        """The symbol of an integer expression that index algebra does not hold."""
+        found = self.parts.get(expr)
+        if found is None:
+            ranges = self.env.bound_sympy(expr)
+            known = getattr(self.env, "backed_var_to_val", {})
+            hint = _bound(expr.xreplace(known)) if known else None
+            name = self.fresh("part")
+            found = symbol(name, _bound(ranges.lower), _bound(ranges.upper), hint)
+            self.parts[expr] = found
+            self.meanings[name] = expr
+        return found
+
+    def fresh(self, prefix: str) -> str:
+        """A name for another number; none of the graph's has it."""
+        self.count += 1
+        while f"{prefix}_{self.count}" in self.taken:
+            self.count += 1
+        return f"{prefix}_{self.count}"
+
+    # --- values -----------------------------------------------------------------------------
+
+    def missing(self, exprs: Iterable[Expr]) -> tuple[Symbol, ...]:
+        """The symbols of ``exprs`` that nothing has given a value yet, each once."""
+        free = {s: None for e in exprs for s in e.free if isinstance(s, Symbol)}
+        return tuple(s for s in free if str(s) not in self.given)
+
+    def give(self, number: Expr | HostFloat, *, data: bool = False) -> None:
+        name = number.name if isinstance(number, HostFloat) else str(number)
+        self.given[name] = None
+        if data:
+            self.data[name] = None
+
+    def from_data(self, numbers: Iterable[object]) -> bool:
+        """Whether a number depends on the elements of tensors."""
+        for x in numbers:
+            names = [x.name] if isinstance(x, HostFloat) else []
+            names = [str(s) for s in x.free] if isinstance(x, Expr) else names
+            if any(name in self.data for name in names):
+                return True
+        return False
+
+    def input(self, e: Expr, position: int, dim: int | None) -> None:
+        """An input gives ``e`` its value."""
+        if isinstance(e, Symbol):
+            self.inputs.append((e, position, dim))
+            self.give(e)
+        elif not e.is_const:
+            self.unsolved.append((e, position, dim))
 
 
-def convert(value: Any, scope: dict[str, Expr]) -> Expr:
-    """An int or SymInt as an expression; symbols that it names are added to ``scope``."""
-    if isinstance(value, int):
-        return const(int(value))
-    if not isinstance(value, torch.SymInt):
-        raise GraphUnsupported(f"a size of type {type(value).__name__}")
-    node = value.node
-    expr = node.expr
-    for sym in sorted(expr.free_symbols, key=str):
-        _declare(sym, node.shape_env, scope)
-    try:
-        return from_sympy(expr, scope)
-    except NotRepresentable as e:
-        raise GraphUnsupported(f"size {expr} is not integer arithmetic that Litz knows: {e}") from e
+@dataclass(frozen=True)
+class Solution:
+    """``unknown = (e - rest) // coefficient``, for an ``e`` whose value is known."""
+
+    unknown: Symbol
+    rest: Expr
+    coefficient: int
+
+
+def solve(e: Expr, missing: tuple[Symbol, ...]) -> Solution | None:
+    """``e`` solved for its only symbol without a value, if it is linear in it."""
+    if len(missing) != 1:
+        return None
+    split = split_linear(e, missing)
+    if split is None:
+        return None
+    coefficient = split[0][missing[0]]
+    if not isinstance(coefficient, Const) or coefficient.value == 0:
+        return None
+    return Solution(missing[0], split[1], coefficient.value)

@@ -126,26 +126,10 @@ def slice_(
     return values.slice_dim(x, dim, begin, ctx.shape[dim], as_expr(step))
 
 
-@lower(aten.narrow.default)
+@lower(aten.narrow.default, aten.narrow_copy.default)
 def narrow(ctx: Call, x: TensorValue, dim: int, start: Any, length: Any) -> TensorValue:
     dim = wrap(dim, x.ndim)
     return values.slice_dim(x, dim, wrap_index(start, x.shape[dim]), as_expr(length), ONE)
-
-
-@lower(aten.as_strided.default)
-def as_strided(
-    ctx: Call, x: TensorValue, size: Any, stride: Any, storage_offset: Any = None
-) -> TensorValue:
-    # Exact only over the storage itself: a buffer that is not itself a view of something.
-    if x.ref is None:
-        x = ctx.b.realize(x, values.contiguous_strides(x.shape))
-    assert x.ref is not None
-    buf = ctx.b.buffers[x.ref.buffer]
-    if buf.kind in ("input", "constant") or buf.alias is not None:
-        raise Unsupported("as_strided over storage that the graph does not own")
-    offset = x.ref.offset if storage_offset is None else as_expr(storage_offset)
-    strides = tuple(as_expr(s) for s in stride)
-    return values.strided(x, tuple(as_expr(s) for s in size), strides, offset)
 
 
 @lower(aten.diagonal.default, aten.diagonal_copy.default)
@@ -177,8 +161,8 @@ def diagonal(
 
 @lower(aten.unfold.default, aten.unfold_copy.default)
 def unfold(ctx: Call, x: TensorValue, dim: int, size: int, step: int) -> TensorValue:
-    if x.ndim == 0:
-        raise Unsupported("unfold of a 0-d tensor")
+    if x.ndim == 0:  # a row of one element, in a window of that or of none
+        return values.reshape(x, ctx.shape) if size == 1 else values.viewed(x, ctx.shape, ())
     dim = wrap(dim, x.ndim)
     if x.ref is not None:
         strides = list(x.ref.strides)
@@ -246,4 +230,13 @@ def view_dtype(ctx: Call, x: TensorValue, dtype: torch.dtype) -> TensorValue:
         raise Unsupported("a view as a type of another width")
     if x.dtype is ctx.dtype:
         return x
+    if _is_returned(ctx.node):
+        raise Unsupported("a view as another type that is returned: it shares memory")
     return x.with_node(body.op("bitcast", x.node, to=ctx.dtype))
+
+
+def _is_returned(n: torch.fx.Node) -> bool:
+    """Whether the graph returns the value or a view of it."""
+    from litz.lowering.externs import is_view_op
+
+    return any(u.op == "output" or (is_view_op(u.target) and _is_returned(u)) for u in n.users)

@@ -10,19 +10,30 @@ an atomic rename: a reader sees a whole entry or none, and an entry that was cut
 a miss.  The seal stands at the end so that a shared object can be loaded from where it lies.
 
 A root that cannot be written (read-only, full) is still read; new entries then go to a temporary
-folder that lives as long as the process, and one warning says so.
+folder that lives as long as the process, and one warning says so.  The folder may be removed at any
+time, whole or in part: what is missing is made again.
+
+With a limit, entries that were not used for longest go when the folder outgrows it (see
+`litz.runtime.eviction`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+from litz.errors import ToolchainError
+from litz.runtime.eviction import keep_within, swept_lately
 
 __all__ = ["Cache", "content_key", "default_root"]
 
@@ -30,6 +41,9 @@ LAYOUT = "v1"
 _MARK = b"\nlitz-seal:"
 _DIGEST_BYTES = 16
 _SEAL_BYTES = len(_MARK) + 2 * _DIGEST_BYTES
+# The folder may outgrow its limit by so much before a process looks through it again.
+_SLACK = 16
+_T = TypeVar("_T")
 
 
 def content_key(*parts: str | bytes) -> str:
@@ -42,16 +56,23 @@ def content_key(*parts: str | bytes) -> str:
     return digest.hexdigest()[:40]
 
 
-def default_root() -> Path:
-    """`LITZ_CACHE_DIR` where set, else the user's cache folder by the platform's custom."""
+def default_root() -> Path | None:
+    """`LITZ_CACHE_DIR` where set, else the user's cache folder by the platform's custom.
+
+    None: the user has no home folder.
+    """
     named = os.environ.get("LITZ_CACHE_DIR")
     if named:
-        return Path(named).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "litz/Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/litz"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "litz"
+        return Path(os.path.expanduser(named))
+    try:
+        if sys.platform == "win32":
+            local = os.environ.get("LOCALAPPDATA")
+            return Path(local or Path.home() / "AppData/Local") / "litz/Cache"
+        if sys.platform == "darwin":
+            return Path.home() / "Library/Caches/litz"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "litz"
+    except RuntimeError:
+        return None
 
 
 def _seal(data: bytes) -> bytes:
@@ -71,11 +92,17 @@ class Cache:
     """Entries on disk by kind and key.  Safe among threads and processes.
 
     `root` is the folder (default: `default_root()`); nothing is created before the first write.
+    `limit` is how many bytes it may hold; 0 for no limit.
     """
 
-    def __init__(self, root: Path | str | None = None) -> None:
-        self.root = Path(root) if root is not None else default_root()
+    def __init__(self, root: Path | str | None = None, limit: int = 0) -> None:
+        self._limit = limit
+        self._unseen: int | None = None
+        self._lock = threading.Lock()
         self._overlay: Path | None = None
+        found = Path(os.path.expanduser(root)) if root is not None else default_root()
+        # Absolute, so that it stays where it is when the process changes its folder.
+        self.root = found.absolute() if found else self._temporary("there is no home folder")
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -86,12 +113,13 @@ class Cache:
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
         """The content stored under a key; None on a miss or where the entry is damaged."""
         for folder in self.folders:
+            path = _place(folder, kind, key, suffix)
             try:
-                data = _place(folder, kind, key, suffix).read_bytes()
+                body = _unseal(path.read_bytes())
             except OSError:
                 continue
-            body = _unseal(data)
             if body is not None:
+                _touch(path)
                 return body
         return None
 
@@ -105,29 +133,30 @@ class Cache:
         for folder in self.folders:
             path = _place(folder, kind, key, suffix)
             try:
-                if _unseal(path.read_bytes()) is not None:
-                    return path
+                if _unseal(path.read_bytes()) is None:
+                    continue
             except OSError:
                 continue
+            _touch(path)
+            return path
         return None
 
     def put(self, kind: str, key: str, content: bytes | str, suffix: str = "") -> Path:
-        """Store content under a key, replacing what was there; returns the entry's path."""
+        """Store content under a key, replacing what was there; returns the entry's path.
+
+        ToolchainError: neither the cache folder nor a temporary one can be written.
+        """
         body = content.encode() if isinstance(content, str) else content
-        folder = self._writable()
-        try:
-            return self._write(folder, kind, key, suffix, body)
-        except OSError as error:
-            return self._write(self._fall_back(folder, error), kind, key, suffix, body)
+        path = self._somewhere(lambda folder: _write(folder, kind, key, suffix, body, _seal(body)))
+        self._make_room(len(body))
+        return path
 
     def put_source(self, kind: str, key: str, text: str, suffix: str) -> Path:
         """Store a text without a seal, for people and compilers; it is never read back."""
-        folder = self._writable()
-        try:
-            return self._write(folder, kind, key, suffix, text.encode(), sealed=False)
-        except OSError as error:
-            folder = self._fall_back(folder, error)
-            return self._write(folder, kind, key, suffix, text.encode(), sealed=False)
+        body = text.encode()
+        path = self._somewhere(lambda folder: _write(folder, kind, key, suffix, body, b""))
+        self._make_room(len(body))
+        return path
 
     def put_file(self, kind: str, key: str, finished: Path, suffix: str = "") -> Path:
         """Seal a finished file from `scratch()` and put it in place; returns the entry's path."""
@@ -137,53 +166,99 @@ class Cache:
 
     def scratch(self) -> Path:
         """A new private folder for files being made; the caller removes it."""
-        folder = self._writable()
-        try:
-            return Path(tempfile.mkdtemp(dir=_made(folder / "tmp")))
-        except OSError as error:
-            return Path(tempfile.mkdtemp(dir=_made(self._fall_back(folder, error) / "tmp")))
+        return self._somewhere(lambda folder: Path(tempfile.mkdtemp(dir=_made(folder / "tmp"))))
 
     def clear(self) -> None:
         """Remove every entry of this layout version."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _writable(self) -> Path:
-        return self.folders[-1]
+    def leave(self, error: OSError) -> None:
+        """Write to a temporary folder from now on: someone found that the root has no room."""
+        self._fall_back(self.root / LAYOUT, error)
+
+    def _somewhere(self, write: Callable[[Path], _T]) -> _T:
+        """Write to the cache folder, or where that cannot be to a temporary one."""
+        folder = self.folders[-1]
+        try:
+            try:
+                return write(folder)
+            except FileNotFoundError:
+                # Removed by someone just now.
+                return write(folder)
+        except OSError as error:
+            other = self._fall_back(folder, error)
+        try:
+            return write(other)
+        except OSError as error:
+            raise _nowhere(self.root, other, error) from error
 
     def _fall_back(self, tried: Path, error: OSError) -> Path:
         """Turn to a temporary folder after a write to `tried` failed."""
         if tried != self.root / LAYOUT:
-            raise error
-        if self._overlay is None:
-            self._overlay = Path(tempfile.mkdtemp(prefix="litz-"))
-            weakref.finalize(self, _remove, self._overlay, os.getpid())
-            warnings.warn(
-                f"litz: cannot write its cache folder {self.root} ({error.strerror or error}); "
-                "compiled code is kept in a temporary folder and lost when the process ends. "
-                "Set LITZ_CACHE_DIR to a folder that can be written.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        return self._writable()
+            raise _nowhere(self.root, tried, error) from error
+        with self._lock:
+            if self._overlay is None:
+                self._overlay = self._temporary(
+                    f"cannot write its cache folder {self.root} ({error.strerror or error})"
+                )
+        return self._overlay / LAYOUT
 
-    @staticmethod
-    def _write(
-        folder: Path, kind: str, key: str, suffix: str, body: bytes, *, sealed: bool = True
-    ) -> Path:
-        place = _place(folder, kind, key, suffix)
-        _made(place.parent)
-        handle, name = tempfile.mkstemp(dir=_made(folder / "tmp"))
+    def _temporary(self, why: str) -> Path:
         try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(body)
-                if sealed:
-                    stream.write(_seal(body))
-            os.replace(name, place)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        return place
+            folder = Path(tempfile.mkdtemp(prefix="litz-"))
+        except OSError as error:
+            raise _nowhere("", tempfile.gettempprefix(), error) from error
+        weakref.finalize(self, _remove, folder, os.getpid())
+        warnings.warn(
+            f"litz: {why}; "
+            "compiled code is kept in a temporary folder and lost when the process ends. "
+            "Set LITZ_CACHE_DIR to a folder that can be written.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return folder
+
+    def _make_room(self, written: int) -> None:
+        """Look for entries to evict: once so much was written, and in the first write of a day."""
+        folder = self.root / LAYOUT
+        if self._limit <= 0 or self._overlay is not None:
+            return
+        with self._lock:
+            first = self._unseen is None
+            self._unseen = written + (self._unseen or 0)
+            if self._unseen * _SLACK < self._limit and not (first and not swept_lately(folder)):
+                return
+            self._unseen = 0
+        keep_within(folder, self._limit)
+
+
+def _nowhere(root: Path | str, other: Path | str, error: OSError) -> ToolchainError:
+    return ToolchainError(
+        f"litz: can write compiled kernels neither to its cache folder {root} nor to {other} "
+        f"({error.strerror or error}). Set LITZ_CACHE_DIR to a folder with room."
+    )
+
+
+def _write(folder: Path, kind: str, key: str, suffix: str, body: bytes, seal: bytes) -> Path:
+    place = _place(folder, kind, key, suffix)
+    _made(place.parent)
+    handle, name = tempfile.mkstemp(dir=_made(folder / "tmp"))
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(body)
+            stream.write(seal)
+        os.replace(name, place)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return place
+
+
+def _touch(path: Path) -> None:
+    """Note that an entry was used."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
 
 
 def _remove(folder: Path, owner: int) -> None:

@@ -7,10 +7,16 @@ from litz.schedule.fuse import Draft, Fusion, FusionSettings
 from litz.schedule.groups import Group, Schedule, Step
 
 
-def schedule(program: Program, settings: FusionSettings | None = None) -> Schedule:
-    """Group the loop nests of ``program`` and order all steps."""
+def schedule(
+    program: Program, settings: FusionSettings | None = None, keep: frozenset[str] = frozenset()
+) -> Schedule:
+    """Group the loop nests of ``program`` and order all steps.
+
+    keep: buffers to store even if only their own group reads them.
+    """
     drafts = Fusion(program, settings or FusionSettings()).run()
     kept = _wanted(program, drafts)
+    kept[-1] |= keep
     steps: list[Step] = []
     for d in drafts:
         if isinstance(d, Extern):

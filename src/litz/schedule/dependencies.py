@@ -6,7 +6,14 @@ import heapq
 from collections.abc import Mapping
 
 from litz.index import Const, Expr, split_linear
-from litz.ir.program import Extern, Loops, Program, ProgramNode
+from litz.ir.program import (
+    Extern,
+    Loops,
+    Program,
+    ProgramNode,
+    made_numbers,
+    used_numbers,
+)
 
 
 class Dependencies:
@@ -74,16 +81,50 @@ class Dependencies:
         return order
 
 
+class Numbers:
+    """Order by numbers that are known only while the program runs: sizes of results, reads."""
+
+    def __init__(self, program: Program) -> None:
+        self.buffers = program.buffers
+        externs = [n for n in program.nodes if isinstance(n, Extern)]
+        # Most programs know all their numbers from their inputs.
+        self.any = any(n.symbols or n.sizes for n in externs)
+        self.given: dict[str, int] = {}
+        # What a number was computed from, down to what comes from data.
+        self.leaves: dict[str, tuple[str, ...]] = {}
+        self.asserted: dict[str, list[int]] = {}
+
+    def before(self, k: int, n: ProgramNode) -> set[int]:
+        """The nodes that give or assert numbers that ``n`` uses; ``k`` rises from call to call."""
+        if not self.any:
+            return set()
+        used = used_numbers(n, self.buffers)
+        leaves = {x: None for u in used for x in self.leaves.get(u, ())}
+        before = {self.given[u] for u in used if u in self.given}
+        for x in leaves:
+            before.update(self.asserted.get(x, ()))
+        if isinstance(n, Extern):
+            for name in made_numbers(n):
+                self.given[name] = k
+                self.leaves[name] = tuple(leaves) if n.is_number else (name,)
+            if not (n.symbols or n.mutates or any(o is not None for o in n.outputs)):
+                for x in leaves:
+                    self.asserted.setdefault(x, []).append(k)
+        return before
+
+
 def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     """Order by memory: read after write, write after read, write after write, by owning buffer.
 
     Two plain stores to provably different places of one buffer (the parts of a concatenation) need
-    no order.  Calls with effects beyond their arguments keep their order.
+    no order.  Calls with effects beyond their arguments keep their order, and who
+    uses a number runs behind who gives it and behind what asserts something of it.
     """
     deps = Dependencies(len(program.nodes))
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     last_effect: int | None = None
+    numbers = Numbers(program)
     for k, n in enumerate(program.nodes):
         reads = {roots[b]: None for b in n.read_buffers()}
         writes = {roots[b]: None for b in n.write_buffers()}
@@ -97,6 +138,7 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
             if last_effect is not None:
                 before.add(last_effect)
             last_effect = k
+        before.update(numbers.before(k, n))
         before.discard(k)
         for p in sorted(before):
             deps.add(p, k)
@@ -110,7 +152,9 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
 def _has_effect(n: Extern) -> bool:
     """Random draws and calls that return nothing must keep their order."""
     tags = getattr(n.target, "tags", ())
-    return not any(o is not None for o in n.outputs) or any(
+    if n.is_number:
+        return False
+    return not (n.symbols or any(o is not None for o in n.outputs)) or any(
         getattr(t, "name", "") == "nondeterministic_seeded" for t in tags
     )
 

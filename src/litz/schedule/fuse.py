@@ -9,6 +9,7 @@ from litz.index import Expr, Substitution, size_hint
 from litz.ir import body
 from litz.ir.body import Load, Node, Rewriter, Store
 from litz.ir.program import Extern, Loops, Program
+from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
 
@@ -60,6 +61,14 @@ class Draft:
             writes.setdefault(s.buffer, {})[s.index] = None
         self.reads = {b: tuple(v) for b, v in reads.items()}
         self.writes = {b: tuple(v) for b, v in writes.items()}
+
+    def unfolded(self) -> Draft:
+        """The same with loops cut where its accesses cut them."""
+        nest = (self.space.axes, self.space.reduce_axes, self.stores)
+        axes, reduced, stores = unfold(nest)
+        if stores is self.stores:
+            return self
+        return replace(self, space=Space(axes, reduced), stores=stores)
 
     def plain_store(self, buffer: str) -> Store | None:
         """The one unconditional store to ``buffer``, if that is all this group does to it."""
@@ -247,6 +256,15 @@ class Fusion:
         params = {*first.reads, *first.writes, *second.reads, *second.writes}
         if len(params) > self.settings.max_params:
             return None
+        merged = self._aligned(first, second)
+        if merged is None and any(x in first.writes for x in second.reads):
+            cut = first.unfolded(), second.unfolded()
+            if cut[0] is not first or cut[1] is not second:
+                merged = self._aligned(*cut)
+        return merged
+
+    def _aligned(self, first: Draft, second: Draft) -> Draft | None:
+        """Both in one iteration space, where there is one that serves."""
         shared = [
             (i, j)
             for x in (*first.writes, *first.reads)

@@ -10,9 +10,11 @@ import torch
 from torch.fx import GraphModule
 
 from litz.backend import compile_with
-from litz.compiler import Kernel, Stages
+from litz.compiler import Stages
 from litz.ir.program import Extern
 from litz.options import make_options
+from litz.runtime.cuda_graphs import CudaGraphs
+from litz.targets.kernels import Kernel
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,17 @@ def _graph_lines(n: int, g: GraphReport) -> list[str]:
     for k in s.kernels:
         what = ", ".join(origins[k.groups[0]])
         lines.append(f"  {k.name} x{len(k.groups)}: {what}")
+    if s.cuda_graphs is not None:
+        lines.append(f"  {_recording_text(s.cuda_graphs)}")
     times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
     lines.append(f"  {times}")
     return lines
+
+
+def _recording_text(graphs: CudaGraphs | str) -> str:
+    if isinstance(graphs, str):
+        return f"not a CUDA graph: {graphs}"
+    return f"CUDA graphs: {graphs.recorded} recorded" + (graphs.reason and f"; {graphs.reason}")
 
 
 def explain(

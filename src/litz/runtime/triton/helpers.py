@@ -24,9 +24,56 @@ def i64(x):
 
 
 @triton.jit
+def check_divisor(valid):
+    """Stop where an integer is divided by zero."""
+    tl.device_assert(valid, "ZeroDivisionError")
+
+
+@triton.jit
+def check(inside):
+    """Stop where an index is out of range (kernels that check are compiled to do so)."""
+    tl.device_assert(inside, "index out of range")
+
+
+@triton.jit
 def like(x, other):
     """``x`` at the shape that it has together with ``other``."""
     return x + tl.zeros(other.shape, tl.int32)
+
+
+@triton.jit
+def invert(x):
+    if x.dtype == tl.int1:
+        return x == 0
+    elif x.dtype.is_int_unsigned():
+        return x ^ tl.full([], (1 << x.dtype.primitive_bitwidth) - 1, x.dtype)
+    else:
+        return ~x
+
+
+@triton.jit
+def neg(x):
+    if x.dtype.is_floating():
+        return x * -1.0  # a difference to zero would lose the sign of zero
+    else:
+        return -x
+
+
+@triton.jit
+def to_bf16(x):
+    return x.to(tl.bfloat16)
+
+
+@triton.jit
+def cast(x, to: tl.constexpr):
+    if to == tl.int1:
+        return x != 0
+    elif to == tl.bfloat16:
+        return to_bf16(x.to(tl.float32))
+    elif to == tl.float16:
+        return x.to(tl.float32).to(tl.float16)  # as eager: by way of f32
+    else:
+        return x.to(to)
 
 
 # --- floats -------------------------------------------------------------------------------------
@@ -107,7 +154,7 @@ def sign(x):
 
 @triton.jit
 def sigmoid(x):
-    return reciprocal(1 + exp(-x))
+    return reciprocal(1 + exp(neg(x)))
 
 
 # --- division with remainder --------------------------------------------------------------------
@@ -116,6 +163,16 @@ def sigmoid(x):
 @triton.jit
 def _divisor(b):
     return tl.where(b == 0, tl.full([], 1, b.dtype), b)
+
+
+@triton.jit
+def _quotient(a, b):
+    """Towards zero; the lowest number over -1 wraps, anything over zero is itself."""
+    if a.dtype.is_int_unsigned():
+        return a // _divisor(b)
+    else:
+        one = tl.full([], 1, b.dtype)
+        return tl.where(b == -1, -a, a // tl.where((b == 0) | (b == -1), one, b))
 
 
 @triton.jit
@@ -128,7 +185,7 @@ def truncdiv(a, b):
     if a.dtype.is_floating():
         return trunc(div(a, b))
     else:
-        return a // _divisor(b)
+        return _quotient(a, b)
 
 
 @triton.jit
@@ -136,7 +193,7 @@ def fmod(a, b):
     if a.dtype.is_floating():
         return _fmod(a, b)
     else:
-        return a % _divisor(b)
+        return a - _quotient(a, b) * _divisor(b)
 
 
 @triton.jit
@@ -162,7 +219,7 @@ def floordiv(a, b):
         return truncdiv(a, b)
     else:
         d = _divisor(b)
-        q = a // d
+        q = _quotient(a, d)
         return tl.where(_wrong_sign(a - q * d, d), q - 1, q)
 
 
@@ -564,13 +621,6 @@ def _fmod(a, b):
 
 
 if INTERPRETED:
-    from litz.runtime.triton.interpreted import (  # noqa: F811
-        _fmod,
-        copysign,
-        exp,
-        log,
-        max,
-        min,
-        tan,
-        trunc,
-    )
+    from litz.runtime.triton.interpreted import FUNCTIONS
+
+    globals().update(FUNCTIONS)

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import linecache
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from litz.errors import ToolchainError
+from litz.runtime.cache import content_key
+
+INDEX_FAULT = "index out of range"  # what a kernel's check says
+# The interpreter keeps the number of the running program in a global of its own.
+_ONE_AT_A_TIME = threading.RLock()
 
 TYPES = {
     "*i1": torch.bool,
@@ -59,19 +65,21 @@ def interpreted(
     """
     require_interpreter()
     module: dict[str, Any] = {"__name__": f"litz_kernel_{name}"}
-    filename = f"<litz kernel {name}>"
-    # The interpreter reads the function's source by way of its file.
+    # The interpreter reads the function's source by way of its file, as late as the first run.
+    filename = f"<litz kernel {name} {content_key(source)[:12]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec"), module)
     kernel = module[name]
     types = [TYPES[p] for p in pointers]
+    import numpy  # the interpreter needs it, nothing else does
 
     def run(x: int, y: int, z: int, *args: int) -> None:
         tensors = [_tensor(a, t) for a, t in zip(args, types, strict=False)]
         try:
-            kernel[x, y, z](*tensors, *args[len(types) :], **blocks)
+            with _ONE_AT_A_TIME, numpy.errstate(all="ignore"):
+                kernel[x, y, z](*tensors, *args[len(types) :], **blocks)
         except Exception as error:
-            if "index out of range" in _causes(error):
+            if _is_index_fault(error):
                 raise IndexError("index out of range in a compiled kernel") from None
             raise
 
@@ -86,9 +94,11 @@ def _tensor(address: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(room, dtype=dtype)
 
 
-def _causes(error: BaseException) -> str:
-    text, at = "", error
+def _is_index_fault(error: BaseException) -> bool:
+    """Whether the kernel's own check failed, and not the interpreter."""
+    at: BaseException | None = error
     while at is not None:
-        text += f"{at}\n"
-        at = at.__cause__ or at.__context__  # type: ignore[assignment]
-    return text
+        if isinstance(at, (AssertionError, IndexError)) and str(at) == INDEX_FAULT:
+            return True
+        at = at.__cause__ or at.__context__
+    return False

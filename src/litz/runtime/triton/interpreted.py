@@ -86,8 +86,37 @@ def _reduction(function):
     return apply
 
 
+def to_bf16(x):
+    """To the nearest, ties to even: the interpreter's own cast cuts off."""
+    wide = torch.from_numpy(np.array(_array(x))).to(torch.float32)
+    return _tensor_like(x, wide.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16))
+
+
+def _tensor_like(x, data):
+    kind = tl.block_type(tl.bfloat16, list(data.shape)) if x.type.is_block() else tl.bfloat16
+    return tl.core.tensor(TensorHandle(data, tl.bfloat16), kind)
+
+
+def check(inside):
+    if not np.all(_array(inside)):
+        raise IndexError("index out of range")
+
+
+def check_divisor(valid):
+    if not np.all(_array(valid)):
+        raise RuntimeError("ZeroDivisionError in a compiled kernel")
+
+
 prod = _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype))
 max = _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True))
 min = _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True))
 any = _reduction(lambda a, axis: np.any(a, axis=axis, keepdims=True))
 all = _reduction(lambda a, axis: np.all(a, axis=axis, keepdims=True))
+
+_NAMES = """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
+    atanh erf erfc erfinv lgamma digamma hypot pow copysign nextafter _fmod rsqrt trunc round fma
+    prod max min any all check check_divisor to_bf16
+"""
+FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}
+"""What takes the place of the functions of ``litz.runtime.triton.helpers``."""

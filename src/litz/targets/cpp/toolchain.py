@@ -13,24 +13,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
+import platform
 import selectors
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-from litz.errors import ToolchainError
+from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
 from litz.runtime.native import Runtime, runtime_source
+from litz.targets.cpp.faults import Failure, diagnose
 
 __all__ = [
     "BuildHandle",
@@ -47,6 +51,9 @@ INCLUDE = Path(__file__).parent / "include"
 KIND = "cpp"
 _OWN_NAMES = ("g++", "clang")
 _MESSAGE_LINES = 60
+_ASK_SECONDS = 60
+BUILD_SECONDS = 600.0
+_FOREVER = 1e6
 
 # Each named, none of them changes a nan, an infinity, a signed zero or a rounding.
 #   -ffp-contract=off     a*b+c rounds twice, as eager does, unless the kernel asks for fma
@@ -167,15 +174,23 @@ def _answers(cxx: tuple[str, ...], cache: Cache | None) -> _Answers:
     key = content_key(*cxx, str(file), str(stat.st_size), str(stat.st_mtime_ns))
     # A wrapper's file says nothing of the compiler behind it.
     stored = cache if file.name.startswith(_OWN_NAMES) or "-g++" in file.name else None
-    text = stored.get_text("toolchain", key) if stored is not None else None
-    if text is not None:
-        answers = _Answers(**json.loads(text))
+    answers = _parsed(stored.get_text("toolchain", key)) if stored is not None else None
+    if answers is not None:
         if all(not p or Path(p).is_file() for p in (answers.ld, answers.libgcc)):
             return answers
     answers = _ask_all(cxx)
     if stored is not None:
         stored.put("toolchain", key, json.dumps(dataclasses.asdict(answers)))
     return answers
+
+
+def _parsed(text: str | None) -> _Answers | None:
+    """Stored answers; None for what another version of Litz has written."""
+    try:
+        said = json.loads(text or "")
+        return _Answers(**{f.name: str(said[f.name]) for f in dataclasses.fields(_Answers)})
+    except (ValueError, TypeError, LookupError):
+        return None
 
 
 @lru_cache(maxsize=16)
@@ -189,10 +204,17 @@ def _ask_all(cxx: tuple[str, ...]) -> _Answers:
 def _ask(cxx: tuple[str, ...], question: str) -> str:
     try:
         done = subprocess.run(
-            [*cxx, question], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+            [*cxx, question],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_ASK_SECONDS,
         )
-    except (OSError, subprocess.CalledProcessError) as error:
-        detail = getattr(error, "stderr", "") or str(error)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None)
+        detail = said if isinstance(said, str) and said else str(error)
         raise ToolchainError(
             f"litz: the C++ compiler {shlex.join(cxx)} does not run: {detail.strip()}. {_INSTALL}"
         ) from error
@@ -204,6 +226,9 @@ def unit_key(unit: SourceUnit, toolchain: Toolchain) -> str:
     return content_key(
         unit.text,
         headers_key(),
+        # Folders are shared among machines, and compilers for two of them may say the same.
+        sys.platform,
+        platform.machine(),
         toolchain.version,
         shlex.join((*toolchain.cxx[1:], *toolchain.flags, *unit.flags)),
         # By name: where a linker lies differs among machines and says nothing.
@@ -235,32 +260,43 @@ class _Job:
         self.key = key
         self.path: Path | None = None
         self.source: Path | None = None
+        self.scratch: Path | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.said = b""
+        self.started = 0.0
+        self.retried = False
 
 
 class BuildHandle:
     """Units being compiled.  `wait()` gives their shared objects, in the order of the units.
 
     At most `jobs` compilers run at once; those beyond start when `poll()` or `wait()` finds that
-    others ended.
+    others ended.  One that was killed, or found no room or no folder, is started once more; one
+    that runs for more than `seconds` is stopped.  `fresh`: do not take units out of the cache.
     """
 
     def __init__(
-        self, units: Sequence[SourceUnit], toolchain: Toolchain, cache: Cache, jobs: int
+        self,
+        units: Sequence[SourceUnit],
+        toolchain: Toolchain,
+        cache: Cache,
+        jobs: int,
+        seconds: float = BUILD_SECONDS,
+        fresh: bool = False,
     ) -> None:
         self._toolchain = toolchain
         self._cache = cache
         self._limit = max(jobs, 1)
+        self._seconds = seconds if seconds > 0 else _FOREVER
         self._owner = os.getpid()
         self._selector = selectors.DefaultSelector()
-        self._scratch: Path | None = None
+        self._scratches: list[Path] = []
         by_key: dict[str, _Job] = {}
         self._order = [unit_key(unit, toolchain) for unit in units]
         for unit, key in zip(units, self._order, strict=True):
             if key not in by_key:
                 by_key[key] = job = _Job(unit, key)
-                job.path = cache.get_file(KIND, key, ".so")
+                job.path = None if fresh else cache.get_file(KIND, key, ".so")
         self._jobs = by_key
         self._waiting = [job for job in by_key.values() if job.path is None]
         self._running: list[_Job] = []
@@ -303,6 +339,14 @@ class BuildHandle:
         self._running.clear()
         self._close()
 
+    def __enter__(self) -> BuildHandle:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """What goes wrong meanwhile, an interrupt too, stops the compilers."""
+        if kind is not None:
+            self.cancel()
+
     def __del__(self) -> None:
         # A forked child has a copy of the handle, but the compilers are its parent's.
         if self.__dict__.get("_running") and os.getpid() == self._owner:
@@ -310,21 +354,24 @@ class BuildHandle:
 
     def _close(self) -> None:
         self._selector.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
+        for folder in self._scratches:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._scratches.clear()
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self._limit:
             self._start(self._waiting.pop(0))
 
     def _start(self, job: _Job) -> None:
-        if self._scratch is None:
-            self._scratch = self._cache.scratch()
+        if not self._scratches or not self._scratches[-1].is_dir():
+            self._scratches.append(self._cache.scratch())
+        job.scratch = self._scratches[-1]
         # The source stays beside the shared object, for whoever wants to read it.
         job.source = self._cache.put_source(KIND, job.key, job.unit.text, ".cpp")
-        compile_, link = _commands(self._toolchain, job.unit, job.source, self._scratch / job.key)
+        compile_, link = _commands(self._toolchain, job.unit, job.source, job.scratch / job.key)
         # One shell for both steps: linking follows without a word from this process.
+        job.said = b""
+        job.started = time.monotonic()
         job.process = subprocess.Popen(
             ["/bin/sh", "-c", f"{shlex.join(compile_)} && exec {shlex.join(link)}"],
             stdin=subprocess.DEVNULL,
@@ -337,11 +384,19 @@ class BuildHandle:
         self._running.append(job)
 
     def _advance(self, timeout: float | None) -> None:
-        """Read what compilers say; the end of a compiler's messages is its end."""
+        """Read what compilers say; the end of a compiler's messages is its end.
+
+        timeout: 0 to return at once, None to wait for something.
+        """
         if not self._running:
             return
         try:
-            for selected, _ in self._selector.select(timeout):
+            oldest = min(self._running, key=lambda job: job.started)
+            left = oldest.started + self._seconds - time.monotonic()
+            ready = self._selector.select(max(left, 0.0) if timeout is None else timeout)
+            if not ready and left <= 0:
+                raise _hangs(oldest, self._toolchain, self._seconds)
+            for selected, _ in ready:
                 stream: IO[bytes] = selected.fileobj  # type: ignore[assignment]
                 data = os.read(stream.fileno(), 1 << 16)
                 if data:
@@ -356,13 +411,38 @@ class BuildHandle:
             raise
 
     def _finish(self, job: _Job) -> None:
-        assert job.process is not None and self._scratch is not None
+        assert job.process is not None and job.scratch is not None
         status = job.process.wait()
         self._running.remove(job)
         if status:
-            raise _refused(job, status, self._toolchain)
-        made = self._scratch / f"{job.key}.so"
-        job.path = self._cache.put_file(KIND, job.key, made, ".so")
+            failure = diagnose(status, job.said.decode(errors="replace"))
+            if not job.retried and self._may_retry(job, failure):
+                self._retry(job)
+                return
+            raise _failed(job, status, failure, self._toolchain)
+        try:
+            job.path = self._cache.put_file(KIND, job.key, job.scratch / f"{job.key}.so", ".so")
+        except FileNotFoundError as error:
+            if job.retried:
+                raise ToolchainError(
+                    f"litz: files of the build vanish while it runs: {error}"
+                ) from error
+            self._retry(job)
+
+    def _may_retry(self, job: _Job, failure: Failure) -> bool:
+        """Whether another try may succeed; makes ready for it."""
+        assert job.source is not None and job.scratch is not None
+        if failure is Failure.FULL:
+            self._cache.leave(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            self._scratches.append(self._cache.scratch())
+            return True
+        # The cache folder was removed under the compiler.
+        lost = not (job.source.is_file() and job.scratch.is_dir())
+        return lost or failure is Failure.KILLED
+
+    def _retry(self, job: _Job) -> None:
+        job.retried = True
+        self._waiting.insert(0, job)
 
 
 def _commands(
@@ -377,15 +457,39 @@ def _commands(
     )
 
 
-def _refused(job: _Job, status: int, toolchain: Toolchain) -> ToolchainError:
+def _failed(job: _Job, status: int, failure: Failure, toolchain: Toolchain) -> ToolchainError:
+    text = (
+        f"litz: the C++ compiler {failure.value} (the kernels of {job.unit.name}, "
+        f"exit status {status}).\n{_report(job, toolchain)}"
+    )
+    match failure:
+        case Failure.REFUSED:
+            return RefusedSourceError(text)
+        case Failure.GONE:
+            return ToolchainError(f"{text}\n{_INSTALL}")
+        case Failure.KILLED:
+            return ToolchainError(f"{text}\n  Is there memory enough? `jobs=1` takes the least.")
+        case Failure.FULL:
+            return ToolchainError(f"{text}\n  Make room, or set LITZ_CACHE_DIR to where there is.")
+
+
+def _hangs(job: _Job, toolchain: Toolchain, seconds: float) -> ToolchainError:
+    return ToolchainError(
+        f"litz: the C++ compiler did not end within {seconds:g} s (the kernels of "
+        f"{job.unit.name}) and was stopped; the option cxx_timeout sets the limit.\n"
+        f"{_report(job, toolchain)}"
+    )
+
+
+def _report(job: _Job, toolchain: Toolchain) -> str:
+    """What the compiler said, and how to run it again."""
     lines = job.said.decode(errors="replace").rstrip().splitlines()
     if len(lines) > _MESSAGE_LINES:
         more = len(lines) - _MESSAGE_LINES
         lines = [*lines[:_MESSAGE_LINES], f"... and {more} more lines"]
     said = "\n".join(lines) or "(it said nothing)"
     flags = shlex.join((*toolchain.flags, *job.unit.flags, "-I", str(INCLUDE)))
-    return ToolchainError(
-        f"litz: the C++ compiler refused the kernels of {job.unit.name} (exit status {status}).\n"
+    return (
         f"{said}\n"
         f"  source: {job.source}\n"
         f"  compiler: {shlex.join(toolchain.cxx)} ({toolchain.version})\n"
@@ -394,10 +498,20 @@ def _refused(job: _Job, status: int, toolchain: Toolchain) -> ToolchainError:
 
 
 def submit(
-    units: Sequence[SourceUnit], toolchain: Toolchain, cache: Cache, jobs: int | None = None
+    units: Sequence[SourceUnit],
+    toolchain: Toolchain,
+    cache: Cache,
+    jobs: int | None = None,
+    *,
+    seconds: float = BUILD_SECONDS,
+    fresh: bool = False,
 ) -> BuildHandle:
-    """Start to build units and return at once; `jobs` compilers at a time (default: the CPUs)."""
-    return BuildHandle(units, toolchain, cache, jobs or os.cpu_count() or 1)
+    """Start to build units and return at once; `jobs` compilers at a time (default: the CPUs).
+
+    seconds: how long one compiler may run (0: as long as it wants).  fresh: do not take units out
+    of the cache.
+    """
+    return BuildHandle(units, toolchain, cache, jobs or os.cpu_count() or 1, seconds, fresh)
 
 
 def build(

@@ -27,7 +27,7 @@ from litz.index import (
 from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import I64, DType
-from litz.ir.ops import CPP_TYPES, cpp_text
+from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 
@@ -222,11 +222,11 @@ class Speller:
 
     def op(self, n: Op, s: Let) -> str:
         args = [self.vector(r) if s.vec else r.text for r in s.args]
-        if n.name == "check_index":
+        if n.name in CHECKS:
             mask = self.mask(s.mask) or (self.valid() if self.count else None)
             if s.vec:
                 args.append(mask or f"litz::Vec<bool, {self.lanes}>(true)")
-            return f"litz::check_index({', '.join(args)}, bad)"
+            return f"litz::{n.name}({', '.join(args)}, bad)"
         dtype = s.args[-1].dtype
         if s.vec and n.name in _DIVISIONS and dtype.is_int and self.count:
             # Lanes past the end hold zeros, and dividing integers by zero traps.

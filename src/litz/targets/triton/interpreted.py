@@ -7,18 +7,11 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtype import DType
 from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.interpret import interpreted
 from litz.targets.triton.launcher import print_launcher
+from litz.targets.triton.signature import pointer_type
 from litz.targets.triton.source import TritonKernel
-
-_TYPES = {"bool": "i1", "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64"}
-
-
-def pointer_type(dtype: DType) -> str:
-    """Triton's name for the type of a pointer."""
-    return "*" + _TYPES.get(dtype.name, dtype.name)
 
 
 def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., None]:
@@ -30,6 +23,8 @@ def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., No
         types = [pointer_type(p.dtype) for p in launch.pointers]
         blocks = {f"{axis.upper()}BLOCK": n for axis, n in config.blocks}
         scope[f"launch_{i}"] = interpreted(launch.source, launch.name, types, blocks)
+        if (narrow := launch.narrow) is not None:
+            scope[f"launch_{i}_narrow"] = interpreted(narrow.source, narrow.name, types, blocks)
     exec(compile(text, "<litz launcher>", "exec"), scope)
     call: Callable[..., None] = scope["call"]
     return call

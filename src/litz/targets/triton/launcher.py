@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from litz.index import PYTHON, Expr, ceildiv, render
 from litz.kernel.nodes import int_value
+from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.source import Config, Launch, TritonKernel
 
 
@@ -19,7 +20,8 @@ def print_launcher(
     """A module with ``call(*params, *ints)``.
 
     configs: one for each launch.  The module's globals supply ``launch_0``, ... (called with the
-    three sizes of the grid, then addresses and integers) and ``temporary`` (bytes to a tensor).
+    three sizes of the grid, then addresses and integers), ``launch_0_narrow``, ... where there are
+    such, and ``temporary`` (bytes to a tensor).
     """
     lines = [f"def call({', '.join([*params, *map(str, ints)])}):"]
     for t in kernel.temporaries:
@@ -27,10 +29,21 @@ def print_launcher(
         lines.append(f"    {t.name}_ = temporary({render(nbytes, PYTHON)})")
         lines.append(f"    {t.name} = {t.name}_.data_ptr()")
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
-        lines += [f"    {line}" for line in _launch(launch, config, f"launch_{i}")]
+        lines += [f"    {line}" for line in _either(launch, config, f"launch_{i}")]
     if len(lines) == 1:
         lines.append("    pass")
     return "\n".join(lines) + "\n"
+
+
+def _either(launch: Launch, config: Config, name: str) -> list[str]:
+    """A launch, in 32 bits where that serves (``<name>_narrow``)."""
+    wide = _launch(launch, config, name)
+    if launch.narrow is None:
+        return wide
+    fits = " and ".join(f"{render(e, PYTHON)} < {LIMIT}" for e in launch.reaches)
+    narrow = _launch(launch.narrow, config, f"{name}_narrow")
+    indent = "    {}".format
+    return [f"if {fits}:", *map(indent, narrow), "else:", *map(indent, wide)]
 
 
 def _launch(launch: Launch, config: Config, name: str) -> list[str]:
@@ -41,9 +54,10 @@ def _launch(launch: Launch, config: Config, name: str) -> list[str]:
             flat = flat * c
         counts = [flat]
     if any(c.is_const and int_value(c) == 0 for c in counts):
-        return ["# no element: nothing to launch"]
+        return ["pass  # no element: nothing to launch"]
     sizes = [render(c, PYTHON) for c in counts] + ["1"] * (3 - len(counts))
-    args = [p.name for p in launch.pointers] + [str(s) for s in launch.ints]
+    args = [p.name for p in launch.pointers] + [v.name for v in launch.scalars]
+    args += map(str, launch.ints)
     call = f"{name}({', '.join([*sizes, *args])})"
     open_sizes = [s for c, s in zip(counts, sizes, strict=False) if not c.is_const]
     if not open_sizes:

@@ -12,12 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from litz.index import TRITON, Expr, Symbol, const, render
+from litz.index import TRITON, Expr, Substitution, Symbol, const, render, var
 from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
+from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.nodes import extent, loops_of
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
-from litz.targets.triton.reductions import accumulator, at_once
+from litz.targets.triton.reach import LIMIT
+from litz.targets.triton.reductions import (
+    Accumulator,
+    SoftmaxAccumulator,
+    accumulator,
+    at_once,
+    softmax_pair,
+)
 from litz.targets.triton.source import Config
 from litz.targets.triton.spell import literal, neutral, op_text
 from litz.targets.triton.values import Value, Values
@@ -85,11 +93,16 @@ class Printer:
         self.blocked = self.axes.blocked
         every = (*self.axes.parallel, *((self.axes.reduced,) if self.axes.reduced else ()))
         self.values = Values({v: a.name for a in every for v in a.dims})
+        self.flat = Substitution({v: e for a in every for v, e in decoded(a)})
+        self.used: set[str] = set()
+        self.dim_lines: dict[str, str] = {}
         self.top = Scope(1)
         self.scope = self.top
         self.loop: Scope | None = None
         self.count = 0
+        self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
+        self.policy = "evict_first"
 
     # --- names and shapes ---------------------------------------------------------------------
 
@@ -115,7 +128,22 @@ class Printer:
         return len(self.blocked) - 1
 
     def index(self, e: Expr, names: Mapping[str, str] | None = None) -> str:
+        """An index in terms of the flat axes where that is simpler, else of their dims.
+
+        What is contiguous along an axis should look so to Triton.
+        """
+        dims = [v for v in e.free if v in self.values.axis_of]
+        flat = self.flat(e)
+        text = render(flat, TRITON, names)
+        if text.count("//") + text.count("%") <= sum(self.costs(v) for v in dims) // 2:
+            return text
+        self.used.update(str(v) for v in dims)
         return render(e, TRITON, names)
+
+    def costs(self, v: Expr) -> int:
+        """Divisions that it takes to decode a dim."""
+        text = render(self.flat(v), TRITON)
+        return text.count("//") + text.count("%")
 
     def mask(self, axes: Iterable[str], conds: Sequence[str] = ()) -> str:
         """The mask of a block that varies along ``axes``; empty where all of it is valid."""
@@ -132,10 +160,13 @@ class Printer:
     def print(self) -> str:
         self.parallel()
         self.body()
-        signature = [p.name for p in self.plan.params] + [str(s) for s in self.plan.ints]
+        signature = [p.name for p in self.plan.params if not p.by_value]
+        signature += [p.name for p in self.plan.params if p.by_value]
+        signature += [str(s) for s in self.plan.ints]
         blocks = [f"{a.name.upper()}BLOCK: tl.constexpr" for a in self.blocked]
         head = f"def {self.name}({', '.join([*signature, *blocks])}):"
-        lines = self.top.lines or ["    pass"]
+        unused = {line for line, v in self.dim_lines.items() if v not in self.used}
+        lines = [x for x in self.top.lines if x.strip() not in unused] or ["    pass"]
         return HEADER + "\n".join([head, *lines]) + "\n"
 
     def parallel(self) -> None:
@@ -174,18 +205,10 @@ class Printer:
 
     def decode(self, scope: Scope, axis: Axis) -> None:
         """The dims of an axis from its flat position."""
-        inner: Expr = const(1)
-        flat = f"{axis.name}index"
-        for i, v in reversed(list(enumerate(axis.dims))):
-            text = flat if inner is const(1) else f"({flat} // {self.atom(inner)})"
-            if i > 0:
-                text = f"{text} % {self.atom(extent(v))}"
-            scope.emit(f"{v} = {text}")
-            inner = inner * extent(v)
-
-    def atom(self, e: Expr) -> str:
-        text = self.index(e)
-        return text if text.isalnum() else f"({text})"
+        for v, e in decoded(axis):
+            line = f"{v} = {render(e, TRITON)}"
+            scope.emit(line)
+            self.dim_lines[line] = str(v)
 
     # --- passes ---------------------------------------------------------------------------------
 
@@ -202,8 +225,17 @@ class Printer:
 
     def passes(self, flat: Sequence[Store], full: Sequence[Store]) -> None:
         reduces = self.reductions()
-        for stage in range(1, max((r.stage for r in reduces), default=0) + 1):
-            self.reduce_loop([r for r in reduces if r.stage == stage])
+        pairs = {b: a for a in reduces for b in reduces if softmax_pair(a, b)}
+        rounds = [
+            [r for r in reduces if r.stage == stage and r not in pairs]
+            for stage in range(1, max((r.stage for r in reduces), default=0) + 1)
+        ]
+        rounds = [here for here in rounds if here]
+        for i, here in enumerate(rounds):
+            # What a later pass reads again should stay in the cache.
+            self.policy = "evict_last" if full or i + 1 < len(rounds) else "evict_first"
+            self.reduce_loop(here, pairs)
+        self.policy = "evict_first"
         # Loads of the flat stores come before the full ones may overwrite what they read.
         values = [self.evaluate(s) for s in flat]
         if full:
@@ -260,12 +292,25 @@ class Printer:
 
     # --- reductions -----------------------------------------------------------------------------
 
-    def reduce_loop(self, reduces: Sequence[Value]) -> None:
-        """One pass that does all reductions of one stage."""
+    def reduce_loop(self, reduces: Sequence[Value], pairs: Mapping[Value, Value]) -> None:
+        """One pass that does all reductions of one stage.
+
+        pairs: sums of exponentials that run along with their maxima.
+        """
         accs = []
-        shape = self.extents(a.name for a in self.blocked)
+        names = [a.name for a in self.blocked]
+        shape = self.extents(names)
         for group in _twins(reduces):
-            acc = accumulator(group, self.fresh("acc"), shape, self.at)
+            sums = [b for b, a in pairs.items() if a is group[0]]
+            if sums:
+                rows = self.extents(n for n in names if n != "r")
+                dtype = group[0].args[0].node.dtype
+                acc: Accumulator = SoftmaxAccumulator(
+                    "sum", dtype, self.fresh("acc"), shape, self.at, rows
+                )
+                group += sums
+            else:
+                acc = accumulator(group, self.fresh("acc"), shape, self.at)
             self.top.lines += ["    " + line for line in acc.begin()]
             accs.append((group, acc))
         with self.looped() as scope:
@@ -309,7 +354,7 @@ class Printer:
         at: Expr = const(0)
         for a in node.axes:
             at = at * extent(a) + a
-        return f"litz.i64({self.index(at)})"
+        return self.index_value(at)
 
     # --- values ---------------------------------------------------------------------------------
 
@@ -346,7 +391,7 @@ class Printer:
         if isinstance(node, Const):
             return literal(node)
         if isinstance(node, Index):
-            return f"litz.i64({self.index(node.expr)})"
+            return self.index_value(node.expr)
         if isinstance(node, Masked):
             return f"tl.where({', '.join(args)})"
         if isinstance(node, Load):
@@ -354,24 +399,35 @@ class Printer:
         if isinstance(node, Reduce):
             return self.reduced(v)
         assert isinstance(node, Op)
-        if node.name == "check_index":
+        if node.name in CHECKS:
             return self.check(v, args)
         return op_text(node, args)
 
+    def index_value(self, e: Expr) -> str:
+        """An index as a value, computed in 64 bits where it may need them."""
+        if e.lo is not None and e.hi is not None and -LIMIT < e.lo and e.hi < LIMIT:
+            return f"litz.i64({self.index(e)})"
+        names = {v: f"litz.i64({v})" for v in ("zindex", "yindex", "xindex", "rindex")}
+        names |= {str(v): f"litz.i64({v})" for v in e.free}
+        return self.index(e, names)
+
     def check(self, v: Value, args: Sequence[str]) -> str:
-        """The index where it is valid, else 0; a fault of the kernel."""
+        """The index where it is valid, else 0, or a divisor as it is; a fault of the kernel."""
         self.checks = True
-        at, size = args
+        at, *size = args
         inside = self.fresh("ok")
         home = self.home(v)
-        home.emit(f"{inside} = (0 <= {at}) & ({at} < {size})")
+        valid = f"(0 <= {at}) & ({at} < {size[0]})" if size else f"{at} != 0"
+        home.emit(f"{inside} = {valid}")
         conds = [self.value(c) for c in v.conds]
         mask = self.mask(v.axes, conds)
         claim = f"{inside} | (({mask}) == 0)" if mask else inside
-        home.emit(f'tl.device_assert({claim}, "index out of range")')
-        return f"tl.where({inside}, {at}, 0)"
+        home.emit(f"litz.{'check' if size else 'check_divisor'}({claim})")
+        return f"tl.where({inside}, {at}, 0)" if size else at
 
     def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
+        if node.buffer in self.scalars:
+            return f"tl.cast({node.buffer}, {TRITON_TYPES[node.dtype.name]})"
         names = {s.name: a for (s, _), a in zip(_symbols(node.indirect), args, strict=True)}
         index = self.index(node.index, names)
         own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
@@ -379,9 +435,10 @@ class Printer:
         mask = self.mask(own, conds)
         if any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
-        if not mask:
-            return f"tl.load({self.pointer(node.buffer, index)})"
-        return f"tl.load({self.pointer(node.buffer, index)}, {mask}, other=0)"
+        tail = f", {mask}, other=0" if mask else ""
+        if self.loop is not None and "r" in own:
+            tail += f', eviction_policy="{self.policy}"'
+        return f"tl.load({self.pointer(node.buffer, index)}{tail})"
 
     def pointer(self, buffer: str, index: str) -> str:
         return buffer if index == "0" else f"{buffer} + ({index})"
@@ -423,6 +480,18 @@ class Printer:
             return f"tl.store({at}, {value}{tail})"
         how = f'{tail}, sem="relaxed"'
         return f"tl.atomic_{s.mode}({at}, {value}{how})"
+
+
+def decoded(axis: Axis) -> tuple[tuple[Expr, Expr], ...]:
+    """Each dim of an axis in terms of its flat position ``<axis>index``, the fastest first."""
+    flat = var(f"{axis.name}index", axis.size)
+    inner: Expr = const(1)
+    out = []
+    for v in reversed(axis.dims):
+        size = extent(v) if extent(v) is not const(0) else const(1)  # of nothing, any position
+        out.append((v, (flat // inner) % size))
+        inner = inner * size
+    return tuple(out)
 
 
 def _twins(reduces: Sequence[Value]) -> list[list[Value]]:

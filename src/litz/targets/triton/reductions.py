@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.ir.body import Reduce
+from litz.ir.body import Op, Reduce
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES
 from litz.targets.triton.spell import neutral
@@ -134,6 +134,54 @@ class MomentAccumulator(Accumulator):
 
     def alone(self, kind: str) -> str:
         return f"{self.name}_mean" if kind == "welford_mean" else f"{self.name}_m2"
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxAccumulator(Accumulator):
+    """Maximum and sum of exponentials below it in one pass (Milakov and Gimelshein, 2018).
+
+    The maximum is that of the whole block so far, so that every element costs one exponential;
+    what was summed before is scaled when it rises.
+    """
+
+    rows: str = ""
+
+    def begin(self) -> list[str]:
+        low = neutral("max", self.dtype)
+        return [
+            f"{self.name}_top = tl.full({self.rows}, {low}, {self.type})",
+            f"{self.name} = tl.zeros({self.shape}, {self.type})",
+        ]
+
+    def update(self, value: str, mask: str, position: str) -> list[str]:
+        a, low = self.name, neutral("max", self.dtype)
+        block = f"tl.where({mask}, {value}, {low})" if mask else value
+        return [
+            f"{a}_new = {block}",
+            f"{a}_next = litz.maximum({a}_top, litz.max({a}_new, {self.axis}))",
+            # Below -inf nothing lies: what equals it counts for nothing.
+            f"{a}_base = tl.where({a}_next == {low}, 0.0, {a}_next)",
+            f"{a} = {a} * litz.exp({a}_top - {a}_base) + litz.exp({a}_new - {a}_base)",
+            f"{a}_top = {a}_next",
+        ]
+
+    def finish(self) -> list[str]:
+        return [f"{self.name}_ = litz.sum({self.name}, {self.axis})"]
+
+    def result(self, kind: str) -> str:
+        return f"{self.name}_top" if kind == "max" else f"{self.name}_"
+
+
+def softmax_pair(top: Value, total: Value) -> bool:
+    """Whether ``total`` sums the exponentials of what ``top`` is the maximum of, less ``top``."""
+    a, b = top.node, total.node
+    if not (isinstance(a, Reduce) and isinstance(b, Reduce) and (a.kind, b.kind) == ("max", "sum")):
+        return False
+    power = total.args[0]
+    if not (isinstance(power.node, Op) and power.node.name == "exp"):
+        return False
+    less = power.args[0]
+    return isinstance(less.node, Op) and less.node.name == "sub" and less.args == (top.args[0], top)
 
 
 def accumulator(group: Sequence[Value], name: str, shape: str, axis: int) -> Accumulator:

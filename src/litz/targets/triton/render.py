@@ -13,7 +13,8 @@ from litz.targets.triton import nest, split
 from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent
 from litz.targets.triton.printer import Printer, Shape
-from litz.targets.triton.source import Config, Launch, Pointer, Temporary, TritonKernel
+from litz.targets.triton.reach import LIMIT, reaches
+from litz.targets.triton.source import Config, Launch, Pointer, Scalar, Temporary, TritonKernel
 
 GRID = 65535  # programs along the second and third axis of a grid
 
@@ -32,27 +33,48 @@ def render(plan: KernelPlan, name: str, comment: str = "") -> TritonKernel:
 
 
 def launch(plan: KernelPlan, name: str, comment: str = "") -> Launch:
-    """One plan as one kernel."""
+    """One plan as one kernel; for open sizes also in 32 bits."""
+    wide = is_wide(plan)
+    made = _launch(plan, name, comment, wide)
+    ends = reaches(plan) if wide and plan.ints else None
+    if ends is None:
+        return made
+    narrow = _launch(plan, f"{name}_narrow", comment, False)
+    return replace(made, narrow=narrow, reaches=ends)
+
+
+def _launch(plan: KernelPlan, name: str, comment: str, wide: bool) -> Launch:
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    pointers = tuple(Pointer(p.name, p.dtype, p.mode != "in") for p in plan.params)
+    memory = [p for p in plan.params if not p.by_value]
+    pointers = tuple(Pointer(p.name, p.dtype, p.mode != "in") for p in memory)
     if nest.suits(plan):
-        source, checks, shape = nest.print_nest(plan, name, is_wide(plan))
-        grid = tuple((a.name, a.size) for a in shape.axes.parallel)
-        return Launch(
-            name, head + source, pointers, plan.ints, grid, (shape.config,), checks=checks
-        )
+        source, checks, shape = nest.print_nest(plan, name, wide)
+        configs: tuple[Config, ...] = (shape.config,)
+    else:
+        source, checks, shape, configs = _print(plan, name, wide)
+    return Launch(
+        name,
+        head + source,
+        pointers,
+        plan.ints,
+        tuple((a.name, a.size) for a in reversed(shape.axes.parallel)),
+        configs,
+        flat=shape.flat,
+        checks=checks,
+        wide=wide,
+        scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
+    )
+
+
+def _print(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape, tuple[Config, ...]]:
+    """(source, whether it checks indices, layout, configurations)."""
     axes = choose_axes(plan)
     persistent = is_persistent(plan, axes)
-    moments = simplify(plan.stores, lambda n: persistent)
-    plan = replace(plan, stores=moments)
+    plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)
-    shape = Shape(axes, configs[0], persistent, _even(axes, configs), is_wide(plan), _flat(axes))
+    shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes))
     printer = Printer(plan, name, shape)
-    source = head + printer.print()
-    grid = tuple((a.name, a.size) for a in reversed(axes.parallel))
-    return Launch(
-        name, source, pointers, plan.ints, grid, configs, flat=shape.flat, checks=printer.checks
-    )
+    return printer.print(), printer.checks, shape, configs
 
 
 def _even(axes: Axes, configs: tuple[Config, ...]) -> frozenset[str]:
@@ -74,13 +96,12 @@ def _flat(axes: Axes) -> bool:
 
 def is_wide(plan: KernelPlan) -> bool:
     """Whether an index or a position may not fit in 32 bits."""
-    limit = (1 << 31) - (1 << 16)  # a block may reach beyond the end
     exprs = [s.index for s in plan.stores]
     exprs += [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
     sizes = 1
     for d in plan.dims:
         sizes *= max(1, _upper(d.var.extent))  # type: ignore[attr-defined]
-    return sizes >= limit or any(_upper(e) >= limit for e in exprs)
+    return sizes >= LIMIT or any(_upper(e) >= LIMIT for e in exprs)
 
 
 def _upper(e: Expr) -> int:

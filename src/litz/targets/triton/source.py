@@ -30,13 +30,23 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
+class Scalar:
+    """An argument that is passed by value."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel of a plan.
 
     source: a Python module of one ``@triton.jit`` function ``name``; blocks are its constexprs.
-    pointers, ints: its arguments in order.  grid: size of each parallel axis, x first, with the
-    axis's name: the grid divides it by the block.  flat: all axes share the grid's first.
-    configs: the first is the default.  checks: whether the kernel checks indices.
+    pointers, scalars, ints: its arguments in order.  grid: size of each parallel axis, x first,
+    with the axis's name: the grid divides it by the block.  flat: all axes share the grid's first.
+    configs: the first is the default.  checks: whether the kernel checks indices.  wide: whether
+    products of its integers may need 64 bits.  narrow: the same in 32 bits, right where every one
+    of ``reaches`` is less than 2^31, with room for a block.
     """
 
     name: str
@@ -47,6 +57,20 @@ class Launch:
     configs: tuple[Config, ...]
     flat: bool = False
     checks: bool = False
+    wide: bool = True
+    scalars: tuple[Scalar, ...] = ()
+    narrow: Launch | None = None
+    reaches: tuple[Expr, ...] = ()
+
+    def layout(self) -> str:
+        """What distinguishes launches of one source: the grid, and the blocks to choose from."""
+        grid = [f"{axis}={size}" for axis, size in self.grid]
+        configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
+        return f"{grid} {configs} {self.flat}"
+
+    def sources(self) -> tuple[str, ...]:
+        """The sources of all its forms."""
+        return (self.source,) if self.narrow is None else (self.source, self.narrow.source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,17 +53,6 @@ def neutral(kind: str, dtype: DType) -> str:
 def op_text(n: Op, args: list[str]) -> str:
     """An op of the table on spelled operands."""
     source = n.args[-1].dtype
-    if n.name == "cast" and n.param is not None:
-        return _cast(args[0], source, n.param)
     if n.name in _BOOLEAN and source.kind == "bool":
         return _BOOLEAN[n.name].format(*args)
     return triton_text(n.name, args, n.param)
-
-
-def _cast(arg: str, source: DType, to: DType) -> str:
-    kind = TRITON_TYPES[to.name]
-    if to.kind == "bool":
-        return f"({arg} != 0)"
-    if to.is_float and to.bits == 16 and not (source.is_float and source.bits <= 32):
-        return f"{arg}.to(tl.float32).to({kind})"  # as eager: by way of f32
-    return f"{arg}.to({kind})"

@@ -23,6 +23,7 @@ from litz.targets.triton.spell import neutral_scalar
 
 LONG = 1 << 13  # elements of a row that is worth dividing
 PART = 1 << 11  # elements of a part at least
+ALIGNED = 64  # elements that a part is a multiple of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class _Maker:
     def __init__(self, plan: KernelPlan, parts: int) -> None:
         self.plan = plan
         self.size = product(extent(v) for v in plan.reduced)
-        self.part = ceildiv(self.size, parts)
+        # Whole accesses of every thread: parts begin where vectors may.
+        self.part = ceildiv(ceildiv(self.size, parts), ALIGNED) * ALIGNED
         self.parts = ceildiv(self.size, self.part)
         self.points = product(extent(v) for v in plan.parallel)
         self.at = linear(plan.parallel)
@@ -115,8 +117,7 @@ class _Maker:
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
                 dims = [Dim(v, "p") for v in self.plan.parallel]
-                lane = self.plan.lane if self.plan.lane in self.plan.parallel else None
-                plans.append(self.phase([*dims, Dim(self.r, "r")], stores, lane))
+                plans.append(self.phase([*dims, Dim(self.r, "r")], stores, self.r))
         if full:
             every = tuple(replace(d, role="p") for d in self.plan.dims)
             plans.append(self.phase(every, rewritten(full, known), self.plan.lane))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from litz.index import Expr
 from litz.ir.body import Load, Masked, Node, Op, Reduce, walk
+from litz.ir.ops import CHECKS
 
 
 @dataclass(eq=False, slots=True)
@@ -82,7 +83,7 @@ class Values:
         if node not in self.touching:
             for n in walk((node,)):
                 if n not in self.touching:
-                    own = isinstance(n, Load) or (isinstance(n, Op) and n.name == "check_index")
+                    own = isinstance(n, Load) or _checks(n)
                     self.touching[n] = own or any(self.touching[a] for a in n.args)
         return self.touching[node]
 
@@ -98,4 +99,4 @@ class Values:
 
 
 def _checks(node: Node) -> bool:
-    return isinstance(node, Op) and node.name == "check_index"
+    return isinstance(node, Op) and node.name in CHECKS

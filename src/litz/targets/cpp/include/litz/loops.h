@@ -146,6 +146,16 @@ LITZ_FN Vec<i64, N> check_index(Vec<i64, N> i, Vec<i64, N> size, Vec<bool, N> m,
   return where(in, i, zero);
 }
 
+template <class T> LITZ_FN T check_divisor(T b, int& bad) {
+  if (LITZ_UNLIKELY(b == T(0))) bad = 2;
+  return b;
+}
+template <class T, int N>
+LITZ_FN Vec<T, N> check_divisor(Vec<T, N> b, Vec<bool, N> m, int& bad) {
+  if (LITZ_UNLIKELY(hany((b == Vec<T, N>(T(0))) & m))) bad = 2;
+  return b;
+}
+
 // ---- the position of the largest or smallest value: nan wins, then the first position
 
 // Whether (v, i) comes before (w, k).

@@ -108,7 +108,13 @@ template <class T, int N> LITZ_FN Vec<T, 2 * N> join(Vec<T, N> lo, Vec<T, N> hi)
     return join(lo.bits, hi.bits);
   } else if constexpr (form<T, N> == MASK) {
 #if LITZ_KMASK
-    return Vec<bool, 2 * N>::of(lo.bits | (unsigned)hi.bits << N);
+    // Not shifts: GCC 12 may keep lo in memory as one byte and read it back as four.
+    if constexpr (N == 8)
+      return Vec<bool, 16>::of(__builtin_ia32_kunpckhi(hi.bits, lo.bits));
+    else if constexpr (N == 16)
+      return Vec<bool, 32>::of(__builtin_ia32_kunpcksi(hi.bits, lo.bits));
+    else
+      return Vec<bool, 2 * N>::of(lo.bits | (unsigned)hi.bits << N);
 #else
     return Vec<bool, 2 * N>::of(join(lo.m, hi.m));
 #endif

@@ -1,0 +1,1 @@
+"""Litz beside eager and the peer on a GPU; ``python -m benchmarks.gpu``."""

@@ -1,0 +1,73 @@
+"""The fake tensors of a graph (``meta["val"]``): comparing them, and computing those of new nodes.
+
+Comparisons of symbolic sizes take no guards: sizes are equal where their expressions are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+__all__ = ["give_value", "give_values", "same_dims", "same_value"]
+
+
+def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether sizes or strides are equal for every input."""
+    return len(a) == len(b) and all(map(_same, a, b))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    return type(a) is int and type(b) is int and a == b
+
+
+def same_value(a: object, b: object) -> bool:
+    """Whether two fake tensors agree in type, device, layout, sizes and strides."""
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return False
+    plain = a.layout is torch.strided and b.layout is torch.strided
+    return (
+        plain
+        and a.dtype is b.dtype
+        and a.device == b.device
+        and same_dims(a.shape, b.shape)
+        and same_dims(a.stride(), b.stride())
+        and a.is_conj() == b.is_conj()
+        and a.is_neg() == b.is_neg()
+    )
+
+
+def give_value(n: Node) -> None:
+    """Compute ``meta["val"]`` of a call from those of its arguments."""
+    args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
+    assert callable(n.target)
+    with _mode(n.graph):
+        n.meta["val"] = n.target(*args, **kwargs)
+
+
+def give_values(gm: GraphModule) -> None:
+    """Compute what is missing, of calls and of constants, for nodes that a user's pass added."""
+    for n in gm.graph.nodes:
+        if "val" in n.meta:
+            continue
+        if n.op == "call_function":
+            give_value(n)
+        elif n.op == "get_attr":
+            value: Any = gm
+            for part in str(n.target).split("."):
+                value = getattr(value, part)
+            if isinstance(value, torch.Tensor):
+                n.meta["val"] = value
+
+
+def _mode(graph: torch.fx.Graph) -> Any:
+    for n in graph.nodes:
+        mode = getattr(n.meta.get("val"), "fake_mode", None)
+        if mode is not None:
+            return mode
+    return contextlib.nullcontext()

@@ -1,0 +1,35 @@
+"""What a program's tensor arguments must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from litz.index import Expr
+from litz.ir.program import Program
+from litz.lowering.torch_types import to_torch
+from litz.runtime.arguments import Argument
+
+
+def arguments(program: Program) -> tuple[Argument, ...]:
+    """The tensor arguments that kernels read by type and strides, in order."""
+    written = {b for n in program.nodes for b in n.write_buffers()}
+    found: list[Argument] = []
+    for position, name in enumerate(program.inputs):
+        b = program.buffers.get(name)
+        if b is None or b.kind != "input":
+            continue
+        shape = _known(b.shape)
+        strides = tuple(
+            None if size in (0, 1) else stride
+            for size, stride in zip(shape, _known(b.strides), strict=True)
+        )
+        device = torch.device(b.device)
+        dtype = to_torch(b.dtype)
+        found.append(Argument(position, name, dtype, device, shape, strides, name in written))
+    return tuple(found)
+
+
+def _known(exprs: Iterable[Expr]) -> tuple[int | None, ...]:
+    return tuple(int(str(e)) if e.is_const else None for e in exprs)

@@ -1,0 +1,115 @@
+"""Whether a program may be recorded as a CUDA graph, and what a recording must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.logs import events
+from litz.options import Options
+from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
+
+MODES: Final = ("reduce-overhead", "max-autotune")
+
+# Wrappers of communication: their order among processes is theirs to keep.
+_COLLECTIVES: Final = ("_c10d_functional", "c10d", "c10d_functional", "_dtensor")
+
+
+@dataclass
+class Recorder:
+    """Has the graphs of one function, which run in turn, recorded as CUDA graphs where asked to."""
+
+    options: Options
+    _family: Family | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.options.mode in MODES and self.options.cuda_graph_shapes > 0
+
+    def record(
+        self, call: Callable[[list[Any]], Any], program: Program, kind: str
+    ) -> CudaGraphs | str:
+        """``call`` recorded and replayed, or why it is not."""
+        reason = why_not_recorded(program)
+        if self.options.verify:
+            reason = "its kernels are checked one by one"
+        if reason:
+            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, reason)
+            return reason
+        if self._family is None:
+            self._family = Family(CudaDevice(gpu_of(program)))
+        about = recordable(program, kind)
+        return CudaGraphs(call, about, self._family, self.options.cuda_graph_shapes)
+
+
+def why_not_recorded(program: Program) -> str:
+    """The reason against recording; "" where there is none."""
+    devices = {b.device: b.name for b in _used(program)}
+    gpus = [d for d in devices if d.startswith("cuda")]
+    if not gpus:
+        return "no tensor is on a GPU"
+    others = [d for d in devices if d not in gpus]
+    if others:
+        return f"{devices[others[0]]} is on {others[0]}"
+    if len(gpus) > 1:
+        return f"tensors are on {' and '.join(sorted(gpus))}"
+    for n in program.nodes:
+        if isinstance(n, Extern) and (why := _why_not_called(n)):
+            return why
+    return ""
+
+
+def gpu_of(program: Program) -> int:
+    """The index of the one GPU of a program that may be recorded."""
+    device = next(b.device for b in _used(program) if b.device.startswith("cuda"))
+    return int(device.partition(":")[2] or 0)
+
+
+def recordable(program: Program, kind: str) -> Recordable:
+    """What a recording must know of the arguments."""
+    written = {program.root(b) for n in program.nodes for b in n.write_buffers()}
+    varying = [k for k, name in enumerate(program.inputs) if _varies(program.buffers.get(name))]
+    return Recordable(
+        kind,
+        tuple(varying),
+        frozenset(k for k, name in enumerate(program.inputs) if name in written),
+    )
+
+
+def _varies(b: Buffer | None) -> bool:
+    """Whether an argument is another one for other sizes; a number (no buffer) always is."""
+    if b is None or b.kind == "opaque":
+        return True
+    return not all(e.is_const for e in (*b.shape, *b.strides))
+
+
+def _used(program: Program) -> Iterator[Buffer]:
+    """The buffers that running the program touches, each once."""
+    names = dict.fromkeys(n for n in program.inputs if n in program.buffers)
+    for node in program.nodes:
+        names.update(dict.fromkeys((*node.read_buffers(), *node.write_buffers())))
+    names.update(dict.fromkeys(o.buffer for o in program.outputs if isinstance(o, TensorRef)))
+    yield from (program.buffers[n] for n in names)
+
+
+def _why_not_called(n: Extern) -> str:
+    name = n.target_name
+    if n.is_number or n.is_assertion:
+        return ""  # computed from numbers among the arguments: the same for the same shapes
+    if n.symbols:
+        return f"{name} reads a number back"
+    if n.sizes or n.checks:
+        return f"the result of {name} has a size that depends on data"
+    if any(isinstance(v, torch.Generator) for v in (*n.args, *(v for _, v in n.kwargs))):
+        return f"{name} draws from a random generator of its own"
+    target: Any = n.target
+    if getattr(target, "namespace", "") in _COLLECTIVES:
+        return f"{name} is a collective"
+    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
+    if unsafe is not None and unsafe in getattr(target, "tags", ()):
+        return f"{name} says that it cannot be recorded"
+    return ""

@@ -1,0 +1,39 @@
+"""A host program that shows its memory to a checker around every call (``litz.verify``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from litz.host.lines import CallExtern, CallKernel, CallSegment, HostProgram, Line, Probe
+from litz.index import Expr
+
+
+def with_probes(host: HostProgram, native: Collection[str]) -> HostProgram:
+    """``host`` with a ``Probe`` before and after each call; every kernel is a call of its own.
+
+    native: the kernels that are called through segments.  Calls are counted from 0, in order: as
+    the steps of the schedule.
+    """
+    return host.with_lines(tuple(_probed(host, frozenset(native))))
+
+
+def _probed(host: HostProgram, native: frozenset[str]) -> Iterator[Line]:
+    step = 0
+    for line in host.lines:
+        match line:
+            case CallKernel() | CallSegment():
+                for call in line.calls if isinstance(line, CallSegment) else (line,):
+                    yield Probe(step, False, call.buffers)
+                    yield CallSegment(f"kernel_{step}", (call,)) if call.kernel in native else call
+                    yield Probe(step, True, call.buffers)
+                    step += 1
+            case CallExtern(extern):
+                yield Probe(step, False, extern.read_buffers())
+                yield line
+                seen = (*extern.read_buffers(), *extern.write_buffers())
+                made = [e for _, e in extern.symbols if isinstance(e, Expr)]
+                numbers = (*made, *(s for s, _, _ in extern.sizes))
+                yield Probe(step, True, tuple(dict.fromkeys(seen)), numbers)
+                step += 1
+            case _:
+                yield line

@@ -1,0 +1,84 @@
+"""Loops that accesses take apart become several loops.
+
+A loop ``v`` that memory knows as ``v // c`` and ``v % c`` hides what is contiguous: over a
+transposed matrix whose rows were cut into pieces, neighbours along ``v`` lie a row apart, while
+neighbours along ``v // c`` are neighbours in memory.
+"""
+
+from __future__ import annotations
+
+from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, var
+from litz.ir.body import Index, Load, Rewriter, Store, walk
+
+Loops = tuple[Expr, ...]
+Nest = tuple[Loops, Loops, tuple[Store, ...]]
+"""Parallel loops, reduced loops, and the stores inside."""
+
+
+def unfold(nest: Nest) -> Nest:
+    """A nest with every loop cut where its expressions cut it."""
+    exprs = index_exprs(nest[2])
+    for v in (*nest[0], *nest[1]):
+        cuts = loop_cuts(v, exprs)
+        if cuts:
+            nest = cut_loop(nest, v, cuts)
+    return nest
+
+
+def index_exprs(stores: tuple[Store, ...]) -> tuple[Expr, ...]:
+    out: dict[Expr, None] = {}
+    for n in walk(r for s in stores for r in s.roots()):
+        if isinstance(n, Load):
+            out[n.index] = None
+        elif isinstance(n, Index):
+            out[n.expr] = None
+    out.update(dict.fromkeys(s.index for s in stores))
+    return tuple(out)
+
+
+def loop_cuts(v: Expr, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
+    """Where expressions cut ``v``: divisors of its extent, each of which divides the next."""
+    extent = v.extent  # type: ignore[attr-defined]
+    if not isinstance(extent, Const):
+        return ()
+    found: set[int] = set()
+    for e in exprs:
+        stack = [e]
+        while stack:
+            part = stack.pop()
+            stack.extend(part.children())
+            if isinstance(part, (FloorDiv, Mod)) and isinstance(part.den, Const):
+                found.add(_place(part, v) * part.den.value)
+    cuts = [c for c in sorted(found) if 1 < c < extent.value]
+    chain = [*cuts, extent.value]
+    if any(b % a for a, b in zip(chain, chain[1:], strict=False)):
+        return ()
+    return tuple(cuts)
+
+
+def _place(part: FloorDiv | Mod, v: Expr) -> int:
+    """What a step of ``part.num`` is worth in steps of ``v``; 0 where it is something else."""
+    num = part.num
+    if num is v:
+        return 1
+    inner = isinstance(num, FloorDiv) and num.num is v and isinstance(num.den, Const)
+    return num.den.value if inner else 0  # type: ignore[attr-defined]
+
+
+def cut_loop(nest: Nest, v: Expr, cuts: tuple[int, ...]) -> Nest:
+    """``v`` as several loops, the last of them the fastest."""
+    axes, reduced, stores = nest
+    extent = v.extent  # type: ignore[attr-defined]
+    steps = (1, *cuts)
+    ends = (*cuts, extent.value)
+    parts = [var(f"{v}_{i}", b // a) for i, (a, b) in enumerate(zip(steps, ends, strict=True))]
+    whole: Expr = const(0)
+    for part, step in zip(parts, steps, strict=True):
+        whole = whole + part * step
+    inner = tuple(reversed(parts))
+
+    def replaced(loops: Loops) -> Loops:
+        return tuple(p for w in loops for p in (inner if w is v else (w,)))
+
+    rewrite = Rewriter(Substitution({v: whole}))
+    return replaced(axes), replaced(reduced), tuple(rewrite.store(s) for s in stores)

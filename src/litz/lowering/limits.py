@@ -1,0 +1,74 @@
+"""Calls that no lowering may take because of numbers that are known only while the program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch.fx import Node as FxNode
+
+from litz.index import Expr, provably_le
+from litz.ir.program import HostFloat
+from litz.lowering.context import Unsupported
+from litz.lowering.externs import op_name
+from litz.lowering.registry import Result
+from litz.lowering.symbols import Symbols
+from litz.lowering.values import ONE, TensorValue
+
+# Lowerings that take a symbolic float wherever they take a number.
+TAKES_FLOATS: Final = frozenset(
+    (
+        "add", "sub", "rsub", "mul", "div", "true_divide", "remainder", "fmod", "floor_divide",
+        "eq", "ne", "lt", "le", "gt", "ge", "pow", "where", "masked_fill", "clamp", "clamp_min",
+        "clamp_max", "lerp", "full", "full_like", "new_full", "scalar_tensor", "fill",
+    )
+)  # fmt: skip
+# Ops that check a position against a size, which a lowering cannot do for a position from data.
+CHECK_POSITIONS: Final = frozenset(
+    (
+        "select", "slice", "narrow", "split", "split_with_sizes", "as_strided", "select_scatter",
+        "slice_scatter", "select_copy", "slice_copy", "constant_pad_nd", "unfold",
+    )
+)  # fmt: skip
+# Reductions that have no value over nothing, where eager raises.
+NEED_ELEMENTS: Final = frozenset(
+    ("max", "min", "amax", "amin", "argmax", "argmin", "aminmax", "max_pool2d_with_indices")
+)
+
+
+def check(
+    symbols: Symbols, n: FxNode, args: Sequence[object], results: Sequence[Result | None]
+) -> None:
+    """Raise ``Unsupported`` where the call must be made as it is."""
+    name = op_name(n.target)
+    made = [e for r in results if r is not None for e in r.shape]
+    if any(str(s) not in symbols.meanings for s in symbols.missing(made)):
+        raise Unsupported("sizes that depend on data")
+    if name not in TAKES_FLOATS and _has(args, HostFloat):
+        raise Unsupported("a symbolic float")
+    if not symbols.data:
+        return
+    numbers = [a for a in _leaves(args) if isinstance(a, Expr)]
+    if name in CHECK_POSITIONS and symbols.from_data(numbers):
+        raise Unsupported("a position that depends on data")
+    if name in NEED_ELEMENTS:
+        sizes = [s for a in _leaves(args) if isinstance(a, TensorValue) for s in a.shape]
+        if any(symbols.from_data((s,)) and not provably_le(ONE, s) for s in sizes):
+            raise Unsupported("a reduction of perhaps nothing")
+
+
+def has_symbolic(args: Sequence[object]) -> bool:
+    """Whether a number among the arguments is known only while the program runs."""
+    return any(
+        isinstance(a, HostFloat) or isinstance(a, Expr) and not a.is_const for a in _leaves(args)
+    )
+
+
+def _has(args: object, kind: type) -> bool:
+    return any(isinstance(a, kind) for a in _leaves(args))
+
+
+def _leaves(value: object) -> list[object]:
+    if isinstance(value, tuple | list):
+        return [x for v in value for x in _leaves(v)]
+    return [value]

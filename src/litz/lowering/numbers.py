@@ -1,0 +1,349 @@
+"""Numbers that the host computes: arithmetic on sizes that is no index algebra, reads from data.
+
+Each such step becomes a call of Python's own operator, so that floats round as in eager code.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.fx import Node as FxNode
+
+from litz.index import Expr, as_expr, const, floordiv, max_, min_, mod, symbol
+from litz.ir.program import Extern, HostFloat
+from litz.lowering.context import GraphUnsupported
+from litz.lowering.symbols import Solution, Symbols, solve
+
+if TYPE_CHECKING:
+    from litz.lowering.graph import GraphLowering
+
+aten = torch.ops.aten
+REASON: Final = "a number that the host computes"
+CHECK: Final = "asserts what sizes were compiled for"
+SCALAR_READS: Final = frozenset({aten._local_scalar_dense.default, aten.item.default})
+
+# Integer operators that index algebra computes as Python does.
+ALGEBRA: Final[Mapping[object, Callable[..., Expr]]] = {
+    operator.add: operator.add,
+    operator.sub: operator.sub,
+    operator.mul: operator.mul,
+    operator.neg: operator.neg,
+    operator.pos: operator.pos,
+    operator.floordiv: floordiv,
+    operator.mod: mod,
+    torch.sym_max: max_,
+    torch.sym_min: min_,
+    torch.sym_int: as_expr,
+}
+
+
+def emit(
+    low: GraphLowering, target: Callable[..., Any], args: tuple[object, ...], to: Expr | HostFloat
+) -> None:
+    """Have the host compute ``to``."""
+    name = to.name if isinstance(to, HostFloat) else str(to)
+    for a in args:
+        if isinstance(a, Expr):
+            require(low, a)
+    low.b.extern(
+        Extern(
+            f"number_{name}",
+            target,
+            target_name(target),
+            args,
+            (),
+            (None,),
+            "cpu",
+            REASON,
+            symbols=((0, to),),
+            origins=low.b.origins,
+        )
+    )
+    low.symbols.give(to, data=low.symbols.from_data(args))
+
+
+def target_name(target: Any) -> str:
+    module = getattr(target, "__module__", "") or ""
+    name = getattr(target, "__name__", str(target))
+    return f"{module.lstrip('_')}.{name}" if module else name
+
+
+# --- calls of the graph -----------------------------------------------------------------------
+
+
+def number_call(low: GraphLowering, n: FxNode) -> Expr | HostFloat | int | float | bool:
+    """The value of a node that is a number computed from numbers (or sizes of a tensor)."""
+    val = n.meta.get("val")
+    if isinstance(n.target, torch._ops.OpOverload):
+        return _of_tensor(low, n, val)
+    args = low.map(n.args)
+    if not callable(n.target) or n.kwargs:
+        raise GraphUnsupported(f"arithmetic with {n.target}")
+    data = low.symbols.from_data(_flat(args))
+    if isinstance(val, int | float | bool) and not data:
+        return val
+    if isinstance(val, float | torch.SymFloat):
+        out = HostFloat(n.name)
+        if isinstance(val, torch.SymFloat):
+            low.symbols.floats.setdefault(str(val.node.expr), out)
+        emit(low, n.target, args, out)
+        return out
+    if isinstance(val, torch.SymInt) and not data:
+        return _size(low, n, val, args)
+    truth = isinstance(val, bool | torch.SymBool)
+    fn = None if truth else ALGEBRA.get(n.target)
+    if fn is not None and all(isinstance(a, int | Expr) for a in args):
+        return as_expr(fn(*map(as_expr, args)))
+    # A truth value stays a step of the host: ranges, which rest on it, would decide it here.
+    result = symbol(n.name, 0, 1) if truth else symbol(n.name)
+    emit(low, n.target, args, result)
+    return result
+
+
+def _flat(args: Any) -> tuple[object, ...]:
+    return tuple(x for a in args for x in (a if isinstance(a, tuple | list) else (a,)))
+
+
+def _size(low: GraphLowering, n: FxNode, val: torch.SymInt, args: Any) -> Expr:
+    """Index algebra where it is exact; else what eager computes here is what the part means."""
+    e = low.symbols.convert(val)
+    missing = low.symbols.missing((e,))
+    if len(missing) == 1 and missing[0] is e and str(e) in low.symbols.meanings:
+        assert callable(n.target)
+        emit(low, n.target, args, e)
+    require(low, e)
+    return e
+
+
+def _of_tensor(low: GraphLowering, n: FxNode, val: Any) -> Expr | int:
+    """``aten.sym_size`` and its like: what the metadata says, if that has a value."""
+    from litz.lowering.externs import call_extern
+
+    if isinstance(val, int):
+        return val
+    if not isinstance(val, torch.SymInt):
+        raise GraphUnsupported(f"{n.target} of sizes that are not known")
+    e = low.symbols.convert(val)
+    if low.symbols.missing((e,)):
+        found = call_extern(low, n, "reads a layout that depends on data")
+        assert isinstance(found, Expr)
+        return found
+    return e
+
+
+# --- numbers read from data -------------------------------------------------------------------
+
+
+def read(low: GraphLowering, n: FxNode, val: Any) -> Expr | HostFloat:
+    """The number that a call returns.
+
+    It keeps the shape environment's name, unless that has replaced it by something else: then what
+    is read and what it should be are two values, and an assertion in the graph compares them.
+    """
+    if isinstance(val, torch.SymFloat):
+        out = HostFloat(n.name)
+        low.symbols.floats.setdefault(str(val.node.expr), out)
+        low.symbols.give(out, data=True)
+        return out
+    if isinstance(val, torch.SymInt):
+        found = low.symbols.convert(val)
+    elif isinstance(val, torch.SymBool) and len(val.node.expr.free_symbols) == 1:
+        low.symbols.env = val.node.shape_env
+        (sym,) = val.node.expr.free_symbols  # Eq(u0, 1)
+        found = low.symbols.from_sympy(sym)
+    else:
+        found = const(0)
+    if low.symbols.missing((found,)) != (found,):
+        found = symbol(n.name)
+    low.symbols.give(found, data=True)
+    return found
+
+
+# --- values for symbols that have none --------------------------------------------------------
+
+
+def require(low: GraphLowering, *exprs: Expr) -> None:
+    """Have the host compute the parts below ``exprs`` that have no value yet."""
+    for s in low.symbols.missing(exprs):
+        meaning = low.symbols.meanings.get(str(s))
+        if meaning is None:
+            raise GraphUnsupported(f"nothing gives the value of the size {s}")
+        _SympyEmitter(low).assign(s, meaning)
+
+
+def solve_inputs(low: GraphLowering) -> None:
+    """Symbols that no input is by itself, from inputs that are linear in them."""
+    left = low.symbols.unsolved
+    while left:
+        rest = []
+        for e, position, dim in left:
+            found = solve(e, low.symbols.missing((e,)))
+            if found is None:
+                rest.append((e, position, dim))
+                continue
+            whole = symbol(low.symbols.fresh("size"), e.lo, e.hi)
+            low.symbols.input(whole, position, dim)
+            assign_solution(low, whole, found)
+        if len(rest) == len(left):
+            break
+        left = rest
+    low.symbols.unsolved = []
+
+
+def assign_solution(low: GraphLowering, whole: Expr, found: Solution) -> None:
+    emit(low, operator.floordiv, (whole - found.rest, found.coefficient), found.unknown)
+
+
+def assert_deferred(low: GraphLowering, given: tuple[Expr, ...]) -> None:
+    """The shape environment's assertions about symbols that have just got a value.
+
+    Those that the graph itself asserts are left to it, with their own messages.
+    """
+    env = low.symbols.env
+    pending = getattr(env, "deferred_runtime_asserts", {})
+    for key, found in pending.items():
+        if low.symbols.scope.get(str(key)) not in given:
+            continue
+        for a in found:
+            names = {str(s) for s in a.expr.free_symbols}
+            text = assertion_text(a.expr)
+            if text in low.asserted or not names <= set(low.symbols.given):
+                continue
+            low.asserted.add(text)
+            condition = symbol(low.symbols.fresh("holds"), 0, 1)
+            _SympyEmitter(low).assign(condition, a.expr)
+            message = f"Runtime assertion failed for expression {a.expr}"
+            name = f"check_{condition}"
+            target = aten._assert_scalar.default
+            args = (condition, message)
+            low.b.extern(Extern(name, target, str(target), args, (), (None,), "cpu", CHECK))
+
+
+def graph_assertions(low: GraphLowering) -> set[str]:
+    """What the graph asserts itself, as the shape environment writes it."""
+    found = set()
+    for n in low.gm.graph.nodes:
+        if n.target is aten._assert_scalar.default and isinstance(n.args[0], FxNode):
+            val = n.args[0].meta.get("val")
+            if isinstance(val, torch.SymBool):
+                found.add(assertion_text(val.node.expr))
+    return found
+
+
+def assertion_text(e: Any) -> str:
+    """One text for a comparison, however it is written round."""
+    name, args = type(e).__name__, list(map(str, e.args))
+    turned = {"GreaterThan": "LessThan", "StrictGreaterThan": "StrictLessThan"}
+    if name in turned:
+        name, args = turned[name], args[::-1]
+    if name in ("Equality", "Unequality"):
+        args.sort()
+    return f"{name}({', '.join(args)})"
+
+
+_UNARY: Final[Mapping[str, Callable[..., Any]]] = {
+    "ToFloat": float,
+    "TruncToInt": math.trunc,
+    "TruncToFloat": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "floor": math.floor,
+    "ceiling": math.ceil,
+    "RoundToInt": round,
+    "Abs": abs,
+    "Not": operator.not_,
+    **{
+        f"OpaqueUnaryFn_{name}": getattr(math, name)
+        for name in (
+            "acos", "asin", "asinh", "atan", "cos", "cosh", "exp", "log", "log2", "sin", "sinh",
+            "sqrt", "tan", "tanh",
+        )
+    },
+}  # fmt: skip
+_BINARY: Final[Mapping[str, Callable[..., Any]]] = {
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "PythonMod": operator.mod,
+    "Mod": operator.mod,
+    "PowByNatural": operator.pow,
+    "FloatPow": operator.pow,
+    "Pow": operator.pow,
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "RoundDecimal": round,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "LessThan": operator.le,
+    "StrictLessThan": operator.lt,
+    "GreaterThan": operator.ge,
+    "StrictGreaterThan": operator.gt,
+}
+_FOLDS: Final[Mapping[str, Callable[..., Any]]] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "Max": max,
+    "Min": min,
+    "And": operator.and_,
+    "Or": operator.or_,
+}
+
+
+class _SympyEmitter:
+    """Has the host compute a sympy expression that no node of the graph computes."""
+
+    def __init__(self, low: GraphLowering) -> None:
+        self.low = low
+
+    def assign(self, to: Expr | HostFloat, e: Any) -> None:
+        """``to = e``, whose own node must be an operator."""
+        target, args = self.application(e)
+        emit(self.low, target, args, to)
+
+    def value(self, e: Any) -> object:
+        symbols: Symbols = self.low.symbols
+        if getattr(e, "is_Integer", False):
+            return int(e)
+        if getattr(e, "is_Float", False):
+            return float(e)
+        if type(e).__name__ in ("BooleanTrue", "BooleanFalse"):
+            return bool(e)
+        if getattr(e, "is_Symbol", False) and not getattr(e, "is_integer", False):
+            if str(e) in symbols.floats:
+                return symbols.floats[str(e)]
+            raise GraphUnsupported(f"nothing gives the value of the number {e}")
+        if getattr(e, "is_integer", False):
+            found = symbols.from_sympy(e)
+            require(self.low, found)
+            return found
+        truth = getattr(e, "is_Boolean", False)
+        to: Expr | HostFloat = (
+            symbol(symbols.fresh("truth"), 0, 1) if truth else HostFloat(symbols.fresh("float"))
+        )
+        self.assign(to, e)
+        return to
+
+    def application(self, e: Any) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        """An operator and its operands; of several equal operators in a row the last one."""
+        name = type(e).__name__
+        if getattr(e, "is_Symbol", False) or getattr(e, "is_number", False):
+            return builtins.int if getattr(e, "is_integer", False) else float, (self.value(e),)
+        if name in _UNARY and len(e.args) == 1:
+            return _UNARY[name], (self.value(e.args[0]),)
+        if name in _BINARY and len(e.args) == 2:
+            a, b = map(self.value, e.args)
+            return _BINARY[name], (a, b)
+        if name in _FOLDS and len(e.args) >= 2:
+            rest = e.args[0] if len(e.args) == 2 else e.func(*e.args[:-1], evaluate=False)
+            return _FOLDS[name], (self.value(rest), self.value(e.args[-1]))
+        raise GraphUnsupported(f"nothing computes {e}")
+
+
+def is_symbolic(val: object) -> bool:
+    return isinstance(val, torch.SymInt | torch.SymFloat | torch.SymBool)

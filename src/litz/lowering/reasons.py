@@ -1,0 +1,59 @@
+"""Why an operator is left to ATen, by its family: what ``explain`` and the documentation say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NO_LOWERING: Final = "no lowering"
+_SPECIAL: Final = "a special function: ATen computes it"
+_ALGEBRA: Final = "linear algebra: ATen's libraries compute it"
+_FOURIER: Final = "a Fourier transform: ATen's libraries compute it"
+_COMPLEX: Final = "complex numbers: ATen handles them"
+_SORT: Final = "a sort or scan: ATen computes it"
+_DATA: Final = "the size of its result depends on data"
+_STORAGE: Final = "it reads memory around its argument, which only ATen knows"
+_SPARSE: Final = "a sparse tensor: ATen handles it"
+
+_PREFIXES: Final = (
+    ("special_", _SPECIAL),
+    ("linalg_", _ALGEBRA),
+    ("_linalg_", _ALGEBRA),
+    ("_fft_", _FOURIER),
+    ("cholesky", _ALGEBRA),
+    ("lu_", _ALGEBRA),
+    ("_conj", _COMPLEX),
+    ("view_as_", _COMPLEX),
+    ("unique", _DATA),
+    ("_unique", _DATA),
+    ("as_strided", _STORAGE),
+    ("to_sparse", _SPARSE),
+    ("_to_sparse", _SPARSE),
+    ("sparse_", _SPARSE),
+    ("_sparse", _SPARSE),
+)
+_NAMES: Final = {
+    **dict.fromkeys(("polygamma", "igamma", "igammac", "ldexp"), _SPECIAL),
+    **dict.fromkeys(
+        ("geqrf", "ormqr", "triangular_solve", "_euclidean_dist", "_trilinear", "renorm"), _ALGEBRA
+    ),
+    **dict.fromkeys(("complex", "polar", "resolve_conj", "real", "imag"), _COMPLEX),
+    **dict.fromkeys(
+        (
+            "cummax", "cummin", "_cummax_helper", "_cummin_helper", "logcumsumexp", "kthvalue",
+            "median", "nanmedian", "mode", "histc", "bincount", "argsort", "masked_scatter",
+            "histogram", "segment_reduce", "_logcumsumexp", "quantile",
+        ),
+        _SORT,
+    ),
+    **dict.fromkeys(("masked_select", "nonzero_static"), _DATA),
+}  # fmt: skip
+
+
+def family_reason(name: str) -> str:
+    """The reason for an ATen operator (``linalg_qr``) that has no lowering."""
+    if name in _NAMES:
+        return _NAMES[name]
+    for prefix, reason in _PREFIXES:
+        if name.startswith(prefix):
+            return reason
+    return NO_LOWERING

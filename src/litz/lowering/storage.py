@@ -1,0 +1,64 @@
+"""``as_strided`` and its kind, on the flat tensors that ``litz.graph.storage`` makes for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from litz.index import Var, as_expr, mixed_radix
+from litz.lowering import values
+from litz.lowering.context import GraphUnsupported, Unsupported
+from litz.lowering.joins import converted, result_buffer
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ONE, ZERO, TensorValue
+
+aten = torch.ops.aten
+# The mark that the graph pass leaves on calls whose argument is a whole storage in order.
+FLAT = "litz_flat"
+
+
+def check_flat(ctx: Call) -> None:
+    """Declines calls on an input's own storage; raises for storage that Litz does not have."""
+    if ctx.node.meta.get(FLAT):
+        return
+    base = ctx.node.args[0]
+    if isinstance(base, torch.fx.Node) and base.op in ("placeholder", "get_attr"):
+        raise Unsupported("it reads memory around its argument, which only ATen knows")
+    raise GraphUnsupported("as_strided over memory whose layout is not known")
+
+
+def window(x: TensorValue, size: Any, stride: Any, offset: Any) -> TensorValue:
+    """A strided view of a flat tensor that is stored."""
+    assert x.ref is not None
+    (step,) = x.ref.strides
+    strides = tuple(as_expr(s) * step for s in stride)
+    start = x.ref.offset + as_expr(offset) * step
+    return values.strided(x, tuple(as_expr(s) for s in size), strides, start)
+
+
+@lower(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(
+    ctx: Call, x: TensorValue, size: Any, stride: Any, storage_offset: Any = None
+) -> TensorValue:
+    check_flat(ctx)
+    if x.ref is None:
+        x = ctx.b.realize(x, (ONE,))
+    return window(x, size, stride, ZERO if storage_offset is None else storage_offset)
+
+
+@lower(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    ctx: Call, x: TensorValue, src: TensorValue, size: Any, stride: Any, storage_offset: Any = None
+) -> TensorValue:
+    check_flat(ctx)
+    shape = tuple(as_expr(s) for s in size)
+    where = values.linear(values.axes(shape), tuple(as_expr(s) for s in stride))
+    radix = mixed_radix(where, [v for v in values.axes(shape) if isinstance(v, Var)])
+    if radix is None or not radix.injective:
+        raise Unsupported("a write to places that may overlap, where the last one counts")
+    out = result_buffer(ctx)
+    ctx.b.store_into(x, out)
+    place = window(out, size, stride, ZERO if storage_offset is None else storage_offset)
+    ctx.b.store_into(converted(ctx, values.expand(src, place.shape)), place)
+    return out

@@ -1,0 +1,189 @@
+"""Pooling whose windows share a size among them, maxima put back, and sliding windows as columns.
+
+``im2col`` reads each column's element where it lies; ``col2im`` gathers, per element of the result,
+what the columns hold of it, so that no two iterations write the same place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from litz.index import Expr, and_, as_expr, eq, floordiv, mod
+from litz.ir import body
+from litz.ir.body import Node, op
+from litz.lowering import indexing, pooling
+from litz.lowering.context import Unsupported
+from litz.lowering.creation import holds, literal
+from litz.lowering.pooling import MAX_TAPS, Windows, inside, windows
+from litz.lowering.registry import Call, lower
+from litz.lowering.scatters import finish, start, store_at
+from litz.lowering.values import (
+    ZERO,
+    TensorValue,
+    axes,
+    contiguous_strides,
+    linear,
+    product,
+    strided,
+    view_strides,
+)
+
+aten = torch.ops.aten
+
+
+# --- maxima over windows that share a size among them --------------------------------------------
+
+
+def _adaptive_max_pool(ctx: Call, x: TensorValue, rank: int) -> tuple[TensorValue | None, ...]:
+    """Values and positions of maxima; nan wins, and the last one of several."""
+    a = pooling.adaptive_windows(ctx, x, rank)
+    if a.taps > MAX_TAPS:
+        raise Unsupported("positions of maxima in large windows")
+    x = pooling.shared(ctx, x)
+    own = axes(ctx.shape)
+    sizes = contiguous_strides(x.shape[-rank:])
+    best: Node = body.const(x.dtype.opmath, pooling.lowest(x))
+    low = best
+    where: Node = body.index(linear(a.starts, sizes))
+    for tap in itertools.product(*map(range, a.kernel)):
+        at, cond = a.tap([as_expr(j) for j in tap])
+        v = pooling.guarded(x, [*own[:-rank], *at], cond, low, ctx.b)
+        better = op("gt", v, best)
+        if x.dtype.is_float:
+            better = op("or_", better, op("isnan", v))
+        best = op("where", better, v, best)
+        where = op("where", better, body.index(linear(at, sizes)), where)
+    return pooling.stored(ctx, (best, where))
+
+
+@lower(aten.adaptive_max_pool2d.default)
+def adaptive_max_pool2d(
+    ctx: Call, x: TensorValue, output_size: Any
+) -> tuple[TensorValue | None, ...]:
+    return _adaptive_max_pool(ctx, x, 2)
+
+
+@lower(aten.adaptive_max_pool3d.default)
+def adaptive_max_pool3d(
+    ctx: Call, x: TensorValue, output_size: Any
+) -> tuple[TensorValue | None, ...]:
+    return _adaptive_max_pool(ctx, x, 3)
+
+
+@lower(aten.adaptive_max_pool2d_backward.default)
+def adaptive_max_pool2d_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, indices: TensorValue
+) -> TensorValue:
+    return pooling.max_pool_backward(ctx, grad, 2, indices)
+
+
+@lower(aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool3d_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, indices: TensorValue
+) -> TensorValue:
+    return pooling.max_pool_backward(ctx, grad, 3, indices)
+
+
+# --- maxima put back -----------------------------------------------------------------------------
+
+
+def _max_unpool(ctx: Call, x: TensorValue, indices: TensorValue, rank: int) -> TensorValue:
+    """Zeros, with every value of ``x`` at its position in the plane."""
+    source = ctx.node.args[0]
+    if isinstance(source, torch.fx.Node) and not source.meta["val"].is_contiguous():
+        # Eager's result is channels-last then, which the graph's metadata does not say.
+        raise Unsupported("a layout that only ATen knows")
+    out = start(ctx, ctx.b.full(ctx.shape, 0, ctx.dtype, x.device), "set")
+    assert out.ref is not None
+    plane = (*out.shape[:-rank], product(out.shape[-rank:]))
+    flat = view_strides(out.shape, out.ref.strides, plane)
+    if flat is None:
+        raise Unsupported("planes with gaps")
+    target = strided(out, plane, flat, out.ref.offset)
+    if plane[-1] is ZERO or ZERO in x.shape:
+        return out
+    at = indexing.position(indices.node, plane[-1])
+    store_at(ctx, target, x.shape, [*axes(x.shape)[:-rank], at], x.node, "set")
+    return finish(ctx, out)
+
+
+@lower(aten.max_unpool2d.default)
+def max_unpool2d(ctx: Call, x: TensorValue, indices: TensorValue, output_size: Any) -> TensorValue:
+    return _max_unpool(ctx, x, indices, 2)
+
+
+@lower(aten.max_unpool3d.default)
+def max_unpool3d(
+    ctx: Call, x: TensorValue, indices: TensorValue, output_size: Any, *_: Any
+) -> TensorValue:
+    return _max_unpool(ctx, x, indices, 3)
+
+
+# --- sliding windows as columns ------------------------------------------------------------------
+
+
+def _counts(w: Windows, sizes: Sequence[Expr]) -> list[Expr]:
+    """How many windows there are along each spatial dimension."""
+    return [
+        floordiv(s + 2 * p - dil * (k - 1) - 1, step) + 1
+        for s, k, step, p, dil in zip(sizes, w.kernel, w.stride, w.padding, w.dilation, strict=True)
+    ]
+
+
+@lower(aten.im2col.default)
+def im2col(
+    ctx: Call, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> TensorValue:
+    if ZERO in x.shape or ZERO in ctx.shape:
+        return ctx.b.full(ctx.shape, 0, ctx.dtype, x.device)
+    w = windows(2, kernel, stride, padding, dilation)
+    x = pooling.shared(ctx, x)
+    *lead, row, column = axes(ctx.shape)
+    sizes = x.shape[-2:]
+    across = _counts(w, sizes)[1]
+    j = [mod(floordiv(row, w.kernel[1]), w.kernel[0]), mod(row, w.kernel[1])]
+    outer = [floordiv(column, across), mod(column, across)]
+    at = [s + i * dil for s, i, dil in zip(w.starts(outer), j, w.dilation, strict=True)]
+    channel = floordiv(row, w.taps)
+    zero = literal(0, x.dtype)
+    element = x.at(pooling.clipped(x, [*lead, channel, *at]))
+    node = body.masked(holds(inside(at, sizes)), element, zero)
+    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
+
+
+@lower(aten.col2im.default)
+def col2im(
+    ctx: Call,
+    x: TensorValue,
+    output_size: Any,
+    kernel: Any,
+    dilation: Any,
+    padding: Any,
+    stride: Any,
+) -> TensorValue:
+    if ZERO in x.shape or ZERO in ctx.shape:
+        return ctx.b.full(ctx.shape, 0, ctx.dtype, x.device)
+    w = windows(2, kernel, stride, padding, dilation)
+    if w.taps > MAX_TAPS:
+        raise Unsupported("columns of large windows")
+    x = pooling.shared(ctx, x)
+    *lead, channel, high, wide = axes(ctx.shape)
+    counts = _counts(w, ctx.shape[-2:])
+    zero = body.const(x.dtype.opmath, 0)
+    parts = []
+    for tap in itertools.product(*map(range, w.kernel)):
+        shifted = [
+            i + p - j * dil
+            for i, p, j, dil in zip((high, wide), w.padding, tap, w.dilation, strict=True)
+        ]
+        outer = [floordiv(i, s) for i, s in zip(shifted, w.stride, strict=True)]
+        conds = [eq(mod(i, s), 0) for i, s in zip(shifted, w.stride, strict=True) if s != 1]
+        row = channel * w.taps + tap[0] * w.kernel[1] + tap[1]
+        at = pooling.clipped(x, [*lead, row, outer[0] * counts[1] + outer[1]])
+        cond = and_(inside(outer, counts), *conds)
+        parts.append(body.masked(holds(cond), ctx.b.opmath(x.at(at)), zero))
+    return pooling.one(ctx, pooling.total(parts))

@@ -1,0 +1,120 @@
+"""Reading the calls of users' Triton kernels in a graph: the one door to PyTorch's table of them.
+
+Dynamo puts kernels, and arguments that no graph can hold, into a table of its own and leaves their
+numbers in the graph.  AOTAutograd has the kernel's code analysed for what it writes, and makes the
+call functional: its results are the written arguments.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from litz.lowering.context import GraphUnsupported
+
+FUNCTIONAL = "triton_kernel_wrapper_functional"
+MUTATION = "triton_kernel_wrapper_mutation"
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A TMA descriptor of an argument's tensor.
+
+    sizes: what makes it, beside the tensor: the block's shape; or for the older interface
+    (``plain`` false) dimensions, block dimensions and the size of an element in bytes.
+    """
+
+    plain: bool
+    sizes: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One launch in a graph.
+
+    kernel: the user's object; name: of its function.  configs: the meta-parameters of each of an
+    autotuned kernel's configurations.  grids: one a configuration (one in all for a plain kernel).
+    args: leading arguments in the kernel's order with their names; kwargs: all others.
+    written: names of the arguments that the kernel writes, in the order of the call's results.
+    """
+
+    kernel: Any
+    name: str
+    configs: tuple[Mapping[str, object], ...]
+    grids: tuple[tuple[Any, ...], ...]
+    args: tuple[tuple[str, Any], ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    descriptors: Mapping[str, Descriptor]
+    written: tuple[str, ...]
+
+    def nodes(self) -> dict[str, Node]:
+        """The arguments that the graph computes, by name."""
+        return {k: v for k, v in (*self.args, *self.kwargs) if isinstance(v, Node)}
+
+
+def is_user_kernel(target: object) -> bool:
+    """Whether a call's target is a user's Triton kernel."""
+    return _wrapper(target) in (FUNCTIONAL, MUTATION)
+
+
+def _wrapper(target: object) -> str:
+    is_higher = isinstance(target, torch._ops.HigherOrderOperator)
+    return str(getattr(target, "__name__", "")) if is_higher else ""
+
+
+def picked_result(n: Node) -> tuple[Node, int] | None:
+    """The launch and the position among its results, where a node picks one by its name."""
+    if n.target is not operator.getitem:
+        return None
+    source, name = n.args
+    if not isinstance(source, Node) or not is_user_kernel(source.target):
+        return None
+    return source, list(source.kwargs["tensors_to_clone"]).index(name)  # type: ignore[arg-type]
+
+
+def kernel_call(n: Node) -> KernelCall:
+    """What a node launches.  Raises GraphUnsupported for a call that is not functional."""
+    if _wrapper(n.target) == MUTATION:
+        raise GraphUnsupported("a Triton kernel call that AOTAutograd has not made functional")
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    given: dict[str, Any] = dict(n.kwargs)
+    kernel: Any = kernel_side_table.get_kernel(given["kernel_idx"])
+    constants = kernel_side_table.get_constant_args(given["constant_args_idx"])
+    values = {**given["kwargs"], **constants}
+    # Leading arguments go by position: Triton's hooks before a launch look for them there.
+    leading = []
+    for name in kernel.arg_names:
+        if name not in values:
+            break
+        leading.append((name, values.pop(name)))
+    configs = tuple(dict(c.kwargs) for c in getattr(kernel, "configs", ()))
+    return KernelCall(
+        kernel,
+        _name(kernel),
+        configs,
+        tuple(tuple(g) for g in given["grid"]),
+        tuple(leading),
+        tuple(values.items()),
+        {k: _descriptor(v) for k, v in given["tma_descriptor_metadata"].items()},
+        tuple(given["tensors_to_clone"]),
+    )
+
+
+def _name(kernel: Any) -> str:
+    fn = kernel
+    while hasattr(fn, "fn"):
+        fn = fn.fn
+    return str(getattr(fn, "__name__", type(kernel).__name__))
+
+
+def _descriptor(metadata: Any) -> Descriptor:
+    kind, sizes = metadata
+    if kind not in ("stable", "experimental"):
+        raise GraphUnsupported(f"a TMA descriptor of the kind {kind!r}")
+    return Descriptor(kind == "stable", tuple(sizes))

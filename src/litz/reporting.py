@@ -1,0 +1,52 @@
+"""What the log says of a compilation: the graph, what runs in ATen and why, guards, recompiles."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from litz.compiler import Stages
+from litz.logs import events
+
+__all__ = ["report_compiled", "report_fallback", "report_graph", "report_guards"]
+
+
+def report_graph(kind: str, calls: int, recompile: str | None) -> None:
+    """A graph that arrives; ``recompile``: the guard that failed, where it comes again."""
+    if recompile is not None:
+        events.info("recompiling, because %s", " ".join(recompile.split()))
+    events.info("%s graph of %d operator calls", kind, calls)
+
+
+def report_compiled(kind: str, stages: Stages) -> None:
+    """A graph that is compiled: its kernels, and each operator that is left to ATen."""
+    if not events.isEnabledFor(logging.INFO):
+        return
+    externs = stages.externs()
+    launches = sum(len(k.groups) for k in stages.kernels)
+    events.info(
+        "%s graph compiled in %.3f s: %d kernel calls of %d distinct kernels, %d calls in ATen",
+        kind,
+        stages.seconds.get("total", 0.0),
+        launches,
+        len(stages.kernels),
+        len(externs),
+    )
+    count: dict[tuple[str, str], int] = {}
+    for e in externs:
+        key = (e.target_name, e.reason)
+        count[key] = count.get(key, 0) + 1
+    for (name, reason), n in count.items():
+        events.info("%s (%d x) runs in ATen: %s", name, n, reason)
+
+
+def report_fallback(kind: str, reason: str) -> None:
+    """A graph that runs through ATen as a whole."""
+    events.info("the %s graph runs through ATen: %s", kind, reason)
+
+
+def report_guards(before: int, guards: Callable[[], list[str]]) -> None:
+    """Guards that compiling has added to those of the trace."""
+    if events.isEnabledFor(logging.INFO):
+        for guard in guards()[before:]:
+            events.info("the code holds only while %s", guard)

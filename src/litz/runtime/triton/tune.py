@@ -1,0 +1,272 @@
+"""Picking the fastest of several ways to launch a kernel, by the clock.
+
+Candidates are measured in turns, so that a machine that slows down slows all of them; those that
+are clearly behind drop out.  The first candidate is the default: another replaces it only where it
+is faster by more than noise.  What was found is kept on disk, and never measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from litz.runtime.cache import Cache, content_key
+
+__all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "private_copies"]
+
+KIND = "tuned"
+ROUNDS = 12  # turns of each candidate at most
+BATCH = 4  # launches a turn
+BEHIND = 1.3  # times the best, at which a candidate drops out
+NOISE = 0.98  # times the default's, that a candidate must beat
+ALIGNMENT = 256  # bytes: what PyTorch's allocator gives at least
+
+Run = Callable[[Sequence[Any]], None]
+"""A candidate: launches the kernel with these arguments (tensors and integers)."""
+
+
+class Clock(Protocol):
+    """How runs are timed."""
+
+    def now(self) -> float:
+        """Seconds on the wall."""
+        ...
+
+    def measure(self, run: Callable[[], None], times: int) -> list[float]:
+        """Seconds of each of ``times`` runs, every one with a cold cache; waits for them."""
+        ...
+
+
+class CudaClock:
+    """Times by CUDA events on the current stream of a device, L2 flushed before each run."""
+
+    def __init__(self, index: int) -> None:
+        self._device = torch.device("cuda", index)
+        l2_bytes = torch.cuda.get_device_properties(self._device).L2_cache_size
+        # Twice the cache's size: what is written last need not have driven out everything.
+        nbytes = max(2 * l2_bytes, 1 << 20)
+        self._flush = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def measure(self, run: Callable[[], None], times: int) -> list[float]:
+        event: Any = torch.cuda.Event
+        with torch.cuda.device(self._device):
+            events = []
+            for _ in range(times):
+                start, end = event(enable_timing=True), event(enable_timing=True)
+                self._flush.zero_()
+                start.record()
+                run()
+                end.record()
+                events.append((start, end))
+            torch.cuda.synchronize(self._device)
+        return [1e-3 * start.elapsed_time(end) for start, end in events]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found.
+
+    index: of the chosen candidate.  seconds: the median of each, None for those that failed or
+    were not reached.  measured: whether it was found now, not before.
+    """
+
+    index: int
+    seconds: tuple[float | None, ...]
+    measured: bool
+
+
+def choose(
+    key: Sequence[str],
+    candidates: Sequence[Run],
+    args: Sequence[Any],
+    mutated: Sequence[int],
+    clock: Clock,
+    cache: Cache,
+    budget: float,
+) -> Choice:
+    """The fastest candidate for these arguments.
+
+    key: all that the choice depends on: the kernel, its candidates, the sizes, the device's name.
+    mutated: positions of the tensors that the kernel writes; the candidates get copies of these,
+    and of no others.  budget: seconds to spend; the default always runs once.
+    Raises what the default raises where no candidate runs.
+    """
+    entry = content_key(*key, str(len(candidates)))
+    if len(candidates) == 1:
+        return Choice(0, (None,), False)
+    known = _known(cache, entry, len(candidates))
+    if known is not None:
+        return known
+    deadline = clock.now() + budget
+    try:
+        own = private_copies(args, mutated)
+    except torch.OutOfMemoryError:
+        return Choice(0, (None,) * len(candidates), False)
+    seconds = _Contest(candidates, own, clock, deadline).run()
+    index = _best(seconds)
+    found = Choice(index, tuple(seconds), True)
+    cache.put(KIND, entry, json.dumps({"index": index, "seconds": seconds}), ".json")
+    return found
+
+
+def _best(seconds: Sequence[float | None]) -> int:
+    """The fastest; the default unless another is faster by more than noise."""
+    timed = [(t, i) for i, t in enumerate(seconds) if t is not None]
+    if not timed:
+        return 0
+    best, index = min(timed)
+    default = seconds[0]
+    return 0 if default is not None and best > NOISE * default else index
+
+
+def _known(cache: Cache, entry: str, count: int) -> Choice | None:
+    text = cache.get_text(KIND, entry, ".json")
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+        index, seconds = data["index"], tuple(data["seconds"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    fits = isinstance(index, int) and 0 <= index < count == len(seconds)
+    return Choice(index, seconds, False) if fits else None
+
+
+class _Contest:
+    """Measures in turns until the candidates, the turns or the time run out."""
+
+    def __init__(
+        self, candidates: Sequence[Run], args: Sequence[Any], clock: Clock, deadline: float
+    ) -> None:
+        self.runs = [_with(c, args) for c in candidates]
+        self.clock = clock
+        self.deadline = deadline
+        self.times: list[list[float]] = [[] for _ in candidates]
+        self.costs = [0.0 for _ in candidates]  # wall seconds of the last turn
+
+    def run(self) -> list[float | None]:
+        left = self.first()
+        for _ in range(ROUNDS):
+            if len(left) < 2:
+                break
+            for i in left:
+                if not self.turn(i):
+                    return self.medians()
+            best = min(statistics.median(self.times[i]) for i in left)
+            left = [i for i in left if statistics.median(self.times[i]) <= BEHIND * best]
+        return self.medians()
+
+    def first(self) -> list[int]:
+        """Those that run at all.  The first run of each (loading, clocks rising) is not counted."""
+        left: list[int] = []
+        failure: Exception | None = None
+        worst = 0.0
+        for i, run in enumerate(self.runs):
+            start = self.clock.now()
+            # What a candidate takes at first is unknown: as long as the slowest so far, say.
+            if i and start + worst > self.deadline:
+                break
+            try:
+                self.clock.measure(run, 1)
+                ready = self.clock.now()
+                self.times[i] += self.clock.measure(run, 1)
+                self.costs[i] = BATCH * (self.clock.now() - ready)
+            except Exception as error:
+                failure = failure or error
+                continue
+            finally:
+                worst = max(worst, self.clock.now() - start)
+            left.append(i)
+        if not left and failure is not None:
+            raise failure
+        return left
+
+    def turn(self, i: int) -> bool:
+        """Measure a candidate once more; False where no time is left for that."""
+        start = self.clock.now()
+        if start + self.costs[i] > self.deadline:
+            return False
+        self.times[i] += self.clock.measure(self.runs[i], BATCH)
+        self.costs[i] = self.clock.now() - start
+        return True
+
+    def medians(self) -> list[float | None]:
+        return [statistics.median(t) if t else None for t in self.times]
+
+
+def _with(candidate: Run, args: Sequence[Any]) -> Callable[[], None]:
+    return lambda: candidate(args)
+
+
+# --- arguments ---
+
+
+def private_copies(args: Sequence[Any], mutated: Sequence[int]) -> list[Any]:
+    """The arguments, those at ``mutated`` as copies with the same strides and alignment.
+
+    Arguments that share memory with a mutated one share its copy.
+    """
+    written = [_extent(args[i]) for i in mutated if args[i].numel()]
+    # What overlaps a mutated argument moves along, whole.
+    copies = [
+        (low, high, _copy(low, high, base))
+        for low, high, base in _spans([a for a in args if isinstance(a, torch.Tensor)])
+        if any(low < end and start < high for start, end in written)
+    ]
+    out: list[Any] = []
+    for a in args:
+        home = None
+        if isinstance(a, torch.Tensor) and a.numel():
+            low, high = _extent(a)
+            home = next((c for c in copies if c[0] < high and low < c[1]), None)
+        out.append(a if home is None else _moved(a, home[0], home[2]))
+    return out
+
+
+def _extent(t: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the first byte and behind the last."""
+    steps = zip(t.shape, t.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+
+
+def _spans(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int, torch.Tensor]]:
+    """Disjoint ranges of addresses that cover the tensors, each with a tensor of that storage."""
+    out: list[tuple[int, int, torch.Tensor]] = []
+    for t in sorted((t for t in tensors if t.numel()), key=_extent):
+        low, high = _extent(t)
+        if out and low < out[-1][1]:
+            out[-1] = (out[-1][0], max(high, out[-1][1]), out[-1][2])
+        else:
+            out.append((low, high, t))
+    return out
+
+
+def _copy(low: int, high: int, base: torch.Tensor) -> torch.Tensor:
+    """The bytes of a range, at an address that is aligned as theirs is."""
+    memory = base.untyped_storage()
+    storage = torch.empty(0, dtype=torch.uint8, device=base.device).set_(memory)
+    start = low - memory.data_ptr()
+    shift = low % ALIGNMENT
+    room = torch.empty(shift + high - low, dtype=torch.uint8, device=base.device)
+    room = room[shift:]
+    room.copy_(storage[start : start + high - low])
+    return room
+
+
+def _moved(t: torch.Tensor, low: int, room: torch.Tensor) -> torch.Tensor:
+    """The same view of a copy."""
+    offset = int(room.storage_offset()) + t.data_ptr() - low
+    flat = torch.empty(0, dtype=t.dtype, device=t.device)
+    elements, rest = divmod(offset, t.element_size())
+    assert rest == 0, "a tensor that is not aligned to its elements"
+    return flat.set_(room.untyped_storage(), elements, t.shape, t.stride())

@@ -1,0 +1,223 @@
+"""A compile worker: a process that imports Triton, never torch, and compiles one kernel at a time.
+
+Started as a script by ``litz.runtime.triton.pool``.  Frames go both ways, each a length of 8 bytes
+and that many bytes: a job's JSON in; out "+" and a binary's bytes, "-" and the JSON of a fault, or
+"!" and why nothing can be compiled here.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import re
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from litz.runtime.triton.job import Binary, KernelJob
+
+
+def import_package(name: str, folder: str) -> None:
+    """Import a package from its folder, wherever ``sys.path`` leads."""
+    init = os.path.join(folder, "__init__.py")
+    spec = spec_from_file_location(name, init, submodule_search_locations=[folder])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package in {folder}")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+
+def warm() -> None:
+    """Import what every compilation needs while nothing waits for it."""
+    import triton.backends  # noqa: F401
+    import triton.compiler.code_generator  # noqa: F401
+
+    from litz.runtime.triton import helpers  # noqa: F401
+
+
+def load(job: KernelJob) -> Any:
+    """The job's ``@triton.jit`` function.  Triton reads its source by way of its file."""
+    filename = file_of(job)
+    linecache.cache[filename] = (len(job.source), None, job.source.splitlines(True), filename)
+    module: dict[str, Any] = {"__name__": f"litz_kernel_{job.name}", "__file__": filename}
+    exec(compile(job.source, filename, "exec"), module)
+    return module[job.name]
+
+
+def file_of(job: KernelJob) -> str:
+    return f"<litz kernel {job.name}>"
+
+
+def compile_job(job: KernelJob) -> Binary:
+    """The binary of a job; raises whatever Triton raises."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from litz.runtime.triton.cubin import resources
+    from litz.runtime.triton.job import Binary
+
+    fn = load(job)
+    if [name for name, _ in job.signature] != list(fn.arg_names):
+        raise ValueError(f"the function's arguments are {fn.arg_names}, not the signature's")
+    place = {name: i for i, name in enumerate(fn.arg_names)}
+    attrs = {(place[name],): [["tt.divisibility", 16]] for name in job.divisible}
+    source = ASTSource(fn, dict(job.signature), dict(job.constants), attrs)
+    made, data = run_stages(source, GPUTarget(*job.target), dict(job.options))
+    if data.get("num_ctas", 1) != 1:
+        raise ValueError("clusters of blocks (the option num_ctas) are not supported")
+    for name in ("launch_cooperative_grid", "launch_pdl"):
+        if data.get(name):
+            raise ValueError(f"the option {name} is not supported")
+    registers, local = resources(made["cubin"])
+    return Binary(
+        made["cubin"],
+        data["name"],
+        params_of(made["ptx"], data["name"]),
+        data["shared"],
+        data["num_warps"],
+        job.target[2],
+        (data.get("global_scratch_size") or 0, data.get("global_scratch_align") or 1),
+        (data.get("profile_scratch_size") or 0, data.get("profile_scratch_align") or 1),
+        registers,
+        local,
+    )
+
+
+def run_stages(
+    source: Any, target: Any, options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(result of every stage by its name, metadata).
+
+    The same steps as ``triton.compile``, without its cache: that reads all of Triton's libraries to
+    make a key, which takes longer than several kernels do.
+    """
+    from triton._C.libtriton import ir
+    from triton.backends.compiler import Language
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    parsed = backend.parse_options(options)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, Language.TRITON)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    functions = backend.get_codegen_implementation(parsed)
+    module = source.make_ir(target, parsed, functions, backend.get_module_map(), context)
+    metadata = {"target": target, **vars(parsed)}
+    made: dict[str, Any] = {}
+    for name, stage in stages.items():
+        module = stage(module, metadata)
+        made[name] = module
+    return made, metadata
+
+
+_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.([a-z]+)(\d+)\s+([^,)]*)")
+_ARRAY = re.compile(r"\[(\d+)\]\s*$")
+
+
+def params_of(ptx: str, entry: str) -> tuple[int, ...]:
+    """Bytes of each parameter of an entry function."""
+    start = ptx.index("(", ptx.index(f".entry {entry}"))
+    head = ptx[start : ptx.index(")\n", start) + 1]
+    sizes = []
+    for m in _PARAM.finditer(head):
+        array = _ARRAY.search(m[3])
+        sizes.append(int(m[2]) // 8 * (int(array[1]) if array else 1))
+    if len(sizes) != head.count(".param"):
+        raise ValueError(f"parameters that are not understood: {head}")
+    return tuple(sizes)
+
+
+def fault_of(error: BaseException, job: KernelJob) -> dict[str, object]:
+    """An error as data: its kind, what it says, and the line of the job's source (0: unknown)."""
+    parts: list[str] = []
+    line = 0
+    at: BaseException | None = error
+    while at is not None:
+        node, text = getattr(at, "node", None), getattr(at, "error_message", None)
+        own = str(at) if node is None else f"{text or ''}"
+        if node is not None and not line:
+            line = line_of(node, getattr(at, "src", None), job)
+        elif node is not None and text:
+            own = str(at)  # in a function that the kernel calls: with its lines
+        elif isinstance(at, SyntaxError) and at.filename == file_of(job):
+            line = line or at.lineno or 0
+        if own and own not in parts:
+            parts.append(own)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    said = "\n".join(parts) or repr(error)
+    return {"kind": type(error).__name__, "said": said, "line": line}
+
+
+def line_of(node: Any, src: str | None, job: KernelJob) -> int:
+    """The line of a node of the kernel's own source, else 0."""
+    lines = job.source.splitlines()
+    heads = [i for i, text in enumerate(lines) if text.startswith(f"def {job.name}(")]
+    row: int = getattr(node, "lineno", 0)
+    if not heads or not row or src is None:
+        return 0
+    body = src.splitlines()
+    inside = row <= len(body) and heads[0] + row <= len(lines)
+    return heads[0] + row if inside and lines[heads[0] + row - 1] == body[row - 1] else 0
+
+
+def answer(text: str) -> bytes:
+    from litz.runtime.triton.job import KernelJob
+
+    job = KernelJob.from_json(text)
+    try:
+        return b"+" + compile_job(job).to_bytes()
+    except Exception as error:
+        return b"-" + json.dumps(fault_of(error, job)).encode()
+
+
+def serve(
+    read: Callable[[int], bytes], write: Callable[[bytes], None], answer: Callable[[str], bytes]
+) -> None:
+    """Answer jobs until the other end closes."""
+    while True:
+        head = read(8)
+        if len(head) < 8:
+            return
+        (size,) = struct.unpack("<Q", head)
+        body = answer(read(size).decode())
+        try:
+            write(struct.pack("<Q", len(body)) + body)
+        except BrokenPipeError:
+            return
+
+
+def main() -> None:
+    # This file's folder is no place for absolute imports to search.
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
+    # Whatever Triton prints goes to the messages, not between the frames.
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+
+    def write(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[out.write(view) or 0 :]
+
+    # The very packages of the process that asks: keys of binaries name their versions.
+    import_package("litz", os.path.dirname(os.path.dirname(here)))
+    try:
+        import_package("triton", sys.argv[1])
+        warm()
+    except Exception:
+        broken = b"!" + traceback.format_exc().encode()
+        serve(sys.stdin.buffer.read, write, lambda text: broken)
+    else:
+        serve(sys.stdin.buffer.read, write, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Calling a user's own Triton kernels from compiled graphs.
+
+Nothing here imports Triton before a descriptor is made: the kernels come from the user's program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+__all__ = ["GridOfConfig", "UserKernel", "copy_as_it_is", "tensor_descriptor", "tma_descriptor"]
+
+Grid = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class GridOfConfig:
+    """The grid of an autotuned kernel, by the configuration that is tried or was chosen.
+
+    configs: the meta-parameters of each configuration; grids: its grid, in the same order.
+    """
+
+    configs: tuple[Mapping[str, object], ...]
+    grids: tuple[Grid, ...]
+
+    def __call__(self, meta: Mapping[str, object]) -> Grid:
+        """The grid for a launch with the arguments and meta-parameters ``meta``."""
+        for config, grid in zip(self.configs, self.grids, strict=True):
+            if all(name in meta and meta[name] == value for name, value in config.items()):
+                return grid
+        raise RuntimeError("litz: an autotuner chose a configuration that the graph does not know")
+
+
+@dataclass(frozen=True, eq=False)
+class UserKernel:
+    """A kernel of the user's (``triton.jit``, or with ``triton.autotune`` around it) as a callable.
+
+    configs: the meta-parameters of each of its configurations, none for a plain kernel.
+    written: names of the arguments that it writes.
+    """
+
+    kernel: Any
+    configs: tuple[Mapping[str, object], ...] = ()
+    written: tuple[str, ...] = ()
+    _tuned: dict[tuple[object, ...], None] = field(default_factory=dict)
+
+    def __call__(self, grids: Sequence[Grid], /, *args: object, **kwargs: object) -> None:
+        """Launch it.  grids: of all configurations, or one for all of them."""
+        grid: Grid | Callable[[Mapping[str, object]], Grid] = grids[0]
+        if len(grids) > 1:
+            grid = GridOfConfig(self.configs, tuple(grids))
+        if len(self.configs) > 1 and self.written:
+            self._tune(grid, args, kwargs)
+        self.kernel[grid](*args, **kwargs)
+
+    def _tune(self, grid: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Have the autotuner try its configurations on copies of what the kernel writes.
+
+        Each trial would change the memory once more; that the user has it restored is not certain,
+        and Dynamo's own copy of an autotuner that prunes its configurations forgets to.
+        """
+        names = self.kernel.arg_names
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        keys = [given[k] for k in self.kernel.keys if k in given]
+        types = [str(given[k].dtype) for k in names if hasattr(given.get(k), "dtype")]  # type: ignore
+        key = (*keys, *types)
+        if key in self._tuned:
+            return
+        copies = {k: _copy_of(given[k]) for k in self.written if k in given}
+        at = {name: k for k, name in enumerate(names[: len(args)])}
+        own = list(args)
+        for name, value in copies.items():
+            if name in at:
+                own[at[name]] = value
+        late = {k: v for k, v in copies.items() if k not in at}
+        self.kernel[grid](*own, **{**kwargs, **late})
+        self._tuned[key] = None
+
+
+def _copy_of(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return copy_as_it_is(value)
+    return replace(value, base=copy_as_it_is(value.base))  # a TMA descriptor of a tensor
+
+
+def tensor_descriptor(tensor: torch.Tensor, block_shape: Sequence[int]) -> object:
+    """A TMA descriptor of all of ``tensor`` (``TensorDescriptor.from_tensor``), which it holds."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(tensor, list(block_shape))
+
+
+def tma_descriptor(
+    tensor: torch.Tensor, dims: Sequence[int], block_dims: Sequence[int], element_size: int
+) -> object:
+    """A TMA descriptor of the older interface (``create_1d_tma_descriptor`` and its 2-d sister).
+
+    dims, block_dims: in elements; element_size: in bytes.  Triton's object knows an address alone;
+    the tensor is tied to it, so that the memory lives as long.
+    """
+    from triton.tools import experimental_descriptor as api
+
+    make = api.create_1d_tma_descriptor if len(dims) == 1 else api.create_2d_tma_descriptor
+    descriptor = make(tensor.data_ptr(), *dims, *block_dims, element_size)
+    descriptor.litz_tensor = tensor
+    return descriptor
+
+
+def copy_as_it_is(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, gaps and overlaps."""
+    if x.numel() == 0:
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    span = 1 + sum((n - 1) * st for n, st in zip(x.shape, x.stride(), strict=True))
+    flat = torch.as_strided(x, (span,), (1,), x.storage_offset()).clone()
+    return torch.as_strided(flat, x.shape, x.stride(), 0)

@@ -1,0 +1,87 @@
+"""From a schedule to distinct kernels, each printed for the target of its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from litz.host.lines import CallKernel
+from litz.kernel.build import build_kernel
+from litz.kernel.plan import KernelPlan
+from litz.runtime.cache import content_key
+from litz.schedule.groups import Group, Schedule
+from litz.targets.cpp.render import render
+
+if TYPE_CHECKING:
+    from litz.targets.triton.source import TritonKernel
+
+PLACEHOLDER = "LITZ_KERNEL_NAME"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One distinct kernel: its name, plan, source, and the groups of the schedule that call it.
+
+    device: where it runs.  triton: its launches, unless it is C++.
+    """
+
+    name: str
+    plan: KernelPlan
+    source: str
+    groups: tuple[str, ...]
+    device: str = "cpu"
+    triton: TritonKernel | None = None
+
+
+def make_kernels(
+    schedule: Schedule, lanes: Callable[[], int], target: str = ""
+) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
+    """The kernel call of each group, and the distinct kernels: equal plans are one kernel.
+
+    lanes: f32 lanes of the CPU's vectors, asked for where there are C++ kernels.
+    target: "triton": Triton kernels on every device.
+    """
+    calls: dict[str, CallKernel] = {}
+    known: dict[tuple[KernelPlan, str], Kernel] = {}
+    named: dict[str, Kernel] = {}
+    groups: dict[str, list[str]] = {}
+    for g in schedule.steps:
+        if not isinstance(g, Group):
+            continue
+        bound = build_kernel(g, schedule.program.buffers)
+        found = known.get((bound.plan, g.device))
+        if found is None:
+            origins = " ".join(g.origins)
+            if target == "triton" or not g.device.startswith("cpu"):
+                made = triton_kernel(bound.plan, g.device, origins)
+            else:
+                made = cpp_kernel(bound.plan, lanes(), origins)
+            # Plans that differ in what their sizes may be can still have one source.
+            found = known[bound.plan, g.device] = named.setdefault(made.name, made)
+        groups.setdefault(found.name, []).append(g.name)
+        calls[g.name] = CallKernel(found.name, bound.buffers, bound.ints, g.name)
+    return calls, tuple(replace(k, groups=tuple(groups[k.name])) for k in named.values())
+
+
+def cpp_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
+    """A plan in C++, named by its content."""
+    text = render(plan, PLACEHOLDER, lanes)
+    name = f"k{content_key(text)[:16]}"
+    return Kernel(name, plan, f"// {origins}\n{text.replace(PLACEHOLDER, name)}", ())
+
+
+def triton_kernel(plan: KernelPlan, device: str, origins: str) -> Kernel:
+    """A plan in Triton, named by its content and, beyond the first, by its device."""
+    from litz.targets.triton.render import render as render_triton  # the CPU does without it
+
+    draft = render_triton(plan, PLACEHOLDER)
+    # Sizes that every block divides are in no source, only in the grid.
+    text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(
+        part for x in draft.launches for part in (*x.sources(), x.layout())
+    )
+    index = device.partition(":")[2] or "0"
+    name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
+    made = render_triton(plan, name, origins)
+    source = "\n\n".join(source for x in made.launches for source in x.sources())
+    return Kernel(name, plan, source, (), device, made)

@@ -1,0 +1,246 @@
+"""Triton kernels on a GPU: jobs for the compile workers, and callables over the CUDA driver.
+
+A launch exists in up to three variants.  The best assumes that all addresses are multiples of 16
+bytes and all sizes multiples of 16; one assumes that of the addresses alone; one assumes nothing.
+Which is right is decided at each launch, from what it is given; a variant is compiled when a launch
+first wants it, the likely one ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from litz.index import size_hint
+from litz.kernel.plan import KernelPlan
+from litz.runtime.cache import Cache
+from litz.runtime.torch_private import current_raw_stream
+from litz.runtime.triton.build import build, submit
+from litz.runtime.triton.driver import Device, cuda_driver
+from litz.runtime.triton.job import Binary, KernelJob, Value
+from litz.runtime.triton.launch import Memory, bind
+from litz.targets.triton.launcher import print_launcher
+from litz.targets.triton.reach import LIMIT
+from litz.targets.triton.signature import int_type, pointer_type, scalar_type
+from litz.targets.triton.source import Config, Launch, TritonKernel
+
+__all__ = [
+    "VARIANTS",
+    "Made",
+    "Site",
+    "bind_cuda",
+    "cuda_site",
+    "default_configs",
+    "job_of",
+    "likely_jobs",
+    "likely_variant",
+    "start",
+]
+
+Variant = Literal["even", "aligned", "general"]
+VARIANTS: tuple[Variant, ...] = ("even", "aligned", "general")
+ALIGNMENT = 16
+
+
+def default_configs(kernel: TritonKernel) -> list[Config]:
+    """The first configuration of each launch."""
+    return [launch.configs[0] for launch in kernel.launches]
+
+
+def likely_width(launch: Launch) -> Launch:
+    """The form of a launch that counts in 32 bits where hinted sizes allow it."""
+    fits = all(size_hint(e) < LIMIT for e in launch.reaches)
+    return launch.narrow if launch.narrow is not None and fits else launch
+
+
+def likely_variant(launch: Launch) -> Variant:
+    """The variant that a launch wants where its sizes are as hinted."""
+    even = launch.ints and all(size_hint(e) % ALIGNMENT == 0 for e in launch.ints)
+    return "even" if even else "aligned"
+
+
+def likely_jobs(
+    kernel: TritonKernel, configs: Sequence[Config], target: tuple[str, int, int]
+) -> list[KernelJob]:
+    """What to compile ahead: one job for each launch.  configs: one for each launch."""
+    pairs = [(likely_width(x), c) for x, c in zip(kernel.launches, configs, strict=True)]
+    return [job_of(x, c, target, likely_variant(x)) for x, c in pairs]
+
+
+def job_of(
+    launch: Launch, config: Config, target: tuple[str, int, int], variant: Variant
+) -> KernelJob:
+    """The job that compiles one variant of a launch."""
+    pointers = [(p.name, pointer_type(p.dtype)) for p in launch.pointers]
+    scalars = [(a.name, scalar_type(a.dtype)) for a in launch.scalars]
+    ints = [(str(e), int_type(e, launch.wide)) for e in launch.ints]
+    blocks = [(f"{axis.upper()}BLOCK", n) for axis, n in config.blocks]
+    divisible = [name for name, _ in pointers] if variant != "general" else []
+    if variant == "even":
+        divisible += [name for name, _ in ints]
+    return KernelJob(
+        launch.source,
+        launch.name,
+        (*pointers, *scalars, *ints, *((name, "constexpr") for name, _ in blocks)),
+        tuple(blocks),
+        tuple(divisible),
+        _options(launch, config),
+        target,
+    )
+
+
+def _options(launch: Launch, config: Config) -> tuple[tuple[str, Value], ...]:
+    return (
+        ("num_warps", config.warps),
+        ("num_stages", config.stages),
+        # A product rounds before it is added to, and subnormal numbers stay: as in eager mode.
+        ("enable_fp_fusion", False),
+        ("enable_reflect_ftz", False),
+        # Makes assertions count; integers still wrap around.
+        ("debug", launch.checks),
+        ("sanitize_overflow", False),
+    )
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where kernels run: a device, its current stream, its memory by bytes, and the cache."""
+
+    device: Device
+    stream: Callable[[], int]
+    memory: Callable[[int], Memory]
+    cache: Cache
+
+
+def cuda_site(index: int, cache: Cache) -> Site:
+    """A CUDA device by PyTorch's index, with PyTorch's stream and memory."""
+    return Site(
+        cuda_driver().device(index),
+        partial(current_raw_stream, index),
+        partial(_memory, torch.device("cuda", index)),
+        cache,
+    )
+
+
+def _memory(device: torch.device, nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+
+Made = tuple[str, TritonKernel, KernelPlan, str]
+"""A kernel to build: its name, launches, plan and device."""
+
+
+def start(
+    kernels: Sequence[Made], cache: Cache, workers: int | None = None
+) -> Callable[[], dict[str, Callable[..., None]]]:
+    """Start to compile kernels; the result waits for them and gives their launchers by name."""
+    sites = {device: cuda_site(device_index(device), cache) for _, _, _, device in kernels}
+    jobs: list[KernelJob] = []
+    for _, made, _, device in kernels:
+        target = sites[device].device.properties.target
+        jobs += likely_jobs(made, default_configs(made), target)
+    handle = submit(jobs, cache, workers)
+
+    def finish() -> dict[str, Callable[..., None]]:
+        built = dict(zip(jobs, handle.wait(), strict=True))
+        return {
+            name: bind_cuda(made, plan, sites[device], built=built)
+            for name, made, plan, device in kernels
+        }
+
+    return finish
+
+
+def device_index(device: str) -> int:
+    """The number of a device like ``cuda:1``; of ``cuda`` alone, that of the current one."""
+    number = device.partition(":")[2]
+    return int(number) if number else torch.cuda.current_device()
+
+
+def bind_cuda(
+    kernel: TritonKernel,
+    plan: KernelPlan,
+    site: Site,
+    configs: Sequence[Config] | None = None,
+    built: Mapping[KernelJob, Binary] | None = None,
+) -> Callable[..., None]:
+    """The launcher of a kernel on a CUDA device: a function of addresses, then integers.
+
+    The device must be the current one when the function is called.  configs: one for each launch.
+    built: binaries at hand; others are compiled, or taken from the cache, when they are wanted.
+    """
+    configs = default_configs(kernel) if configs is None else configs
+    text = print_launcher(kernel, [p.name for p in plan.params], plan.ints, configs)
+    scope: dict[str, Any] = {"temporary": site.memory}
+    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
+        for form, name in ((launch, f"launch_{i}"), (launch.narrow, f"launch_{i}_narrow")):
+            if form is not None:
+                scope[name] = _variants(form, config, site, built or {}).call
+    exec(compile(text, "<litz launcher>", "exec"), scope)
+    call: Callable[..., None] = scope["call"]
+    return call
+
+
+def _variants(
+    launch: Launch, config: Config, site: Site, built: Mapping[KernelJob, Binary]
+) -> Variants:
+    variants = Variants(launch, config, site)
+    likely = likely_variant(launch)
+    binary = built.get(variants.job(likely))
+    if binary is not None:
+        variants.load(likely, binary)
+    return variants
+
+
+class Variants:
+    """The variants of one launch; ``call`` launches the one that suits."""
+
+    def __init__(self, launch: Launch, config: Config, site: Site) -> None:
+        self._launch, self._config, self._site = launch, config, site
+        first: dict[str, Any] = {v: partial(self._first, v) for v in VARIANTS}
+        self._scope = first
+        text = dispatch_text(len(launch.pointers), len(launch.ints), len(launch.scalars))
+        exec(compile(text, f"<litz variants of {launch.name}>", "exec"), self._scope)
+        self.call: Callable[..., None] = self._scope["call"]
+
+    def job(self, variant: Variant) -> KernelJob:
+        target = self._site.device.properties.target
+        return job_of(self._launch, self._config, target, variant)
+
+    def load(self, variant: Variant, binary: Binary) -> Callable[..., None]:
+        """Bind a variant's binary; launches use it from now on."""
+        function = self._site.device.load(binary)
+        launch = bind(function, self.job(variant), self._site.stream, self._site.memory)
+        self._scope[variant] = launch
+        return launch
+
+    def _first(self, variant: Variant, *args: int) -> None:
+        """The first launch of a variant that was not built ahead."""
+        (binary,) = build([self.job(variant)], self._site.cache)
+        self.load(variant, binary)(*args)
+
+
+def dispatch_text(pointers: int, ints: int, scalars: int = 0) -> str:
+    """A module with ``call``, which hands a launch to ``even``, ``aligned`` or ``general``."""
+    counts = {"p": pointers, "v": scalars, "n": ints}
+    return "\n".join(_dispatch(*([f"{k}{i}" for i in range(n)] for k, n in counts.items())))
+
+
+def _dispatch(pointers: list[str], scalars: list[str], ints: list[str]) -> Iterator[str]:
+    args = ", ".join(["gx", "gy", "gz", *pointers, *scalars, *ints])
+    rest = ALIGNMENT - 1
+    yield f"def call({args}):"
+    if pointers:
+        yield f"    if ({' | '.join(pointers)}) & {rest}:"
+        yield f"        return general({args})"
+    if ints:
+        yield f"    if ({' | '.join(ints)}) & {rest}:"
+        yield f"        return aligned({args})"
+        yield f"    return even({args})"
+    else:
+        yield f"    return aligned({args})"
+    yield ""

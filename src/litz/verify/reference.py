@@ -1,0 +1,243 @@
+"""What graph nodes mean: ATen itself, in the graph's own types, in float64, or perturbed.
+
+Perturbed evaluations (Monte Carlo arithmetic: Parker, 1997) multiply every value by ``1 + u * eps``
+with random ``u`` in [-1/2, 1/2] and ``eps`` of the value's own type, as one rounding does.  How far
+they scatter is what rounding alone can do to a result, discontinuities included.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from litz.lowering.externs import is_view_op
+
+aten = torch.ops.aten
+
+Env = dict[Node, Any]
+Perturb = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The meaning of a random operator, given what it drew.
+
+    drawn: the position of the result that shows what was drawn.  results: from the arguments and
+    that result to all results.
+    """
+
+    drawn: int
+    results: Callable[..., tuple[Any, ...]]
+
+
+def _dropout(mask: torch.Tensor, x: torch.Tensor, p: float, train: Any) -> tuple[Any, ...]:
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return torch.mul(torch.mul(x, mask), scale), mask
+
+
+RULES: Mapping[object, Rule] = {aten.native_dropout.default: Rule(1, _dropout)}
+
+# Their results depend on the type of their arguments, not on the values alone.
+OWN_TYPE_ONLY = frozenset(
+    ("view.dtype", "nan_to_num", "nextafter", "frexp", "histc", "bitwise_left_shift")
+)
+
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.float64: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+    torch.complex128: torch.complex128,
+}
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for floating types, complex128 for complex ones; others as they are."""
+    if dtype.is_floating_point:
+        return torch.float64
+    return WIDE.get(dtype, dtype)
+
+
+def widen(value: Any) -> Any:
+    """Tensors in float64, with the same strides where they describe memory once."""
+    if isinstance(value, torch.Tensor):
+        dtype = wide_dtype(value.dtype)
+        return value if value.dtype is dtype else value.to(dtype)
+    if isinstance(value, list | tuple):
+        return type(value)(widen(v) for v in value)
+    return value
+
+
+def mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """``value`` with ``fn`` applied to everything in its lists, tuples and dicts."""
+    if isinstance(value, list | tuple):
+        items = [mapped(v, fn) for v in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, dict):
+        return {k: mapped(v, fn) for k, v in value.items()}
+    return fn(value)
+
+
+class Reference:
+    """Evaluates nodes in all the ways from the same leaves.
+
+    leaves: values of nodes, in their own types.  drawn: what random operators drew.
+    number: the value of a symbolic number that a call has as an argument.
+    Every evaluation raises what ATen raises.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        leaves: Mapping[Node, Any],
+        drawn: Mapping[Node, Any],
+        number: Callable[[Any], Any],
+    ) -> None:
+        self.nodes, self.leaves, self.drawn, self.number = nodes, leaves, drawn, number
+        self._own: Env | None = None
+        self._exact: Env | None = None
+
+    def own(self) -> Env:
+        """In the graph's own types: what eager computes."""
+        if self._own is None:
+            env: Env = dict(self.leaves)
+            for n in self.nodes:
+                env[n] = self._call(n, env)
+            self._own = env
+        return self._own
+
+    def exact(self) -> Env:
+        """In float64."""
+        if self._exact is None:
+            self._exact = self._wide(None)
+        return self._exact
+
+    def perturbed(self, scale: float, seed: int) -> Env:
+        """In float64 with random relative errors: ``scale`` times those of rounding."""
+        generators: dict[torch.device, torch.Generator] = {}
+
+        def perturb(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+            g = generators.get(x.device)
+            if g is None:
+                g = generators[x.device] = torch.Generator(x.device)
+                g.manual_seed(seed)
+            u = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+            u.uniform_(-0.5, 0.5, generator=g)
+            return x * (1 + scale * torch.finfo(dtype).eps * u)
+
+        return self._wide(perturb)
+
+    def _wide(self, perturb: Perturb | None) -> Env:
+        own = self.own()
+        env: Env = {}
+        for n, v in self.leaves.items():
+            env[n] = _perturbed(widen(v), v, perturb)
+        for n in self.nodes:
+            value = self._wide_call(n, env, own)
+            # What only moves data neither rounds nor may come apart from what it is a view of.
+            moves = is_view_op(n.target) or n.target is operator.getitem
+            env[n] = value if moves else _perturbed(value, own[n], perturb)
+        return env
+
+    def _wide_call(self, n: Node, env: Env, own: Env) -> Any:
+        if not _is_tensor_valued(own[n]):
+            return own[n]  # numbers steer what follows: they are Litz's own, not better ones
+        if reads_storage(n):
+            return widen(own[n])
+        if not _wants_own_type(n.target):
+            try:
+                return widen(self._call(n, env, wide_dtype))
+            except (RuntimeError, TypeError, ValueError, NotImplementedError):
+                pass  # no float64 for this operator: its own type has to do
+        narrow = {a: _like(env[a], own[a]) for a in n.all_input_nodes}
+        return widen(self._call(n, narrow))
+
+    def _call(
+        self, n: Node, env: Mapping[Node, Any], dtype: Callable[[torch.dtype], Any] | None = None
+    ) -> Any:
+        def leaf(v: Any) -> Any:
+            if isinstance(v, Node):
+                return env[v]
+            if isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool):
+                return self.number(v)
+            if isinstance(v, torch.dtype) and dtype is not None:
+                return dtype(v)
+            return v
+
+        args, kwargs = mapped(tuple(n.args), leaf), mapped(dict(n.kwargs), leaf)
+        rule = RULES.get(n.target)
+        if rule is not None:
+            return rule.results(self.drawn[n], *args, **kwargs)
+        assert callable(n.target)
+        if isinstance(n.target, torch._ops.OpOverload):
+            args, kwargs = _apart(n.target, args, kwargs, dtype is not None)
+        return n.target(*args, **kwargs)
+
+
+def _apart(
+    target: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], wide: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of which those that the call writes are copies, and none asks for a half type."""
+    if not target._schema.is_mutable and "half_to_float" not in str(target._schema):
+        return args, kwargs
+    new = list(args)
+    for k, a in enumerate(target._schema.arguments):
+        if a.alias_info is not None and a.alias_info.is_write:
+            if k < len(new):
+                new[k] = _copy(new[k])
+            elif a.name in kwargs:
+                kwargs[a.name] = _copy(kwargs[a.name])
+        elif a.name == "half_to_float" and wide:
+            if k < len(new):
+                new[k] = False
+            else:
+                kwargs[a.name] = False
+    return tuple(new), kwargs
+
+
+def _copy(value: Any) -> Any:
+    return mapped(value, lambda v: v.clone() if isinstance(v, torch.Tensor) else v)
+
+
+def reads_storage(n: Node) -> bool:
+    """Whether the call looks at its argument's memory, beyond the elements that it shows."""
+    return getattr(n.target, "overloadpacket", None) in (aten.as_strided, aten.as_strided_copy)
+
+
+def _is_tensor_valued(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_is_tensor_valued(v) for v in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _wants_own_type(target: object) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    packet = target._schema.name.partition("::")[2]
+    return packet in OWN_TYPE_ONLY or f"{packet}.{target._overloadname}" in OWN_TYPE_ONLY
+
+
+def _perturbed(value: Any, own: Any, perturb: Perturb | None) -> Any:
+    if perturb is None:
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(_perturbed(v, o, perturb) for v, o in zip(value, own, strict=True))
+    if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+        return perturb(value, own.dtype) if own.dtype.is_floating_point else value
+    return value
+
+
+def _like(value: Any, own: Any) -> Any:
+    """``value`` in the type that it has in the graph."""
+    if isinstance(value, list | tuple):
+        return type(value)(_like(v, o) for v, o in zip(value, own, strict=True))
+    if isinstance(value, torch.Tensor) and value.dtype is not own.dtype:
+        return value.to(own.dtype)
+    return value

@@ -1,0 +1,215 @@
+"""What users see of a wrong kernel: its nodes, their lines, the figures, and a saved repro."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from litz.errors import VerificationError
+from litz.index import Expr
+from litz.verify.compare import Difference
+from litz.verify.reference import RULES
+from litz.verify.targets import Key, Target
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the host program.
+
+    kernel: its name (of an extern: the operator).  before, after: the buffers that the probes
+    around it show.  numbers: integers that it makes.  written: the buffers whose memory it writes.
+    origins: names of graph nodes.
+    """
+
+    kernel: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    numbers: tuple[Expr, ...]
+    written: frozenset[str]
+    origins: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A wrong value.  why: what is wrong where that is no difference of numbers."""
+
+    target: Target
+    difference: Difference | None
+    why: str
+    actual: torch.Tensor
+    exact: torch.Tensor | None
+    leaves: dict[Key, Any]
+
+    @property
+    def node(self) -> Node:
+        return self.target.key[0]
+
+    def text(self) -> str:
+        d = self.difference
+        if d is None:
+            return self.why
+        if d.index is None:
+            return (
+                f"relative error {d.error:.3g} over the whole tensor; "
+                f"rounding explains {d.tolerance:.3g}"
+            )
+        return (
+            f"{d.wrong} of {d.numel} elements are wrong, first at index {d.index}: "
+            f"{d.actual!r} instead of {d.exact!r} (eager: {d.eager!r}); "
+            f"error {d.error:.3g}, tolerance {d.tolerance:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """Makes the errors of one graph.  folder: where to save; options: of the compile."""
+
+    graph: Graph
+    folder: str
+    options: Mapping[str, object]
+
+    def error(
+        self, message: str, kernel: str, detail: str, origins: Sequence[str]
+    ) -> VerificationError:
+        """An error that no repro of a few nodes would show: it is about memory."""
+        return VerificationError(
+            message,
+            kernel=kernel,
+            nodes=tuple(origins),
+            detail=detail,
+            user_stack=self.lines(origins),
+        )
+
+    def wrong(
+        self,
+        step: Step | None,
+        number: int,
+        findings: Sequence[Finding],
+        hints: Iterable[str],
+    ) -> VerificationError:
+        """The error for wrong values after a step (of which the first is described)."""
+        first = findings[0]
+        if step is None:
+            what = f"{first.node.name}, a view of an input, is wrong before any kernel runs"
+        else:
+            what = f"kernel {step.kernel} (step {number}) computes a wrong {first.node.name}"
+        origins = () if step is None else step.origins
+        names = dict.fromkeys((*origins, *(n.name for n in first.target.nodes)))
+        inputs, repro = self.save(what, findings)
+        return VerificationError(
+            what,
+            kernel="" if step is None else step.kernel,
+            nodes=tuple(names),
+            detail="\n  ".join((first.text(), *hints)),
+            others=tuple(f.node.name for f in findings[1:]),
+            user_stack=self.lines(tuple(names)),
+            inputs=inputs,
+            repro=repro,
+        )
+
+    def lines(self, names: Sequence[str]) -> str:
+        """The user's source lines of some nodes: the innermost of each, once."""
+        wanted = frozenset(names)
+        found: dict[str, None] = {}
+        for n in self.graph.nodes:
+            stack = (n.meta.get("stack_trace") or "").rstrip().splitlines()
+            if n.name in wanted and stack:
+                at = max((k for k, x in enumerate(stack) if x.lstrip().startswith("File ")))
+                found["\n".join(stack[at:])] = None
+        return "\n".join(found)
+
+    # --- repro -----------------------------------------------------------------------------
+
+    def save(self, what: str, findings: Sequence[Finding]) -> tuple[str | None, str | None]:
+        """Paths of the saved inputs and of the repro, None where nothing can be written."""
+        known = [f for f in findings if f.target.nodes]
+        if not known:
+            return None, None
+        gm, leaves = subgraph(known)
+        text = _text(gm, f"{what}: {known[0].text()}", self.options)
+        name = "litz_wrong_" + hashlib.sha256(text.encode()).hexdigest()[:10]
+        try:
+            place = Path(self.folder or ".") / name
+            place.mkdir(parents=True, exist_ok=True)
+            inputs, repro = place / "inputs.pt", place / "repro.py"
+            saved = {
+                "inputs": leaves,
+                "wrong": [f.actual.detach().clone() for f in known],
+                "exact": [f.exact for f in known],
+            }
+            torch.save(saved, inputs)
+            repro.write_text(text)
+        except OSError:
+            return None, None
+        return str(inputs), str(repro)
+
+
+def subgraph(findings: Sequence[Finding]) -> tuple[GraphModule, list[Any]]:
+    """The nodes that compute the wrong values, as a module of its own, and what it is called on."""
+    graph = Graph()
+    new: dict[Node, Any] = {}
+    drawn: dict[Node, Node] = {}
+    inputs: list[Any] = []
+    for f in findings:
+        for (n, position), value in f.leaves.items():
+            known = new if position is None else drawn
+            if n not in known:
+                known[n] = graph.placeholder(f"{n.name}_drawn" if position else n.name)
+                inputs.append(value)
+    # Placeholders first, then the nodes in the order of the graph.
+    wanted = {n for f in findings for n in f.target.nodes}
+    for n in (m for m in findings[0].node.graph.nodes if m in wanted and m not in new):
+        if n.target in RULES:
+            x, p = new[n.args[0]], float(n.args[1])
+            kept = graph.call_function(aten.mul.Tensor, (x, drawn[n]))
+            scale = 0.0 if p == 1 else 1 / (1 - p)
+            new[n] = (graph.call_function(aten.mul.Tensor, (kept, scale)), drawn[n])
+        elif n.args and isinstance(new.get(n.args[0]), tuple):
+            new[n] = new[n.args[0]][n.args[1]]
+        else:
+            new[n] = graph.node_copy(n, lambda m: new[m])
+            new[n].meta = {}
+    graph.output(tuple(new[f.node] for f in findings))
+    return GraphModule({}, graph), inputs
+
+
+_TEXT = '''"""{what}
+
+Run this file with Python to see it again: inputs.pt beside it holds the kernel's inputs.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import device, inf, nan, tensor  # noqa: F401  (names that the graph may use)
+
+import litz  # noqa: F401
+from litz.verify.replay import replay
+
+
+{module}
+
+OPTIONS = {options}
+
+if __name__ == "__main__":
+    saved = torch.load(Path(__file__).with_name("inputs.pt"), weights_only=True)
+    sys.exit(replay(Repro(), saved["inputs"], OPTIONS))
+'''
+
+
+def _text(gm: GraphModule, what: str, options: Mapping[str, object]) -> str:
+    code = gm.print_readable(print_output=False, include_stride=False, include_device=False)
+    lines = [line for line in code.splitlines() if line.strip()]
+    first = next(k for k, line in enumerate(lines) if line.startswith("class "))
+    lines[first] = "class Repro(torch.nn.Module):"
+    module = "\n".join(lines)
+    return _TEXT.format(what=what.replace('"""', "'''"), module=module, options=repr(dict(options)))

@@ -1,0 +1,318 @@
+"""Sizes that change from call to call: symbolic arithmetic, sizes from data, assertions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from e2e.test_dynamic_models import Counting
+
+T = torch.tensor
+Args = tuple[Any, ...]
+
+
+@pytest.fixture(autouse=True)
+def capture() -> Iterator[None]:
+    """Sizes from data are part of the graph."""
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(
+        capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
+    ):
+        yield
+
+
+def compiles_once(fn: Callable[..., Any], *calls: Args, compiles: int = 1) -> None:
+    """The results of eager in every call, without a fallback."""
+    backend = Counting()
+    compiled = torch.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    for args in calls:
+        torch.testing.assert_close(compiled(*args), fn(*args), equal_nan=True, rtol=2e-5, atol=2e-5)
+    assert (len(backend.compiles), backend.fallbacks) == (compiles, [])
+
+
+def fails_like_eager(fn: Callable[..., Any], good: Args, bad: Args, kind: type[Exception]) -> None:
+    """Compiled for ``good``, a call with ``bad`` raises what eager raises."""
+    backend = Counting()
+    compiled = torch.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    torch.testing.assert_close(compiled(*good), fn(*good))
+    with pytest.raises(kind):
+        fn(*bad)
+    with pytest.raises(kind):
+        compiled(*bad)
+    assert (len(backend.compiles), backend.fallbacks) == (1, [])
+
+
+TWO = ((torch.randn(5, 3),), (torch.randn(9, 30),))
+MAPS = ((torch.randn(2, 3, 8, 9),), (torch.randn(3, 4, 11, 5),))
+
+
+# --- floats from sizes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "scale"), [("bilinear", 1.7), ("nearest", (0.6, 2.3)), ("bicubic", 2.5)]
+)
+def test_interpolate_by_a_factor(mode: str, scale: Any) -> None:
+    compiles_once(lambda x: F.interpolate(x, scale_factor=scale, mode=mode), *MAPS)
+
+
+def test_arithmetic_of_sizes() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        n, m = x.shape
+        y = x / n + (n / 3) ** 0.5 + x * math.sqrt(n * m) + math.ceil(n * 0.3)
+        return y + math.floor(m / 2.5) + n // 2 + m % 3 + round(n * 0.7) + max(n, m)
+
+    compiles_once(fn, *TWO)
+
+
+def test_floats_as_arguments_of_operators() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n, m = x.shape
+        return (
+            x.clamp(min=-n / 7, max=m / 10),
+            torch.full((n,), m / 3),
+            torch.add(x, x, alpha=n / 2),
+            x.masked_fill(x > 0, n / 9),
+            torch.where(x > 0, n * 0.1, x),
+            x.abs().pow(n / 3.0),
+            F.leaky_relu(x, n / 100),  # this one is ATen's
+            F.hardtanh(x, -n / 3, n / 3),
+        )
+
+    compiles_once(fn, *TWO)
+
+
+def test_shapes_that_are_rounded_floats() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n, m = x.shape
+        ones = torch.ones(int(n * 1.5), m) * 2
+        return ones, torch.arange(int(m / 2.0 + 0.5)), x.new_zeros(math.ceil(n / 3 * 1.1), 2) + 1
+
+    compiles_once(fn, *TWO)
+
+
+def test_rounded_float_sizes_in_training() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (F.interpolate(x, scale_factor=1.3, mode="bilinear") * x.size(2) / 7).square().sum()
+
+    backend = Counting()
+    compiled = torch.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    for (x,) in MAPS:
+        a, b = (x.clone().requires_grad_() for _ in range(2))
+        compiled(a).backward()
+        fn(b).backward()
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+    assert (backend.compiles, backend.fallbacks) == (["forward", "backward"], [])
+
+
+def test_python_numbers_round_as_eager_rounds_them() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.size(0)
+        a = (x + 1.2347, x * 1.2347, x / 1.2347, 1.2347 - x, x % 1.2347, x // 1.2347)
+        return (*a, x + n, x * (n * 1.001), x - n / 3)
+
+    for dtype in (torch.bfloat16, torch.float16):
+        torch._dynamo.reset()
+        compiled = torch.compile(fn, backend="litz", dynamic=True)
+        for rows in (5, 301):
+            x = (torch.randn(rows, 40) * 3).to(dtype)
+            for actual, eager in zip(compiled(x), fn(x), strict=True):
+                assert torch.equal(actual, eager)
+
+
+def test_float_and_int_arguments() -> None:
+    compiles_once(
+        lambda x, n: (x * n, torch.ones(n * 2) + n / 3, x.repeat(n, 1)),
+        (torch.randn(5, 3), 4),
+        (torch.randn(9, 30), 7),
+    )
+    torch._dynamo.reset()
+    compiles_once(
+        lambda x, f: (x * f, torch.full((2,), f * 2)),
+        (torch.randn(5, 3), 2.5),
+        (torch.randn(9, 30), 3.5),
+        (torch.randn(7, 4), -0.5),
+        compiles=2,  # Dynamo takes the first float for a constant
+    )
+
+
+# --- sizes and numbers from data ------------------------------------------------------------------
+
+
+def test_sizes_that_data_decide() -> None:
+    def fn(x: torch.Tensor) -> tuple[Any, ...]:
+        found = x.nonzero()
+        positive = x[x > 0]
+        rows = x[x.sum(1) > 0]
+        return found * 2, found.size(0), positive.sum(), rows.exp().sum(0), rows @ x[0]
+
+    compiles_once(fn, *TWO, (-torch.ones(4, 4),), (torch.zeros(3, 5),))
+
+
+def test_unique_masked_select_and_repeat_interleave() -> None:
+    def fn(x: torch.Tensor, n: torch.Tensor) -> tuple[Any, ...]:
+        values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+        repeated = torch.repeat_interleave(x, n)
+        return values + 1, inverse, counts * 2, repeated * 2, x.masked_select(x > 1).float().exp()
+
+    compiles_once(fn, (T([1, 2, 2, 5]), T([2, 0, 1, 1])), (T([3, 1, 1]), T([0, 0, 0])))
+
+
+def test_reads_as_sizes_positions_and_values() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+        n = y[0].item()
+        torch._check(n >= 0)
+        torch._check(n < x.size(0))
+        z = x.narrow(0, 0, n)
+        views = x[n:] * 2, x[n] + 1, x[:n] + 1, x[n // 2 : n]
+        sums = z.sum(0), z.mean(1), z.softmax(1), z.t().contiguous()
+        return (*views, *sums, x * n, torch.zeros(n, x.size(1)) + x[0])
+
+    compiles_once(fn, (TWO[0][0], T([2])), (TWO[1][0], T([7])), (TWO[1][0], T([0])))
+
+
+def test_reads_of_other_types() -> None:
+    def fn(x: torch.Tensor, f: torch.Tensor, b: torch.Tensor) -> tuple[Any, ...]:
+        g = f[0].item()
+        return x * g + 1, torch.full((3,), g), F.leaky_relu(x, g), x * b[0].item()
+
+    x = torch.randn(4, 4)
+    compiles_once(fn, (x, T([1.5]), T([True])), (x, T([-2.25]), T([False])))
+
+
+def test_split_by_sizes_from_data() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [t * 2 for t in x.split(y.tolist())]
+
+    compiles_once(fn, (TWO[0][0], T([2, 3])), (TWO[1][0], T([0, 9])))
+
+
+def test_views_matrix_products_and_writes_at_sizes_from_data() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+        n = y[0].item()
+        torch._check(n >= 1)
+        torch._check(n < x.size(0))
+        z = torch.arange(n * 6)
+        w = torch.ones(x.size(1), n)
+        x = x.clone()
+        x[n] = 1.0
+        x[n - 1 : n + 1] += 1
+        shapes = z.view(n, 6) + 1, z.view(n, 2, 3).sum(0), z.view(-1, 3).float().softmax(0)
+        return (*shapes, torch.cat([z, z[:1]]), (x @ w).relu().sum(0), x)
+
+    compiles_once(fn, (TWO[0][0], T([4])), (TWO[1][0], T([5])))
+
+
+def test_training_with_sizes_from_data() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x[x > 0] * x.size(0) / 3).sin().sum() + x[x.sum(1) > 0].square().sum()
+
+    backend = Counting()
+    compiled = torch.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+    for (x,) in TWO:
+        a, b = (x.clone().requires_grad_() for _ in range(2))
+        compiled(a).backward()
+        fn(b).backward()
+        torch.testing.assert_close(a.grad, b.grad)
+    assert (backend.compiles, backend.fallbacks) == (["forward", "backward"], [])
+
+
+# --- assertions -----------------------------------------------------------------------------------
+
+
+def test_checks_hold_at_run_time() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = y[0].item()
+        torch._check(n >= 2)
+        torch._check(n < x.size(0))
+        return x[n] * 2, torch.ones(n) + n
+
+    x = torch.randn(5, 3)
+    for bad in (1, 5, 10**9):
+        torch._dynamo.reset()
+        fails_like_eager(fn, (x, T([3])), (x, T([bad])), RuntimeError)
+
+
+def test_a_check_is_not_folded_into_what_it_promises() -> None:
+    def equal(x: torch.Tensor) -> torch.Tensor:
+        found = x.nonzero().squeeze(1)
+        torch._check(found.size(0) == x.size(0))
+        return found + x
+
+    fails_like_eager(equal, (torch.ones(5),), (T([1.0, 0, 1, 1, 1]),), RuntimeError)
+
+    def three(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        n = y[0].item()
+        torch._check(n == 3)
+        return x[:n] * n
+
+    torch._dynamo.reset()
+    x = torch.randn(5)
+    fails_like_eager(three, (x, T([3])), (x, T([4])), RuntimeError)
+
+
+def test_bad_positions_and_splits_raise() -> None:
+    def pick(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[y[0].item()] * 2
+
+    x = torch.randn(5, 3)
+    fails_like_eager(pick, (x, T([2])), (x, T([9])), IndexError)
+    torch._dynamo.reset()
+    compiles_once(pick, (x, T([2])), (x, T([-2])))
+
+    def split(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [t + 1 for t in x.split(y.tolist())]
+
+    torch._dynamo.reset()
+    fails_like_eager(split, (x, T([2, 3])), (x, T([6, -1])), RuntimeError)
+
+
+def test_a_reduction_of_nothing_raises() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].max()
+
+    fails_like_eager(fn, (torch.ones(4),), (-torch.ones(4),), RuntimeError)
+
+
+def test_floats_from_data_are_checked() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        f = y[0].item()
+        torch._check(f > 0.5)
+        return x * f
+
+    x = torch.randn(5)
+    fails_like_eager(fn, (x, T([0.75])), (x, T([0.25])), RuntimeError)
+
+
+# --- sizes 0 and 1 --------------------------------------------------------------------------------
+
+
+def small(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = F.layer_norm(x, x.shape[-1:])
+    return y.softmax(-1), x.sum(0), x.mean(1), torch.cat([x, y]), (x[:, None] + x).sum(0)
+
+
+@pytest.mark.parametrize("shapes", [[(5, 3), (1, 3), (0, 3), (7, 1)], [(1, 4), (6, 4), (0, 4)]])
+def test_sizes_zero_and_one(shapes: Sequence[tuple[int, int]]) -> None:
+    """Dynamo compiles for 0 and 1 by itself; everything else shares one graph."""
+    backend = Counting()
+    compiled = torch.compile(small, backend=backend, dynamic=True, fullgraph=True)
+    for shape in [*shapes, (8, 9), (11, 4), (3, 12)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), small(x), equal_nan=True)
+    assert len(backend.compiles) <= 1 + sum(0 in s or 1 in s for s in shapes)
+    assert not backend.fallbacks
+
+
+def test_unbacked_dimensions_may_be_zero_or_one() -> None:
+    backend = Counting()
+    compiled = torch.compile(small, backend=backend, fullgraph=True)
+    for rows in (5, 1, 0, 7):
+        x = torch.randn(rows, 6)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        torch.testing.assert_close(compiled(x), small(x), equal_nan=True)
+    assert (len(backend.compiles), backend.fallbacks) == (1, [])

@@ -1,0 +1,88 @@
+"""``as_strided`` and its kind: what they address is memory as eager lays it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from judge import check
+from torch import Tensor
+
+import litz
+
+torch.manual_seed(0)
+
+
+def windows(x: Tensor) -> Tensor:
+    """Overlapping windows, as sliding attention makes them."""
+    y = (x * 2).contiguous()
+    return torch.as_strided(y, (3, 4, y.shape[1]), (2 * y.shape[1], y.shape[1], 1)) + 1
+
+
+CASES: dict[str, Callable[[Tensor], object]] = {
+    "permuted": lambda x: torch.as_strided(x.t() * 2, (12,), (2,), 3) + 0.5,
+    "sliced": lambda x: torch.as_strided((x * 2)[2:], (12,), (1,), 0),
+    "sliced at its own offset": lambda x: torch.as_strided((x * 2)[2:], (12,), (1,)),
+    "through views": lambda x: torch.as_strided(
+        (x.t() * 2)[1:].unsqueeze(0).chunk(2, 2)[1], (2, 5), (1, 3), 4
+    ),
+    "of a sum": lambda x: torch.as_strided(x.sum(0, keepdim=True) * 2, (3, 2), (1, 2)),
+    "twice": lambda x: torch.as_strided(torch.as_strided(x * 2, (4, 3), (3, 1)), (6,), (2,), 1) + 1,
+    "windows": windows,
+    "scattered": lambda x: torch.as_strided_scatter(x.t() * 2, x[:2, :3].exp(), (2, 3), (7, 2), 5),
+    "scattered into a slice": lambda x: torch.as_strided_scatter(
+        (x * 2)[1:4], x[0, :4], (4,), (3,), 1
+    ),
+    "scattered over all": lambda x: torch.as_strided_scatter(
+        x.t() * 2, x.sin(), (8, 6), (1, 8), 0
+    ),
+    "copied": lambda x: torch.as_strided_copy(x.t() * 2, (5,), (3,), 2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_computed_values(name: str) -> None:
+    check(lambda x: CASES[name](x), torch.randn(8, 6))
+    check(lambda x: CASES[name](x), torch.randn(6, 8).t())
+
+
+@pytest.mark.parametrize("name", ["permuted", "sliced", "windows", "twice"])
+def test_gradients(name: str) -> None:
+    check(lambda x: CASES[name](x), torch.randn(8, 6, requires_grad=True), grad=True)
+
+
+def test_inputs_keep_their_own_storage() -> None:
+    big = torch.randn(40)
+    view = big[10:22].view(3, 4)
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.as_strided(x[1:], (4,), (2,), 1) + 1, torch.as_strided(x * 1, (4,), (2,), 1)
+
+    compiled = torch.compile(f, backend="litz", options={"verify": True})
+    for a, e in zip(compiled(view), f(view), strict=True):
+        assert torch.equal(a, e)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_global_pooling_trains(keep: bool) -> None:
+    """ATen's average over the last dimensions ends in ``as_strided``."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        y = F.adaptive_avg_pool1d(F.layer_norm(x, (8,)).transpose(1, 2), 1)
+        return y * w if keep else torch.flatten(y, 1) @ w
+
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    check(f, x, torch.randn(8, 1 if keep else 3, requires_grad=True), grad=True)
+    found = litz.explain(f, x, torch.randn(8, 1 if keep else 3))
+    assert not any("as_strided" in e.op for e in found.externs)
+
+
+def test_symbolic_sizes() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = (x * 2)[1:]
+        return torch.as_strided(y, (y.shape[0], 2), (y.shape[1], 1), 1) + x.sum()
+
+    check(f, torch.randn(7, 5), dynamic=True)
+    check(f, torch.randn(9, 6), dynamic=True)

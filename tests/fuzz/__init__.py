@@ -1,0 +1,1 @@
+"""Random programs, compiled and compared with eager: ``python -m tests.fuzz --help``."""

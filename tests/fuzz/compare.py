@@ -1,0 +1,240 @@
+"""What a compiled run must share with eager: bits where they are determined, else closeness to
+float64; dtype, shape and strides; the memory of the arguments; which results share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.fuzz.machine import Machine, replay, storage
+from tests.fuzz.program import Input, Program, function, memory, tensors
+
+# What rounding alone may cost where eager happens to be exact, relative to the largest element.
+FLOOR = {
+    torch.float64: 1e-14,
+    torch.float32: 2e-6,
+    torch.bfloat16: 1e-2,
+    torch.float16: 2e-3,
+}
+NOISE_RUNS = 4
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One tensor that eager made, its float64 shadow, and whether its bits are determined."""
+
+    what: str
+    eager: torch.Tensor
+    shadow: torch.Tensor | None
+    rough: bool
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """what: ``result 3``, ``argument 0``, ...; why: how it differs.  result: its position or -1."""
+
+    what: str
+    why: str
+    result: int = -1
+    excess: float = float("inf")
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+def expectations(p: Program, m: Machine) -> list[Expected]:
+    """Results, then whole memories of the arguments, then gradients."""
+    found = []
+    for n, r in enumerate(p.results):
+        found.append(Expected(f"result {n}", m.values[r], m.shadows[r], m.is_rough(r)))
+    for n in range(len(p.inputs)):
+        x, s = m.values[n], m.shadows[n]
+        found.append(Expected(f"argument {n}", memory(x), memory(s), m.is_rough(n)))
+    if p.grad:
+        eager = gradients([m.values[r] for r in p.results], m.values[: len(p.inputs)])
+        exact = gradients([m.shadows[r] for r in p.results], m.shadows[: len(p.inputs)])
+        for n, (e, s) in enumerate(zip(eager, exact, strict=True)):
+            if e is not None:
+                found.append(Expected(f"gradient {n}", e, s, True))
+    return found
+
+
+def gradients(results: Sequence[Any], inputs: Sequence[Any]) -> list[torch.Tensor | None]:
+    """Of a weighted sum of the results."""
+    outs = [r for r in results if r.requires_grad and r.is_floating_point()]
+    wanted = [x for x in inputs if x.requires_grad]
+    if not outs or not wanted:
+        return [None] * len(inputs)
+    seeds = [
+        torch.linspace(0.5, 1.5, r.numel(), dtype=torch.float64).reshape(r.shape).to(r.dtype)
+        for r in outs
+    ]
+    made = iter(torch.autograd.grad(outs, wanted, seeds, allow_unused=True))
+    return [next(made) if x.requires_grad else None for x in inputs]
+
+
+# --- one tensor ----------------------------------------------------------------------------------
+
+
+def same_bits(a: torch.Tensor, e: torch.Tensor) -> str:
+    """Why two tensors of determined bits differ (any nan equals any nan), or nothing."""
+    if not e.is_floating_point():
+        wrong = a != e
+    else:
+        both = torch.isnan(a) & torch.isnan(e)
+        wrong = ~both & ((a != e) | (torch.signbit(a) != torch.signbit(e)))
+    count = int(wrong.sum())
+    if not count:
+        return ""
+    at = tuple(int(i) for i in wrong.nonzero()[0])
+    return (
+        f"{count} of {e.numel()} elements differ, first {at}: {a[at].item()}, eager {e[at].item()}"
+    )
+
+
+def _worst(a: torch.Tensor, ref: torch.Tensor) -> tuple[float, float]:
+    d = a - ref
+    return float(d.abs().max()), float(d.norm())
+
+
+def error(a: torch.Tensor, x: Expected, noise: Sequence[torch.Tensor]) -> tuple[str, float]:
+    """Why rounded values are too far from float64, and by what factor; or nothing.
+
+    noise: the shadow with other roundings along the way: what a correct result may be.
+    """
+    e = x.eager.detach().double()
+    got = a.detach().double()
+    odd = ~torch.isfinite(e) | ~torch.isfinite(got)
+    differs = odd & (got != e) & ~(torch.isnan(got) & torch.isnan(e))
+    assert x.shadow is not None
+    ref = x.shadow.detach().double()
+    # An intermediate that overflowed in eager alone: nearer to the truth is no fault.
+    better = differs & torch.isfinite(got) & torch.isfinite(ref)
+    differs &= ~better
+    if bool(differs.any()) and not _near_overflow(ref[differs], torch.finfo(x.eager.dtype).max):
+        at = tuple(int(i) for i in differs.nonzero()[0])
+        return f"{got[at].item()} at {at}, eager {e[at].item()}", float("inf")
+    keep = (~odd & torch.isfinite(ref)) | better
+    if not bool(keep.any()):
+        return "", 0.0
+    got, e, ref = got[keep], torch.where(better, ref, e)[keep], ref[keep]
+    mine, theirs = _worst(got, ref), _worst(e, ref)
+    spread = [_worst(s.detach().double()[keep].nan_to_num(), ref) for s in noise]
+    top = (float(ref.abs().max()), float(ref.norm()))
+    tiny = torch.finfo(x.eager.dtype).smallest_normal
+    for k, name in enumerate(("largest", "total")):
+        allowed = 2 * theirs[k] + FLOOR[x.eager.dtype] * top[k] + 8 * tiny
+        allowed += 6 * max((s[k] for s in spread), default=0.0)
+        if mine[k] > allowed:
+            text = f"{name} error {mine[k]:.3e}, eager's {theirs[k]:.3e}, of {top[k]:.3e}"
+            return text, mine[k] / allowed
+    return "", 0.0
+
+
+def _near_overflow(exact: torch.Tensor, top: float) -> bool:
+    """Whether values are about as large as a type allows: rounding decides about infinity."""
+    return bool((exact.abs() > 0.9 * top).all()) and bool((exact.abs() < 1.1 * top).all())
+
+
+def layout(a: torch.Tensor, e: torch.Tensor, promised: Sequence[int] | None = None) -> str:
+    """promised: the strides that the operators' meta functions gave, where those differ."""
+    if a.dtype != e.dtype:
+        return f"{a.dtype} instead of {e.dtype}"
+    if a.shape != e.shape:
+        return f"shape {tuple(a.shape)} instead of {tuple(e.shape)}"
+    steps = zip(a.stride(), e.stride(), e.shape, strict=True)
+    apart = e.numel() and any(p != q for p, q, s in steps if s > 1)
+    if apart and a.stride() != promised:
+        return f"strides {a.stride()} instead of {e.stride()}"
+    if a.requires_grad != e.requires_grad:
+        return f"requires_grad {a.requires_grad}"
+    return ""
+
+
+# --- a whole run ---------------------------------------------------------------------------------
+
+
+def sharing(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Pairs that share memory."""
+    ids = [storage(t) for t in tensors]
+    return [
+        (i, j)
+        for i in range(len(ids))
+        for j in range(i)
+        if ids[i] == ids[j] and tensors[i].numel() and tensors[j].numel()
+    ]
+
+
+def compare(
+    p: Program,
+    inputs: Sequence[Input],
+    compiled: Callable[..., Any],
+    m: Machine,
+    wanted: Sequence[Expected],
+) -> list[Mismatch]:
+    """Run ``compiled`` on fresh arguments and list what differs from the machine's run."""
+    args = tensors(inputs)
+    got = list(compiled(*args))
+    actual = [*got, *map(memory, args)]
+    if p.grad:
+        actual += [g for g in gradients(got, args) if g is not None]
+    if len(actual) != len(wanted):
+        return [Mismatch("gradients", f"{len(actual)} tensors instead of {len(wanted)}")]
+    found: list[Mismatch] = []
+    rough: list[int] = []
+    for n, (a, x) in enumerate(zip(actual, wanted, strict=True)):
+        at = n if n < len(got) else -1
+        why = layout(a, x.eager)
+        if why.startswith("strides") and n < len(got):
+            why = layout(a, x.eager, promised_strides(p, inputs)[n])
+        if not why and not x.rough:
+            why = same_bits(a, x.eager)
+        elif not why:
+            text, _ = error(a, x, ())
+            if text:
+                rough.append(n)
+        if why:
+            found.append(Mismatch(x.what, why, at))
+    found += _judge_rough(p, inputs, rough, actual, wanted, len(got))
+    eager = [*m.values[: len(p.inputs)], *(m.values[r] for r in p.results)]
+    ours, theirs = sharing([*args, *got]), sharing(eager)
+    if ours != theirs:
+        extra = [q for q in ours if q not in theirs], [q for q in theirs if q not in ours]
+        found.append(
+            Mismatch("aliases", f"memory shared by {extra[0]}, not by {extra[1]} (arguments first)")
+        )
+    return found
+
+
+def promised_strides(p: Program, inputs: Sequence[Input]) -> list[tuple[int, ...]]:
+    """Strides of the results by the operators' meta functions, which compilers go by."""
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        results = function(p)(*(mode.from_tensor(x) for x in tensors(inputs)))
+    return [tuple(r.stride()) for r in results]
+
+
+def _judge_rough(
+    p: Program,
+    inputs: Sequence[Input],
+    suspects: Sequence[int],
+    actual: Sequence[torch.Tensor],
+    wanted: Sequence[Expected],
+    results: int,
+) -> list[Mismatch]:
+    """Judge again with what other roundings along the way would make of the same program."""
+    if not suspects:
+        return []
+    runs = [expectations(p, replay(p, inputs, noise)) for noise in range(1, NOISE_RUNS + 1)]
+    found = []
+    for n in suspects:
+        noise = [r[n].shadow for r in runs]
+        why, excess = error(actual[n], wanted[n], [s for s in noise if s is not None])
+        if why:
+            at = n if n < results else -1
+            found.append(Mismatch(wanted[n].what, why, at, excess))
+    return found

@@ -1,0 +1,186 @@
+"""Running a program step by step, in its own types and in float64 beside them.
+
+The float64 shadow is anchored to eager's bits wherever those are determined: only steps that may
+round differently are recomputed from shadows.  So the shadow is what exact arithmetic gives after
+the same decisions (comparisons, casts to integers, indices) as eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tests.fuzz.program import Input, Program, Step, one_step, tensors
+
+MAX_ELEMENTS = 1 << 21
+
+
+class Rejected(Exception):
+    """The step has no defined result here."""
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def storage(x: torch.Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def overlapping(x: torch.Tensor) -> bool:
+    """Whether elements may share memory (a write to it would depend on the order)."""
+    at = 1
+    for st, s in sorted((abs(st), s) for st, s in zip(x.stride(), x.shape, strict=True) if s > 1):
+        if st < at:
+            return True
+        at = st * s
+    return False
+
+
+def fits(x: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a cast of floats to an integer type is defined, and not by a hair."""
+    if not bool(torch.isfinite(x).all()):
+        return False
+    if x.numel() == 0 or dtype is torch.bool:
+        return True
+    info = torch.iinfo(dtype)
+    wide = x.double().trunc()
+    return bool(wide.min() >= info.min) and bool(wide.max() <= float(info.max) * (1 - 2**-20))
+
+
+class Machine:
+    """The state after some steps.  noise: seed of roundings that are added to the shadow."""
+
+    def __init__(self, inputs: Sequence[Input], noise: int | None = None) -> None:
+        self.grad = any(i.grad for i in inputs)
+        self.values: list[Any] = list(tensors(inputs))
+        self.shadows: list[Any] = list(tensors(inputs, exact=True))
+        self.inputs = len(self.values)
+        # Memory whose elements may differ by rounding; memory that must not become so.
+        self.rough: set[int] = set()
+        self.pinned: set[int] = set()
+        self.expanded: set[int] = set()
+        self.noise = None if noise is None else torch.Generator().manual_seed(noise)
+
+    def is_rough(self, k: int) -> bool:
+        v = self.values[k]
+        return isinstance(v, torch.Tensor) and storage(v) in self.rough
+
+    def run(self, step: Step) -> None:
+        """Append the value of one step; raises Rejected (or what eager raises) and may leave
+        written arguments changed."""
+        args = [self.values[a] for a in step.args]
+        self._admit(step, args)
+        out = one_step(step.text, len(args), False)(*args)
+        if step.text.startswith("!"):
+            out = args[0]
+        for t in out if isinstance(out, tuple | list) else (out,):
+            self._check_result(step, args, t)
+        shadows = [self.shadows[a] for a in step.args]
+        if self.noise is not None and step.kind == "rough" and not step.writes:
+            # A sum rounds on the way: its error goes with the largest of its terms.
+            shadows = [self._shaken(s, e) for s, e in zip(shadows, args, strict=True)]
+        with default_dtype(torch.float64):
+            shadow = one_step(step.text, len(args), True)(*shadows)
+        if step.text.startswith("!"):
+            shadow = shadows[0]
+        loose = step.kind == "rough" or any(map(self.is_rough, step.args))
+        if self.grad and step.kind == "exact":
+            loose = True
+        if isinstance(out, tuple | list):
+            pairs = list(zip(out, shadow, strict=True))
+        else:
+            pairs = [(out, shadow)]
+        made = [self._settle(step, e, s, loose) for e, s in pairs]
+        self.values.append(out)
+        self.shadows.append(tuple(made) if isinstance(out, tuple | list) else made[0])
+        if step.writes and not self.grad:
+            self._anchor_all()
+
+    def _admit(self, step: Step, args: list[Any]) -> None:
+        if not all(isinstance(a, torch.Tensor) or step.kind == "view" for a in args):
+            raise Rejected("a tuple as an argument")
+        rough = any(map(self.is_rough, step.args))
+        if step.kind in ("discrete", "cast") and rough:
+            raise Rejected("a decision on a rounded value")
+        if step.writes:
+            target = args[0]
+            if overlapping(target):
+                raise Rejected("a write into overlapping memory")
+            if storage(target) in self.expanded:
+                # Functionalisation undoes an expand by a sum, which rounds, whatever the backend.
+                raise Rejected("a write into memory that has an expanded view")
+            if "out=" in step.text and not target.is_contiguous():
+                raise Rejected("an out= that Dynamo refuses")
+            if (rough or step.kind == "rough") and (
+                not target.is_floating_point() or storage(target) in self.pinned
+            ):
+                raise Rejected("rounded values into exact memory")
+            if not target.is_floating_point():
+                for a in args[1:]:
+                    if a.is_floating_point() and not fits(a, target.dtype):
+                        raise Rejected("a cast out of range")
+
+    def _check_result(self, step: Step, args: list[Any], out: Any) -> None:
+        if not isinstance(out, torch.Tensor) or out.numel() > MAX_ELEMENTS or out.ndim > 6:
+            raise Rejected("no result of a size to work with")
+        rough = any(map(self.is_rough, step.args))
+        if not out.is_floating_point() and (rough and step.kind != "view"):
+            raise Rejected("a decision on a rounded value")
+        if step.kind == "cast" and not out.is_floating_point() and args[0].is_floating_point():
+            if not fits(args[0], out.dtype):
+                raise Rejected("a cast out of range")
+        if ".expand(" in step.text:
+            self.expanded.add(storage(out))
+        if ".view(torch." in step.text:
+            if rough:
+                raise Rejected("bits of a rounded value")
+            self.pinned.add(storage(out))
+
+    def _settle(self, step: Step, e: torch.Tensor, s: torch.Tensor, loose: bool) -> torch.Tensor:
+        if s.shape != e.shape:
+            raise Rejected("another shape in float64")
+        if e.is_floating_point() and loose:
+            self.rough.add(storage(e))
+            if self.noise is not None and step.kind != "view":
+                if not self.grad and not overlapping(s):
+                    s.copy_(self._shaken(s, e))
+                elif not step.writes:
+                    s = self._shaken(s, e)
+            return s
+        if ".view(torch." in step.text:
+            return e.detach().clone() if not e.is_floating_point() else e.detach().double()
+        if not self.grad and storage(e) not in self.rough and not overlapping(s):
+            s.copy_(e)
+        return s
+
+    def _shaken(self, shadow: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The values with a rounding of the type of ``like`` each."""
+        if not like.is_floating_point():
+            return shadow
+        eps = torch.finfo(like.dtype).eps
+        return shadow * (
+            1 + eps * (2 * torch.rand(shadow.shape, generator=self.noise) - 1).double()
+        )
+
+    def _anchor_all(self) -> None:
+        for e, s in zip(self.values, self.shadows, strict=True):
+            if isinstance(e, torch.Tensor) and storage(e) not in self.rough and not overlapping(s):
+                s.copy_(e)
+
+
+def replay(p: Program, inputs: Sequence[Input], noise: int | None = None) -> Machine:
+    """Run the whole program; raises what a step raises."""
+    m = Machine(inputs, noise)
+    for s in p.steps:
+        m.run(s)
+    return m

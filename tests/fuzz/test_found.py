@@ -1,0 +1,46 @@
+"""What random programs have found: each is the small program that showed a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.judge import check
+
+X = torch.arange(24.0).reshape(4, 6)
+I64 = torch.arange(6)
+
+
+def test_no_workspace_for_what_takes_no_bytes() -> None:
+    x = torch.zeros(3, 3, 0, 1, requires_grad=True)
+    check(lambda x: x.norm(dim=0).repeat(1, 2, 2), x, grad=True)
+
+
+def test_the_larger_of_bools() -> None:
+    a, b = torch.tensor([True, False, True]), torch.tensor([False, False, True])
+    check(lambda a, b: (torch.fmax(a, b), torch.fmin(a, b), torch.maximum(a, b)), a, b)
+
+
+WHOLE: list[Callable[..., Any]] = [
+    lambda x: torch.index_put(x, (torch.arange(4),), x * 2),
+    lambda x: torch.index_put(x, (torch.arange(4).flip(0),), x * 2),
+    lambda x: torch.index_put(x, (torch.arange(4).roll(1),), x * 2),
+    lambda x: torch.index_put(x, (torch.arange(4) // 2,), x[:1]),
+    lambda x: x.index_fill(1, torch.arange(6), 2),
+    lambda x: x.index_copy(0, torch.arange(4), x + 1),
+    lambda x: x.scatter(1, torch.arange(6).expand(4, 6), x + 1),
+    lambda x: x.index_fill_(1, torch.arange(x.shape[1]), 2),
+]
+
+
+@pytest.mark.parametrize("fn", WHOLE)
+def test_writes_to_all_positions(fn: Callable[..., Any]) -> None:
+    check(fn, X)
+
+
+def test_windows_of_computed_memory() -> None:
+    check(lambda x: (x * 2).t().as_strided((3, 2), (6, 3), 1), X)
+    check(lambda x: (x.t() * 2).as_strided((3, 2), (6, 3), 1), X)

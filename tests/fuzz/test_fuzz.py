@@ -1,0 +1,135 @@
+"""A short run of random programs, with a fresh seed each time.
+
+``LITZ_FUZZ_SEED`` runs one seed again; ``python -m tests.fuzz --seed SEED --batch SEED:N`` shows
+and shrinks what a graph of it found.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+
+from tests.fuzz import compare
+from tests.fuzz.machine import replay
+from tests.fuzz.program import Input, Program, Step, function, merged, source, tensors
+from tests.fuzz.run import Failure, batch, run_batch
+from tests.fuzz.shrink import pruned, script, shrink
+
+SEED = int(os.environ.get("LITZ_FUZZ_SEED") or random.SystemRandom().randrange(1 << 30))
+GRAPHS = 5
+
+
+# The seed must not be part of the test's name: workers of a parallel run each draw their own.
+@pytest.mark.parametrize("number", range(GRAPHS))
+def test_random_programs(number: int) -> None:
+    print(f"LITZ_FUZZ_SEED={SEED}, graph {number}")
+    count, failures = run_batch(batch(SEED, number))
+    assert count
+    for f in failures:
+        print(script(shrink(f, budget=60)))
+    assert not failures, f"LITZ_FUZZ_SEED={SEED} graph {number}: {failures[0].mismatches}"
+
+
+# --- the fuzzer itself ---------------------------------------------------------------------------
+
+A = Input("float32", (4, 6), seed=1)
+PLAIN = Program(
+    (A,), (Step("{0} * 2", (0,)), Step("{0}.exp()", (1,), "rough"), Step("{0}.t()", (1,), "view")),
+    (2, 3),
+)  # fmt: skip
+
+
+def found(p: Program, wrong: object) -> list[str]:
+    """What ``wrong`` (used as if it were the compiled program) is blamed for."""
+    m = replay(p, p.inputs)
+    wanted = compare.expectations(p, m)
+    return [str(x) for x in compare.compare(p, p.inputs, wrong, m, wanted)]  # type: ignore[arg-type]
+
+
+def test_the_program_itself_is_no_mismatch() -> None:
+    assert found(PLAIN, function(PLAIN)) == []
+
+
+def test_faults_are_seen() -> None:
+    exp = torch.exp
+
+    def off(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        y[1, 1] += 1e-3
+        return exp(y), y.t()
+
+    def bits(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return exp(y), torch.nextafter(y, y + 1).t()
+
+    def writes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        x[0, 0] = 0
+        return exp(y), y.t()
+
+    def beyond(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.as_strided((1,), (1,), 25).fill_(9)
+        return exp(x * 2), (x * 2).t()
+
+    def lies(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return exp(x * 2), (x * 2).t().contiguous()
+
+    def shares(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.stack((exp(x * 2), x * 2))
+        return y[0], y[1].t()
+
+    for wrong, where in (
+        (off, "result 0"), (bits, "result 1"), (writes, "argument 0"), (beyond, "argument 0"),
+        (lies, "result 1: strides"), (shares, "aliases"),
+    ):  # fmt: skip
+        why = found(PLAIN, wrong)
+        assert any(w.startswith(where) for w in why), (wrong.__name__, why)
+
+
+def test_merged_programs_are_their_parts() -> None:
+    both = merged([PLAIN, PLAIN])
+    parts = function(PLAIN)(*tensors(PLAIN.inputs))
+    whole = function(both)(*tensors(both.inputs))
+    assert len(whole) == 2 * len(parts)
+    for k, x in enumerate(whole):
+        assert torch.equal(x, parts[k % len(parts)])
+
+
+def test_shrinking_keeps_the_fault() -> None:
+    """A compiler that gets every ``exp`` wrong: one step and one small input remain."""
+
+    def fails(p: Program) -> Failure | None:
+        replay(p, p.inputs)
+        return Failure(p, ("result 0: wrong",)) if ".exp()" in source(p) else None
+
+    steps = (
+        Step("{0} + {1}", (0, 1)),
+        Step("{0}.t()", (2,), "view"),
+        Step("{0}.exp()", (3,), "rough"),
+        Step("{0}.sum(0)", (4,), "rough"),
+        Step("{0} - 1", (0,)),
+    )
+    p = Program((A, Input("float32", (4, 6), step=2, offset=3)), steps, (5, 6))
+    f = fails(p)
+    assert f is not None
+    small = shrink(f, fails).program
+    assert [s.text for s in small.steps] == ["{0}.exp()"]
+    assert len(small.inputs) == 1 and max(small.inputs[0].shape) <= 2
+    compile(script(Failure(small, ("result 0: wrong",))), "script", "exec")
+
+
+def test_pruning_keeps_writes() -> None:
+    steps = (Step("{0}.add_(1)", (0,), writes=True), Step("{0} * 2", (0,)), Step("{0} * 3", (0,)))
+    kept = pruned(Program((A,), steps, (2,)))
+    assert [s.text for s in kept.steps] == ["{0}.add_(1)", "{0} * 2"]
+
+
+def test_generation_is_deterministic() -> None:
+    from tests.fuzz.generate import generate
+
+    for grad in (False, True):
+        first, second = (generate("7:3:1", grad=grad) for _ in range(2))
+        assert first == second

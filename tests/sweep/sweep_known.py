@@ -1,0 +1,67 @@
+"""What the sweep leaves out or lets differ, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+# Values that no two runs share: random ones (Litz has a stream of its own), or memory as found.
+# Types, shapes, strides and aliases are compared all the same.
+RANDOM = frozenset({
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
+    "normal.in_place", "normal.number_mean", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "uniform", "rand", "nn.functional.dropout", "nn.functional.dropout2d",
+    "nn.functional.dropout3d", "nn.functional.alpha_dropout",
+    "nn.functional.feature_alpha_dropout.with_train", "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d", "nn.functional.rrelu", "svd_lowrank", "pca_lowrank",
+    "nn.functional.scaled_dot_product_attention", "nn.functional.multi_head_attention_forward",
+})  # fmt: skip
+UNINITIALISED = frozenset({
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
+})  # fmt: skip
+
+# Operators that need another device.
+ELSEWHERE = {"jiterator_": "runs on GPUs only"}
+
+# (entry, dtypes or "", checks or "", part of the difference's text): reason
+_UNSAFE = "the operator leaves open whether its results share memory: Litz's never do"
+KNOWN: dict[tuple[str, str, str, str], str] = {
+    ("unsafe_split", "", "", "aliases"): _UNSAFE,
+    ("unsafe_chunk", "", "", "aliases"): _UNSAFE,
+    ("signal.windows.nuttall", "", "", "error"): "two points are what is left when cosines cancel",
+    ("unsafe_split", "", "", "strides"): _UNSAFE,
+    ("unsafe_chunk", "", "", "strides"): _UNSAFE,
+}
+
+
+def random_values(entry: str) -> bool:
+    return entry in RANDOM or entry in UNINITIALISED
+
+
+def no_run(op: Any, dtype: torch.dtype, check: str) -> str:
+    """Why an entry isn't run at all; empty where it is."""
+    for prefix, reason in ELSEWHERE.items():
+        if op.name.startswith(prefix):
+            return reason
+    if check == "errors":
+        return ""
+    if dtype not in op.supported_dtypes("cpu"):
+        return "the operator does not take the type"
+    if check == "backward" and (
+        not op.supports_autograd or dtype not in op.supported_backward_dtypes("cpu")
+    ):
+        return "not differentiable in the type"
+    return ""
+
+
+def known_reason(entry: str, dtype: str, check: str, found: str) -> str:
+    for (name, dtypes, checks, text), reason in KNOWN.items():
+        if (
+            name == entry
+            and (not dtypes or dtype in dtypes.split(","))
+            and (not checks or check in checks.split(","))
+            and text in found
+        ):
+            return reason
+    return ""

@@ -1,0 +1,146 @@
+"""The table of operators: what is lowered natively, what calls ATen, and what the sweep found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sweep_kinds import CORE, kind_of
+
+
+class Row(Protocol):
+    """A row of the sweep's results."""
+
+    entry: str
+    dtype: str
+    check: str
+    state: str
+    detail: str
+    samples: int
+    native: int
+    externs: dict[str, str]
+
+
+INTRO = """\
+# Operators
+
+What `torch.compile(backend="litz")` does with each entry of PyTorch's operator database (`op_db`),
+written by `tests/sweep/op_sweep.py` from its results. *native*: every sample's forward pass is
+Litz's own kernels and views. *partly*: some samples are. *ATen*: a call of ATen, fused around but
+not into. A call of ATen is right by construction; only its speed and its memory are eager's.
+"""
+
+
+def entry_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def forward_row(rows: Sequence[Row]) -> Row | None:
+    """The forward run that saw most samples."""
+    found = [r for r in rows if r.check == "forward" and r.samples]
+    return max(found, key=lambda r: r.samples, default=None)
+
+
+def coverage(row: Row | None) -> str:
+    if row is None:
+        return "not run"
+    if not row.externs:
+        return "native"
+    return "partly" if row.native else "ATen"
+
+
+def _why(row: Row | None) -> str:
+    if row is None or not row.externs:
+        return ""
+    parts = [f"`{k}`: {v}" if k[0] != "(" else f"{k[1:-1]}: {v}" for k, v in row.externs.items()]
+    text = "; ".join(parts).replace("|", "\\|").replace("\n", " ")
+    share = f"{row.native} of {row.samples} samples native; " if row.native else ""
+    return (share + text)[:320]
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _totals(kinds: dict[str, list[str]]) -> list[str]:
+    lines = [
+        "## Totals",
+        "",
+        _line("kind", "entries", "native", "partly", "ATen", "native, %"),
+        "|---|---|---|---|---|---|",
+    ]
+    order = [k for k in CORE if k in kinds] + sorted(k for k in kinds if k not in CORE)
+    core: list[str] = []
+    for kind in order:
+        states = [s for s in kinds[kind] if s != "not run"]
+        core += states if kind in CORE else []
+        lines.append(_total(kind, states))
+    lines.append(_total("**these first five together**", core))
+    every = [s for states in kinds.values() for s in states if s != "not run"]
+    lines.append(_total("**all**", every))
+    return [*lines, ""]
+
+
+def _total(name: str, states: list[str]) -> str:
+    n = [states.count(s) for s in ("native", "partly", "ATen")]
+    share = f"{100 * n[0] / len(states):.0f}" if states else ""
+    return _line(name, len(states), *n, share)
+
+
+def _results(rows: Sequence[Row]) -> list[str]:
+    """Entries by check and type: how many agree with eager."""
+    table: dict[tuple[str, str], dict[str, int]] = {}
+    calls: dict[tuple[str, str], int] = {}
+    for r in rows:
+        states = table.setdefault((r.check, r.dtype if r.check != "errors" else ""), {})
+        states[r.state] = states.get(r.state, 0) + 1
+        key = (r.check, r.dtype if r.check != "errors" else "")
+        calls[key] = calls.get(key, 0) + r.samples
+    lines = [
+        "## Results",
+        "",
+        "Compared with eager, and with float64 where rounding is the question: values, types,",
+        "shapes, strides, aliases, changes of the arguments, gradients. *as aot_eager*: what",
+        "`torch.compile` does with ATen alone behind it differs from eager in the same way.",
+        "",
+        _line("check", "type", "entries", "calls", "agree", "known", "as aot_eager", "differ"),
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (check, dtype), n in sorted(table.items()):
+        run = sum(v for k, v in n.items() if k != "skip")
+        counts = [n.get(s, 0) for s in ("ok", "known", "upstream", "FAIL")]
+        lines.append(_line(check, dtype, run, calls[check, dtype], *counts))
+    return [*lines, ""]
+
+
+def _differences(rows: Sequence[Row]) -> list[str]:
+    lines = ["## Known differences", ""]
+    known: dict[tuple[str, str], list[str]] = {}
+    for r in rows:
+        if r.state == "known":
+            where = f"{r.check} {r.dtype}"
+            known.setdefault((r.entry, r.detail), []).append(where)
+    for (entry, why), where in sorted(known.items()):
+        lines.append(f"- `{entry}` ({', '.join(sorted(set(where)))}): {why}")
+    return [*lines, ""]
+
+
+def write_table(rows: Sequence[Row], op_db: Sequence[Any]) -> str:
+    """The page, from result rows of any number of runs."""
+    by_entry: dict[str, list[Row]] = {}
+    for r in rows:
+        by_entry.setdefault(r.entry, []).append(r)
+    kinds: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
+    for op in op_db:
+        name, kind = entry_name(op), kind_of(op)
+        row = forward_row(by_entry.get(name, []))
+        state = coverage(row)
+        kinds.setdefault(kind, []).append(state)
+        sections.setdefault(kind, []).append(_line(f"`{name}`", state, _why(row)))
+    lines = [INTRO, *_totals(kinds), *_results(rows), *_differences(rows), "## Entries", ""]
+    order = [k for k in CORE if k in sections] + sorted(k for k in sections if k not in CORE)
+    for kind in order:
+        lines += [f"### {kind}", "", _line("entry", "", "why"), "|---|---|---|"]
+        lines += [*sections[kind], ""]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,259 @@
+"""Kernels for a GPU: their jobs, and which variant a launch takes, against a stand-in driver."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_cuda import FakeCuda
+
+pytest.importorskip("triton.language")
+
+from litz.index import const, symbol, var  # noqa: E402
+from litz.ir import body  # noqa: E402
+from litz.ir.body import Store  # noqa: E402
+from litz.ir.dtype import BF16, F32, I64  # noqa: E402
+from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
+from litz.runtime.cache import Cache  # noqa: E402
+from litz.runtime.triton.build import build, submit  # noqa: E402
+from litz.runtime.triton.driver import Driver  # noqa: E402
+from litz.targets.triton.cuda import (  # noqa: E402
+    VARIANTS,
+    Site,
+    bind_cuda,
+    default_configs,
+    job_of,
+    likely_jobs,
+    likely_variant,
+)
+from litz.targets.triton.render import render  # noqa: E402
+from litz.targets.triton.signature import int_type, pointer_type  # noqa: E402
+from litz.targets.triton.source import TritonKernel  # noqa: E402
+from litz.targets.triton.tuned import fastest_configs  # noqa: E402
+
+H200 = ("cuda", 90, 32)
+LARGE = 1 << 22  # elements: enough for blocks in which each thread has several
+u64, i32 = ctypes.c_uint64, ctypes.c_int32
+
+
+def scaled(n: Any) -> KernelPlan:
+    """``b1 = b0 * 2`` over ``n`` elements."""
+    x = var("x0", n)
+    value = body.op("mul", body.load(F32, "b0", x), body.const(F32, 2.0))
+    ints = () if isinstance(n, int) else (n,)
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    return KernelPlan((Dim(x, "p"),), params, ints, (Store("b1", x, value),), x)
+
+
+def sized(hint: int, most: int | None = 1 << 20) -> Any:
+    return symbol("s0", 2, most, hint)
+
+
+class Room:
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def data_ptr(self) -> int:
+        return 0x5000
+
+
+@pytest.fixture
+def fake() -> FakeCuda:
+    return FakeCuda()
+
+
+@pytest.fixture
+def site(fake: FakeCuda, tmp_path: Path) -> Site:
+    device = Driver(fake).device(0)
+    fake.stack[:] = [device.context]
+    return Site(device, lambda: 0, Room, Cache(tmp_path))
+
+
+def test_types_of_arguments() -> None:
+    assert [pointer_type(t) for t in (F32, BF16, I64)] == ["*fp32", "*bf16", "*i64"]
+    assert int_type(sized(7), False) == "i32"
+    assert int_type(sized(7), True) == "i64"  # what it is multiplied to may not fit
+    assert int_type(sized(7, 1 << 31), False) == "i64"
+    assert int_type(sized(7, None), False) == "i64"
+    assert int_type(symbol("s1", 0, (1 << 31) - 1), False) == "i32"
+    assert int_type(symbol("s2", -(1 << 31) - 1, 5), False) == "i64"
+
+
+def test_jobs_of_variants() -> None:
+    kernel = render(scaled(sized(4096)), "k")
+    (launch,) = kernel.launches
+    jobs = {v: job_of(launch, launch.configs[0], H200, v) for v in VARIANTS}
+    assert jobs["even"].divisible == ("b0", "b1", "s0")
+    assert jobs["aligned"].divisible == ("b0", "b1")
+    assert jobs["general"].divisible == ()
+    job = jobs["even"]
+    assert job.arguments == (("b0", "*fp32"), ("b1", "*fp32"), ("s0", "i32"))
+    block = launch.configs[0].block("x")
+    assert job.constants == (("XBLOCK", block),) and job.target == H200
+    options = dict(job.options)
+    # Eager's roundings and subnormal numbers, and integers that wrap around.
+    assert not options["enable_fp_fusion"] and not options["enable_reflect_ftz"]
+    assert not options["debug"] and not options["sanitize_overflow"]
+
+
+def test_the_likely_variant_follows_the_hint() -> None:
+    for n, want in ((4096, "aligned"), (sized(4096), "even"), (sized(100), "aligned")):
+        kernel = render(scaled(n), "k")
+        assert likely_variant(kernel.launches[0]) == want
+        (job,) = likely_jobs(kernel, default_configs(kernel), H200)
+        assert job == job_of(kernel.launches[0], kernel.launches[0].configs[0], H200, want)  # type: ignore[arg-type]
+
+
+def loaded(fake: FakeCuda) -> int:
+    return len(fake.loaded)
+
+
+def test_static_kernels_have_two_variants(fake: FakeCuda, site: Site) -> None:
+    plan = scaled(LARGE)
+    kernel = render(plan, "k")
+    fake.types = (u64, u64, u64, u64)
+    jobs = likely_jobs(kernel, default_configs(kernel), H200)
+    binaries = build(jobs, site.cache)
+    call = bind_cuda(kernel, plan, site, built=dict(zip(jobs, binaries, strict=True)))
+    assert loaded(fake) == 1
+    call(0x1000, 0x2000)
+    call(0x1010, 0x2000)
+    assert loaded(fake) == 1
+    block = kernel.launches[0].configs[0].block("x")
+    assert fake.launches[0].grid == (LARGE // block, 1, 1)
+    assert fake.launches[0].arguments == (0x1000, 0x2000, 0, 0)
+    # An address that is no multiple of 16 bytes, in either place, takes the other kernel.
+    call(0x1004, 0x2000)
+    call(0x1000, 0x2008)
+    assert loaded(fake) == 2
+    functions = [x.function for x in fake.launches]
+    assert functions[0] == functions[1] != functions[2] == functions[3]
+
+
+def test_sizes_choose_among_three(fake: FakeCuda, site: Site) -> None:
+    plan = scaled(sized(LARGE, 1 << 24))
+    kernel = render(plan, "k")
+    fake.types = (u64, u64, i32, u64, u64)
+    call = bind_cuda(kernel, plan, site)
+    used: Callable[[], int] = lambda: fake.launches[-1].function & 0xFFFF  # noqa: E731
+    call(0x1000, 0x2000, 4096)
+    even = used()
+    call(0x1000, 0x2000, 100)
+    aligned = used()
+    call(0x1000, 0x2001, 4096)
+    general = used()
+    assert len({even, aligned, general}) == 3 == loaded(fake)
+    made = build(
+        [job_of(kernel.launches[0], default_configs(kernel)[0], H200, v) for v in VARIANTS],
+        site.cache,
+    )
+    assert len({b.code for b in made}) == 3
+    for n in range(5, 50):
+        call(0x1000, 0x2000, n)
+        assert used() == (even if n % 16 == 0 else aligned)
+        assert fake.launches[-1].arguments[2] == n
+        call(0x1008, 0x2000, n)
+        assert used() == general
+    assert loaded(fake) == 3  # fifty sizes compiled nothing more
+    again = submit(
+        [job_of(kernel.launches[0], kernel.launches[0].configs[0], H200, v) for v in VARIANTS],
+        site.cache,
+    )
+    assert again.compiled == 0
+
+
+def test_variants_that_compile_to_the_same_are_one(fake: FakeCuda, site: Site) -> None:
+    plan = scaled(1000)  # a thread has one element: alignment gains nothing
+    fake.types = (u64, u64, u64, u64)
+    call = bind_cuda(render(plan, "k"), plan, site)
+    call(0x1000, 0x2000)
+    call(0x1004, 0x2000)
+    assert loaded(fake) == 1 and len(fake.launches) == 2
+
+
+def test_no_element_launches_nothing(fake: FakeCuda, site: Site) -> None:
+    plan = scaled(symbol("s0", 0, 1 << 20, 16))
+    call = bind_cuda(render(plan, "k"), plan, site)
+    call(0x1000, 0x2000, 0)
+    assert not fake.launches and not fake.loaded
+
+
+def test_a_kernel_of_several_launches_gets_its_temporaries(fake: FakeCuda, site: Site) -> None:
+    r = var("r0", 1 << 16)
+    total = body.reduce("sum", (r,), body.load(F32, "b0", r))
+    plan = KernelPlan(
+        (Dim(r, "r"),),
+        (Param("b0", F32, "in"), Param("b1", F32, "out")),
+        (),
+        (Store("b1", const(0), total),),
+        r,
+    )
+    kernel: TritonKernel = render(plan, "k")
+    assert len(kernel.launches) == 2 and kernel.temporaries
+    fake.types = (u64, u64, u64, u64)
+    bind_cuda(kernel, plan, site)(0x1000, 0x2000)
+    first, second = fake.launches
+    assert first.function != second.function
+    assert 0x5000 in first.arguments and 0x5000 in second.arguments
+    assert 0x1000 in first.arguments and 0x2000 in second.arguments
+
+
+class Timed:
+    """A clock on which a launch takes a time that depends on its threads."""
+
+    def __init__(self, fake: FakeCuda, seconds: dict[int, float]) -> None:
+        self.fake, self.seconds, self.time = fake, seconds, 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def measure(self, run: Callable[[], None], times: int) -> list[float]:
+        out = []
+        for _ in range(times):
+            before = len(self.fake.launches)
+            run()
+            taken = sum(self.seconds[x.block[0]] for x in self.fake.launches[before:])
+            self.time += taken
+            out.append(taken)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "warps"), [({128: 2e-3, 256: 1e-3}, 8), ({128: 1e-3, 256: 1e-3}, 4)]
+)
+def test_tuning_takes_the_fastest_configuration(
+    fake: FakeCuda, site: Site, seconds: dict[int, float], warps: int
+) -> None:
+    plan = scaled(sized(LARGE, 1 << 24))
+    kernel = render(plan, "k")
+    assert [c.warps for c in kernel.launches[0].configs] == [4, 8]
+    fake.types = (u64, u64, i32, u64, u64)
+    x, y = torch.ones(64), torch.ones(64)
+    args = [x, y, 48]
+    clock = Timed(fake, seconds)
+    (config,) = fastest_configs(kernel, plan, site, args, clock, 1.0)
+    assert config.warps == warps
+    # The input is the caller's, the output a copy.
+    assert {r.arguments[0] for r in fake.launches} == {x.data_ptr()}
+    assert y.data_ptr() not in {r.arguments[1] for r in fake.launches}
+    assert {r.arguments[2] for r in fake.launches} == {48}
+    # Found once, for these sizes.
+    before = len(fake.launches)
+    assert fastest_configs(kernel, plan, site, args, clock, 1.0) == [config]
+    assert len(fake.launches) == before
+    fastest_configs(kernel, plan, site, [x, y, 32], clock, 1.0)
+    assert len(fake.launches) > before
+
+
+def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> None:
+    plan = scaled(LARGE)
+    kernel = render(plan, "k")
+    fake.types = (u64, u64, u64, u64)
+    fake.function[0] = 128  # most threads of a block: too few for eight warps
+    args = [torch.ones(64), torch.ones(64)]
+    (config,) = fastest_configs(kernel, plan, site, args, Timed(fake, {128: 1.0, 256: 0.1}), 50.0)
+    assert config.warps == 4
