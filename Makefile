@@ -6,17 +6,19 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?= --count 400
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.litz-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep lint format bench clean
+.PHONY: help setup demo test sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
 	@echo 'make test    the tests (without the slow ones)'
 	@echo 'make sweep   the slow tests'
+	@echo 'make fuzz    random programs against eager (FUZZ_ARGS="--count 2000 --seed 7")'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make format  let ruff rewrite what it can'
 	@echo 'make bench   the CPU benchmark against eager and inductor (BENCH_ARGS=--quick)'
@@ -40,6 +42,9 @@ test: $(STAMP)
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -m slow $(PYTEST_ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -79,6 +79,24 @@ OF_ARGUMENTS: list[Fn] = [
 
 
 @pytest.mark.parametrize("fn", OF_ARGUMENTS)
+def test_views_of_arguments_in_dynamic_sizes(fn: Fn) -> None:
+    check_sharing(fn, X, dynamic=True)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.unflatten(0, (3, -1)).tensor_split(2, 3),
+        lambda x: x.unflatten(0, (3, -1))[1:, 1:, :, 3:],
+        lambda x: x.unflatten(-1, (-1, 5)).select(2, 1),
+        lambda x: (y := x * 2, y.unflatten(0, (3, -1))[:, :, :, 2:]),
+    ],
+)
+def test_views_whose_strides_are_hard_to_prove(fn: Fn) -> None:
+    check_sharing(fn, torch.arange(225.0).reshape(15, 1, 15), dynamic=True)
+
+
+@pytest.mark.parametrize("fn", OF_ARGUMENTS)
 def test_results_that_are_views_of_arguments(fn: Fn) -> None:
     check_sharing(fn, X)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from e2e.test_dynamic_models import Counting
+from torch._dynamo.testing import CompileCounterWithBackend
 
 T = torch.tensor
 Args = tuple[Any, ...]
@@ -124,20 +125,31 @@ def test_python_numbers_round_as_eager_rounds_them() -> None:
                 assert torch.equal(actual, eager)
 
 
-def test_float_and_int_arguments() -> None:
+def test_int_arguments() -> None:
     compiles_once(
         lambda x, n: (x * n, torch.ones(n * 2) + n / 3, x.repeat(n, 1)),
         (torch.randn(5, 3), 4),
         (torch.randn(9, 30), 7),
     )
-    torch._dynamo.reset()
-    compiles_once(
-        lambda x, f: (x * f, torch.full((2,), f * 2)),
-        (torch.randn(5, 3), 2.5),
-        (torch.randn(9, 30), 3.5),
-        (torch.randn(7, 4), -0.5),
-        compiles=2,  # Dynamo takes the first float for a constant
-    )
+
+
+def test_float_arguments_compile_as_often_as_without_litz() -> None:
+    """Dynamo takes a float for a constant at first, and again where it cannot make it a tensor."""
+
+    def fn(x: torch.Tensor, f: float) -> tuple[torch.Tensor, ...]:
+        return x * f, torch.full((2,), f * 2)
+
+    counts = []
+    ours = Counting()
+    theirs = CompileCounterWithBackend("aot_eager")
+    for backend in (ours, theirs):
+        torch._dynamo.reset()
+        compiled = torch.compile(fn, backend=backend, dynamic=True, fullgraph=True)
+        for shape, f in (((5, 3), 2.5), ((9, 30), 3.5), ((7, 4), -0.5)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x, f), fn(x, f))
+        counts.append(len(ours.compiles) if backend is ours else theirs.frame_count)
+    assert counts[0] == counts[1] and not ours.fallbacks
 
 
 # --- sizes and numbers from data ------------------------------------------------------------------
@@ -316,3 +328,14 @@ def test_unbacked_dimensions_may_be_zero_or_one() -> None:
         torch._dynamo.decorators.mark_unbacked(x, 0)
         torch.testing.assert_close(compiled(x), small(x), equal_nan=True)
     assert (len(backend.compiles), backend.fallbacks) == (1, [])
+
+
+def test_a_size_that_a_guard_found_divisible() -> None:
+    """Channels that groups divide are a multiple of a symbol, not a quotient rounded down."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.unflatten(1, (4, -1)).softmax(2).sum(3)
+        return F.silu(F.group_norm(x, 4)), y, x.view(x.size(0), x.size(1) // 4, 4, -1).amax(2)
+
+    maps = [torch.randn(2, 8, 5, 6), torch.randn(3, 12, 4, 9), torch.randn(5, 20, 7, 3)]
+    compiles_once(fn, *((x,) for x in maps))

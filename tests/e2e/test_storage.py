@@ -35,9 +35,7 @@ CASES: dict[str, Callable[[Tensor], object]] = {
     "scattered into a slice": lambda x: torch.as_strided_scatter(
         (x * 2)[1:4], x[0, :4], (4,), (3,), 1
     ),
-    "scattered over all": lambda x: torch.as_strided_scatter(
-        x.t() * 2, x.sin(), (8, 6), (1, 8), 0
-    ),
+    "scattered over all": lambda x: torch.as_strided_scatter(x.t() * 2, x.sin(), (8, 6), (1, 8), 0),
     "copied": lambda x: torch.as_strided_copy(x.t() * 2, (5,), (3,), 2),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.machine import Machine, replay, storage
+from tests.fuzz.machine import Machine, overlapping, replay, storage
 from tests.fuzz.program import Input, Program, function, memory, tensors
 
 # What rounding alone may cost where eager happens to be exact, relative to the largest element.
@@ -139,6 +139,11 @@ def _near_overflow(exact: torch.Tensor, top: float) -> bool:
     return bool((exact.abs() > 0.9 * top).all()) and bool((exact.abs() < 1.1 * top).all())
 
 
+def is_dense(x: torch.Tensor) -> bool:
+    span = sum((s - 1) * st for s, st in zip(x.shape, x.stride(), strict=True))
+    return span + 1 == x.numel() and not overlapping(x)
+
+
 def layout(a: torch.Tensor, e: torch.Tensor, promised: Sequence[int] | None = None) -> str:
     """promised: the strides that the operators' meta functions gave, where those differ."""
     if a.dtype != e.dtype:
@@ -190,6 +195,9 @@ def compare(
         why = layout(a, x.eager)
         if why.startswith("strides") and n < len(got):
             why = layout(a, x.eager, promised_strides(p, inputs)[n])
+        elif why.startswith("strides") and x.what.startswith("gradient"):
+            # Of dense layouts the meta functions do not always predict eager's.
+            why = "" if is_dense(a) and is_dense(x.eager) else why
         if not why and not x.rough:
             why = same_bits(a, x.eager)
         elif not why:

@@ -92,7 +92,7 @@ BINARY = (
     "torch.fmax({0}, {1}) + 0", "torch.fmin({0}, {1}) + 0",
     "{0} + {1}", "{0} - {1}", "{0} * {1}", "torch.add({0}, {1}, alpha=2)",
     "{0} / {1}", "{0} / ({1}.abs() + 1)", "torch.sub({0}, {1}, alpha=2)", "{1} - {0}",
-    "torch.copysign({0}, {1})",
+    "torch.copysign({0}, {1}.nan_to_num())",
 )  # fmt: skip
 BINARY_ROUGH = (
     "torch.atan2({0}, {1})", "torch.hypot({0}, {1})", "torch.logaddexp({0}, {1})",

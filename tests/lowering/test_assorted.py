@@ -127,6 +127,29 @@ def test_copies_that_are_not_views() -> None:
     native(lambda x: (torch.narrow_copy(x, 1, 2, 2), torch.ops.aten.zero(x)), A)
 
 
+def test_sums_and_products_as_bools() -> None:
+    x = torch.tensor([[True, False, True], [True, True, True], [False, False, False]])
+    native(lambda x: (x.prod(1, dtype=torch.bool), x.sum(1, dtype=torch.bool)), x)
+    native(lambda x: (x.prod(dtype=torch.bool), x.nansum(0, dtype=torch.bool)), x)
+
+
+def test_writes_into_a_copy_keep_the_gaps_of_their_argument() -> None:
+    def fn(x: torch.Tensor) -> Any:
+        part = x[:, ::2]
+        row, line = torch.ones(4), torch.ones(3)
+        return (
+            torch.select_scatter(part, line, 0, 1),
+            torch.slice_scatter(part, part[1:3] * 2, 0, 1, 3),
+            torch.diagonal_scatter(part, line),
+            torch.select_scatter(part, row, 1, 0) + 1,
+        )
+
+    x = torch.randn(4, 6)
+    torch._dynamo.reset()
+    for a, e in zip(torch.compile(fn, backend="litz")(x), fn(x), strict=True):
+        assert torch.equal(a, e) and a.stride() == e.stride()
+
+
 def test_moments_of_nothing() -> None:
     x = torch.ones(3, 0)
     native(lambda x: (x.var(1), x.std(), *torch.var_mean(x, 1, keepdim=True)), x)

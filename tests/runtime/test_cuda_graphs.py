@@ -16,7 +16,6 @@ from litz.host.capturable import Recorder, recordable, why_not_recorded
 from litz.ir.parse import parse
 from litz.options import make_options
 from litz.runtime.cuda_graphs import RECORDINGS, CudaGraphs, Family, Recordable
-from litz.runtime.torch_private import public_same_addresses, same_addresses
 
 
 @dataclass
@@ -338,14 +337,6 @@ def test_a_recording_that_fails_leaves_plain_calls() -> None:
     device.broken = ""
     run([x, w])
     assert run.recorded == 0
-
-
-def test_the_public_comparison_of_addresses_is_the_private_one() -> None:
-    ts = [torch.randn(3), 5, torch.randn(3)]
-    right = [ts[0].data_ptr(), ts[2].data_ptr()]  # type: ignore[union-attr]
-    for addresses, same in ((right, True), (right[::-1], False)):
-        assert same_addresses(ts, addresses, [0, 2]) is same
-        assert public_same_addresses(ts, addresses, [0, 2]) is same
 
 
 # --- what may be recorded -------------------------------------------------------------------------

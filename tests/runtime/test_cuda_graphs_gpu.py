@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from litz.backend import compile_with
+from litz.entry import litz
+from litz.options import make_options
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 
 pytestmark = [
@@ -142,7 +145,13 @@ def test_training_with_dropout(mode: str) -> None:
         torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)
     ).cuda()
     twin.load_state_dict(model.state_dict())
-    compiled = torch.compile(model, backend="litz", mode=mode)
+    found: list[tuple[str, Any]] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        observe = lambda kind, _, stages: found.append((kind, stages.cuda_graphs))  # noqa: E731
+        return compile_with(gm, inputs, make_options({}, mode), observe)
+
+    compiled = torch.compile(model, backend=backend)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, twin)]
     for step in range(8):
         x = randn(16, 32)
@@ -157,10 +166,90 @@ def test_training_with_dropout(mode: str) -> None:
         assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     for p, q in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+    assert [kind for kind, _ in found] == ["forward", "backward"]
+    assert all(isinstance(g, CudaGraphs) and g.recorded for _, g in found), found
     dropout: Any = torch.compile(
-        lambda x: torch.nn.functional.dropout(x, 0.5), backend="litz", mode=mode
+        lambda x: torch.nn.functional.dropout(x, 0.5), backend=litz, mode=mode
     )
     masks = [dropout(torch.ones(4096, device="cuda")).clone() for _ in range(5)]
     for k, mask in enumerate(masks):
         assert 0.4 < (mask == 0).float().mean() < 0.6
         assert not any(torch.equal(mask, other) for other in masks[:k])
+
+
+def test_a_function_with_graph_breaks_and_results_that_stay() -> None:
+    layers = [torch.nn.Linear(32, 32).cuda() for _ in range(3)]
+
+    def fn(x: torch.Tensor, notes: list[torch.Tensor]) -> torch.Tensor:
+        for layer in layers:
+            x = torch.relu(layer(x)) + x
+            notes.append(x)
+            torch._dynamo.graph_break()
+        return x.sum(1)
+
+    compiled: Any = torch.compile(fn, backend=litz, mode="reduce-overhead")
+    mine: list[torch.Tensor] = []
+    theirs: list[torch.Tensor] = []
+    with torch.no_grad():
+        for step in range(12):
+            x = randn(16, 32)
+            torch.testing.assert_close(compiled(x, mine), fn(x, theirs), rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+            if step % 4 == 3:
+                mine.clear()
+                theirs.clear()
+
+
+def test_two_forwards_before_the_backwards() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
+    model = model.cuda()
+    compiled = torch.compile(model, backend=litz, mode="reduce-overhead")
+    for step in range(8):
+        xs = [randn(16, 32) for _ in range(2)]
+        grads = []
+        for m in (compiled, model):
+            model.zero_grad(set_to_none=step % 2 == 0)
+            outs = [m(x) for x in xs]
+            for out in reversed(outs) if step % 3 else outs:
+                out.square().sum().backward()
+            grads.append([p.grad.clone() for p in model.parameters()])
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3)
+
+
+def test_shapes_that_change() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ w, -1).sum(0)
+
+    compiled: Any = torch.compile(fn, backend=litz, mode="reduce-overhead", dynamic=True)
+    w = randn(32, 32)
+    for _ in range(3):
+        for n in (4, 9, 4, 17, 9, 64, 65, 66, 67, 68, 69, 70):
+            x = randn(n, 32)
+            torch.testing.assert_close(compiled(x, w), fn(x, w), rtol=1e-3, atol=1e-3)
+
+
+def test_launches_cost_less() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = torch.tanh(x @ x) * 0.5
+        return x
+
+    times = {}
+    x = randn(64, 64)
+    for mode in ("default", "reduce-overhead"):
+        torch._dynamo.reset()
+        compiled: Any = torch.compile(fn, backend=litz, mode=mode)
+        for _ in range(5):
+            y = compiled(x)
+            del y
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(200):
+            y = compiled(x)
+            del y
+        end.record()
+        torch.cuda.synchronize()
+        times[mode] = start.elapsed_time(end) / 200
+    print(f"a call: {times} ms")
+    assert times["reduce-overhead"] < times["default"]

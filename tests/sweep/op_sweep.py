@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
@@ -287,6 +288,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="result files for --table")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)  # what is refused is refused loudly, twice
     if args.table:
         rows = [r for f in args.files for r in read_rows(Path(f))]
         Path(args.table).write_text(write_table(rows, op_db))

@@ -13,9 +13,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from torch._higher_order_ops import triton_kernel_wrap as wrap
+from torch._subclasses import FakeTensorMode
 from user_samples import InterpretedJit, add_kernel, captured, cdiv, increment_kernel
 
-from litz.backend import compile_with
+from litz.backend import compile_or_fall_back, compile_with
 from litz.compiler import Stages
 from litz.ir.parse import parse
 from litz.ir.program import Extern, Program
@@ -395,6 +397,32 @@ def test_equal_temporaries_of_a_training_graph_stay_apart() -> None:
     y = x.detach().clone().requires_grad_()
     out = Compiled(fn).calls(x)
     torch.testing.assert_close(out, fn(y))
+
+
+def test_a_launch_that_is_not_functional_runs_through_aten() -> None:
+    """AOTAutograd makes none; nothing may take it for dead code."""
+    table = wrap.kernel_side_table
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    launch = graph.call_function(
+        wrap.triton_kernel_wrapper_mutation,
+        kwargs={
+            "kernel_idx": table.add_kernel(increment_kernel),
+            "constant_args_idx": table.add_constant_args({"n": 20, "BLOCK": 32}),
+            "grid": [(1, 1, 1)],
+            "tma_descriptor_metadata": {},
+            "kwargs": {"x_ptr": x},
+        },
+    )
+    graph.output((x,))
+    x.meta["val"], launch.meta["val"] = FakeTensorMode().from_tensor(torch.zeros(20)), None
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    stages = Stages()
+    call = compile_or_fall_back(gm, Options(), stages, "inference")
+    given = torch.zeros(20)
+    (result,) = call([given])
+    assert torch.equal(given, torch.ones(20)) and torch.equal(result, given)
+    assert "functional" in stages.fallback
 
 
 # --- types that only ATen handles -----------------------------------------------------------------

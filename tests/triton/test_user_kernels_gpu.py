@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from litz.entry import litz
 from litz.runtime.cuda_graphs import CudaGraphs
 
 pytestmark = [
@@ -51,7 +52,7 @@ def test_plain_and_autotuned_kernels(mode: str, dynamic: bool) -> None:
         _tuned_increment[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](out, n)
         return out * 3
 
-    compiled: Any = torch.compile(fn, backend="litz", dynamic=dynamic, mode=mode, fullgraph=True)
+    compiled: Any = torch.compile(fn, backend=litz, dynamic=dynamic, mode=mode, fullgraph=True)
     for n in (1000, 1000, 1000, 1000, 777, 777, 777) if dynamic else (1000,) * 4:
         x, y = torch.randn(n, device="cuda"), torch.randn(n, device="cuda")
         torch.testing.assert_close(compiled(x, y), (x + y * 2 + 1) * 3)
@@ -73,7 +74,7 @@ def test_descriptors(mode: str, dynamic: bool) -> None:
         _rows[(x.shape[0] // 8,)](b, a, 8)
         return out, y
 
-    compiled: Any = torch.compile(fn, backend="litz", dynamic=dynamic, mode=mode, fullgraph=True)
+    compiled: Any = torch.compile(fn, backend=litz, dynamic=dynamic, mode=mode, fullgraph=True)
     for rows in (64, 64, 64, 32, 32, 32) if dynamic else (64,) * 4:
         x = torch.randn(rows, 32, device="cuda")
         out, y = compiled(x)

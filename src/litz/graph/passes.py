@@ -41,10 +41,16 @@ def drop_dead_code(gm: GraphModule) -> bool:
     """Remove calls without effect whose result nobody reads."""
     changed = False
     for n in reversed(gm.graph.nodes):
-        if not n.users and n.op in ("call_function", "get_attr") and not n.is_impure():
+        if not n.users and n.op in ("call_function", "get_attr") and not _has_effect(n):
             gm.graph.erase_node(n)
             changed = True
     return changed
+
+
+def _has_effect(n: Node) -> bool:
+    # A higher-order operator without a result (a kernel launch) is there for what it writes.
+    is_higher = isinstance(n.target, torch._ops.HigherOrderOperator)
+    return n.is_impure() or is_higher and n.meta.get("val") is None
 
 
 def _key(value: Any) -> Any:
@@ -109,8 +115,8 @@ def share_common_subexpressions(gm: GraphModule) -> bool:
     return changed
 
 
-# Storage comes first: it asks which values eager has as views of which.  Then constants: a folded one
-# can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what the others left.
+# Storage comes first: it asks which values eager has as views of which.  Then constants: a folded
+# one can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what others left.
 PIPELINE: tuple[GraphPass, ...] = (
     GraphPass("storage", make_storage_explicit),
     GraphPass("constants", fold_constants),

@@ -59,6 +59,8 @@ EXACT_SUMS: Final = frozenset(
         torch.int64,
     }
 )
+# Of these one undoes another where the shape is that of before.
+RESHAPES: Final = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
 COPY: Final = aten.copy_.default
 
 
@@ -75,20 +77,71 @@ def write_in_place(gm: GraphModule) -> bool:
             if chain and _allowed(target, n, chain, order):
                 _rewrite(target, n, chain)
                 changed = True
+    if changed:
+        _sweep(gm)
     return changed
+
+
+def _sweep(gm: GraphModule) -> None:
+    """Erase what only the updates read that are gone."""
+    for n in reversed(gm.graph.nodes):
+        if n.op == "call_function" and not n.users and not n.is_impure():
+            gm.graph.erase_node(n)
 
 
 def _chain(target: Node, value: Node) -> list[Node]:
     """The partial updates, in order, that make ``value`` from ``target``; none if it has others."""
     found: list[Node] = []
     while value is not target:
-        base = value.args[0] if value.op == "call_function" and value.args else None
-        known = value.target in PARTS or _in_place(value)
-        if not known or not isinstance(base, Node) or not _alike(value, target):
+        base = _base(value)
+        if base is None or not _alike(value, target):
             return []
         found.append(value)
         value = base
     return found[::-1]
+
+
+def _base(value: Node) -> Node | None:
+    """What ``value`` is a partial update of."""
+    if value.op != "call_function" or not value.args:
+        return None
+    inside = _inside(value)
+    base = inside[0].args[0] if inside else value.args[0]
+    known = inside or value.target in PARTS or _in_place(value)
+    return base if known and isinstance(base, Node) else None
+
+
+def _inside(value: Node) -> list[Node]:
+    """Of ``value`` that undoes a view: that view, and the updates of it, in order; else nothing.
+
+    Writes through ``x.t()`` update ``t(x)``, of which ``t`` is the new ``x``.
+    """
+    undone = value.args[0]
+    found: list[Node] = []
+    while isinstance(undone, Node) and undone.op == "call_function":
+        found.append(undone)
+        if undone.target not in PARTS and not _in_place(undone):
+            inverse = len(found) > 1 and _is_inverse(value, undone)
+            return found[::-1] if inverse else []
+        if len(undone.users) > 1:
+            return []
+        undone = undone.args[0]
+    return []
+
+
+def _is_inverse(a: Node, b: Node) -> bool:
+    """Whether ``a`` gives the elements that ``b`` views the shape they had."""
+    if a.target in RESHAPES and b.target in RESHAPES:
+        return True
+    if a.target is aten.t.default or a.target is aten.transpose.int:
+        return b.target is a.target and b.args[1:] == a.args[1:]
+    if a.target is aten.permute.default and b.target is a.target:
+        old, new = b.args[1], a.args[1]
+        rank = len(new)  # type: ignore[arg-type]
+        back = [old[d % rank] % rank for d in new]  # type: ignore
+        return back == list(range(rank))
+    pair = {aten.squeeze.dim, aten.unsqueeze.default}
+    return {a.target, b.target} == pair and a.args[1] == b.args[1]
 
 
 def _in_place(n: Node) -> bool:
@@ -135,33 +188,30 @@ def _rewrite(target: Node, copy: Node, chain: list[Node]) -> None:
     copy.graph.erase_node(copy)
     for n in chain:
         with n.graph.inserting_before(n):
-            if n.target in PARTS:
-                _write(target, n)
+            inside = _inside(n)
+            if inside:
+                view = _add(n, inside[0].target, (target, *inside[0].args[1:]), inside[0].kwargs)
+                for update in inside[1:]:
+                    _write(view, update)
             else:
-                _add(n, IN_PLACE[n.target], (target, *n.args[1:]), n.kwargs)
+                _write(target, n)
         n.replace_all_uses_with(target)
-        _erase(n)
-
-
-def _erase(n: Node) -> None:
-    """Erase a call that nobody reads, and what only it has read."""
-    read = n.all_input_nodes
-    n.graph.erase_node(n)
-    for a in read:
-        if a.op == "call_function" and not a.users and not a.is_impure():
-            _erase(a)
+        n.graph.erase_node(n)
 
 
 def _write(target: Node, n: Node) -> None:
-    """Write what ``n`` puts into a part of its first argument into that part of ``target``.
+    """Update ``target`` in place as ``n`` updates its first argument.
 
-    What is written may itself be that part of the old value with a part replaced.
+    What is written into a part may itself be an update of that part of the old value.
     """
+    if n.target not in PARTS:
+        _add(n, IN_PLACE[n.target], (target, *n.args[1:]), n.kwargs)
+        return
     src = n.args[1]
     part = _add(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)
     assert isinstance(src, Node)
-    inner = src.target in PARTS and set(src.users) == {n} and _is_part(src.args[0], n)
-    if inner and _alike(src, part):
+    update = src.target in PARTS or _in_place(src)
+    if update and len(src.users) == 1 and _is_part(src.args[0], n) and _alike(src, part):
         _write(part, src)
     else:
         _add(n, COPY, (part, src), {})
@@ -185,7 +235,7 @@ def _arguments(n: Node, first: int) -> Iterator[object]:
         yield (type(given), given)
 
 
-def _add(at: Node, target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Node:
+def _add(at: Node, target: Any, args: Any, kwargs: Any) -> Node:
     made = at.graph.call_function(target, tuple(args), dict(kwargs))
     made.meta["stack_trace"] = at.meta.get("stack_trace")
     give_value(made)

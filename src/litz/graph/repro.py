@@ -57,7 +57,7 @@ def _input_text(val: Any) -> str:
 def _hint(value: Any) -> int:
     if isinstance(value, torch.SymInt):
         hint = value.node.hint
-        return 8 if hint is None else int(hint)
+        return int(hint) if isinstance(hint, int) else 8  # a ragged size has no number
     return int(value)
 
 

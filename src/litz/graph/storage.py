@@ -90,9 +90,10 @@ def _arguments(n: Node) -> tuple[Any, ...]:
     """The arguments in order; the offset is the (first) tensor's own where none is given."""
     assert isinstance(n.target, torch._ops.OpOverload)
     names = [a.name for a in n.target._schema.arguments]
-    given = {**dict(zip(names, n.args, strict=False)), **n.kwargs}
+    given: dict[str, Any] = {**dict(zip(names, n.args, strict=False)), **n.kwargs}
     *found, offset = (given.get(name) for name in names)
-    return (*found, _offset(found[0]) if offset is None else offset)
+    tensor: Any = found[0]
+    return (*found, _offset(tensor) if offset is None else offset)
 
 
 def owner(x: Node) -> Node:

@@ -169,7 +169,8 @@ def lerp_numbers(ctx: Call, xs: Tensors, ys: Tensors, ws: Sequence[Any]) -> Any:
 # --- others --------------------------------------------------------------------------------------
 
 
-@lower(aten._foreach_clone.default)
+# PyTorch has it since 2.12.
+@lower(*([aten._foreach_clone.default] if hasattr(aten, "_foreach_clone") else []))
 def clone(ctx: Call, xs: Tensors, *, memory_format: Any = None) -> tuple[TensorValue, ...]:
     return each(ctx, single(aten.clone.default), xs)
 

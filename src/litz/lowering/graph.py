@@ -387,6 +387,25 @@ class GraphLowering:
             out.append(done[r])
         return tuple(out)
 
+    def as_view(self, n: FxNode, v: TensorValue) -> TensorValue:
+        """A returned view with eager's strides and offset, which lowering may not have proved.
+
+        PyTorch makes such a result anew, of the memory it lies in, by these numbers.
+        """
+        base = viewed_node(n)
+        own, val = self.env[base], n.meta["val"]
+        if v.lazy is None or base is n or not isinstance(own, TensorValue) or own.ref is None:
+            return v
+        r, whole = self.result(val), self.result(base.meta["val"])
+        if r is None or whole is None or not same_layout(own.ref, whole.strides):
+            return v
+        root = self.b.root(own.ref.buffer)
+        known = v.dtype is own.dtype and r.dtype is v.dtype
+        if not known or any(self.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
+            return v
+        gap = self.expr(val.storage_offset()) - self.expr(base.meta["val"].storage_offset())
+        return values.strided(own, r.shape, r.strides, own.ref.offset + gap)
+
     def returned(self, n: FxNode, owners: dict[str, FxNode]) -> object:
         v = self.env[n]
         if isinstance(v, Opaque):
@@ -399,6 +418,7 @@ class GraphLowering:
         if isinstance(meta, torch.Tensor) and (r := self.result(meta)) is not None and dense(r):
             strides = r.strides
         owner = owner_of(n)
+        v = self.as_view(n, v)
         if v.ref is not None:
             foreign = owners.setdefault(self.b.root(v.ref.buffer), owner) is not owner
             if foreign or strides is not None and not same_layout(v.ref, strides):
@@ -411,6 +431,17 @@ class GraphLowering:
         assert ref is not None
         owners[self.b.root(ref.buffer)] = owner
         return ref
+
+
+def viewed_node(n: FxNode) -> FxNode:
+    """The node that ``n`` is a view of, through views that the schemas promise."""
+    while n.op == "call_function" and n.args and isinstance(n.args[0], FxNode):
+        first = n.args[0]
+        view = n.target is operator.getitem and is_view_op(first.target)
+        if not view and not is_view_op(n.target):
+            return n
+        n = first
+    return n
 
 
 def returned_views(n: FxNode) -> list[FxNode]:

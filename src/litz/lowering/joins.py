@@ -321,6 +321,10 @@ def unbind_copy(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, .
 
 
 def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:
+    from litz.lowering.graph import dense
+
+    if any(u.op == "output" for u in ctx.node.users) and not dense(ctx.result):
+        raise Unsupported("a result with the gaps in memory that its argument has")
     return TensorValue(x.dtype, x.shape, x.device, lazy=body.masked(inside, new, x.node))
 
 

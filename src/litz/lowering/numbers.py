@@ -82,6 +82,8 @@ def number_call(low: GraphLowering, n: FxNode) -> Expr | HostFloat | int | float
     if isinstance(n.target, torch._ops.OpOverload):
         return _of_tensor(low, n, val)
     args = low.map(n.args)
+    if isinstance(n.target, torch._ops.HigherOrderOperator):
+        raise GraphUnsupported(f"a call of {n.target}")
     if not callable(n.target) or n.kwargs:
         raise GraphUnsupported(f"arithmetic with {n.target}")
     data = low.symbols.from_data(_flat(args))
@@ -210,9 +212,8 @@ def assert_deferred(low: GraphLowering, given: tuple[Expr, ...]) -> None:
         if low.symbols.scope.get(str(key)) not in given:
             continue
         for a in found:
-            names = {str(s) for s in a.expr.free_symbols}
             text = assertion_text(a.expr)
-            if text in low.asserted or not names <= set(low.symbols.given):
+            if text in low.asserted or not low.symbols.knows(a.expr):
                 continue
             low.asserted.add(text)
             condition = symbol(low.symbols.fresh("holds"), 0, 1)

@@ -108,9 +108,7 @@ def _binary(name: str) -> Callable[..., TensorValue]:
     whole = {"fmax": "maximum", "fmin": "minimum"}.get(name, name)
 
     def fn(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-        return elementwise(
-            ctx, lambda a, c: op(name if a.dtype.is_float else whole, a, c), x, y
-        )
+        return elementwise(ctx, lambda a, c: op(name if a.dtype.is_float else whole, a, c), x, y)
 
     return fn
 

@@ -189,7 +189,11 @@ def _reduction(
 def sum_(
     ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> TensorValue:
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: fold("sum", over, n))
+    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _sum(over, n))
+
+
+def _sum(over: tuple[Expr, ...], n: Node) -> Node:
+    return fold("any" if n.dtype is d.BOOL else "sum", over, n)
 
 
 @lower(aten.trace.default)
@@ -207,7 +211,7 @@ def nansum(
 ) -> TensorValue:
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         known = op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n
-        return fold("sum", over, known)
+        return _sum(over, known)
 
     return _reduction(ctx, x, dim, keepdim, dtype, fn)
 
@@ -228,7 +232,11 @@ def mean(
 def prod(
     ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> TensorValue:
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: fold("prod", over, n))
+    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _product(over, n))
+
+
+def _product(over: tuple[Expr, ...], n: Node) -> Node:
+    return fold("all" if n.dtype is d.BOOL else "prod", over, n)
 
 
 # --- truth ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class Symbols:
             return const(int(value))
         if not isinstance(value, torch.SymInt):
             raise GraphUnsupported(f"a size of type {type(value).__name__}")
+        if value.node.is_nested_int():
+            raise GraphUnsupported("a ragged tensor")
         self.env = value.node.shape_env
         return self.from_sympy(value.node.expr)
 
@@ -79,8 +82,23 @@ class Symbols:
             return
         ranges = self.env.bound_sympy(sym)
         known = getattr(self.env, "backed_var_to_val", {})
-        hint = _bound(known.get(sym))
-        self.scope[name] = symbol(name, _bound(ranges.lower), _bound(ranges.upper), hint)
+        lo, hi, hint = map(_bound, (ranges.lower, ranges.upper, known.get(sym)))
+        step = self._step(sym)
+        if step == 1:
+            self.scope[name] = symbol(name, lo, hi, hint)
+            return
+        # Of a size that a guard has found divisible, the quotient is the symbol.
+        lo, hi = None if lo is None else -(-lo // step), None if hi is None else hi // step
+        part = symbol(self.fresh(f"{name}_by"), lo, hi, None if hint is None else hint // step)
+        self.scope[name] = part * step
+
+    def _step(self, sym: Any) -> int:
+        """A number that divides the size, by what the shape environment has guarded."""
+        step = 1
+        for e in getattr(self.env, "divisible", ()):
+            if len(e.args) == 2 and e.args[0] == sym and getattr(e.args[1], "is_Integer", False):
+                step = lcm(step, int(e.args[1]))
+        return step
 
     def part(self, expr: Any) -> Symbol:
         """The symbol of an integer expression that index algebra does not hold."""
@@ -108,6 +126,13 @@ class Symbols:
         """The symbols of ``exprs`` that nothing has given a value yet, each once."""
         free = {s: None for e in exprs for s in e.free if isinstance(s, Symbol)}
         return tuple(s for s in free if str(s) not in self.given)
+
+    def knows(self, e: Any) -> bool:
+        """Whether all symbols of a sympy expression have a value."""
+        names = [str(s) for s in e.free_symbols]
+        if not all(n in self.scope or n in self.floats for n in names):
+            return False
+        return not self.missing(self.scope[n] for n in names if n in self.scope)
 
     def give(self, number: Expr | HostFloat, *, data: bool = False) -> None:
         name = number.name if isinstance(number, HostFloat) else str(number)

@@ -180,12 +180,12 @@ class _Launch:
             for s in how.sizes
         )
         args = (ref, *sizes)
+        require(self.low, *_exprs(args))
         for known in b.nodes:
             if isinstance(known, Extern) and known.target is make and known.args == args:
                 (name,) = known.outputs
                 assert name is not None
                 return TensorRef(name, d.U8, (), (), ZERO)
-        require(self.low, *_exprs(sizes))
         device = b.buffers[ref.buffer].device
         made = b.new_buffer(d.U8, (), (), device, "opaque", alias=ref.buffer)
         why = "a descriptor for a user's Triton kernel"

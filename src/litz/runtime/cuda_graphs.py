@@ -29,7 +29,6 @@ import torch
 from litz.logs import events
 from litz.runtime.torch_private import (
     reinterpret,
-    same_addresses,
     storage_address,
     storage_use_count,
 )
@@ -80,12 +79,21 @@ class CudaDevice:
                 self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             graph = torch.cuda.CUDAGraph()
             self._side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.graph(
-                graph, pool=pool, stream=self._side, capture_error_mode="thread_local"
-            ):
-                results = call(args)
+            try:
+                with self._recording(graph, pool):
+                    results = call(args)
+            except Exception:
+                # PyTorch's generator takes itself to be recorded still; a recording that ends well
+                # puts it right.
+                with self._recording(torch.cuda.CUDAGraph(), self.new_pool()):
+                    torch.zeros(1, device="cuda")
+                raise
             torch.cuda.current_stream().wait_stream(self._side)
         return graph.replay, results
+
+    def _recording(self, graph: torch.cuda.CUDAGraph, pool: Any) -> Any:
+        mode = "thread_local"  # what other threads do is none of this recording's business
+        return torch.cuda.graph(graph, pool=pool, stream=self._side, capture_error_mode=mode)
 
 
 @dataclass(frozen=True)
@@ -189,7 +197,7 @@ class _Recording:
         self.pointers = [address for _, address in self.fixed]
 
     def fits(self, args: list[Any]) -> bool:
-        return same_addresses(args, self.pointers, self.positions)
+        return [args[k].data_ptr() for k in self.positions] == self.pointers
 
     def is_held(self) -> bool:
         """Whether somebody holds a result of an earlier call."""
@@ -312,12 +320,12 @@ class CudaGraphs:
         for r in shape.recordings:
             r.retired = any(k in shape.copied for k in r.positions)
         shape.recordings = [r for r in shape.recordings if not r.retired]
-        self.family.forget()
 
     # --- recording --------------------------------------------------------------------------
 
     def _record(self, shape: _Shape, args: list[Any]) -> _Recording | None:
         family = self.family
+        family.forget()
         private = shape.private
         try:
             with torch.inference_mode(False), torch.no_grad(), _uncollected():

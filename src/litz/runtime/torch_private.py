@@ -14,7 +14,6 @@ __all__ = [
     "current_raw_stream",
     "empty_strided_cpu",
     "reinterpret",
-    "same_addresses",
     "storage_address",
     "storage_use_count",
 ]
@@ -51,14 +50,6 @@ def public_current_raw_stream(device: int, /) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-def public_same_addresses(
-    tensors: Sequence[Any], addresses: Sequence[int | None], positions: Sequence[int], /
-) -> bool:
-    """Whether the tensors at `positions` lie at `addresses` (None: wherever they lie)."""
-    pairs = zip(positions, addresses, strict=True)
-    return all(a is None or tensors[k].data_ptr() == a for k, a in pairs)
-
-
 def _private(path: str, name: str) -> Any:
     """A private name, or None where this version of PyTorch has none."""
     place: Any = torch
@@ -75,9 +66,6 @@ reinterpret: _Reinterpret = (
 )
 current_raw_stream: Callable[[int], int] = (
     _private("_C", "_cuda_getCurrentRawStream") or public_current_raw_stream
-)
-same_addresses: Callable[[Any, Any, Any], bool] = (
-    _private("_C", "_tensors_data_ptrs_at_indices_equal") or public_same_addresses
 )
 storage_use_count: Callable[[int], int] | None = _private("_C", "_storage_Use_Count")
 """How many references a storage has, given its `_cdata`; the Python object counts as one.  There is

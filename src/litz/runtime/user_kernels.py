@@ -65,7 +65,7 @@ class UserKernel:
         names = self.kernel.arg_names
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         keys = [given[k] for k in self.kernel.keys if k in given]
-        types = [str(given[k].dtype) for k in names if hasattr(given.get(k), "dtype")]  # type: ignore
+        types = [str(given[k].dtype) for k in names if hasattr(given.get(k), "dtype")]
         key = (*keys, *types)
         if key in self._tuned:
             return
