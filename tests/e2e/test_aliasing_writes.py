@@ -93,13 +93,24 @@ def _bits(x: Tensor) -> Tensor:
     return y
 
 
+def _late_view(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.copy_(x.roll(1, 0))
+    x[1:] += 1
+    return x, x.chunk(2, 0)[1]
+
+
+def _late_rows(x: Tensor) -> Tensor:
+    x.mul_(x.flip(1))
+    return x[2:]
+
+
 def _swap(x: Tensor) -> None:
     x[0], x[1] = x[1].clone(), x[0].clone()
 
 
 THROUGH_VIEWS: list[Fn] = [
     _chain, _shift, _rows_from_rows, _diagonal, _old_values, _many, _intermediate,
-    _transposed_sum, _bits, _swap,
+    _transposed_sum, _bits, _swap, _late_view, _late_rows,
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from functorch.compile import aot_function, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from litz.ir.program import Extern, Loops, Program
+from litz.ir.program import Extern, HostFloat, Loops, Program
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
 from tests.lowering.evaluate_nodes import Memory, run_loops, size_of
@@ -108,8 +108,15 @@ def _run_extern(call: Extern, memory: Memory) -> None:
     for name, value in zip(call.outputs, results, strict=True):
         if name is not None:
             memory.bind(name, value)
-    for position, sym in call.symbols:
-        memory.sizes[sym] = int(results[position])
+    for position, number in call.symbols:
+        if isinstance(number, HostFloat):
+            memory.floats[number] = float(results[position])
+        else:
+            memory.sizes[number] = int(results[position])
+    for sym, position, dim in call.sizes:
+        memory.sizes[sym] = int(results[position].shape[dim])
+    for expected, position, dim in call.checks:
+        assert results[position].shape[dim] == memory.size(expected)
 
 
 # --- judging -------------------------------------------------------------------------------------
@@ -117,7 +124,8 @@ def _run_extern(call: Extern, memory: Memory) -> None:
 
 def extern_names(program: Program) -> list[str]:
     """What the program leaves to ATen: ``name: reason``, in order."""
-    return [f"{n.target_name}: {n.reason}" for n in program.nodes if isinstance(n, Extern)]
+    externs = [n for n in program.nodes if isinstance(n, Extern) and not n.is_number]
+    return [f"{n.target_name}: {n.reason}" for n in externs]
 
 
 def nests(program: Program) -> int:

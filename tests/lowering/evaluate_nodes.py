@@ -12,7 +12,7 @@ import torch
 from litz.index import Expr
 from litz.index import expr as ix
 from litz.ir import body
-from litz.ir.program import Loops, Program, TensorRef
+from litz.ir.program import HostFloat, Loops, Program, TensorRef
 from litz.lowering.torch_types import to_torch
 
 Tensor = torch.Tensor
@@ -82,6 +82,7 @@ class Memory:
     program: Program
     tensors: dict[str, Tensor] = field(default_factory=dict)
     sizes: dict[Expr, int] = field(default_factory=dict)
+    floats: dict[HostFloat, float] = field(default_factory=dict)
 
     def bind(self, name: str, value: Tensor) -> None:
         self.tensors[name] = value.detach()
@@ -121,6 +122,8 @@ class Memory:
             return t.as_strided(shape, strides, t.storage_offset() + self.size(value.offset))
         if isinstance(value, Expr):
             return self.size(value)
+        if isinstance(value, HostFloat):
+            return self.floats[value]
         if isinstance(value, tuple | list):
             return [self.resolve(v) for v in value]
         return value

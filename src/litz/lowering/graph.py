@@ -316,13 +316,17 @@ class GraphLowering:
         return self.b.realize(lazy, r.strides if dense(r) else None)
 
     def shares_memory(self, n: FxNode) -> bool:
-        """Whether results show that they lie in this value's memory: several, or one with gaps."""
+        """Whether results show that they lie in this value's memory: several, or one with gaps.
+
+        Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
+        """
         views = returned_views(n)
         if len(views) != 1:
             return len(views) > 1
         val = views[0].meta.get("eager_val", views[0].meta.get("val"))
-        r = self.result(val) if isinstance(val, torch.Tensor) else None
-        return r is not None and not dense(r)
+        if not isinstance(val, torch.Tensor) or (r := self.result(val)) is None:
+            return False
+        return not dense(r) or self.expr(val.storage_offset()) is not values.ZERO
 
     def map(self, value: Any) -> Any:
         """Arguments with graph nodes replaced by their values."""

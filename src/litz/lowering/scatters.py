@@ -463,7 +463,8 @@ def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
         if x.ref is None:
             raise Unsupported("a write into a value that has no memory")
         mark = len(b.nodes)
-        fn(ctx, x, *(_apart(b, a, x) for a in args), **kwargs)
+        named = {k: _apart(b, v, x) for k, v in kwargs.items()}
+        fn(ctx, x, *(_apart(b, a, x) for a in args), **named)
         made = len(b.nodes)
         # Nothing can decline the call from here on: what others still read is copied first.
         ctx.before_mutation(x)
