@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -418,8 +418,8 @@ class GraphLowering:
             return v
         self.b.origins = self.sources[n]
         meta = n.meta.get("eager_val", n.meta.get("val"))
-        strides = None
-        if isinstance(meta, torch.Tensor) and (r := self.result(meta)) is not None and dense(r):
+        strides, r = None, self.result(meta) if isinstance(meta, torch.Tensor) else None
+        if r is not None and dense(r):
             strides = r.strides
         owner = owner_of(n)
         v = self.as_view(n, v)
@@ -428,13 +428,19 @@ class GraphLowering:
             if foreign or strides is not None and not same_layout(v.ref, strides):
                 v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
         if v.lazy is None:
-            return v.ref
+            return v.ref if v.ref is None or r is None else _with_idle_strides(v.ref, r.strides)
         v = self.b.realize(v, strides)
         self.note(n, v)
         ref = v.ref
         assert ref is not None
         owners[self.b.root(ref.buffer)] = owner
         return ref
+
+
+def _with_idle_strides(ref: TensorRef, strides: Sequence[Expr]) -> TensorRef:
+    """A reference with eager's strides along dimensions of one element, where any would do."""
+    sizes = zip(ref.shape, ref.strides, strides, strict=True)
+    return replace(ref, strides=tuple(e if d is values.ONE else s for d, s, e in sizes))
 
 
 def viewed_node(n: FxNode) -> FxNode:
