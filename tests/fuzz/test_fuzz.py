@@ -2,8 +2,8 @@
 
 The seed is fixed while a fault that the fuzzer has found is open (297293448, graph 3: two results
 that share memory in eager do not here); ``LITZ_FUZZ_SEED=random`` draws a fresh one and prints it.
-``LITZ_FUZZ_SEED`` also runs one seed again; ``python -m tests.fuzz --seed SEED --batch SEED:N`` shows
-and shrinks what a graph of it found.
+``LITZ_FUZZ_SEED`` also runs one seed again; ``python -m tests.fuzz --seed SEED --batch SEED:N``
+shows and shrinks what a graph of it found.
 """
 
 from __future__ import annotations
