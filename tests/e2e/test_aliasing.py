@@ -199,6 +199,32 @@ def test_the_same_argument_twice() -> None:
     assert torch.equal(actual, expected) and torch.equal(e, c)
 
 
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    part = x.chunk(3, 0)[1]
+    part.copy_(part.flip(0))
+    return part.unsqueeze(1).unsqueeze(-2)
+
+
+def _rolled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x.copy_(x.roll(1, 0))
+    x[1:] += 1
+    return x, x.chunk(2, 0)[1]
+
+
+def _column(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x.t()[1:].mul_(2)
+    return x[:, 1], x.t()[2:]
+
+
+@pytest.mark.parametrize("fn", [_rows, _rolled, _column])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_written_arguments_that_begin_late(fn: Fn, dynamic: bool) -> None:
+    """PyTorch makes these views anew by the results' offsets, which count from the storage's."""
+    base = torch.arange(400.0)
+    for x in (base.as_strided((9, 6), (6, 1), 16), base.as_strided((9, 6), (1, 9), 16)):
+        check_sharing(fn, x, dynamic=dynamic)
+
+
 # --- training ------------------------------------------------------------------------------------
 
 SAVED: list[Fn] = [

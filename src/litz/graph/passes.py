@@ -19,7 +19,7 @@ from litz.graph.aliasing import leaves, written
 from litz.graph.constants import fold_constants
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
-from litz.graph.reinplace import write_in_place
+from litz.graph.reinplace import read_what_was_written, write_in_place
 from litz.graph.storage import make_storage_explicit
 from litz.graph.values import give_values
 from litz.options import GraphHook
@@ -118,6 +118,8 @@ def share_common_subexpressions(gm: GraphModule) -> bool:
 # Storage comes first: it asks which values eager has as views of which.  Then constants: a folded
 # one can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what others left.
 PIPELINE: tuple[GraphPass, ...] = (
+    # First, while what PyTorch added behind its last copies still stands there.
+    GraphPass("reads of written arguments", read_what_was_written, inference=True),
     GraphPass("storage", make_storage_explicit),
     GraphPass("constants", fold_constants),
     GraphPass("no-ops", drop_no_ops),

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import leaves
-from litz.graph.values import give_value, same_dims
+from litz.graph.values import give_value, same_dims, same_value
 
 aten = torch.ops.aten
 
@@ -64,19 +64,50 @@ RESHAPES: Final = frozenset({aten.view.default, aten.reshape.default, aten._unsa
 COPY: Final = aten.copy_.default
 
 
-def write_in_place(gm: GraphModule) -> bool:
-    """Undo functionalisation for arguments whose new value differs from the old one in a part."""
+def _written(n: Node) -> tuple[Node, Node] | None:
+    """The argument that a call copies a new value into, and that value."""
+    if n.op != "call_function" or n.target is not COPY:
+        return None
+    target, value = n.args[0], n.args[1]
+    fits = isinstance(target, Node) and isinstance(value, Node) and target.op == "placeholder"
+    return (target, value) if fits else None  # type: ignore[return-value]
+
+
+def read_what_was_written(gm: GraphModule) -> bool:
+    """Behind the copy into an argument, read the argument and not the new value.
+
+    There PyTorch makes the views of a written argument that the graph returns.  It takes their
+    offset and strides for those of views of the argument, so that they have to be just that.
+    """
     order = {n: k for k, n in enumerate(gm.graph.nodes)}
     changed = False
-    for n in list(gm.graph.nodes):
-        if n.op != "call_function" or n.target is not COPY or n.users:
+    for n in gm.graph.nodes:
+        found = _written(n)
+        if found is None:
             continue
-        target, value = n.args[0], n.args[1]
-        if isinstance(target, Node) and isinstance(value, Node) and target.op == "placeholder":
-            chain = _chain(target, value)
-            if chain and _allowed(target, n, chain, order):
-                _rewrite(target, n, chain)
+        target, value = found
+        if not same_value(target.meta.get("val"), value.meta.get("val")):
+            continue
+        for u in list(value.users):
+            if order[u] > order[n] and u.op == "call_function":
+                u.replace_input_with(value, target)
                 changed = True
+    return changed
+
+
+def write_in_place(gm: GraphModule) -> bool:
+    """Undo functionalisation for arguments whose new value differs from the old one in a part."""
+    changed = False
+    for n in list(gm.graph.nodes):
+        found = _written(n)
+        if found is None:
+            continue
+        target, value = found
+        chain = _chain(target, value)
+        order = {n: k for k, n in enumerate(gm.graph.nodes)}
+        if chain and _allowed(target, n, chain, order):
+            _rewrite(target, n, chain)
+            changed = True
     if changed:
         _sweep(gm)
     return changed
@@ -177,6 +208,8 @@ def _allowed(target: Node, copy: Node, chain: list[Node], order: dict[Node, int]
         for u in old.users:
             if u is new or u is copy:
                 continue
+            if order[u] > order[copy] and (old is target or new is copy):
+                continue  # it reads the last value
             if u.op == "output" or order[u] > order[new]:
                 return False
             if u.target is COPY and u.args[0] is target:
@@ -185,6 +218,7 @@ def _allowed(target: Node, copy: Node, chain: list[Node], order: dict[Node, int]
 
 
 def _rewrite(target: Node, copy: Node, chain: list[Node]) -> None:
+    copy.replace_all_uses_with(target)
     copy.graph.erase_node(copy)
     for n in chain:
         with n.graph.inserting_before(n):
