@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from litz.index import Expr, Substitution, Var, coefficient, floordiv, mod, var
 from litz.ir import body
 from litz.ir.body import Index, Load, Reduce, Rewriter, Store
@@ -12,13 +14,16 @@ Loops = tuple[Expr, ...]
 class _Merger:
     """The expressions of one kernel, and the loops that have been merged so far."""
 
-    def __init__(self, axes: Loops, reduced: Loops, stores: tuple[Store, ...]) -> None:
+    def __init__(
+        self, axes: Loops, reduced: Loops, stores: tuple[Store, ...], loose: Container[str]
+    ) -> None:
         exprs: dict[Expr, None] = {}
         # argmax and argmin count positions: their loops merge only where they are neighbours.
         self.positions: list[Loops] = []
         for n in body.walk(r for s in stores for r in s.roots()):
             if isinstance(n, Load):
-                exprs[n.index] = None
+                if n.buffer not in loose:
+                    exprs[n.index] = None
             elif isinstance(n, Index):
                 exprs[n.expr] = None
             elif isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
@@ -86,12 +91,15 @@ class _MergingRewriter(Rewriter):
 
 
 def merge_loops(
-    axes: Loops, reduced: Loops, stores: tuple[Store, ...]
+    axes: Loops, reduced: Loops, stores: tuple[Store, ...], loose: Container[str] = ()
 ) -> tuple[Loops, Loops, tuple[Store, ...]]:
-    """``axes`` and ``reduced`` with loops merged as far as possible, and the stores over them."""
+    """``axes`` and ``reduced`` with loops merged as far as possible, and the stores over them.
+
+    loose: buffers so small that loads from them may step as they will.
+    """
     if len(axes) < 2 and len(reduced) < 2:
         return axes, reduced, stores
-    merger = _Merger(axes, reduced, stores)
+    merger = _Merger(axes, reduced, stores, loose)
     axes, reduced = merger.shrink(axes), merger.shrink(reduced)
     if not merger.mapping:
         return axes, reduced, stores

@@ -89,7 +89,7 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         return _columns(plan, rows, size, persistent)
     r = power_of_two(size)
     if not persistent:
-        r = min(r, max(1024, ROW // streams(plan)))
+        r = min(r, max(1024, power_of_two(ROW // streams(plan))))
     out = []
     for elements in (2048, 4096, 1024):
         x = 1

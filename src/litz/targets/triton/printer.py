@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from litz.index import TRITON, Expr, Substitution, Symbol, const, render, var
 from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
-from litz.kernel.nodes import extent, loops_of
+from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
 from litz.targets.triton.reach import LIMIT
@@ -231,18 +231,31 @@ class Printer:
             for stage in range(1, max((r.stage for r in reduces), default=0) + 1)
         ]
         rounds = [here for here in rounds if here]
+        pending = list(full)
         for i, here in enumerate(rounds):
+            along = self.along(pending, [r for later in rounds[i:] for r in later])
+            pending = [s for s in pending if s not in along]
             # What a later pass reads again should stay in the cache.
-            self.policy = "evict_last" if full or i + 1 < len(rounds) else "evict_first"
-            self.reduce_loop(here, pairs)
+            self.policy = "evict_last" if pending or i + 1 < len(rounds) else "evict_first"
+            self.reduce_loop(here, pairs, along)
         self.policy = "evict_first"
         # Loads of the flat stores come before the full ones may overwrite what they read.
         values = [self.evaluate(s) for s in flat]
-        if full:
+        if pending:
             with self.looped():
-                self.stores(full)
+                self.stores(pending)
         for store, value in zip(flat, values, strict=True):
             self.put(store, value)
+
+    def along(self, pending: Sequence[Store], open_: Sequence[Value]) -> list[Store]:
+        """Stores of the full space that the pass which does the first of ``open_`` can do too.
+
+        They wait for none of these, and nothing that is read in this pass or later lies there.
+        """
+        stage = open_[0].stage
+        ready = [s for s in pending if all(self.values(n).stage < stage for n in s.roots())]
+        others = [s for s in self.plan.stores if s not in ready]
+        return mergeable(ready, [*(r.node.args[0] for r in open_), *roots(others)])
 
     def reductions(self) -> list[Value]:
         """All reductions of the plan, arguments first."""
@@ -292,10 +305,13 @@ class Printer:
 
     # --- reductions -----------------------------------------------------------------------------
 
-    def reduce_loop(self, reduces: Sequence[Value], pairs: Mapping[Value, Value]) -> None:
+    def reduce_loop(
+        self, reduces: Sequence[Value], pairs: Mapping[Value, Value], along: Sequence[Store]
+    ) -> None:
         """One pass that does all reductions of one stage.
 
-        pairs: sums of exponentials that run along with their maxima.
+        pairs: sums of exponentials that run along with their maxima.  along: stores of the full
+        space that run along too.
         """
         accs = []
         names = [a.name for a in self.blocked]
@@ -310,7 +326,7 @@ class Printer:
                 )
                 group += sums
             else:
-                acc = accumulator(group, self.fresh("acc"), shape, self.at)
+                acc = accumulator(group, self.fresh("acc"), shape, self.at, self.turns())
             self.top.lines += ["    " + line for line in acc.begin()]
             accs.append((group, acc))
         with self.looped() as scope:
@@ -319,12 +335,22 @@ class Printer:
                 value = self.wide_value(group[0].args[0])
                 for line in acc.update(value, mask, self.position(group[0])):
                     scope.emit(line)
+            self.stores(along)
         for group, acc in accs:
             for line in acc.finish():
                 self.top.emit(line)
             for v in group:
                 assert isinstance(v.node, Reduce)
                 self.top.known[v] = acc.result(v.node.kind)
+
+    def turns(self) -> str:
+        """How many turns of a loop over the reduced axis each lane takes part in, unless all."""
+        axis = self.axes.reduced
+        assert axis is not None
+        if "r" in self.shape.even:
+            return ""
+        lane = f"tl.arange(0, RBLOCK){self.spread('r')}"
+        return f"({self.index(axis.size)} + (RBLOCK - 1) - {lane}) // RBLOCK"
 
     def reduced(self, v: Value) -> str:
         """A reduction of a block that holds all of the axis."""

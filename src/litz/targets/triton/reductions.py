@@ -101,32 +101,41 @@ class ArgAccumulator(Accumulator):
 
 @dataclass(frozen=True, slots=True)
 class MomentAccumulator(Accumulator):
-    """Mean, squared deviations and count of each lane (Welford), then of all (Chan et al.)."""
+    """Mean and squared deviations of each lane (Welford), then of all (Chan et al.).
+
+    All lanes have seen as many elements, but for those that the last turn leaves out, so that one
+    division serves for all of them.  counts: how many elements each lane has seen in the end.
+    """
+
+    counts: str = ""
 
     def begin(self) -> list[str]:
-        zeros = f"tl.zeros({self.shape}, {self.type})"
-        return [f"{self.name}_{part} = {zeros}" for part in ("mean", "m2", "n")]
+        a, zeros = self.name, f"tl.zeros({self.shape}, {self.type})"
+        count = f"{a}_n = tl.full([], 0, {self.type})"
+        return [f"{a}_mean = {zeros}", f"{a}_m2 = {zeros}", count]
 
     def update(self, value: str, mask: str, position: str) -> list[str]:
         a = self.name
         lines = [
-            f"{a}_more = {a}_n + 1",
+            f"{a}_n = {a}_n + 1",
             f"{a}_off = {value} - {a}_mean",
-            f"{a}_next = {a}_mean + litz.div({a}_off, {a}_more)",
-            f"{a}_sq = {a}_m2 + {a}_off * ({value} - {a}_next)",
+            f"{a}_next = tl.fma({a}_off, litz.reciprocal({a}_n), {a}_mean)",
+            f"{a}_sq = tl.fma({a}_off, {value} - {a}_next, {a}_m2)",
         ]
-        for part, new in (("n", "more"), ("mean", "next"), ("m2", "sq")):
+        for part, new in (("mean", "next"), ("m2", "sq")):
             text = f"tl.where({mask}, {a}_{new}, {a}_{part})" if mask else f"{a}_{new}"
             lines.append(f"{a}_{part} = {text}")
         return lines
 
     def finish(self) -> list[str]:
         a, axis = self.name, self.axis
+        seen = f"({self.counts}).to({self.type})" if self.counts else f"{a}_n"
         return [
-            f"{a}_all = litz.sum({a}_n, {axis})",
-            f"{a}_mean_ = litz.div(litz.sum({a}_mean * {a}_n, {axis}), {a}_all)",
+            f"{a}_seen = tl.zeros({self.shape}, {self.type}) + {seen}",
+            f"{a}_all = litz.sum({a}_seen, {axis})",
+            f"{a}_mean_ = litz.div(litz.sum({a}_mean * {a}_seen, {axis}), {a}_all)",
             f"{a}_off = {a}_mean - {a}_mean_",
-            f"{a}_m2_ = litz.sum({a}_m2 + {a}_off * {a}_off * {a}_n, {axis})",
+            f"{a}_m2_ = litz.sum({a}_m2 + {a}_off * {a}_off * {a}_seen, {axis})",
         ]
 
     def result(self, kind: str) -> str:
@@ -184,14 +193,17 @@ def softmax_pair(top: Value, total: Value) -> bool:
     return isinstance(less.node, Op) and less.node.name == "sub" and less.args == (top.args[0], top)
 
 
-def accumulator(group: Sequence[Value], name: str, shape: str, axis: int) -> Accumulator:
-    """The accumulator of reductions of one value."""
+def accumulator(
+    group: Sequence[Value], name: str, shape: str, axis: int, counts: str = ""
+) -> Accumulator:
+    """The accumulator of reductions of one value.
+
+    counts: elements of each lane, where that is not the number of turns.
+    """
     node = group[0].node
     assert isinstance(node, Reduce)
     dtype = node.args[0].dtype
-    made = Accumulator
-    if node.kind in ("argmax", "argmin"):
-        made = ArgAccumulator
-    elif node.kind.startswith("welford"):
-        made = MomentAccumulator
+    if node.kind.startswith("welford"):
+        return MomentAccumulator(node.kind, dtype, name, shape, axis, counts)
+    made = ArgAccumulator if node.kind in ("argmax", "argmin") else Accumulator
     return made(node.kind, dtype, name, shape, axis)

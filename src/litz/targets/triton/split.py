@@ -1,29 +1,39 @@
 """Reductions that many programs share: few rows, each of them long.
 
 A first kernel reduces parts of every row and leaves what it finds in temporary memory; a second
-reduces the parts.  Where more follows along the rows, each further pass is done likewise, and the
-stores of the full space come last, as a kernel without reductions.
+reduces the parts.  Where more follows along the rows, each further pass is done likewise.  Stores
+of the full space run along with the first pass that knows what they need; those that need the last
+reductions come at the end, as a kernel without reductions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
-from litz.ir.body import Node, Reduce, Rewriter, Store, walk
+from litz.ir.body import Load, Node, Reduce, Rewriter, Store, walk
 from litz.ir.dtype import I64, DType
-from litz.kernel.nodes import extent, loaded, loops_of, reduce_levels, roots
+from litz.kernel.merge import merge_loops
+from litz.kernel.nodes import extent, loaded, loops_of, mergeable, reduce_levels, roots
 from litz.kernel.phases import Temp as PlanTemp
 from litz.kernel.phases import linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
+from litz.kernel.tiling import Access, choose_lane, choose_tile, lane_score, loop_order
 from litz.targets.triton.blocks import PROGRAMS
 from litz.targets.triton.spell import neutral_scalar
 
+Loops = tuple[Expr, ...]
+
 LONG = 1 << 13  # elements of a row that is worth dividing
-PART = 1 << 11  # elements of a part at least
+TALL = 1 << 9  # likewise of a column
+PART = 1 << 11  # elements of a part of a row at least
+DEEP = 64  # likewise of a column
+WIDTH = 64  # columns of a block
 ALIGNED = 64  # elements that a part is a multiple of
+NARROW = 64  # extent of a reduced dim that may stay parallel in the first kernel
+GAIN = 1.5  # by which that has to make more bytes contiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +61,88 @@ def divide(plan: KernelPlan) -> Several | None:
     if any(v in plan.reduced for n in reduces for v in n.vars):
         return None
     # The flat position along a row is that of an argument reduction too.
-    if any(n.kind.startswith("arg") and n.axes != plan.reduced for n in reduces):
+    positional = [n for n in reduces if n.kind.startswith("arg")]
+    if any(n.axes != plan.reduced for n in positional):
         return None
     if any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
-    size = product(extent(v) for v in plan.reduced)
-    if not size.is_const or size_hint(size) < LONG:
+    if not product(extent(v) for v in plan.reduced).is_const:
         return None
-    parts = _parts(plan, size_hint(size))
+    kept = () if positional else _kept(plan, reduces)
+    parts = _parts(plan, kept)
+    if parts < (1 if kept else 2):
+        return None
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
     flat = [s for s in plan.stores if s not in full]
-    if parts < 2 or {s.buffer for s in flat} & loaded(roots(full)):
-        return None
-    return _Maker(plan, parts).run(flat, full)
+    return _Maker(plan, parts, kept).run(flat, full)
 
 
-def _parts(plan: KernelPlan, size: int) -> int:
+def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
+    """A short reduced dim that goes on in memory where a parallel one leaves off.
+
+    As long as it is not reduced, lanes run along both.
+    """
+    stores = tuple(Store("", const(0), n.args[0]) for n in reduces)
+    best: tuple[float, Loops] = (0.0, ())
+    for kept in ((), *((v,) for v in plan.reduced)):
+        left = tuple(v for v in plan.reduced if v not in kept)
+        if kept and (not left or not 1 < size_hint(extent(kept[0])) <= NARROW):
+            continue
+        axes, reduced, merged = merge_loops((*plan.parallel, *kept), left, stores)
+        loops, accesses = (*axes, *reduced), _accesses(plan, merged[: len(stores)])
+        score = max((lane_score(v, loops, accesses) for v in loops), default=0.0)
+        if score > best[0] * (GAIN if kept else 1.0):
+            best = (score, kept)
+    return best[1]
+
+
+def _parts(plan: KernelPlan, kept: Loops) -> int:
     """How many programs share a row: enough to fill the machine, none with too little to do."""
-    rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
-    if plan.lane is not None and plan.lane in plan.parallel:
-        rows = -(-rows // 64)
-        return min(PROGRAMS // max(rows, 1), size // 64)
-    return min(PROGRAMS // max(rows, 1), size // PART)
+    size = size_hint(product(extent(v) for v in plan.reduced if v not in kept))
+    rows = size_hint(product(extent(v) for v in (*plan.parallel, *kept)), default=1 << 10)
+    if kept or (plan.lane is not None and plan.lane in plan.parallel):
+        blocks = max(-(-rows // WIDTH), 1)
+        return min(PROGRAMS // blocks, size // DEEP) if size >= TALL else 0
+    return min(PROGRAMS // max(rows, 1), size // PART) if size >= LONG else 0
+
+
+def _part(size: int, parts: int) -> Expr:
+    """Elements of a part: all of one length where that can be, else at least on whole accesses."""
+    for n in range(parts, parts // 2, -1):
+        if size % (n * ALIGNED) == 0:
+            return const(size // n)
+    return const(-(-size // (parts * ALIGNED)) * ALIGNED)
+
+
+def _accesses(plan: KernelPlan, stores: Iterable[Store]) -> list[Access]:
+    """Every access of a plan's memory, temporary memory left out."""
+    known = {p.name: p.dtype.bytes for p in plan.params}
+    loads = (n for s in stores for n in walk(s.roots()) if isinstance(n, Load))
+    out = {
+        (n.buffer, n.index): Access(n.index, n.dtype.bytes, False, bool(n.indirect))
+        for n in loads
+        if n.buffer in known
+    }
+    for s in stores:
+        if s.buffer in known:
+            out[s.buffer, s.index] = Access(s.index, known[s.buffer], True, bool(s.indirect))
+    return list(out.values())
 
 
 class _Maker:
-    def __init__(self, plan: KernelPlan, parts: int) -> None:
+    """kept: reduced dims that the first kernel of every pass leaves to the second."""
+
+    def __init__(self, plan: KernelPlan, parts: int, kept: Loops) -> None:
         self.plan = plan
-        self.size = product(extent(v) for v in plan.reduced)
-        # Whole accesses of every thread: parts begin where vectors may.
-        self.part = ceildiv(ceildiv(self.size, parts), ALIGNED) * ALIGNED
+        self.kept = kept
+        self.outer = tuple(v for v in plan.reduced if v not in kept)
+        self.size = product(extent(v) for v in self.outer)
+        self.part = _part(size_hint(self.size), parts)
         self.parts = ceildiv(self.size, self.part)
         self.points = product(extent(v) for v in plan.parallel)
+        self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.at = linear(plan.parallel)
+        self.cell = linear((*plan.parallel, *kept))
         self.temps: list[Temp] = []
         self.moment_temps: dict[Node, tuple[Temp, Temp]] = {}
         self.levels = reduce_levels(roots(plan.stores))
@@ -92,57 +151,80 @@ class _Maker:
         self.r = var("rparts", self.parts)
 
     def temp(self, dtype: DType, size: Expr) -> Temp:
-        self.temps.append(Temp(f"m{len(self.temps)}", dtype, size))
+        self.temps.append(Temp(f"part{len(self.temps)}", dtype, size))
         return self.temps[-1]
 
-    def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Several:
+    def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Several | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
         last = max(self.levels[n] for n in reduces)
+        along = self.along(reduces, full, last)
+        left = [s for s in full if not any(s in stores for stores in along)]
+        if {s.buffer for s in flat} & loaded(roots(left)):
+            return None  # a later kernel would read what an earlier one replaces
         known: dict[Node, Node] = {}
         plans: list[KernelPlan] = []
-        contexts = [(n, last + 1) for n in (*roots(full), *roots(flat))]
+        contexts = [(n, last + 1) for n in (*roots(left), *roots(flat))]
+        contexts += [(n, i) for i, stores in enumerate(along) for n in roots(stores)]
         between = values_between(contexts, self.levels, self.plan.reduced)
         for level in range(last + 1):
             here = [n for n in reduces if self.levels[n] == level]
-            combined = self.reduce_parts(here, known, plans)
+            combined = self.reduce_parts(here, along[level], known, plans)
             stores: list[Store] = []
             if level == last:
                 stores += rewritten(flat, {**known, **combined})
-            left = [n for n in between if self.levels[n] == level]
-            if level < last or full:
-                for n in left:
+            if level < last or left:
+                for n in between:
+                    if self.levels[n] != level:
+                        continue
                     t = self.temp(n.dtype, self.points)
-                    value = rewritten([Store(t.name, self.at, n)], {**known, **combined})
-                    stores += value
+                    stores += rewritten([Store(t.name, self.at, n)], {**known, **combined})
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
-                dims = [Dim(v, "p") for v in self.plan.parallel]
-                plans.append(self.phase([*dims, Dim(self.r, "r")], stores, self.r))
-        if full:
-            every = tuple(replace(d, role="p") for d in self.plan.dims)
-            plans.append(self.phase(every, rewritten(full, known), self.plan.lane))
+                plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))
+        if left:
+            every = (*self.plan.parallel, *self.plan.reduced)
+            plans.append(self.phase(every, (), rewritten(left, known)))
         return Several(tuple(plans), tuple(self.temps))
 
+    def along(
+        self, reduces: Sequence[Reduce], full: Sequence[Store], last: int
+    ) -> list[list[Store]]:
+        """Stores of the full space that run along with the reductions of each level."""
+        left = list(full)
+        out: list[list[Store]] = []
+        for level in range(last + 1):
+            ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
+            others = [
+                s for s in self.plan.stores if s not in ready and (s not in full or s in left)
+            ]
+            args = [r.args[0] for r in reduces if self.levels[r] >= level]
+            out.append(mergeable(ready, [*args, *roots(others)]))
+            left = [s for s in left if s not in out[-1]]
+        return out
+
     def reduce_parts(
-        self, reduces: Sequence[Reduce], known: dict[Node, Node], plans: list[KernelPlan]
+        self,
+        reduces: Sequence[Reduce],
+        along: Sequence[Store],
+        known: dict[Node, Node],
+        plans: list[KernelPlan],
     ) -> dict[Node, Node]:
         """Adds the plan that reduces parts; returns what each reduction is in terms of them."""
         rest: Expr = self.p * self.part + self.q
         index: dict[Expr, Expr] = {}
-        for v in reversed(self.plan.reduced[1:]):
+        for v in reversed(self.outer[1:]):
             index[v] = rest % extent(v)
             rest = rest // extent(v)
-        index[self.plan.reduced[0]] = rest
+        index[self.outer[0]] = rest
         move = Rewriter(Substitution(index))
         stores: list[Store] = []
         out: dict[Node, Node] = {}
         for n in reduces:
             value = rewritten([Store("", const(0), n.args[0])], known)[0].value
             out[n] = self.one(n, move(value), stores)
-        dims = [Dim(v, "p") for v in self.plan.parallel]
-        lane = self.plan.lane if self.plan.lane in self.plan.parallel else self.q
-        order = [Dim(self.p, "p"), *dims]
-        plans.append(self.phase([*order, Dim(self.q, "r")], stores, lane))
+        stores += [self.within(move.store(s)) for s in rewritten(along, known)]
+        parallel = (self.p, *self.plan.parallel, *self.kept)
+        plans.append(self.phase(parallel, (self.q,), stores))
         return out
 
     def one(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
@@ -153,23 +235,38 @@ class _Maker:
         if n.kind in ("argmax", "argmin"):
             return self.argument(n, value, stores)
         left = self.leave(stores, nodes.reduce(n.kind, (self.q,), value))
-        return nodes.reduce(n.kind, (self.r,), self.back(left))
+        return nodes.reduce(n.kind, (self.r, *self.kept), self.back(left))
+
+    @property
+    def ragged(self) -> Node | None:
+        """Whether a position lies within the row, unless all do: the last part may reach beyond."""
+        if self.parts * self.part is self.size:
+            return None
+        return nodes.op("lt", nodes.index(self.p * self.part + self.q), nodes.index(self.size))
 
     def inside(self, value: Node, other: Node) -> Node:
-        """``value`` within the row; the last part may reach beyond its end."""
-        if self.parts * self.part is self.size:
-            return value
-        at = nodes.index(self.p * self.part + self.q)
-        return nodes.masked(nodes.op("lt", at, nodes.index(self.size)), value, other)
+        """``value`` within the row."""
+        cond = self.ragged
+        return value if cond is None else nodes.masked(cond, value, other)
+
+    def within(self, s: Store) -> Store:
+        """A store of the full space, within the row."""
+        cond = self.ragged
+        if cond is None:
+            return s
+        value = self.inside(s.value, nodes.const(s.value.dtype, 0))
+        if s.mask is not None:
+            cond = self.inside(s.mask, nodes.const(s.mask.dtype, False))
+        return replace(s, value=value, mask=cond)
 
     def leave(self, stores: list[Store], part: Node) -> Temp:
         """Memory for a value of every part, and the store that fills it."""
-        t = self.temp(part.dtype, self.points * self.parts)
-        stores.append(Store(t.name, self.at * self.parts + self.p, part))
+        t = self.temp(part.dtype, self.cells * self.parts)
+        stores.append(Store(t.name, self.p * self.cells + self.cell, part))
         return t
 
     def back(self, t: Temp) -> Node:
-        return nodes.load(t.dtype, t.name, self.at * self.parts + self.r)
+        return nodes.load(t.dtype, t.name, self.r * self.cells + self.cell)
 
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         kind: nodes.ReduceKind = "max" if n.kind == "argmax" else "min"
@@ -179,36 +276,54 @@ class _Maker:
         spots = self.leave(stores, nodes.op("add", where, first))
         winner = nodes.reduce(n.kind, (self.r,), self.back(best))
         t = symbol(f"t{len(self.temps)}w", 0, self.parts.hi)
-        return nodes.load(I64, spots.name, self.at * self.parts + t, ((t, winner),))
+        return nodes.load(I64, spots.name, t * self.cells + self.cell, ((t, winner),))
 
     def moments(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         """Mean and squared deviations of each part, then of all (Chan et al., 1979)."""
         dtype = n.dtype
-        zero = nodes.const(dtype, 0)
         if value not in self.moment_temps:
-            count = nodes.index(min_(self.part, self.size - self.p * self.part))
-            total = nodes.reduce("sum", (self.q,), self.inside(value, zero))
-            mean = nodes.op("div", total, nodes.cast(count, dtype))
-            off = nodes.op("sub", value, mean)
-            squares = self.inside(nodes.op("mul", off, off), zero)
-            pair = (
-                self.leave(stores, mean),
-                self.leave(stores, nodes.reduce("sum", (self.q,), squares)),
-            )
-            self.moment_temps[value] = pair
+            self.moment_temps[value] = self.part_moments(value, dtype, stores)
         means, squared = (self.back(t) for t in self.moment_temps[value])
+        axes = (self.r, *self.kept)
         count = nodes.cast(nodes.index(min_(self.part, self.size - self.r * self.part)), dtype)
-        total = nodes.reduce("sum", (self.r,), nodes.op("mul", means, count))
-        mean = nodes.op("div", total, nodes.cast(nodes.index(self.size), dtype))
+        total = nodes.reduce("sum", axes, nodes.op("mul", means, count))
+        whole = nodes.index(product(extent(v) for v in self.plan.reduced))
+        mean = nodes.op("div", total, nodes.cast(whole, dtype))
         if n.kind == "welford_mean":
             return mean
         off = nodes.op("sub", means, mean)
         between = nodes.op("mul", nodes.op("mul", off, off), count)
-        return nodes.reduce("sum", (self.r,), nodes.op("add", squared, between))
+        return nodes.reduce("sum", axes, nodes.op("add", squared, between))
 
-    def phase(self, dims: Sequence[Dim], stores: Sequence[Store], lane: Expr | None) -> KernelPlan:
+    def part_moments(self, value: Node, dtype: DType, stores: list[Store]) -> tuple[Temp, Temp]:
+        """Mean and squared deviations of each part, in one pass where parts are of one length."""
+        if self.ragged is None:
+            mean = nodes.reduce("welford_mean", (self.q,), value)
+            squares = nodes.reduce("welford_m2", (self.q,), value)
+            return self.leave(stores, mean), self.leave(stores, squares)
+        zero = nodes.const(dtype, 0)
+        count = nodes.index(min_(self.part, self.size - self.p * self.part))
+        total = nodes.reduce("sum", (self.q,), self.inside(value, zero))
+        mean = nodes.op("div", total, nodes.cast(count, dtype))
+        off = nodes.op("sub", value, mean)
+        deviations = nodes.reduce("sum", (self.q,), self.inside(nodes.op("mul", off, off), zero))
+        return self.leave(stores, mean), self.leave(stores, deviations)
+
+    def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
+        """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
         temps = [PlanTemp(t.name, t.dtype) for t in self.temps]
-        return phase(self.plan, temps, tuple(dims), tuple(stores), lane)
+        axes, reduced, merged = merge_loops(
+            parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
+        )
+        sizes = {t.name: t.dtype.bytes for t in temps}
+        accesses = _accesses(self.plan, merged) or [
+            Access(s.index, sizes[s.buffer], True, False) for s in merged
+        ]
+        lane = choose_lane(axes, reduced, accesses)
+        tile = choose_tile(axes, reduced, accesses, lane)
+        order = [Dim(v, "p") for v in loop_order(axes, accesses, lane, tile)]
+        order += [Dim(v, "r") for v in reduced]
+        return replace(phase(self.plan, temps, tuple(order), merged, lane), tile=tile)
 
 
 def neutral_value(kind: str, dtype: DType) -> Node:
