@@ -9,11 +9,51 @@ Under Triton's interpreter the functions that come from CUDA's math library have
 
 import triton
 import triton.language as tl
-from triton import knobs
-from triton.language.extra import libdevice
 
-INTERPRETED = bool(knobs.runtime.interpret)
-
+# ruff: noqa: F401
+from litz.runtime.triton.mathlib import (
+    INTERPRETED,
+    _fmod,
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    copysign,
+    cos,
+    cosh,
+    erf,
+    erfc,
+    erfinv,
+    exp,
+    exp2,
+    expm1,
+    flush_exp,
+    fma,
+    hypot,
+    lgamma,
+    log,
+    log1p,
+    log2,
+    log10,
+    narrow_div,
+    narrow_erf_plus_one,
+    narrow_exp,
+    narrow_exp_plus_one,
+    narrow_sigmoid,
+    nextafter,
+    pow,
+    round,
+    rsqrt,
+    sin,
+    sinh,
+    tan,
+    tanh,
+    trunc,
+)
+from litz.runtime.triton.random import rand, randint, randn
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -371,188 +411,6 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
     return min(tl.where(hit, at, 0x7FFFFFFFFFFFFFFF), axis)
 
 
-# --- random numbers: the same as the C++ target's (see its random.h) ------------------------------
-
-
-@triton.jit
-def _words(seed, offset):
-    """The Philox word of each offset, and the word that shares its pair."""
-    at = offset >> 2
-    c0 = (at & 0xFFFFFFFF).to(tl.uint32)
-    c1 = ((at >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    zero = tl.zeros_like(c0)
-    w0, w1, w2, w3 = tl.philox(seed, c0, c1, zero, zero)
-    odd = (offset & 1) == 1
-    upper = (offset & 2) == 2
-    even_word = tl.where(upper, w2, w0)
-    odd_word = tl.where(upper, w3, w1)
-    return tl.where(odd, odd_word, even_word), tl.where(odd, even_word, odd_word)
-
-
-@triton.jit
-def rand(seed, offset):
-    own, _ = _words(seed, offset)
-    return (own >> 8).to(tl.int32).to(tl.float32) * 5.960464477539063e-08
-
-
-@triton.jit
-def _random_sin(w, as_cos):
-    q = (w >> 30) + as_cos.to(tl.uint32)
-    f = (w & 0x3FFFFFFF).to(tl.int32).to(tl.float32) * 9.313225746154785e-10 - 0.5
-    r = f * 1.5707963705062866
-    z = r * r
-    s = ((-0.00019515295571181923 * z + 0.008333234116435051) * z - 0.1666666567325592) * z
-    c = ((2.437589682813268e-05 * z - 0.0013887127861380577) * z + 0.04166664928197861) * z - 0.5
-    c = c * z
-    v = tl.where((q & 1) == 1, c + 1.0, s * r + r)
-    return tl.where((q & 2) == 2, -v, v)
-
-
-@triton.jit
-def randn(seed, offset):
-    own, partner = _words(seed, offset)
-    odd = (offset & 1) == 1
-    radius = tl.where(odd, partner, own)
-    angle = tl.where(odd, own, partner)
-    u = radius.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-    return sqrt(log(u) * -2.0) * _random_sin(angle, odd == 0)
-
-
-@triton.jit
-def randint(seed, offset, lo, hi):
-    own, partner = _words(seed, offset)
-    span = (hi - lo).to(tl.uint64)
-    word = own.to(tl.uint64)
-    small = (word * span) >> 32
-    wide = (word << 32) | partner.to(tl.uint64)
-    limit = tl.full([], 1 << 32, tl.uint64)
-    r = tl.where(span <= limit, small, wide % tl.where(span == 0, limit, span))
-    return lo + r.to(tl.int64)
-
-
-# --- CUDA's math library ------------------------------------------------------------------------
-
-
-@triton.jit
-def exp(x):
-    return libdevice.exp(x)
-
-
-@triton.jit
-def exp2(x):
-    return libdevice.exp2(x)
-
-
-@triton.jit
-def expm1(x):
-    return libdevice.expm1(x)
-
-
-@triton.jit
-def log(x):
-    return libdevice.log(x)
-
-
-@triton.jit
-def log2(x):
-    return libdevice.log2(x)
-
-
-@triton.jit
-def log10(x):
-    return libdevice.log10(x)
-
-
-@triton.jit
-def log1p(x):
-    return libdevice.log1p(x)
-
-
-@triton.jit
-def sin(x):
-    return libdevice.sin(x)
-
-
-@triton.jit
-def cos(x):
-    return libdevice.cos(x)
-
-
-@triton.jit
-def tan(x):
-    return libdevice.tan(x)
-
-
-@triton.jit
-def asin(x):
-    return libdevice.asin(x)
-
-
-@triton.jit
-def acos(x):
-    return libdevice.acos(x)
-
-
-@triton.jit
-def atan(x):
-    return libdevice.atan(x)
-
-
-@triton.jit
-def atan2(a, b):
-    return libdevice.atan2(a, b)
-
-
-@triton.jit
-def sinh(x):
-    return libdevice.sinh(x)
-
-
-@triton.jit
-def cosh(x):
-    return libdevice.cosh(x)
-
-
-@triton.jit
-def tanh(x):
-    return libdevice.tanh(x)
-
-
-@triton.jit
-def asinh(x):
-    return libdevice.asinh(x)
-
-
-@triton.jit
-def acosh(x):
-    return libdevice.acosh(x)
-
-
-@triton.jit
-def atanh(x):
-    return libdevice.atanh(x)
-
-
-@triton.jit
-def erf(x):
-    return libdevice.erf(x)
-
-
-@triton.jit
-def erfc(x):
-    return libdevice.erfc(x)
-
-
-@triton.jit
-def erfinv(x):
-    return libdevice.erfinv(x)
-
-
-@triton.jit
-def lgamma(x):
-    return libdevice.lgamma(x)
-
-
 @triton.jit
 def digamma(x):
     """Recurrence up to 10, an asymptotic series there, reflection for negative arguments."""
@@ -573,51 +431,6 @@ def digamma(x):
     value = tl.where(x == 0, tl.where(signbit(x), float("inf"), float("-inf")), value)
     value = tl.where(x == float("inf"), float("inf"), value)
     return tl.where(x == float("-inf"), float("nan"), value).to(x.dtype)
-
-
-@triton.jit
-def hypot(a, b):
-    return libdevice.hypot(a, b)
-
-
-@triton.jit
-def pow(a, b):
-    return libdevice.pow(a, b)
-
-
-@triton.jit
-def rsqrt(x):
-    return libdevice.rsqrt(x)
-
-
-@triton.jit
-def trunc(x):
-    return libdevice.trunc(x)
-
-
-@triton.jit
-def round(x):
-    return libdevice.rint(x)
-
-
-@triton.jit
-def copysign(a, b):
-    return libdevice.copysign(a, b)
-
-
-@triton.jit
-def nextafter(a, b):
-    return libdevice.nextafter(a, b)
-
-
-@triton.jit
-def fma(a, b, c):
-    return libdevice.fma(a, b, c)
-
-
-@triton.jit
-def _fmod(a, b):
-    return libdevice.fmod(a, b)
 
 
 if INTERPRETED:

@@ -71,6 +71,12 @@ trunc, round = _numpy(np.trunc), _numpy(np.rint)
 
 
 @_numpy
+def flush_exp2(x):
+    found = np.exp2(x)
+    return np.where(found < np.finfo(np.float32).tiny, np.float32(0), found)
+
+
+@_numpy
 def fma(a, b, c):
     # Exact in the wider type but for its own rounding at the end.
     wide = np.float64 if a.dtype == np.float32 else np.longdouble
@@ -116,7 +122,7 @@ all = _reduction(lambda a, axis: np.all(a, axis=axis, keepdims=True))
 _NAMES = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
     atanh erf erfc erfinv lgamma digamma hypot pow copysign nextafter _fmod rsqrt trunc round fma
-    prod max min any all check check_divisor to_bf16
+    prod max min any all flush_exp2 check check_divisor to_bf16
 """
 FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}
 """What takes the place of the functions of ``litz.runtime.triton.helpers``."""

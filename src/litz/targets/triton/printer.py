@@ -8,16 +8,16 @@ on, and last the stores of the full space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from litz.index import TRITON, Expr, Substitution, Symbol, const, render, var
+from litz.index import TRITON, Expr, Substitution, Symbol, const, divides, render, var
 from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
+from litz.targets.triton.narrow import is_f16_quotient, narrow_nodes, one_plus, unrounded
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.reductions import (
     Accumulator,
@@ -29,6 +29,9 @@ from litz.targets.triton.reductions import (
 from litz.targets.triton.source import Config
 from litz.targets.triton.spell import literal, neutral, op_text
 from litz.targets.triton.values import Value, Values
+
+# Ops with a cheaper form for values that are rounded to 16 bits.
+NARROW = ("div", "exp", "sigmoid")
 
 HEADER = """\
 import triton
@@ -46,6 +49,7 @@ class Shape:
 
     persistent: a block holds all of the reduced axis.  even: axes whose size every block divides.
     wide: indices need 64 bits.  flat: the grid has one axis, from which the others are computed.
+    rows: where rows begin that whole accesses do not divide, and elements of such an access.
     """
 
     axes: Axes
@@ -54,6 +58,7 @@ class Shape:
     even: frozenset[str]
     wide: bool
     flat: bool
+    rows: tuple[Expr, int] | None = None
 
 
 @dataclass
@@ -103,6 +108,15 @@ class Printer:
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
         self.policy = "evict_first"
+        self.narrow = narrow_nodes(plan.stores)
+        self.unrounded = unrounded(plan.stores)
+        # What is subnormal in f32 is nothing in f16.
+        self.flush = not any(p.dtype.name == "bf16" for p in plan.params)
+        self.whole = False  # whether the loop at hand takes whole blocks alone
+        self.bases: dict[Expr, str] = {}
+        self.pids: dict[str, str] = {}
+        self.totals: dict[Value, Value] = {}
+        self.inverses: dict[Value, str] = {}
 
     # --- names and shapes ---------------------------------------------------------------------
 
@@ -151,7 +165,9 @@ class Printer:
         parts = [
             f"{a.name}mask"
             for a in self.blocked
-            if a.name in wanted and a.name not in self.shape.even
+            if a.name in wanted
+            and a.name not in self.shape.even
+            and not (self.whole and a.name == "r")
         ]
         return " & ".join([*parts, *conds])
 
@@ -172,7 +188,7 @@ class Printer:
     def parallel(self) -> None:
         """The program's place along the parallel axes."""
         axes = self.axes.parallel
-        pids = self.program_ids(tuple(reversed(axes)))
+        self.pids = pids = self.program_ids(tuple(reversed(axes)))
         for a in axes:
             pid, name = pids[a.name], f"{a.name}index"
             if a.name == "z":
@@ -213,19 +229,21 @@ class Printer:
     # --- passes ---------------------------------------------------------------------------------
 
     def body(self) -> None:
+        reduces = self.reductions()
+        self.totals = {b: a for a in reduces for b in reduces if softmax_pair(a, b)}
         flat = [s for s in self.plan.stores if not loops_of(s, self.plan.reduced)]
         full = [s for s in self.plan.stores if s not in flat]
         if self.axes.reduced is None:
             self.stores(self.plan.stores)
         elif self.shape.persistent:
-            self.reduced_range(self.top, "0")
+            self.reduced_range()
             self.stores(self.plan.stores)
         else:
             self.passes(flat, full)
 
     def passes(self, flat: Sequence[Store], full: Sequence[Store]) -> None:
         reduces = self.reductions()
-        pairs = {b: a for a in reduces for b in reduces if softmax_pair(a, b)}
+        pairs = self.totals
         rounds = [
             [r for r in reduces if r.stage == stage and r not in pairs]
             for stage in range(1, max((r.stage for r in reduces), default=0) + 1)
@@ -242,8 +260,7 @@ class Printer:
         # Loads of the flat stores come before the full ones may overwrite what they read.
         values = [self.evaluate(s) for s in flat]
         if pending:
-            with self.looped():
-                self.stores(pending)
+            self.sweep(lambda: self.stores(pending))
         for store, value in zip(flat, values, strict=True):
             self.put(store, value)
 
@@ -279,29 +296,71 @@ class Printer:
                 visit(self.values(root))
         return list(out)
 
-    @contextmanager
-    def looped(self) -> Iterator[Scope]:
-        """A loop over the reduced axis."""
+    def sweep(self, body: Callable[[], None]) -> None:
+        """``body`` in loops over the reduced axis: one over whole blocks, one over what is left."""
+        axis = self.axes.reduced
+        assert axis is not None
+        size = self.index(axis.size)
+        if "r" in self.shape.even:
+            self.loop_over(f"0, {size}", "rindex = rstart", "", body)
+            return
+        if not axis.size.is_const:
+            self.loop_over(f"0, {size}", "rindex = rstart", f"rindex < {size}", body)
+            return
+        # A part of a row in front of its first whole access belongs to what is left.
+        rows = self.shape.rows
+        inner = f"({size} - {rows[1] - 1})" if rows else size
+        self.once(f"rwhole: tl.constexpr = {inner} // RBLOCK * RBLOCK")
+        if rows:
+            self.once(f"xrow = {self.pids['x']}")
+            self.once(f"rhead = (0 - ({self.row(rows[0])})) & {rows[1] - 1}")
+        self.whole = True
+        inside = f"rmain = rstart + {self.steps()}\nrindex = rhead + rmain"
+        self.loop_over("0, rwhole", inside if rows else "rindex = rstart", "", body)
+        self.whole = False
+        end = f"rlast = rstart + {self.steps()}\nrindex = "
+        end += "tl.where(rlast < rhead, rlast, rlast + rwhole)" if rows else "rlast + rwhole"
+        self.loop_over(f"0, {size} - rwhole", end, f"rlast < {size} - rwhole", body)
+
+    def once(self, line: str) -> None:
+        """A line at the top, unless it is there."""
+        if f"    {line}" not in self.top.lines:
+            self.top.emit(line)
+
+    def row(self, start: Expr) -> str:
+        """Where a row begins, as a scalar: a program has one row."""
+        return render(self.flat(start), TRITON, {"xindex": "xrow"})
+
+    def loop_over(self, range_: str, index: str, mask: str, body: Callable[[], None]) -> None:
+        """A loop of blocks along the reduced axis."""
         axis = self.axes.reduced
         assert axis is not None
         child = Scope(2, self.top)
-        size = self.index(axis.size)
-        self.reduced_range(child, "rstart")
+        if index.endswith("rstart"):
+            index += f" + {self.steps()}"
+        for line in index.split("\n"):
+            child.emit(line)
+        if mask:
+            child.emit(f"rmask = {mask}")
+        self.decode(child, axis)
         self.scope = self.loop = child
-        yield child
+        body()
         self.scope, self.loop = self.top, None
-        self.top.emit(f"for rstart in range(0, {size}, RBLOCK):")
+        self.top.emit(f"for rstart in range({range_}, RBLOCK):")
         self.top.lines += child.lines
 
-    def reduced_range(self, scope: Scope, start: str) -> None:
+    def steps(self) -> str:
+        wide = ".to(tl.int64)" if self.shape.wide else ""
+        return f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
+
+    def reduced_range(self) -> None:
+        """All of the reduced axis."""
         axis = self.axes.reduced
         assert axis is not None
-        wide = ".to(tl.int64)" if self.shape.wide else ""
-        steps = f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
-        scope.emit(f"rindex = {steps}" if start == "0" else f"rindex = {start} + {steps}")
+        self.top.emit(f"rindex = {self.steps()}")
         if "r" not in self.shape.even:
-            scope.emit(f"rmask = rindex < {self.index(axis.size)}")
-        self.decode(scope, axis)
+            self.top.emit(f"rmask = rindex < {self.index(axis.size)}")
+        self.decode(self.top, axis)
 
     # --- reductions -----------------------------------------------------------------------------
 
@@ -319,29 +378,39 @@ class Printer:
         for group in _twins(reduces):
             sums = [b for b, a in pairs.items() if a is group[0]]
             if sums:
-                rows = self.extents(n for n in names if n != "r")
                 dtype = group[0].args[0].node.dtype
+                exact = any(b.node in self.unrounded for b in sums)
                 acc: Accumulator = SoftmaxAccumulator(
-                    "sum", dtype, self.fresh("acc"), shape, self.at, rows
+                    "sum", dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
                 )
                 group += sums
             else:
                 acc = accumulator(group, self.fresh("acc"), shape, self.at, self.turns())
             self.top.lines += ["    " + line for line in acc.begin()]
             accs.append((group, acc))
-        with self.looped() as scope:
+
+        def turn() -> None:
             mask = self.mask("r")
             for group, acc in accs:
                 value = self.wide_value(group[0].args[0])
                 for line in acc.update(value, mask, self.position(group[0])):
-                    scope.emit(line)
+                    self.scope.emit(line)
             self.stores(along)
+
+        self.sweep(turn)
         for group, acc in accs:
             for line in acc.finish():
                 self.top.emit(line)
             for v in group:
                 assert isinstance(v.node, Reduce)
                 self.top.known[v] = acc.result(v.node.kind)
+
+    def neighbours(self) -> int:
+        """Elements along the reduced axis that one thread loads at once."""
+        if self.plan.lane not in self.plan.reduced:
+            return 1
+        narrow = min((p.dtype.bytes for p in self.plan.params), default=16)
+        return max(1, min(16 // narrow, self.shape.config.block("r")))
 
     def turns(self) -> str:
         """How many turns of a loop over the reduced axis each lane takes part in, unless all."""
@@ -395,7 +464,7 @@ class Printer:
             if self.scope.find(v) is not None:
                 stack.pop()
                 continue
-            missing = [a for a in (*v.args, *v.conds) if self.scope.find(a) is None]
+            missing = [a for a in self.operands(v) if self.scope.find(a) is None]
             if missing:
                 stack.extend(reversed(missing))
                 continue
@@ -411,8 +480,18 @@ class Printer:
         assert found is not None
         return found
 
+    def operands(self, v: Value) -> tuple[Value, ...]:
+        """What has to be known before a value can be spelled."""
+        function = one_plus(v.node) if v.node in self.narrow else None
+        if function is not None:
+            return next(a for a in v.args if a.node is function).args
+        return (*v.args, *v.conds)
+
     def spelled(self, v: Value) -> str:
         node = v.node
+        function = one_plus(node) if node in self.narrow else None
+        if function is not None:
+            return f"litz.narrow_{function.name}_plus_one({self.value(self.operands(v)[0])})"
         args = [self.value(a) for a in v.args]
         if isinstance(node, Const):
             return literal(node)
@@ -427,7 +506,26 @@ class Printer:
         assert isinstance(node, Op)
         if node.name in CHECKS:
             return self.check(v, args)
+        if node in self.narrow:
+            text = self.narrow_text(v, node, args)
+            if text:
+                return text
         return op_text(node, args)
+
+    def narrow_text(self, v: Value, node: Op, args: Sequence[str]) -> str:
+        """An op whose result is rounded to 16 bits, in fewer instructions where there are such."""
+        if node.name == "div" and v.args[1] in self.totals:
+            # At least 1, being the sum of exponentials of which one is that of zero.
+            total = v.args[1]
+            if total not in self.inverses:
+                name = self.inverses[total] = self.fresh()
+                self.home(total).emit(f"{name} = litz.reciprocal({args[1]})")
+            return f"({args[0]} * {self.inverses[total]})"
+        if node.name == "exp" and self.flush:
+            return f"litz.flush_exp({args[0]})"
+        if node.name in NARROW and not is_f16_quotient(node):
+            return f"litz.narrow_{node.name}({', '.join(args)})"
+        return ""
 
     def index_value(self, e: Expr) -> str:
         """An index as a value, computed in 64 bits where it may need them."""
@@ -455,7 +553,7 @@ class Printer:
         if node.buffer in self.scalars:
             return f"tl.cast({node.buffer}, {TRITON_TYPES[node.dtype.name]})"
         names = {s.name: a for (s, _), a in zip(_symbols(node.indirect), args, strict=True)}
-        index = self.index(node.index, names)
+        index = self.aligned(node.index) or self.index(node.index, names)
         own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
         conds = [self.value(c) for c in v.conds]
         mask = self.mask(own, conds)
@@ -465,6 +563,20 @@ class Printer:
         if self.loop is not None and "r" in own:
             tail += f', eviction_policy="{self.policy}"'
         return f"tl.load({self.pointer(node.buffer, index)}{tail})"
+
+    def aligned(self, e: Expr) -> str:
+        """An index within the whole blocks of a row, such that whole accesses show; or nothing."""
+        rows = self.shape.rows
+        if rows is None or not self.whole or self.loop is None:
+            return ""
+        (v,) = self.plan.reduced
+        start = row_start(e, v)
+        if start is None or not divides(rows[1], start - rows[0]):
+            return ""
+        if start not in self.bases:
+            name = self.bases[start] = f"rbase{len(self.bases)}"
+            self.top.emit(f"{name} = tl.multiple_of({self.row(start)} + rhead, {rows[1]})")
+        return f"{self.bases[start]} + rmain"
 
     def pointer(self, buffer: str, index: str) -> str:
         return buffer if index == "0" else f"{buffer} + ({index})"
@@ -492,7 +604,7 @@ class Printer:
         own = self.axes_of(s.index)
         for _, n in s.indirect:
             own |= self.values(n).axes
-        index = self.index(s.index, names)
+        index = self.aligned(s.index) or self.index(s.index, names)
         if not set(axes) <= own:
             index = f"tl.zeros({self.extents(axes)}, tl.int32) + ({index})"
         conds = [texts[-1]] if s.mask is not None else []
@@ -506,6 +618,12 @@ class Printer:
             return f"tl.store({at}, {value}{tail})"
         how = f'{tail}, sem="relaxed"'
         return f"tl.atomic_{s.mode}({at}, {value}{how})"
+
+
+def row_start(e: Expr, v: Expr) -> Expr | None:
+    """Where a row begins, if ``e`` steps through it by ones."""
+    start = e - v
+    return None if v in start.free else start
 
 
 def decoded(axis: Axis) -> tuple[tuple[Expr, Expr], ...]:

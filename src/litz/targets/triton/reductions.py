@@ -149,36 +149,50 @@ class MomentAccumulator(Accumulator):
 class SoftmaxAccumulator(Accumulator):
     """Maximum and sum of exponentials below it in one pass (Milakov and Gimelshein, 2018).
 
-    The maximum is that of the whole block so far, so that every element costs one exponential;
-    what was summed before is scaled when it rises.
+    ``group`` neighbours share a maximum, so that every element costs one exponential; what was
+    summed before is scaled when it rises.
     """
 
-    rows: str = ""
+    group: int = 1
+    exact: bool = True  # False: what is made of the sum is rounded to 16 bits
+
+    @property
+    def exp(self) -> str:
+        return "litz.exp" if self.exact else "litz.flush_exp"
 
     def begin(self) -> list[str]:
-        low = neutral("max", self.dtype)
+        a, low = self.name, neutral("max", self.dtype)
+        state = f"[XBLOCK, RBLOCK // {self.group}, 1]"
         return [
-            f"{self.name}_top = tl.full({self.rows}, {low}, {self.type})",
-            f"{self.name} = tl.zeros({self.shape}, {self.type})",
+            f"{a}_top = tl.full({state}, {low}, {self.type})",
+            f"{a} = tl.zeros({state}, {self.type})",
         ]
 
     def update(self, value: str, mask: str, position: str) -> list[str]:
         a, low = self.name, neutral("max", self.dtype)
         block = f"tl.where({mask}, {value}, {low})" if mask else value
+        groups = f"[XBLOCK, RBLOCK // {self.group}, {self.group}]"
         return [
-            f"{a}_new = {block}",
-            f"{a}_next = litz.maximum({a}_top, litz.max({a}_new, {self.axis}))",
+            f"{a}_new = tl.reshape({block}, {groups})",
+            f"{a}_next = litz.maximum({a}_top, litz.max({a}_new, 2))",
             # Below -inf nothing lies: what equals it counts for nothing.
             f"{a}_base = tl.where({a}_next == {low}, 0.0, {a}_next)",
-            f"{a} = {a} * litz.exp({a}_top - {a}_base) + litz.exp({a}_new - {a}_base)",
+            f"{a}_more = litz.sum({self.exp}({a}_new - {a}_base), 2)",
+            f"{a} = {a} * {self.exp}({a}_top - {a}_base) + {a}_more",
             f"{a}_top = {a}_next",
         ]
 
     def finish(self) -> list[str]:
-        return [f"{self.name}_ = litz.sum({self.name}, {self.axis})"]
+        a, low = self.name, neutral("max", self.dtype)
+        return [
+            f"{a}_max = litz.max({a}_top, 1)",
+            f"{a}_base = tl.where({a}_max == {low}, 0.0, {a}_max)",
+            f"{a}_ = litz.sum({a} * {self.exp}({a}_top - {a}_base), 1)",
+            *(f"{a}_{part} = tl.reshape({a}_{part}, [XBLOCK, 1])" for part in ("max", "")),
+        ]
 
     def result(self, kind: str) -> str:
-        return f"{self.name}_top" if kind == "max" else f"{self.name}_"
+        return f"{self.name}_max" if kind == "max" else f"{self.name}_"
 
 
 def softmax_pair(top: Value, total: Value) -> bool:

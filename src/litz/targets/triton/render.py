@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.index import Expr
+from litz.index import Expr, divides
 from litz.ir.body import Load, walk
 from litz.kernel.moments import simplify
-from litz.kernel.nodes import int_value, roots
+from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton import nest, split
 from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent
-from litz.targets.triton.printer import Printer, Shape
+from litz.targets.triton.printer import Printer, Shape, row_start
 from litz.targets.triton.reach import LIMIT, reaches
 from litz.targets.triton.source import Config, Launch, Pointer, Scalar, Temporary, TritonKernel
 
@@ -72,9 +72,38 @@ def _print(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape, t
     persistent = is_persistent(plan, axes)
     plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)
-    shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes))
+    rows = None if persistent else _odd_rows(plan)
+    if rows is not None:
+        single = tuple(c for c in configs if c.block("x") == 1)
+        configs, rows = (single, rows) if single else (configs, None)
+    shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes), rows)
     printer = Printer(plan, name, shape)
     return printer.print(), printer.checks, shape, configs
+
+
+def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
+    """Where the rows of most bytes begin, if whole accesses of 16 bytes do not divide them.
+
+    With it, the elements of such an access.
+    """
+    if len(plan.reduced) != 1 or plan.lane is not plan.reduced[0]:
+        return None
+    v = plan.lane
+    size = {p.name: p.dtype.bytes for p in plan.params}
+    narrow = min((n for n in size.values()), default=16)
+    whole = 16 // narrow
+    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect]
+    found: dict[Expr, int] = {}
+    for buffer, index in [(n.buffer, n.index) for n in loads] + [
+        (s.buffer, s.index) for s in plan.stores if not s.indirect
+    ]:
+        start = row_start(index, v)
+        if v in index.free and start is not None and start.free:
+            found[start] = found.get(start, 0) + size[buffer]
+    if not found or not extent(v).is_const:
+        return None
+    start = max(found, key=lambda e: found[e])
+    return None if whole < 2 or divides(whole, start) else (start, whole)
 
 
 def _even(axes: Axes, configs: tuple[Config, ...]) -> frozenset[str]:
