@@ -11,13 +11,14 @@ import torch
 
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
+from litz.ir.onehot import sum_of_one_hot
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, to_dtype
 from litz.lowering.reductions import fold, narrow, reduce_one, shared, spread, wide
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import from_torch
-from litz.lowering.values import ONE, TensorValue
+from litz.lowering.values import ONE, TensorValue, axes
 
 aten = torch.ops.aten
 
@@ -122,7 +123,9 @@ def log_softmax_backward(
 ) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b
-    g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
-    total = reduce_one(b, g, [dim], lambda n, over: fold("sum", over, n))
-    scaled = op("mul", op("exp", y.node), _across(y, total, dim))
-    return narrow(y.with_node(op("sub", g.node, scaled)), ctx.dtype)
+    y, g = wide(b, shared(b, output)), wide(b, grad)
+    sum_ = sum_of_one_hot(g.node, axes(g.shape)[dim])
+    if sum_ is None:
+        g = wide(b, shared(b, grad))
+        sum_ = _across(y, reduce_one(b, g, [dim], lambda n, over: fold("sum", over, n)), dim)
+    return narrow(y.with_node(op("sub", g.node, op("mul", op("exp", y.node), sum_))), ctx.dtype)

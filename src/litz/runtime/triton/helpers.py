@@ -76,6 +76,12 @@ def check(inside):
 
 
 @triton.jit
+def is_position(at, wanted):
+    """Whether a position, less than 2^31, is the 64-bit one that is wanted."""
+    return at == tl.where((wanted >= 0) & (wanted < 0x80000000), wanted, -1).to(tl.int32)
+
+
+@triton.jit
 def like(x, other):
     """``x`` at the shape that it has together with ``other``."""
     return x + tl.zeros(other.shape, tl.int32)

@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litz.index import Expr, product, size_hint
-from litz.kernel.nodes import extent
+from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 
+BLOCK = 1024  # elements of a block of one axis
+WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
+WASTE = 25  # one part in so many of a row may be left to masks
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
 
 
@@ -58,4 +61,16 @@ def choose_axes(plan: KernelPlan) -> Axes:
             rest = tuple(v for v in dims if v is not plan.lane and v is not plan.tile)
             z = (Axis("z", rest),) if rest else ()
             return Axes((*z, Axis("y", (plan.tile,)), Axis("x", (plan.lane,))), None)
+    if r is None and _rows_apart(plan):
+        return Axes((Axis("z", dims[:-1]), Axis("x", dims[-1:])), None)
     return Axes((Axis("x", dims),), r)
+
+
+def _rows_apart(plan: KernelPlan) -> bool:
+    """Whether a block should lie within one row: what rows differ in is then computed once."""
+    dims = plan.parallel
+    if len(dims) < 2 or dims[-1] is not plan.lane or not extent(dims[-1]).is_const:
+        return False
+    size = int_value(extent(dims[-1]))
+    left = -size % BLOCK
+    return size % WHOLE == 0 and left * WASTE <= size

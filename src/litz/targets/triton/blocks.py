@@ -7,8 +7,9 @@ registers.
 
 from __future__ import annotations
 
-from litz.index import Expr, size_hint
-from litz.ir.body import Load, walk
+from litz.index import Expr, product, size_hint
+from litz.ir.body import Load, Op, walk
+from litz.ir.ops import op
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes
@@ -16,7 +17,8 @@ from litz.targets.triton.source import Config
 
 PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
-ROW = 1 << 13  # elements of a row's part that a loop takes at once
+BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
+ROW = 1 << 12  # elements of a row's part that a loop takes at once
 
 
 def power_of_two(n: int) -> int:
@@ -58,13 +60,21 @@ def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Conf
     return _flat(plan, axes)
 
 
+def is_busy(plan: KernelPlan) -> bool:
+    """Whether a kernel computes so much that arithmetic and memory have to overlap."""
+    nodes = walk(roots(plan.stores))
+    return sum(op(n.name).cost for n in nodes if isinstance(n, Op)) >= BUSY
+
+
 def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     size = hint(axes.parallel[-1].size)
+    apart = product(a.size for a in axes.parallel[:-1])
     each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
+    first = (2 * each, 2) if is_busy(plan) else (each, 4)
     out = []
-    for warps in (4, 8):
-        block = 32 * warps * each
-        while block > 32 * warps and size // block < PROGRAMS:
+    for times, warps in dict.fromkeys((first, (each, 4), (2 * each, 2), (each, 8), (2 * each, 4))):
+        block = 32 * warps * times
+        while block > 32 * warps and size // block * hint(apart) < PROGRAMS:
             block //= 2
         out.append(Config((("x", min(block, power_of_two(size))),), warps))
     return tuple(dict.fromkeys(out))
@@ -72,11 +82,7 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
 
 def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     ys, xs = (power_of_two(hint(a.size)) for a in axes.blocked)
-    sides = (
-        ((64, 32, 4), (32, 32, 4), (64, 64, 8))
-        if narrowest(plan) < 4
-        else ((32, 32, 4), (64, 32, 8), (16, 64, 4))
-    )
+    sides = ((64, 64, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 128, 8))
     out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in sides]
     return tuple(dict.fromkeys(out))
 
@@ -88,16 +94,17 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
     if down:
         return _columns(plan, rows, size, persistent)
     r = power_of_two(size)
-    if not persistent:
-        r = min(r, max(1024, power_of_two(ROW // streams(plan))))
     out = []
+    if not persistent:
+        most = max(1024, power_of_two(ROW // streams(plan)))
+        for n in (most, most // 2, most // 4, 2 * most):
+            out.append(Config((("x", 1), ("r", min(r, n))), _warps(min(r, n))))
+        return tuple(dict.fromkeys(out))
     for elements in (2048, 4096, 1024):
         x = 1
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
-    if not persistent:
-        out.append(Config((("x", 1), ("r", max(r // 2, 1))), _warps(r // 2)))
     return tuple(dict.fromkeys(out))
 
 
@@ -105,18 +112,22 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     """Reductions whose contiguous dim is parallel: wide along it."""
     wide = max(32, 128 // narrowest(plan))  # a cache line at least
     out = []
-    for times, depth in ((1, 32), (2, 16), (1, 64), (4, 8)):
-        x = min(wide * times, power_of_two(rows))
-        r = power_of_two(size) if persistent else min(depth, power_of_two(size))
-        while persistent and x * r > 4096 and x > 16:
-            x //= 2
-        out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    if persistent:
+        for times, each in ((1, 32), (1, 16), (2, 32), (1, 64)):
+            r, x = power_of_two(size), min(wide * times, power_of_two(rows))
+            while x * r > 4096 and x > 16:
+                x //= 2
+            out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
+        return tuple(dict.fromkeys(out))
+    for times, depth in ((1, 64), (2, 64), (1, 32), (2, 16)):
+        x, r = min(wide * times, power_of_two(rows)), min(depth, power_of_two(size))
+        out.append(Config((("x", x), ("r", r)), _warps(x * r, 4)))
     return tuple(dict.fromkeys(out))
 
 
-def _warps(elements: int) -> int:
-    """Warps for a block: at least 8 elements a thread, at most 32 while warps last."""
+def _warps(elements: int, each: int = 16) -> int:
+    """Warps of a block, ``each`` elements a thread: at most 32, few where there is little to do."""
     warps = 1
-    while warps < 32 and elements // (32 * warps) > 16:
+    while warps < 32 and elements // (32 * warps) > each:
         warps *= 2
-    return max(1, min(warps, 32)) if elements >= 512 else 1 if elements < 256 else 2
+    return warps if elements >= 512 else 1 if elements < 256 else 2

@@ -506,11 +506,24 @@ class Printer:
         assert isinstance(node, Op)
         if node.name in CHECKS:
             return self.check(v, args)
+        if node.name == "eq":
+            text = self.same_position(v, args)
+            if text:
+                return text
         if node in self.narrow:
             text = self.narrow_text(v, node, args)
             if text:
                 return text
         return op_text(node, args)
+
+    def same_position(self, v: Value, args: Sequence[str]) -> str:
+        """A position compared with what is fixed where it runs: in 32 bits."""
+        for own, other, text in zip(v.args, reversed(v.args), reversed(args), strict=True):
+            if isinstance(own.node, Index) and own.axes - other.axes:
+                e = own.node.expr
+                if e.lo is not None and e.hi is not None and 0 <= e.lo and e.hi < LIMIT:
+                    return f"litz.is_position({self.index(e)}, {text})"
+        return ""
 
     def narrow_text(self, v: Value, node: Op, args: Sequence[str]) -> str:
         """An op whose result is rounded to 16 bits, in fewer instructions where there are such."""
