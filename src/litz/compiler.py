@@ -119,7 +119,11 @@ def compile_graph(
     _show(options, "graph", lambda: gm.print_readable(print_output=False))
     with s.timed("lowering"):
         settings = Settings(
-            options.numerics == "eager", options.rng == "eager", options.verify, inference
+            options.numerics == "eager",
+            options.rng == "eager",
+            options.verify,
+            inference,
+            options.target == "triton",
         )
         program, bindings = lower_with_bindings(gm, settings)
         check_devices(program)

@@ -39,9 +39,7 @@ def test_other_sums_stay() -> None:
 
 @pytest.mark.parametrize("kind", ["mean", "sum"])
 @pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 1.5, 9)])
-def test_the_gradient_of_cross_entropy(
-    kind: str, weight: torch.Tensor | None
-) -> None:
+def test_the_gradient_of_cross_entropy(kind: str, weight: torch.Tensor | None) -> None:
     def fn(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(x, labels, weight, reduction=kind)
 

@@ -40,12 +40,14 @@ class Settings:
     eager_rng: random ops draw from torch's own stream (extern calls).
     keep_random: random numbers are stored, so that whoever checks a run can see them.
     inference: no backward graph belongs to it, so that nobody has merged equal calls.
+    interpreted: the CPU stands in for a GPU.
     """
 
     eager_numerics: bool = True
     eager_rng: bool = False
     keep_random: bool = False
     inference: bool = False
+    interpreted: bool = False
 
 
 @dataclass
@@ -58,6 +60,8 @@ class Builder:
     constants: dict[str, object] = field(default_factory=dict)
     # Values that several lowerings of one program share, such as the random seed.
     shared: dict[str, TensorValue] = field(default_factory=dict)
+    # Buffers with idle elements behind rows, which eager does not have there.
+    padded: set[str] = field(default_factory=set)
     # The symbols that carry a float's bits to kernels, by the float's name.
     bits: dict[str, Expr] = field(default_factory=dict)
     origins: tuple[str, ...] = ()

@@ -21,9 +21,10 @@ from litz.lowering.numbers import (
     read,
     require,
 )
+from litz.lowering.padding import PRODUCTS, padded, pads, product_width, worth_a_copy
 from litz.lowering.reasons import family_reason
 from litz.lowering.symbols import Solution, solve
-from litz.lowering.values import ZERO, TensorValue, contiguous_strides
+from litz.lowering.values import ONE, ZERO, TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -123,8 +124,8 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
         raise GraphUnsupported(f"a call of {target}")
     b = low.b
     mutated = _mutated(low, n, target)
-    args = tuple(_argument(low, a) for a in n.args)
-    kwargs = tuple((k, _argument(low, v)) for k, v in n.kwargs.items())
+    args = tuple(_argument(low, a, n, k) for k, a in enumerate(n.args))
+    kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
     for root in mutated:
         low.before_mutation(root, n)
     val = n.meta.get("val")
@@ -133,6 +134,8 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     out_target = OUT_VARIANTS.get(target)
     r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
+    # A vector added is added by the library only where rows have no gaps.
+    may_pad = use_out and target in (aten.mm.default, aten.bmm.default)
     alias = _alias(low, n, target)
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
@@ -140,7 +143,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     names: list[str | None] = []
     symbols: list[tuple[int, Expr | HostFloat]] = []
     for position, v in enumerate(vals):
-        value, name = _result(low, n, v, position, alias, kind, symbols)
+        value, name = _result(low, n, v, position, alias, kind, symbols, may_pad)
         results.append(value)
         names.append(name)
     sizes, checks, solutions = _sizes(low, n, names)
@@ -180,6 +183,7 @@ def _result(
     alias: str | None,
     kind: str,
     symbols: list[tuple[int, Expr | HostFloat]],
+    may_pad: bool = False,
 ) -> tuple[Any, str | None]:
     b = low.b
     if isinstance(v, torch.Tensor):
@@ -187,7 +191,10 @@ def _result(
         if r is None:
             name = f"buf{len(b.buffers)}"
             return opaque_buffer(b, name, v, alias=alias), name
-        buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, kind, alias=alias)
+        strides = low.rows(n, r, r.strides) if may_pad else r.strides
+        buf = b.new_buffer(r.dtype, r.shape, strides, r.device, kind, alias=alias)
+        if strides != r.strides:
+            b.padded.add(buf.name)
         return b.of_buffer(buf), buf.name
     if is_symbolic(v) or n.target in SCALAR_READS:
         number = read(low, n, v)
@@ -233,29 +240,48 @@ def _takes_data(low: GraphLowering, n: FxNode) -> bool:
     return low.symbols.from_data(numbers)
 
 
-def _argument(low: GraphLowering, value: Any) -> object:
+def _argument(low: GraphLowering, value: Any, by: FxNode, at: int = -1) -> object:
+    """What an extern call is given.  at: the argument's position, -1 for one that has none."""
     v = low.env[value] if isinstance(value, FxNode) else value
     if isinstance(v, TensorValue):
         if v.ref is None:
             assert isinstance(value, FxNode)
             v = _settled(low, value, v)
-        return v.ref
+        return _with_rows(low, v, value, by, at).ref
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
-        return tuple(_argument(low, x) for x in v)
+        return tuple(_argument(low, x, by) for x in v)
     if isinstance(v, torch.SymInt):
         return low.expr(v)
     return v
 
 
+def _with_rows(low: GraphLowering, v: TensorValue, value: Any, by: FxNode, at: int) -> TensorValue:
+    """An argument with rows as the call wants them: as eager has them, or as products like them."""
+    assert v.ref is not None
+    lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+    if by.target in PRODUCTS:
+        if not pads(low.settings, v.device, v.dtype) or at < 0:
+            return v
+        if not worth_a_copy(v.ref, product_width(by, at)):
+            return v
+        transposed = v.ref.strides[-1] is not ONE
+        order = (*range(v.ndim - 2), v.ndim - 1, v.ndim - 2) if transposed else range(v.ndim)
+        dense = contiguous_strides(tuple(v.shape[k] for k in order))
+        wide = padded(v.shape, tuple(dense[k] for k in order), v.dtype)
+        return low.b.realize(lazy, wide)
+    if low.b.root(v.ref.buffer) not in low.b.padded:
+        return v
+    strides = low.eager_strides(value)
+    return low.b.realize(lazy, strides)
+
+
 def _settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
     """Store a lazy argument with the strides eager has here, and keep the stored form."""
-    from litz.lowering.graph import dense
-
     meta = low.result(n.meta["val"])
     outer, low.b.origins = low.b.origins, low.sources[n]
-    stored = low.b.realize(v, meta.strides if meta is not None and dense(meta) else None)
+    stored = low.stored(n, v, meta)
     low.b.origins = outer
     low.bind(n, stored)
     return stored

@@ -34,12 +34,13 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
+from litz.lowering.padding import PRODUCTS, feeds_product, padded, pads
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
 from litz.lowering.user_kernel_calls import is_user_kernel, picked_result
 from litz.lowering.user_kernels import is_own_copy, lower_user_kernel
-from litz.lowering.values import TensorValue
+from litz.lowering.values import Shape, TensorValue, contiguous_strides
 
 
 @dataclass
@@ -302,9 +303,37 @@ class GraphLowering:
         if wanted and loads + body.cost(out.lazy) > 0:
             if "eager_val" in n.meta and any(u.op == "output" for u in n.users):
                 r = self.result(n.meta["eager_val"]) or r
-            strides = r.strides if dense(r) else None
-            return self.b.realize(out, strides)
+            return self.stored(n, out, r)
         return self.b.limit(out)
+
+    def stored(self, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
+        """A lazy value in memory as eager has it, but for the rows of what only products read."""
+        strides = r.strides if r is not None and dense(r) else contiguous_strides(v.shape)
+        wide = self.rows(n, v, strides) if feeds_product(n, is_view_op) else strides
+        stored = self.b.realize(v, wide)
+        if wide != strides and stored.ref is not None:
+            self.b.padded.add(stored.ref.buffer)
+        return stored
+
+    def eager_strides(self, n: FxNode) -> Shape | None:
+        """The strides that a node has in eager mode, where its layout has no gaps."""
+        r = self.result(n.meta["val"])
+        return r.strides if r is not None and dense(r) else None
+
+    def rows(self, n: FxNode, v: TensorValue | Result, strides: Shape) -> Shape:
+        """``strides``, with idle elements behind rows where they serve and nobody sees them."""
+        if not pads(self.settings, v.device, v.dtype) or not self.stays_inside(n):
+            return strides
+        return padded(v.shape, strides, v.dtype)
+
+    def stays_inside(self, n: FxNode) -> bool:
+        """Whether products and kernels of Litz alone read ``n`` and views of it."""
+        return all(
+            self.stays_inside(u)
+            if is_view_op(u.target)
+            else u.target in PRODUCTS or (u.op == "call_function" and find(u.target) is not None)
+            for u in n.users
+        )
 
     def own(self, n: FxNode, out: TensorValue, r: Result) -> TensorValue:
         """Memory of its own for an argument passed on (``trunc`` of an int) if results show it."""
