@@ -37,6 +37,7 @@ from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
+from litz.targets.batches import batch_calls
 from litz.targets.building import Build, Tools
 from litz.targets.kernels import Kernel, make_kernels
 
@@ -139,6 +140,10 @@ def compile_graph(
     with s.timed("kernels"):
         tools = Tools(options)
         calls, s.kernels = make_kernels(schedule, tools.lanes, options.target)
+        batches: frozenset[str] = frozenset()
+        if not options.verify:  # which watches every call by itself
+            s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
+            schedule = s.schedule
     _show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
         build = Build(s.kernels, tools)
@@ -146,7 +151,7 @@ def compile_graph(
         takeovers = {
             g.name: inplace_pairs(g, program.buffers)
             for g in schedule.steps
-            if isinstance(g, Group)
+            if isinstance(g, Group) and g.name not in batches
         }
         native = options.target != "triton" and not options.verify
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)

@@ -104,8 +104,10 @@ def write_in_place(gm: GraphModule) -> bool:
             continue
         target, value = found
         chain = _chain(target, value)
+        if not chain:
+            continue
         order = {n: k for k, n in enumerate(gm.graph.nodes)}
-        if chain and _allowed(target, n, chain, order):
+        if _allowed(target, n, chain, order):
             _rewrite(target, n, chain)
             changed = True
     if changed:

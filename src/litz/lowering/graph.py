@@ -56,6 +56,11 @@ class GraphLowering:
     asserted: set[str] = field(default_factory=set)
     layouts: list[Expr] = field(default_factory=list)
     uses_left: dict[FxNode, int] = field(default_factory=dict)
+    # Nodes by the memory that their values read, but for those that are still unseen.
+    readers: dict[str, dict[FxNode, None]] = field(default_factory=dict)
+    unseen: dict[FxNode, None] = field(default_factory=dict)
+    loaded: dict[body.Node, tuple[str, ...]] = field(default_factory=dict)
+    places: dict[FxNode, int] = field(default_factory=dict)
     bindings: list[Binding] = field(default_factory=list)
     # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
@@ -64,7 +69,8 @@ class GraphLowering:
         self.b = Builder(self.settings)
 
     def run(self) -> Program:
-        for n in self.gm.graph.nodes:
+        for place, n in enumerate(self.gm.graph.nodes):
+            self.places[n] = place
             self.uses_left[n] = len(n.users)
             self.symbols.taken.add(n.name)
         self.asserted = graph_assertions(self)
@@ -111,6 +117,7 @@ class GraphLowering:
     def bind(self, n: FxNode, value: Any) -> None:
         """Make ``value`` the node's, and note where it lies if it lies in memory."""
         self.env[n] = value
+        self.unseen[n] = None
         several = isinstance(value, tuple | list)
         for k, v in enumerate(value if several else (value,)):
             if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
@@ -377,7 +384,12 @@ class GraphLowering:
 
     def before_mutation(self, root: str, by: FxNode) -> None:
         """Copy or compute every live value that reads ``root`` before its memory changes."""
-        for n, v in list(self.env.items()):
+        for n in self.unseen:
+            for r in self.reads(self.env[n]):
+                self.readers.setdefault(r, {})[n] = None
+        self.unseen.clear()
+        for n in sorted(self.readers.pop(root, ()), key=self.places.__getitem__):
+            v = self.env[n]
             left = self.uses_left[n] - (1 if n in by.all_input_nodes else 0)
             if left <= 0:
                 continue
@@ -388,6 +400,22 @@ class GraphLowering:
                     n,
                     tuple(self.detach(x, root, n) if isinstance(x, TensorValue) else x for x in v),
                 )
+
+    def reads(self, value: Any) -> tuple[str, ...]:
+        """The memory that a value of the graph is read from."""
+        found: dict[str, None] = {}
+        for v in value if isinstance(value, tuple) else (value,):
+            if not isinstance(v, TensorValue):
+                continue
+            if v.lazy is None:
+                assert v.ref is not None
+                found[self.b.root(v.ref.buffer)] = None
+                continue
+            if v.lazy not in self.loaded:
+                names = (self.b.root(x.buffer) for x in body.loads((v.lazy,)))
+                self.loaded[v.lazy] = tuple(dict.fromkeys(names))
+            found.update(dict.fromkeys(self.loaded[v.lazy]))
+        return tuple(found)
 
     def detach(self, v: TensorValue, root: str, n: FxNode) -> TensorValue:
         if v.lazy is not None:

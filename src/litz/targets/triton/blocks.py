@@ -10,13 +10,15 @@ from __future__ import annotations
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, walk
 from litz.ir.ops import op
-from litz.kernel.nodes import roots
+from litz.kernel.nodes import loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes
 from litz.targets.triton.source import Config
 
 PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
+THREADS = 1 << 18  # that are under way on a large machine
+CACHE = 32 << 20  # bytes that stay in its last-level cache
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 
@@ -70,9 +72,9 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     size = hint(axes.parallel[-1].size)
     apart = product(a.size for a in axes.parallel[:-1])
     each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
-    first = (2 * each, 2) if is_busy(plan) else (each, 4)
+    first = (2 * each, 4) if is_busy(plan) else (each, 4)
     out = []
-    for times, warps in dict.fromkeys((first, (each, 4), (2 * each, 2), (each, 8), (2 * each, 4))):
+    for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and size // block * hint(apart) < PROGRAMS:
             block //= 2
@@ -82,7 +84,8 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
 
 def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     ys, xs = (power_of_two(hint(a.size)) for a in axes.blocked)
-    sides = ((64, 64, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 128, 8))
+    wide = 128 if narrowest(plan) < 4 else 64
+    sides = ((64, wide, 8), (64, 64, 4), (64, 32, 4), (32, 32, 4), (64, 64, 8))
     out = [Config((("y", min(y, ys)), ("x", min(x, xs))), warps) for y, x, warps in sides]
     return tuple(dict.fromkeys(out))
 
@@ -97,8 +100,11 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
     out = []
     if not persistent:
         most = max(1024, power_of_two(ROW // streams(plan)))
-        for n in (most, most // 2, most // 4, 2 * most):
-            out.append(Config((("x", 1), ("r", min(r, n))), _warps(min(r, n))))
+        fewest = _warps_to_reread(plan, size)
+        for n in (most, most // 2, 2 * most, most // 4):
+            n = min(r, n)
+            out.append(Config((("x", 1), ("r", n)), max(_warps(n), min(fewest, n // 128))))
+        out.append(Config((("x", 1), ("r", min(r, most))), _warps(min(r, most))))
         return tuple(dict.fromkeys(out))
     for elements in (2048, 4096, 1024):
         x = 1
@@ -119,10 +125,30 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
                 x //= 2
             out.append(Config((("x", x), ("r", r)), _warps(x * r, each)))
         return tuple(dict.fromkeys(out))
-    for times, depth in ((1, 64), (2, 64), (1, 32), (2, 16)):
-        x, r = min(wide * times, power_of_two(rows)), min(depth, power_of_two(size))
-        out.append(Config((("x", x), ("r", r)), _warps(x * r, 4)))
+    # Few programs need many threads each; where there are many, each thread has more to do.
+    many = rows // 64 >= 4 * PROGRAMS
+    first = (64, 16, 2) if many else (64, 32, 8)
+    for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
+        x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
+        out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
     return tuple(dict.fromkeys(out))
+
+
+def _warps_to_reread(plan: KernelPlan, size: int) -> int:
+    """Warps of a program such that the rows under way at one time stay in the cache.
+
+    1 where rows are read once.
+    """
+    levels = reduce_levels(roots(plan.stores))
+    full = any(loops_of(s, plan.reduced) for s in plan.stores)
+    if not full and max(levels.values()) < 1:
+        return 1
+    loads = {n for n in walk(roots(plan.stores)) if isinstance(n, Load)}
+    row = size * sum(n.dtype.bytes for n in loads if any(v in n.vars for v in plan.reduced))
+    warps = 1
+    while warps < 32 and row * (THREADS // (32 * warps)) > CACHE:
+        warps *= 2
+    return warps
 
 
 def _warps(elements: int, each: int = 16) -> int:

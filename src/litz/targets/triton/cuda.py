@@ -174,7 +174,7 @@ def bind_cuda(
     built: binaries at hand; others are compiled, or taken from the cache, when they are wanted.
     """
     configs = default_configs(kernel) if configs is None else configs
-    text = print_launcher(kernel, [p.name for p in plan.params], plan.ints, configs)
+    text = print_launcher(kernel, plan.ints, configs)
     scope: dict[str, Any] = {"temporary": site.memory}
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         for form, name in ((launch, f"launch_{i}"), (launch.narrow, f"launch_{i}_narrow")):

@@ -17,7 +17,7 @@ from litz.targets.triton.source import TritonKernel
 def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., None]:
     """The launcher of a kernel whose launches are interpreted on the CPU."""
     configs = [launch.configs[0] for launch in kernel.launches]
-    text = print_launcher(kernel, [p.name for p in plan.params], plan.ints, configs)
+    text = print_launcher(kernel, plan.ints, configs)
     scope: dict[str, Any] = {"temporary": lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)}
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         types = [pointer_type(p.dtype) for p in launch.pointers]

@@ -14,16 +14,14 @@ from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.source import Config, Launch, TritonKernel
 
 
-def print_launcher(
-    kernel: TritonKernel, params: Sequence[str], ints: Sequence[Expr], configs: Sequence[Config]
-) -> str:
-    """A module with ``call(*params, *ints)``.
+def print_launcher(kernel: TritonKernel, ints: Sequence[Expr], configs: Sequence[Config]) -> str:
+    """A module with ``call(*kernel.params, *ints)``.
 
     configs: one for each launch.  The module's globals supply ``launch_0``, ... (called with the
     three sizes of the grid, then addresses and integers), ``launch_0_narrow``, ... where there are
     such, and ``temporary`` (bytes to a tensor).
     """
-    lines = [f"def call({', '.join([*params, *map(str, ints)])}):"]
+    lines = [f"def call({', '.join([*kernel.params, *map(str, ints)])}):"]
     for t in kernel.temporaries:
         nbytes = t.size * t.dtype.bytes
         lines.append(f"    {t.name}_ = temporary({render(nbytes, PYTHON)})")
@@ -56,6 +54,8 @@ def _launch(launch: Launch, config: Config, name: str) -> list[str]:
     if any(c.is_const and int_value(c) == 0 for c in counts):
         return ["pass  # no element: nothing to launch"]
     sizes = [render(c, PYTHON) for c in counts] + ["1"] * (3 - len(counts))
+    if launch.copies > 1:
+        sizes[-1] = str(launch.copies)
     args = [p.name for p in launch.pointers] + [v.name for v in launch.scalars]
     args += map(str, launch.ints)
     call = f"{name}({', '.join([*sizes, *args])})"

@@ -24,12 +24,13 @@ def render(plan: KernelPlan, name: str, comment: str = "") -> TritonKernel:
 
     comment: lines for the head of each source.
     """
+    params = tuple(p.name for p in plan.params)
     several = split.divide(plan)
     if several is None:
-        return TritonKernel((launch(plan, name, comment),))
+        return TritonKernel(params, (launch(plan, name, comment),))
     launches = tuple(launch(p, f"{name}_{i}", comment) for i, p in enumerate(several.plans))
     temps = tuple(Temporary(t.name, t.dtype, t.size) for t in several.temps)
-    return TritonKernel(launches, temps)
+    return TritonKernel(params, launches, temps)
 
 
 def launch(plan: KernelPlan, name: str, comment: str = "") -> Launch:

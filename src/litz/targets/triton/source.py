@@ -46,7 +46,8 @@ class Launch:
     with the axis's name: the grid divides it by the block.  flat: all axes share the grid's first.
     configs: the first is the default.  checks: whether the kernel checks indices.  wide: whether
     products of its integers may need 64 bits.  narrow: the same in 32 bits, right where every one
-    of ``reaches`` is less than 2^31, with room for a block.
+    of ``reaches`` is less than 2^31, with room for a block.  copies: how often the plan is run, on
+    arguments of its own each time; the last axis of the grid counts them.
     """
 
     name: str
@@ -61,12 +62,13 @@ class Launch:
     scalars: tuple[Scalar, ...] = ()
     narrow: Launch | None = None
     reaches: tuple[Expr, ...] = ()
+    copies: int = 1
 
     def layout(self) -> str:
         """What distinguishes launches of one source: the grid, and the blocks to choose from."""
         grid = [f"{axis}={size}" for axis, size in self.grid]
         configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
-        return f"{grid} {configs} {self.flat}"
+        return f"{grid} {configs} {self.flat} {self.copies}"
 
     def sources(self) -> tuple[str, ...]:
         """The sources of all its forms."""
@@ -84,7 +86,8 @@ class Temporary:
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """All that a plan needs: launches in order, and the memory between them."""
+    """All that a plan needs: its parameters, launches in order, and the memory between them."""
 
+    params: tuple[str, ...]
     launches: tuple[Launch, ...]
     temporaries: tuple[Temporary, ...] = ()
