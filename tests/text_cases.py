@@ -69,7 +69,6 @@ def _triton(p: Program) -> str:
             kernel = render(bound.plan, g.name, " ".join(g.origins))
             configs = [x.configs[0] for x in kernel.launches]
             out += [source for x in kernel.launches for source in x.sources()]
-            names = [q.name for q in bound.plan.params]
             out.append(print_launcher(kernel, bound.plan.ints, configs))
     return "\n".join(out)
 

@@ -60,8 +60,8 @@ class Builder:
     constants: dict[str, object] = field(default_factory=dict)
     # Values that several lowerings of one program share, such as the random seed.
     shared: dict[str, TensorValue] = field(default_factory=dict)
-    # Buffers with idle elements behind rows, which eager does not have there.
-    padded: set[str] = field(default_factory=set)
+    # Buffers with elements behind rows that eager does not have there; whether these are zeros.
+    padded: dict[str, bool] = field(default_factory=dict)
     # The symbols that carry a float's bits to kernels, by the float's name.
     bits: dict[str, Expr] = field(default_factory=dict)
     origins: tuple[str, ...] = ()

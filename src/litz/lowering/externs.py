@@ -21,10 +21,10 @@ from litz.lowering.numbers import (
     read,
     require,
 )
-from litz.lowering.padding import PRODUCTS, padded, pads, product_width, worth_a_copy
+from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import family_reason
 from litz.lowering.symbols import Solution, solve
-from litz.lowering.values import ONE, ZERO, TensorValue, contiguous_strides
+from litz.lowering.values import ZERO, TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -124,7 +124,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
         raise GraphUnsupported(f"a call of {target}")
     b = low.b
     mutated = _mutated(low, n, target)
-    args = tuple(_argument(low, a, n, k) for k, a in enumerate(n.args))
+    args = tuple(_argument(low, a, n) for a in n.args)
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
     for root in mutated:
         low.before_mutation(root, n)
@@ -134,8 +134,6 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     out_target = OUT_VARIANTS.get(target)
     r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
-    # A vector added is added by the library only where rows have no gaps.
-    may_pad = use_out and target in (aten.mm.default, aten.bmm.default)
     alias = _alias(low, n, target)
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
@@ -143,7 +141,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     names: list[str | None] = []
     symbols: list[tuple[int, Expr | HostFloat]] = []
     for position, v in enumerate(vals):
-        value, name = _result(low, n, v, position, alias, kind, symbols, may_pad)
+        value, name = _result(low, n, v, position, alias, kind, symbols)
         results.append(value)
         names.append(name)
     sizes, checks, solutions = _sizes(low, n, names)
@@ -183,7 +181,6 @@ def _result(
     alias: str | None,
     kind: str,
     symbols: list[tuple[int, Expr | HostFloat]],
-    may_pad: bool = False,
 ) -> tuple[Any, str | None]:
     b = low.b
     if isinstance(v, torch.Tensor):
@@ -191,10 +188,7 @@ def _result(
         if r is None:
             name = f"buf{len(b.buffers)}"
             return opaque_buffer(b, name, v, alias=alias), name
-        strides = low.rows(n, r, r.strides) if may_pad else r.strides
-        buf = b.new_buffer(r.dtype, r.shape, strides, r.device, kind, alias=alias)
-        if strides != r.strides:
-            b.padded.add(buf.name)
+        buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, kind, alias=alias)
         return b.of_buffer(buf), buf.name
     if is_symbolic(v) or n.target in SCALAR_READS:
         number = read(low, n, v)
@@ -240,14 +234,17 @@ def _takes_data(low: GraphLowering, n: FxNode) -> bool:
     return low.symbols.from_data(numbers)
 
 
-def _argument(low: GraphLowering, value: Any, by: FxNode, at: int = -1) -> object:
-    """What an extern call is given.  at: the argument's position, -1 for one that has none."""
+def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     v = low.env[value] if isinstance(value, FxNode) else value
     if isinstance(v, TensorValue):
         if v.ref is None:
             assert isinstance(value, FxNode)
-            v = _settled(low, value, v)
-        return _with_rows(low, v, value, by, at).ref
+            v = settled(low, value, v)
+        assert v.ref is not None
+        if by.target not in PRODUCTS and low.b.root(v.ref.buffer) in low.b.padded:
+            lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+            v = low.b.realize(lazy, low.eager_strides(value))
+        return v.ref
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
@@ -257,27 +254,7 @@ def _argument(low: GraphLowering, value: Any, by: FxNode, at: int = -1) -> objec
     return v
 
 
-def _with_rows(low: GraphLowering, v: TensorValue, value: Any, by: FxNode, at: int) -> TensorValue:
-    """An argument with rows as the call wants them: as eager has them, or as products like them."""
-    assert v.ref is not None
-    lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-    if by.target in PRODUCTS:
-        if not pads(low.settings, v.device, v.dtype) or at < 0:
-            return v
-        if not worth_a_copy(v.ref, product_width(by, at)):
-            return v
-        transposed = v.ref.strides[-1] is not ONE
-        order = (*range(v.ndim - 2), v.ndim - 1, v.ndim - 2) if transposed else range(v.ndim)
-        dense = contiguous_strides(tuple(v.shape[k] for k in order))
-        wide = padded(v.shape, tuple(dense[k] for k in order), v.dtype)
-        return low.b.realize(lazy, wide)
-    if low.b.root(v.ref.buffer) not in low.b.padded:
-        return v
-    strides = low.eager_strides(value)
-    return low.b.realize(lazy, strides)
-
-
-def _settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
+def settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
     """Store a lazy argument with the strides eager has here, and keep the stored form."""
     meta = low.result(n.meta["val"])
     outer, low.b.origins = low.b.origins, low.sources[n]
@@ -292,7 +269,7 @@ def _root_of(low: GraphLowering, value: Any) -> str | None:
     if isinstance(v, TensorValue):
         if v.ref is None:
             assert isinstance(value, FxNode)
-            v = _settled(low, value, v)
+            v = settled(low, value, v)
         assert v.ref is not None
         return low.b.root(v.ref.buffer)
     if isinstance(v, Opaque):

@@ -24,6 +24,7 @@ from litz.lowering.externs import (
     call_extern,
     is_view_op,
     opaque_buffer,
+    settled,
     why_extern,
 )
 from litz.lowering.numbers import (
@@ -34,7 +35,12 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
-from litz.lowering.padding import PRODUCTS, feeds_product, padded, pads
+from litz.lowering.padding import (
+    PRODUCTS,
+    feeds_product,
+    padded_product,
+    stored_with_zeros,
+)
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
@@ -229,7 +235,8 @@ class GraphLowering:
         fn = find(n.target)
         reason = why_extern(n.target)
         if fn is None:
-            return call_extern(self, n, reason)
+            product = padded_product(self, n, reason) if n.target in PRODUCTS else None
+            return call_extern(self, n, reason) if product is None else product
         results = tuple(self.result(v) if isinstance(v, torch.Tensor) else None for v in vals)
         used = frozenset(
             u.args[1]
@@ -314,31 +321,39 @@ class GraphLowering:
         return self.b.limit(out)
 
     def stored(self, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
-        """A lazy value in memory as eager has it, but for the rows of what only products read."""
+        """A lazy value in memory as eager has it, but for the rows of what products read."""
         strides = r.strides if r is not None and dense(r) else contiguous_strides(v.shape)
-        wide = self.rows(n, v, strides) if feeds_product(n, is_view_op) else strides
-        stored = self.b.realize(v, wide)
-        if wide != strides and stored.ref is not None:
-            self.b.padded.add(stored.ref.buffer)
-        return stored
+        if feeds_product(self, n) and self.stays_inside(n):
+            wide = stored_with_zeros(self, v, strides)
+            if wide is not None:
+                return wide
+        return self.b.realize(v, strides)
+
+    def in_memory(self, n: Any) -> TensorValue:
+        """The value of a node, stored if it was not."""
+        v = self.env[n]
+        assert isinstance(v, TensorValue)
+        return settled(self, n, v) if v.ref is None else v
 
     def eager_strides(self, n: FxNode) -> Shape | None:
         """The strides that a node has in eager mode, where its layout has no gaps."""
         r = self.result(n.meta["val"])
         return r.strides if r is not None and dense(r) else None
 
-    def rows(self, n: FxNode, v: TensorValue | Result, strides: Shape) -> Shape:
-        """``strides``, with idle elements behind rows where they serve and nobody sees them."""
-        if not pads(self.settings, v.device, v.dtype) or not self.stays_inside(n):
-            return strides
-        return padded(v.shape, strides, v.dtype)
+    def is_view(self, n: FxNode) -> bool:
+        return is_view_op(n.target)
 
-    def stays_inside(self, n: FxNode) -> bool:
-        """Whether products and kernels of Litz alone read ``n`` and views of it."""
+    def stays_inside(self, n: FxNode, or_returned: bool = False) -> bool:
+        """Whether products and kernels of Litz alone read ``n`` and views of it.
+
+        or_returned: it may be a result of the graph besides.
+        """
         return all(
             self.stays_inside(u)
             if is_view_op(u.target)
-            else u.target in PRODUCTS or (u.op == "call_function" and find(u.target) is not None)
+            else (u.op == "output" and or_returned)
+            or u.target in PRODUCTS
+            or (u.op == "call_function" and find(u.target) is not None)
             for u in n.users
         )
 

@@ -1,86 +1,236 @@
-"""Rows with a few idle elements at their ends, for matrix products on GPUs.
+"""Matrix products on GPUs whose sizes are no multiple of what the library's fast kernels take.
 
-The fast kernels of the GPU's libraries want every row of a 16-bit matrix to begin at a multiple of
-16 bytes; without that a product takes several times as long.  A matrix that the program stores
-anyway gets such rows where nobody outside sees them; one that comes from outside is copied where
-the product gains more than the copy costs.
+Those want every row of a 16-bit matrix, and every size that is contiguous somewhere, to be a
+multiple of 16 bytes; a product without that takes several times as long.  So a product of uneven
+sizes becomes one of larger sizes, over matrices with zeros behind their rows, and its result is a
+part of what that one computes.  A matrix that the program stores anyway is stored with the zeros;
+one that comes from outside is copied where the product gains more than the copies cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Const, const
+from litz.index import Const, Expr, as_expr, const
+from litz.ir import body
 from litz.ir.dtype import DType
-from litz.ir.program import TensorRef
-from litz.lowering.values import Shape
+from litz.ir.program import Extern
+from litz.lowering import values
+from litz.lowering.values import ONE, Shape, TensorValue, axes, contiguous_strides
 
 if TYPE_CHECKING:
     from litz.lowering.context import Settings
+    from litz.lowering.graph import GraphLowering
 
 aten = torch.ops.aten
 
-PRODUCTS = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
-WHOLE = 16  # bytes
-SHORT = 256  # elements of a row below which idle ones would cost too much
-MANY = 256  # products that an element takes part in, from which a copy pays
+PRODUCTS = {
+    aten.mm.default: aten.mm.out,
+    aten.addmm.default: aten.addmm.out,
+    aten.bmm.default: aten.bmm.out,
+}
+WHOLE = 8  # elements of 16 bytes
+LONG = 1 << 12  # a size from which tiles of 64 lose nothing
+SHORT = 256  # a size below which idle elements would cost too much
+# Rates of a large GPU, to weigh copies against products: bytes a second, operations a second.
+COPY, SLOW, FAST = 4e12, 1.2e14, 5e14
 
 
 def pads(settings: Settings, device: str, dtype: DType) -> bool:
-    """Whether rows of such a matrix are worth padding."""
+    """Whether products of such matrices are worth a look."""
     on_gpu = settings.interpreted or not device.startswith("cpu")
     return on_gpu and dtype.is_float and dtype.bits == 16
 
 
-def padded(shape: Shape, strides: Shape, dtype: DType) -> Shape:
-    """Strides of a dense layout with idle elements behind rows, if rows need them."""
-    if not all(isinstance(e, Const) for e in (*shape, *strides)):
-        return strides
-    sizes = [e.value for e in shape]  # type: ignore[attr-defined]
-    steps = [e.value for e in strides]  # type: ignore[attr-defined]
+def padded_size(n: int) -> int:
+    """The size that takes the place of ``n``."""
+    if n % WHOLE == 0:
+        return n
+    step = 64 if n >= LONG else 2 * WHOLE
+    return -(-n // step) * step
+
+
+def ints(sizes: Sequence[Expr]) -> tuple[int, ...] | None:
+    """The numbers, if all are known."""
+    known = tuple(e.value for e in sizes if isinstance(e, Const))
+    return known if len(known) == len(sizes) else None
+
+
+def with_zeros(v: TensorValue, shape: Shape) -> TensorValue:
+    """``v`` with zeros behind its elements, up to ``shape``."""
+    own = axes(shape)
+    zero = body.const(v.dtype, 0)
+    node = v.at(own)
+    for axis, old, new in zip(own, v.shape, shape, strict=True):
+        if old is not new:
+            inside = body.op("lt", body.index(axis), body.index(as_expr(old)))
+            node = body.masked(inside, node, zero)
+    return TensorValue(v.dtype, shape, v.device, lazy=node)
+
+
+def stored_with_zeros(low: GraphLowering, v: TensorValue, strides: Shape) -> TensorValue | None:
+    """A lazy value in memory of these strides, with zeros behind its rows; None: it needs none."""
+    sizes, steps = ints(v.shape), ints(strides)
+    if sizes is None or steps is None or 0 in sizes or not pads(low.settings, v.device, v.dtype):
+        return None
     inner = [k for k, (s, n) in enumerate(zip(steps, sizes, strict=True)) if s == 1 and n > 1]
-    whole = WHOLE // dtype.bytes
-    if len(inner) != 1 or 0 in sizes or sizes[inner[0]] % whole == 0 or sizes[inner[0]] < SHORT:
-        return strides
-    row = sizes[inner[0]]
-    if any(s % row for k, (s, n) in enumerate(zip(steps, sizes, strict=True)) if s > 1 and n > 1):
-        return strides
-    wide = -(-row // whole) * whole
-    return tuple(const(s // row * wide) if s >= row else const(s) for s in steps)
+    if len(inner) != 1 or sizes[inner[0]] < SHORT:
+        return None
+    k, row = inner[0], sizes[inner[0]]
+    outer = [s for j, (s, n) in enumerate(zip(steps, sizes, strict=True)) if j != k and n > 1]
+    wide = padded_size(row)
+    if wide == row or any(s % row for s in outer):
+        return None
+    shape = tuple(const(wide) if j == k else e for j, e in enumerate(v.shape))
+    apart = tuple(const(s // row * wide) if s >= row else const(s) for s in steps)
+    whole = low.b.realize(with_zeros(v, shape), apart)
+    assert whole.ref is not None
+    low.b.padded[whole.ref.buffer] = True
+    return values.strided(whole, v.shape, whole.ref.strides, whole.ref.offset)
 
 
-def feeds_product(n: FxNode, is_view: Callable[[object], bool]) -> bool:
-    """Whether a matrix product reads ``n`` or a view of it.  is_view: of a call's target."""
-    return any(
-        u.target in PRODUCTS or (is_view(u.target) and feeds_product(u, is_view)) for u in n.users
+def feeds_product(low: GraphLowering, n: FxNode) -> bool:
+    """Whether a matrix product reads ``n`` or a view of it."""
+    return any(u.target in PRODUCTS or (low.is_view(u) and feeds_product(low, u)) for u in n.users)
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Operand:
+    """A stored matrix (or a batch of them), its two sizes, and what they become."""
+
+    value: TensorValue
+    sizes: tuple[int, int]
+    rows_first: bool  # whether the last size is contiguous
+
+    @property
+    def inner(self) -> int:
+        return 1 if self.rows_first else 0
+
+    def at_hand(self, low: GraphLowering, grown: tuple[int, int], zeros: int) -> bool:
+        """Whether memory holds what it grows by.  zeros: the size along which that must be 0."""
+        ref = self.value.ref
+        assert ref is not None
+        clean = low.b.padded.get(ref.buffer)
+        if clean is None or grown[1 - self.inner] != self.sizes[1 - self.inner]:
+            return False
+        row = ref.strides[-2 if self.rows_first else -1]
+        fits = row is const(grown[self.inner]) and ref.offset % row is const(0)
+        return fits and (clean or self.inner != zeros)
+
+    def grow(self, low: GraphLowering, grown: tuple[int, int], zeros: int) -> TensorValue:
+        v = self.value
+        if grown == self.sizes:
+            return v
+        shape = (*v.shape[:-2], const(grown[0]), const(grown[1]))
+        assert v.ref is not None
+        if self.at_hand(low, grown, zeros):
+            return values.strided(v, shape, v.ref.strides, v.ref.offset)
+        lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+        dense = contiguous_strides(shape)
+        if not self.rows_first:
+            flipped = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
+            dense = (*flipped[:-2], flipped[-1], flipped[-2])
+        return low.b.realize(with_zeros(lazy, shape), dense)
+
+
+def _operand(v: TensorValue) -> _Operand | None:
+    sizes = ints(v.shape[-2:])
+    if v.ref is None or sizes is None or ints(v.shape) is None:
+        return None
+    last, first = v.ref.strides[-1] is ONE, v.ref.strides[-2] is ONE
+    return _Operand(v, (sizes[0], sizes[1]), last) if last or first else None
+
+
+def padded_product(low: GraphLowering, n: FxNode, reason: str) -> TensorValue | None:
+    """A product over larger sizes, of whose result ``n`` is a part; None: as it is, it is well."""
+    target = n.target
+    result = low.result(n.meta["val"]) if target in PRODUCTS else None
+    if result is None or n.kwargs or not pads(low.settings, result.device, result.dtype):
+        return None
+    if any(low.result(a.meta["val"]) is None for a in n.all_input_nodes):
+        return None
+    *bias, a_node, b_node = n.args
+    if any(x.meta["val"].ndim != 1 for x in bias):  # type: ignore[union-attr]
+        return None
+    shapes = [ints(low.result(x.meta["val"]).shape) for x in (a_node, b_node)]  # type: ignore
+    if None in shapes or result.strides != contiguous_strides(result.shape):
+        return None
+    (*batch, m, k), (*_, cols) = shapes  # type: ignore[misc]
+    work = 2.0 * m * k * cols
+    for size in batch:
+        work *= size
+    if min(m, k, cols) < SHORT or all(s % WHOLE == 0 for s in (m, k, cols)):
+        return None
+    a, b = (_operand(low.in_memory(x)) for x in (a_node, b_node))
+    if a is None or b is None:
+        return None
+    # A size has to be even where it is contiguous in a matrix; in the result it is the last.
+    m2 = m if a.rows_first else padded_size(m)
+    k2 = padded_size(k) if a.rows_first or not b.rows_first else k
+    n2 = padded_size(cols)
+    if (m2, k2, n2) == (m, k, cols):
+        return None
+    moved = 0.0  # bytes
+    if n2 != cols and not low.stays_inside(n):
+        if not low.stays_inside(n, or_returned=True):
+            return None
+        moved += 2.0 * work / k  # the result is copied
+    for x, grown, zeros in ((a, (m2, k2), 1), (b, (k2, n2), 0)):
+        if grown != x.sizes and not x.at_hand(low, grown, zeros):
+            moved += 4.0 * grown[0] * grown[1] * (work / (2.0 * m * k * cols))
+    if moved / COPY > work / SLOW - work / FAST:
+        return None
+    operands = [a.grow(low, (m2, k2), 1), b.grow(low, (k2, n2), 0)]
+    vector = [_longer(low, low.in_memory(x), n2) for x in bias]
+    return _call(low, n, reason, [*vector, *operands], (m2, n2))
+
+
+def _longer(low: GraphLowering, v: TensorValue, size: int) -> TensorValue:
+    shape = (const(size),)
+    if v.shape == shape:
+        return v
+    lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+    return low.b.realize(with_zeros(lazy, shape))
+
+
+def _call(
+    low: GraphLowering,
+    n: FxNode,
+    reason: str,
+    operands: list[TensorValue],
+    grown: tuple[int, int],
+) -> TensorValue:
+    result: Any = low.result(n.meta["val"])
+    shape = (*result.shape[:-2], const(grown[0]), const(grown[1]))
+    strides = contiguous_strides(shape)
+    buf = low.b.new_buffer(result.dtype, shape, strides, result.device)
+    if shape[-1] is not result.shape[-1]:
+        low.b.padded[buf.name] = False  # zeros, unless an operand was infinite
+    target = PRODUCTS[n.target]  # type: ignore[index]
+    refs = tuple(v.ref for v in operands)
+    low.b.extern(
+        Extern(
+            f"extern{len(low.b.nodes)}",
+            target,
+            str(target),
+            refs,
+            (),
+            (buf.name,),
+            result.device,
+            reason,
+            True,
+            (),
+            True,
+            (),
+            low.b.origins,
+        )
     )
-
-
-def worth_a_copy(ref: TensorRef, others: int) -> bool:
-    """Whether a stored matrix has rows that a product is slow with, and the product is large.
-
-    others: how many times the product reads each element.
-    """
-    if len(ref.shape) < 2 or others < MANY:
-        return False
-    if not all(isinstance(e, Const) for e in (*ref.shape, *ref.strides)):
-        return False
-    whole = const(WHOLE // ref.dtype.bytes)
-    steps = [s for s, n in zip(ref.strides, ref.shape, strict=True) if n is not const(1)]
-    sizes = [n.value for n in ref.shape[-2:]]  # type: ignore[attr-defined]
-    uneven = any(s is not const(1) and s % whole is not const(0) for s in steps)
-    return uneven and const(1) in steps[-2:] and min(sizes) >= SHORT
-
-
-def product_width(n: FxNode, at: int) -> int:
-    """How many times the product ``n`` reads each element of its matrix operand ``at``."""
-    val = n.meta.get("val")
-    if not isinstance(val, torch.Tensor) or val.ndim < 2:
-        return 0
-    first = at == len(n.args) - 2
-    size = val.shape[-1] if first else val.shape[-2]
-    return size if isinstance(size, int) else 0
+    return values.strided(low.b.of_buffer(buf), result.shape, strides, values.ZERO)
