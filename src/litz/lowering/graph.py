@@ -350,8 +350,9 @@ class GraphLowering:
         Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
         """
         views = returned_views(n)
-        if len(views) != 1:
-            return len(views) > 1
+        itself = any(u.op == "output" for u in n.users)
+        if len(views) != 1 or itself:
+            return len(views) + itself > 1
         val = views[0].meta.get("eager_val", views[0].meta.get("val"))
         if not isinstance(val, torch.Tensor) or (r := self.result(val)) is None:
             return False
