@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
+from tests.fuzz import custom
 from tests.fuzz.machine import replay
 from tests.fuzz.program import INTS, Input, Program, Step, memory, source, tensors
 from tests.fuzz.run import Failure, failure
@@ -194,7 +196,7 @@ import torch
 import torch.nn.functional as F
 from torch import inf, nan
 
-
+{extra}
 {function}
 
 {arguments}
@@ -262,6 +264,15 @@ def _argument_lines(inputs: tuple[Input, ...], name: str) -> str:
     return "\n".join(lines)
 
 
+def _extra(p: Program) -> str:
+    """What the program needs besides PyTorch: the definitions of custom operators."""
+    text = "torch._dynamo.config.capture_dynamic_output_shape_ops = True\n"
+    text += "torch._dynamo.config.capture_scalar_outputs = True\n"
+    if any("litz_fuzz" in s.text for s in p.steps):
+        text += inspect.getsource(custom).partition("import torch\n")[2].replace(": Any", "")
+    return text
+
+
 def script(f: Failure) -> str:
     """A stand-alone script that shows the failure."""
     p = f.program
@@ -273,6 +284,7 @@ def script(f: Failure) -> str:
     why = "\n".join(f.mismatches[:5]).replace('"""', "'''").replace("\\", "/")
     return SCRIPT.format(
         why=why,
+        extra=_extra(p),
         function=source(p),
         arguments="\n\n\n".join(parts),
         calls=calls,

@@ -44,3 +44,16 @@ def test_writes_to_all_positions(fn: Callable[..., Any]) -> None:
 def test_windows_of_computed_memory() -> None:
     check(lambda x: (x * 2).t().as_strided((3, 2), (6, 3), 1), X)
     check(lambda x: (x.t() * 2).as_strided((3, 2), (6, 3), 1), X)
+
+
+EMPTY: list[Callable[..., Any]] = [
+    lambda x: torch.eye(x.shape[0])[:3].mean(),
+    lambda x: torch.eye(x.shape[0]).sum((0, 1)),
+    lambda x: (torch.ones(3, x.shape[0], 2).sum((1, 2)), torch.ones(x.shape[0], 0).prod()),
+    lambda x: torch.eye(x.shape[0], 4).sum(0, keepdim=True) + torch.eye(3, x.shape[0]).sum(),
+]
+
+
+@pytest.mark.parametrize("fn", EMPTY)
+def test_loops_over_nothing_that_reads_no_memory(fn: Callable[..., Any]) -> None:
+    check(fn, torch.zeros(0, 5))

@@ -26,6 +26,7 @@ from litz.lowering.externs import (
     opaque_buffer,
     why_extern,
 )
+from litz.lowering.lifetimes import is_last_use
 from litz.lowering.numbers import (
     SCALAR_READS,
     graph_assertions,
@@ -229,10 +230,14 @@ class GraphLowering:
             for u in n.users
             if u.target is operator.getitem and isinstance(u.args[1], int)
         )
-        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used)
-        mark = len(self.b.nodes)
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
+
+        def last_use(v: TensorValue) -> bool:
+            return is_last_use(self, n, v, given)
+
+        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used, last_use)
+        mark = len(self.b.nodes)
         try:
             if any(
                 r is None and isinstance(v, torch.Tensor)
@@ -259,13 +264,10 @@ class GraphLowering:
         """One result of several, stored if it is shared."""
         v = self.env[source][at]
         r = self.result(n.meta["val"]) if isinstance(n.meta.get("val"), torch.Tensor) else None
-        if (
-            not isinstance(v, TensorValue)
-            or v.lazy is None
-            or r is None
-            or is_view_op(source.target)
-        ):
+        if not isinstance(v, TensorValue) or r is None or is_view_op(source.target):
             return v
+        if v.lazy is None:
+            return self.own(n, v, r, source)
         self.b.origins = self.sources[n] = self.sources[source]
         stored = self.settle(n, v, r, self.count_users(n))
         results = list(self.env[source])
@@ -335,10 +337,14 @@ class GraphLowering:
             for u in n.users
         )
 
-    def own(self, n: FxNode, out: TensorValue, r: Result) -> TensorValue:
-        """Memory of its own for an argument passed on (``trunc`` of an int) if results show it."""
-        given = (self.env.get(a) for a in n.all_input_nodes)
-        passed = any(isinstance(v, TensorValue) and v.ref is out.ref for v in given)
+    def own(
+        self, n: FxNode, out: TensorValue, r: Result, call: FxNode | None = None
+    ) -> TensorValue:
+        """Memory of its own, if results show it, for what lies in an argument's: ``trunc(int)``."""
+        assert out.ref is not None
+        given = (self.env.get(a) for a in (call or n).all_input_nodes)
+        roots = [self.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
+        passed = self.b.root(out.ref.buffer) in roots
         if not passed or _is_inplace(n.target) or not self.shares_memory(n):
             return out
         lazy = TensorValue(out.dtype, out.shape, out.device, lazy=out.node)
