@@ -182,7 +182,7 @@ class Machine:
         out = shadow * factors()
         if out.requires_grad:
             back = factors()
-            out.register_hook(lambda g: g * back)  # type: ignore[no-untyped-call]
+            out.register_hook(lambda g: None if g is None else g * back)  # type: ignore[no-untyped-call]
         return out
 
     def _anchor_all(self) -> None:

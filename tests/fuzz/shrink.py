@@ -177,8 +177,13 @@ def shrink(f: Failure, fails: Fails = failure, budget: int = 250) -> Failure:
     return best
 
 
+def _fits(inputs: tuple[Input, ...]) -> bool:
+    """Whether inputs lie inside the memory that they share."""
+    return all(i.share < 0 or i.room - 3 <= inputs[i.share].room for i in inputs)
+
+
 def _tried(p: Program, fails: Fails, kind: str) -> Failure | None:
-    if not p.results:
+    if not p.results or not (_fits(p.inputs) and _fits(p.others)):
         return None
     try:
         found = fails(p)

@@ -57,3 +57,20 @@ EMPTY: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("fn", EMPTY)
 def test_loops_over_nothing_that_reads_no_memory(fn: Callable[..., Any]) -> None:
     check(fn, torch.zeros(0, 5))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 8, 22, 33])
+def test_a_search_looks_where_that_of_eager_does(n: int) -> None:
+    """Where nan stands among the boundaries, the result depends on it."""
+    g = torch.Generator().manual_seed(n)
+    x = torch.randn(n, generator=g).sort()[0]
+    odd = torch.randn(n, generator=g)
+    x[: n // 4], x[n - n // 5 :] = float("-inf"), float("nan")
+    odd[1::3] = float("nan")
+    v = torch.tensor([-9.0, 0.0, 0.3, 9.0, float("inf"), float("-inf"), float("nan")])
+
+    def f(x: torch.Tensor, odd: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = torch.searchsorted(x, torch.cat((v, x))), torch.bucketize(v, odd)
+        return *found, torch.searchsorted(odd, v, right=True)
+
+    check(f, x, odd, v, judge=False)
