@@ -98,9 +98,9 @@ class Batch:
 
 
 def batch(seed: int, number: int) -> Batch:
-    """The number-th graph of a run: one in five with gradients, one in five of dynamic sizes."""
+    """The number-th graph of a run: one in ten of dynamic sizes, one in five with gradients."""
     seeds = tuple(f"{seed}:{number}:{k}" for k in range(BATCH))
-    return Batch(seeds, dynamic=number % 5 == 3, grad=number % 5 == 4)
+    return Batch(seeds, dynamic=number % 10 == 3, grad=number % 5 == 4)
 
 
 def run_batch(b: Batch) -> tuple[int, list[Failure]]:

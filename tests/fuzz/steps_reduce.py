@@ -164,7 +164,7 @@ def window(d: Draft) -> Made:
         "F.interpolate({0}, scale_factor=2, mode='nearest')",
     ]
     if d.rng.random() < 0.4 and not d.machine.is_rough(k):
-        return Step(f"F.max_pool{n}d({{0}}, {size}, 1)", (k,), "discrete")
+        return Step(f"F.max_pool{n}d({{0}}, {size}, 1) + 0", (k,), "discrete")
     return Step(d.rng.choice(texts), (k,), "rough")
 
 
