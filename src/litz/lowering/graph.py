@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from litz.lowering.externs import (
     MAYBE_VIEWS,
     Opaque,
     call_extern,
+    has_opaque,
     is_view_op,
     opaque_buffer,
     why_extern,
@@ -232,11 +234,8 @@ class GraphLowering:
         )
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
-
-        def last_use(v: TensorValue) -> bool:
-            return is_last_use(self, n, v, given)
-
-        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used, last_use)
+        last = partial(is_last_use, self, n, given)
+        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used, last)
         mark = len(self.b.nodes)
         try:
             if any(
@@ -520,16 +519,6 @@ def _is_inplace(target: object) -> bool:
         return False
     returns = target._schema.returns
     return len(returns) == 1 and returns[0].alias_info is not None
-
-
-def has_opaque(value: Any) -> bool:
-    if isinstance(value, Opaque):
-        return True
-    if isinstance(value, list | tuple):
-        return any(has_opaque(v) for v in value)
-    if isinstance(value, dict):
-        return any(has_opaque(v) for v in value.values())
-    return False
 
 
 def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:

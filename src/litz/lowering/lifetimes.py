@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
 
 
-def is_last_use(low: GraphLowering, n: FxNode, v: TensorValue, given: Sequence[Any]) -> bool:
+def is_last_use(low: GraphLowering, n: FxNode, given: Sequence[Any], v: TensorValue) -> bool:
     """Whether ``v``, one of the arguments ``given`` to call ``n``, is all that reads its memory.
 
     That has to be memory of the program's own, which nobody sees but through its values.
