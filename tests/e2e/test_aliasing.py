@@ -123,6 +123,13 @@ OF_RESULTS: list[Fn] = [
     lambda x: (torch.zeros_like(x)[1:], torch.zeros_like(x)),
     lambda x: (z := torch.zeros(4, 4), z.diagonal(), z[1]),
     lambda x: (y := x @ x.t(), y[1:], y.t()),
+    lambda x: (z := torch.zeros(4, 4), z[:]),
+    lambda x: (y := torch.cat((x, x)), y[:, 0:], y.zero_())[:2],
+    lambda x: (y := x * 2, y.t(), y.fill_(1))[:2],
+    lambda x: (y := x.long(), z := y.trunc(), z[:]),
+    lambda x: (y := torch.slice_copy(x, 1, 2), y.t()),
+    lambda x: (y := torch.split_copy(x, 2)[1], y.t(), torch.unbind_copy(x)[1].view(2, 3)),
+    lambda x: (y := torch.select_copy(x, 1, 2), y[1:], torch.t_copy(x).unsqueeze(0)),
     lambda x: (y := torch.cat((x, x)), y[:4]),
     lambda x: (y := x.long(), y.trunc().expand(2, 4, 6)),
     lambda x: (y := x.long(), y.floor()[:, ::2], y.round().t()[1:]),
@@ -216,13 +223,26 @@ def _column(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x[:, 1], x.t()[2:]
 
 
-@pytest.mark.parametrize("fn", [_rows, _rolled, _column])
+def _placed(x: torch.Tensor) -> torch.Tensor:
+    part = x.tensor_split(2, 0)[1]
+    part[torch.tensor([1])] += 1
+    return part
+
+
+def _pieces(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    first, second = x.split(5, 0)
+    second.mul_(2)
+    first[torch.tensor([1])] = 3
+    return second, first, second.t(), second.split(2)[1]
+
+
+@pytest.mark.parametrize("fn", [_rows, _rolled, _column, _placed, _pieces])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_views_of_written_arguments_that_begin_late(fn: Fn, dynamic: bool) -> None:
     """PyTorch makes these views anew by the results' offsets, which count from the storage's."""
     base = torch.arange(400.0)
-    for x in (base.as_strided((9, 6), (6, 1), 16), base.as_strided((9, 6), (1, 9), 16)):
-        check_sharing(fn, x, dynamic=dynamic)
+    for size, stride in (((9, 6), (6, 1)), ((9, 6), (1, 9)), ((9, 6), (14, 2))):
+        check_sharing(fn, base.as_strided(size, stride, 16), dynamic=dynamic)
 
 
 # --- training ------------------------------------------------------------------------------------

@@ -362,3 +362,105 @@ def test_an_index_put_beside_the_old_value_copies_it() -> None:
     e = explained(f, X.clone(), I4)
     assert 1 <= temporaries(e) <= 3
     check(f, X, I4)
+
+
+# --- updates at positions, of arguments and of computed values ------------------------------------
+
+
+def _positions(x: Tensor, i: Tensor) -> None:
+    x.t().index_put_((i,), torch.ones(4))
+    x.view(2, 2, 6)[:, 1].index_fill_(1, i, 2.0)
+    x[1:, ::2].scatter_(1, i.clamp(max=2)[None].expand(2, 3), 1.0)
+    x.put_(i, torch.ones(3))
+    x.index_reduce_(0, i, torch.ones(3, 6), "amax")
+
+
+def _nested_rows(x: Tensor, i: Tensor) -> None:
+    x[1].index_fill_(0, i, 3.0)
+    x[:, 2][i] = 7.0
+    x[1:][:, 1:][i.clamp(max=2)] = 4.0
+
+
+def _overwritten(x: Tensor, i: Tensor) -> None:
+    x.mul_(2).clamp_(max=30)
+    x.index_copy_(0, i, torch.ones(3, 6))
+
+
+@pytest.mark.parametrize("fn", [_positions, _nested_rows, _overwritten])
+def test_updates_at_positions_go_into_the_argument(fn: Fn) -> None:
+    assert temporaries(explained(fn, X.clone(), I4)) == 0
+    check(fn, X, I4)
+    check(fn, X.t().contiguous().t(), I4, dynamic=True)
+
+
+def _updated(x: Tensor, i: Tensor) -> Tensor:
+    y = x.cumsum(0)
+    y.index_put_((i,), torch.ones(6))
+    y.scatter_(0, i[:, None].expand(3, 6), 2.0)
+    y.index_add_(0, i, torch.ones(3, 6))
+    return y
+
+
+def _cache(x: Tensor, i: Tensor) -> Tensor:
+    kept = torch.zeros(100, 6)
+    for k in range(4):
+        kept = torch.index_copy(kept, 0, i + k, x[:3] * k)
+    return kept
+
+
+@pytest.mark.parametrize("fn,kernels", [(_updated, 4), (_cache, 5)])
+def test_updates_of_what_nobody_reads_again_need_no_copy(fn: Fn, kernels: int) -> None:
+    e = explained(fn, X.clone(), I4)
+    assert (launches(e), temporaries(e)) == (kernels, 1)
+    check(fn, X, I4)
+
+
+def _read_between(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    y = x.cumsum(0)
+    total, lazy, part = y.sum(0), y * 2, y[1:]
+    z = torch.index_fill(y, 0, i, 3.0)
+    w = torch.index_fill(z, 1, i, 5.0)
+    return total, lazy, part + 1, w, w.sum()
+
+
+def _by_itself(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    y = x.cumsum(0)
+    z = torch.index_put(y, (i,), y[:3].flip(0))
+    w = torch.index_add(z, 0, i, z[i] * 2)
+    v = torch.index_put(w, (i,), w[0])
+    return (torch.scatter(v, 0, v.long().clamp(0, 3), v),)
+
+
+def _kept(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    y = x.cumsum(0)
+    z = torch.index_fill(y, 0, i, 3.0)
+    w = torch.index_fill(z, 1, i, 5.0)
+    return y, w, torch.index_fill(w, 1, i + 1, 6.0)
+
+
+def _halves(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    a, b = x.cumsum(0).split(2)
+    c = torch.index_fill(a, 1, i, 1.0)
+    return c, torch.index_fill(b, 1, i, 2.0), torch.index_fill(x.cumsum(1).t(), 0, i, 3.0)
+
+
+def _whole(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    y = x.cumsum(0)
+    z = torch.index_fill(y, 0, i, 3.0)
+    return torch.index_put(z, (torch.arange(4),), x), torch.index_put(z, (torch.arange(4),), y)
+
+
+@pytest.mark.parametrize("fn", [_read_between, _by_itself, _kept, _halves, _whole])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_updates_of_what_is_read_again(fn: Fn, dynamic: bool) -> None:
+    check(fn, X, I4, dynamic=dynamic)
+
+
+def test_an_update_of_random_numbers_is_verified() -> None:
+    def f(x: Tensor, i: Tensor) -> Tensor:
+        y = torch.rand_like(x)
+        y[i] = 2.0
+        return y.index_add_(0, i, x[:3]) + torch.rand(6).index_fill_(0, i, 1.0)
+
+    compiled = torch.compile(f, backend="litz", fullgraph=True, options={"verify": True})
+    assert compiled(X, I4)[1].max() < 2

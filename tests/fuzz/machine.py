@@ -89,8 +89,11 @@ class Machine:
         if self.noise is not None and step.kind == "rough" and not step.writes:
             # A sum rounds on the way: its error goes with the largest of its terms.
             shadows = [self._shaken(s, e) for s, e in zip(shadows, args, strict=True)]
-        with default_dtype(torch.float64):
-            shadow = one_step(step.text, len(args), True)(*shadows)
+        if ".view(torch." in step.text:
+            shadow = out  # the bits of another width would be others: see _settle
+        else:
+            with default_dtype(torch.float64):
+                shadow = one_step(step.text, len(args), True)(*shadows)
         if step.text.startswith("!"):
             shadow = shadows[0]
         loose = step.kind == "rough" or any(map(self.is_rough, step.args))
@@ -101,6 +104,8 @@ class Machine:
         else:
             pairs = [(out, shadow)]
         made = [self._settle(step, e, s, loose) for e, s in pairs]
+        if loose:
+            self.rough.update(storage(t) for t in args[: step.writes] if t.is_floating_point())
         self.values.append(out)
         self.shadows.append(tuple(made) if isinstance(out, tuple | list) else made[0])
         if step.writes and not self.grad:
@@ -112,8 +117,10 @@ class Machine:
         rough = any(map(self.is_rough, step.args))
         if step.kind in ("discrete", "cast") and rough:
             raise Rejected("a decision on a rounded value")
-        if step.writes:
-            target = args[0]
+        written = args[: step.writes]
+        if len({storage(t) for t in written}) < len(written):
+            raise Rejected("writes into the same memory, in any order")
+        for target in written:
             if overlapping(target):
                 raise Rejected("a write into overlapping memory")
             if storage(target) in self.expanded:
@@ -164,13 +171,19 @@ class Machine:
         return s
 
     def _shaken(self, shadow: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The values with a rounding of the type of ``like`` each."""
+        """The values with a rounding of the type of ``like`` each, and so their gradients."""
         if not like.is_floating_point():
             return shadow
         eps = torch.finfo(like.dtype).eps
-        return shadow * (
-            1 + eps * (2 * torch.rand(shadow.shape, generator=self.noise) - 1).double()
-        )
+
+        def factors() -> torch.Tensor:
+            return 1 + eps * (2 * torch.rand(shadow.shape, generator=self.noise) - 1).double()
+
+        out = shadow * factors()
+        if out.requires_grad:
+            back = factors()
+            out.register_hook(lambda g: None if g is None else g * back)  # type: ignore[no-untyped-call]
+        return out
 
     def _anchor_all(self) -> None:
         for e, s in zip(self.values, self.shadows, strict=True):

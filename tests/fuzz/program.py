@@ -68,14 +68,14 @@ class Step:
       rough     within rounding (transcendental functions, sums);
       discrete  exact, and wants exact arguments: a small error there is a large one here;
       cast      discrete, of floats in the result's range.
-    writes: the first argument is changed in place.
+    writes: how many arguments, from the first on, are changed in place.
     A text that starts with ``!`` is a statement, and its value is its first argument.
     """
 
     text: str
     args: tuple[int, ...]
     kind: str = "exact"
-    writes: bool = False
+    writes: int = 0
 
 
 @dataclass(frozen=True)

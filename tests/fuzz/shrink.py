@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
+from tests.fuzz import custom
 from tests.fuzz.machine import replay
 from tests.fuzz.program import INTS, Input, Program, Step, memory, source, tensors
 from tests.fuzz.run import Failure, failure
@@ -175,8 +177,13 @@ def shrink(f: Failure, fails: Fails = failure, budget: int = 250) -> Failure:
     return best
 
 
+def _fits(inputs: tuple[Input, ...]) -> bool:
+    """Whether inputs lie inside the memory that they share."""
+    return all(i.share < 0 or i.room - 3 <= inputs[i.share].room for i in inputs)
+
+
 def _tried(p: Program, fails: Fails, kind: str) -> Failure | None:
-    if not p.results:
+    if not p.results or not (_fits(p.inputs) and _fits(p.others)):
         return None
     try:
         found = fails(p)
@@ -194,7 +201,7 @@ import torch
 import torch.nn.functional as F
 from torch import inf, nan
 
-
+{extra}
 {function}
 
 {arguments}
@@ -262,6 +269,15 @@ def _argument_lines(inputs: tuple[Input, ...], name: str) -> str:
     return "\n".join(lines)
 
 
+def _extra(p: Program) -> str:
+    """What the program needs besides PyTorch: the definitions of custom operators."""
+    text = "torch._dynamo.config.capture_dynamic_output_shape_ops = True\n"
+    text += "torch._dynamo.config.capture_scalar_outputs = True\n"
+    if any("litz_fuzz" in s.text for s in p.steps):
+        text += inspect.getsource(custom).partition("import torch\n")[2].replace(": Any", "")
+    return text
+
+
 def script(f: Failure) -> str:
     """A stand-alone script that shows the failure."""
     p = f.program
@@ -273,6 +289,7 @@ def script(f: Failure) -> str:
     why = "\n".join(f.mismatches[:5]).replace('"""', "'''").replace("\\", "/")
     return SCRIPT.format(
         why=why,
+        extra=_extra(p),
         function=source(p),
         arguments="\n\n\n".join(parts),
         calls=calls,

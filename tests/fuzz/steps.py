@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tests.fuzz import steps_index, steps_pointwise, steps_reduce, steps_views, steps_write
+from tests.fuzz import (
+    steps_index,
+    steps_more,
+    steps_out,
+    steps_pointwise,
+    steps_reduce,
+    steps_table,
+    steps_views,
+    steps_write,
+)
 from tests.fuzz.generate import Maker
 
 
@@ -17,5 +26,8 @@ def makers(grad: bool) -> tuple[tuple[float, Maker], ...]:
         *steps_reduce.MAKERS,
         *steps_index.MAKERS,
         *steps_write.MAKERS,
+        *steps_table.MAKERS,
+        *steps_more.MAKERS,
+        *steps_out.MAKERS,
     ]
     return tuple(rows)

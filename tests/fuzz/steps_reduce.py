@@ -21,6 +21,11 @@ def _keep(d: Draft) -> str:
     return d.rng.choice((", keepdim=True", ""))
 
 
+def bounded(count: int) -> str:
+    """Bounds of factors, so many of which do not overflow: then zero times infinity is nobody's."""
+    return "-1.5, 1.5" if count <= 24 else "-1.1, 1.1" if count <= 110 else "-1, 1"
+
+
 def total(d: Draft) -> Made:
     """Sums, means, variances and norms of floats; sums and products of integers."""
     k = d.pick(shaped)
@@ -50,7 +55,7 @@ def total(d: Draft) -> Made:
             f"{{0}}.std({_dims(d, x)}{_keep(d)})",
             "{0}.sum()",
             "{0}.mean()",
-            f"{{0}}.clamp(-1.5, 1.5).prod({d.dim(x)}{_keep(d)})",
+            f"{{0}}.clamp({bounded(max(x.shape))}).prod({d.dim(x)}{_keep(d)})",
             f"{{0}}.norm(dim={d.dim(x)}{_keep(d)})",
             f"torch.linalg.vector_norm({{0}}, 1, dim={d.dim(x)})",
             f"torch.nansum({{0}}, {d.dim(x)})",
@@ -82,7 +87,7 @@ def extreme(d: Draft) -> Made:
         "{0}.any()",
         f"torch.aminmax({{0}}, dim={d.dim(x)})[1]",
         f"{{0}}.cummax({d.dim(x)})[0]",
-        f"{{0}}.sort({d.dim(x)}, stable=True)[1]",
+        f"{{0}}.sort(dim={d.dim(x)}, stable=True)[1]",
         f"{{0}}.sort({d.dim(x)}, descending=True)[0]",
     ]
     text = d.rng.choice(texts)
@@ -104,7 +109,7 @@ def along(d: Draft) -> Made:
         f"torch.softmax({{0}}, {d.dim(x)})",
         f"F.log_softmax({{0}}, {d.dim(x)})",
         f"{{0}}.cumsum({d.dim(x)})",
-        f"{{0}}.clamp(-1.2, 1.2).cumprod({d.dim(x)})",
+        f"{{0}}.clamp({bounded(max(x.shape))}).cumprod({d.dim(x)})",
         f"torch.logcumsumexp({{0}}, {d.dim(x)})",
         f"F.normalize({{0}}, dim={d.dim(x)})",
         f"{{0}} - {{0}}.mean({d.dim(x)}, keepdim=True)",
@@ -159,7 +164,7 @@ def window(d: Draft) -> Made:
         "F.interpolate({0}, scale_factor=2, mode='nearest')",
     ]
     if d.rng.random() < 0.4 and not d.machine.is_rough(k):
-        return Step(f"F.max_pool{n}d({{0}}, {size}, 1)", (k,), "discrete")
+        return Step(f"F.max_pool{n}d({{0}}, {size}, 1) + 0", (k,), "discrete")
     return Step(d.rng.choice(texts), (k,), "rough")
 
 

@@ -131,9 +131,13 @@ def pieces(d: Draft) -> Made:
 
 
 def bits(d: Draft) -> Made:
+    """The bits as numbers of another type, of the same width or not."""
     k = d.exact(lambda t: t.dtype in SAME_WIDTH)
     if k is None:
         return None
+    if d.rng.random() < 0.3:
+        other = d.rng.choice(("uint8", "int16", "int32", "int64", "bfloat16", "float64"))
+        return Step(f"{{0}}.view(torch.{other})", (k,), "view")
     return Step(f"{{0}}.view(torch.{SAME_WIDTH[d.tensor(k).dtype]})", (k,), "view")
 
 

@@ -44,3 +44,33 @@ def test_writes_to_all_positions(fn: Callable[..., Any]) -> None:
 def test_windows_of_computed_memory() -> None:
     check(lambda x: (x * 2).t().as_strided((3, 2), (6, 3), 1), X)
     check(lambda x: (x.t() * 2).as_strided((3, 2), (6, 3), 1), X)
+
+
+EMPTY: list[Callable[..., Any]] = [
+    lambda x: torch.eye(x.shape[0])[:3].mean(),
+    lambda x: torch.eye(x.shape[0]).sum((0, 1)),
+    lambda x: (torch.ones(3, x.shape[0], 2).sum((1, 2)), torch.ones(x.shape[0], 0).prod()),
+    lambda x: torch.eye(x.shape[0], 4).sum(0, keepdim=True) + torch.eye(3, x.shape[0]).sum(),
+]
+
+
+@pytest.mark.parametrize("fn", EMPTY)
+def test_loops_over_nothing_that_reads_no_memory(fn: Callable[..., Any]) -> None:
+    check(fn, torch.zeros(0, 5))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 8, 22, 33])
+def test_a_search_looks_where_that_of_eager_does(n: int) -> None:
+    """Where nan stands among the boundaries, the result depends on it."""
+    g = torch.Generator().manual_seed(n)
+    x = torch.randn(n, generator=g).sort()[0]
+    odd = torch.randn(n, generator=g)
+    x[: n // 4], x[n - n // 5 :] = float("-inf"), float("nan")
+    odd[1::3] = float("nan")
+    v = torch.tensor([-9.0, 0.0, 0.3, 9.0, float("inf"), float("-inf"), float("nan")])
+
+    def f(x: torch.Tensor, odd: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = torch.searchsorted(x, torch.cat((v, x))), torch.bucketize(v, odd)
+        return *found, torch.searchsorted(odd, v, right=True)
+
+    check(f, x, odd, v, judge=False)

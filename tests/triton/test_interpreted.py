@@ -47,6 +47,10 @@ REDUCTIONS = {
         lambda x: F.log_softmax(torch.where(x > 1, float("-inf"), x), -1),
         (rand(520, 17000),),
     ),
+    "rows_and_all": (
+        lambda g, x: (torch.var_mean(x * x, -1)[0] * g, (g * x).sum(), (x * x).mean() + g),
+        (rand(2, 5), rand(5)),
+    ),
     "softmax_first": (lambda x: F.softmax(x, 0), (rand(70, 40),)),
     "log_softmax": (lambda x: F.log_softmax(x, -1), (rand(4, 300, dtype=torch.bfloat16),)),
     "layer_norm": (lambda x, w: F.layer_norm(x, (96,), w), (rand(12, 96), rand(96))),

@@ -50,6 +50,15 @@ def shares_memory(n: Node) -> bool:
     return _is_view(n.target)
 
 
+def is_view(n: Node) -> bool:
+    """Whether a call gives a view of its first argument, whatever that is, and writes nothing."""
+    if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload):
+        return False
+    schema = n.target._schema
+    view = any(r.alias_info is not None for r in schema.returns) and not schema.is_mutable
+    return view and bool(n.args) and isinstance(n.args[0], Node)
+
+
 def leaves(n: Node) -> bool:
     """Whether the result, or a view of its memory, leaves the graph."""
     return any(u.op == "output" or (shares_memory(u) and leaves(u)) for u in n.users)

@@ -9,13 +9,14 @@ through views, so that only reads of the argument itself stand in the way.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.aliasing import leaves
+from litz.graph.aliasing import is_view, leaves
 from litz.graph.values import give_value, same_dims, same_value
 
 aten = torch.ops.aten
@@ -37,6 +38,10 @@ IN_PLACE: Final[dict[Any, torch._ops.OpOverload]] = {
     aten.index_copy.default: aten.index_copy_.default,
     aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
     aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.index_reduce.default: aten.index_reduce_.default,
+    aten.scatter.reduce: aten.scatter_.reduce,
+    aten.scatter.value_reduce: aten.scatter_.value_reduce,
+    aten.put.default: aten.put_.default,
 }
 # Of these, those that only set elements.
 SETS: Final = frozenset(
@@ -48,6 +53,8 @@ SETS: Final = frozenset(
         aten.index_fill.int_Tensor,
     }
 )
+# Of these, those that set elements unless they are told to add.
+PUTS: Final = frozenset({aten.index_put.default, aten.put.default})
 EXACT_SUMS: Final = frozenset(
     {
         torch.float32,
@@ -76,12 +83,12 @@ def _written(n: Node) -> tuple[Node, Node] | None:
 def read_what_was_written(gm: GraphModule) -> bool:
     """Behind the copy into an argument, read the argument and not the new value.
 
-    There PyTorch makes the views of a written argument that the graph returns.  It takes their
-    offset and strides for those of views of the argument, so that they have to be just that.
+    PyTorch takes the offset and strides of returned views of the new value for those of views of
+    the argument, so that they have to be just that.  It makes most of them behind the copy.
     """
     order = {n: k for k, n in enumerate(gm.graph.nodes)}
     changed = False
-    for n in gm.graph.nodes:
+    for n in list(gm.graph.nodes):
         found = _written(n)
         if found is None:
             continue
@@ -92,7 +99,39 @@ def read_what_was_written(gm: GraphModule) -> bool:
             if order[u] > order[n] and u.op == "call_function":
                 u.replace_input_with(value, target)
                 changed = True
+        changed |= _return_views(gm, target, value)
     return changed
+
+
+def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:
+    """Views of a new value that are returned, though made before the copy: likewise."""
+    (output,) = (n for n in gm.graph.nodes if n.op == "output")
+    changed = False
+    for r in output.all_input_nodes:
+        steps: list[Node] = []
+        n = r
+        while n is not value and (viewed := _viewed(n)) is not None:
+            steps.append(n)
+            n = viewed
+        if n is not value or not steps:
+            continue
+        with gm.graph.inserting_before(output):
+            made = target
+            for step in reversed(steps):
+                made = _add(step, step.target, (made, *step.args[1:]), step.kwargs)
+        output.replace_input_with(r, made)
+        changed = True
+    return changed
+
+
+def _viewed(n: Node) -> Node | None:
+    """What a call, or the pick of one of its results, gives a view of."""
+    picked = n.target is operator.getitem and isinstance(n.args[0], Node) and is_view(n.args[0])
+    if not picked and not is_view(n):
+        return None
+    source = n.args[0]
+    assert isinstance(source, Node)
+    return source
 
 
 def write_in_place(gm: GraphModule) -> bool:
@@ -103,12 +142,12 @@ def write_in_place(gm: GraphModule) -> bool:
         if found is None:
             continue
         target, value = found
-        chain = _chain(target, value)
+        first, chain = _chain(target, value)
         if not chain:
             continue
         order = {n: k for k, n in enumerate(gm.graph.nodes)}
         if _allowed(target, n, chain, order):
-            _rewrite(target, n, chain)
+            _rewrite(target, n, first, chain)
             changed = True
     if changed:
         _sweep(gm)
@@ -118,20 +157,32 @@ def write_in_place(gm: GraphModule) -> bool:
 def _sweep(gm: GraphModule) -> None:
     """Erase what only the updates read that are gone."""
     for n in reversed(gm.graph.nodes):
-        if n.op == "call_function" and not n.users and not n.is_impure():
+        if isinstance(n.target, torch._ops.OpOverload) and not n.users and not n.is_impure():
             gm.graph.erase_node(n)
 
 
-def _chain(target: Node, value: Node) -> list[Node]:
-    """The partial updates, in order, that make ``value`` from ``target``; none if it has others."""
+def _chain(target: Node, value: Node) -> tuple[Node, list[Node]]:
+    """What ``value`` is made from by partial updates, and these in order (perhaps none).
+
+    That is ``target``, or a value that is worth a copy into ``target`` before updates at positions,
+    which need memory to update.
+    """
     found: list[Node] = []
-    while value is not target:
+    while value is not target and _alike(value, target):
         base = _base(value)
-        if base is None or not _alike(value, target):
-            return []
+        if base is None:
+            break
         found.append(value)
         value = base
-    return found[::-1]
+    found.reverse()
+    while value is not target and found and not _at_positions(found[0]):
+        value = found.pop(0)
+    return (value, found) if _alike(value, target) else (target, [])
+
+
+def _at_positions(n: Node) -> bool:
+    """Whether an update is one at positions, as it is or through a view."""
+    return _in_place(n) or any(_in_place(m) for m in _inside(n))
 
 
 def _base(value: Node) -> Node | None:
@@ -186,7 +237,7 @@ def _in_place(n: Node) -> bool:
         indices = [i for i in n.args[1] if isinstance(i, Node)]  # type: ignore[union-attr]
         if any(i.meta["val"].dtype in (torch.bool, torch.uint8) for i in indices):
             return False  # a mask is an elementwise choice
-    sums = n.target not in SETS and not (n.target is aten.index_put.default and not _adds(n))
+    sums = n.target not in SETS and not (n.target in PUTS and not _adds(n))
     # Sums of 16-bit floats gather in wider memory; those of others ATen has to make.
     return not sums or val.dtype in EXACT_SUMS
 
@@ -219,36 +270,50 @@ def _allowed(target: Node, copy: Node, chain: list[Node], order: dict[Node, int]
     return True
 
 
-def _rewrite(target: Node, copy: Node, chain: list[Node]) -> None:
+def _rewrite(target: Node, copy: Node, first: Node, chain: list[Node]) -> None:
+    # Asked of the functional graph, in which equal reads are reads of one value.
+    nested = frozenset(m for n in chain for m in _nested(n))
     copy.replace_all_uses_with(target)
     copy.graph.erase_node(copy)
+    if first is not target:
+        with first.graph.inserting_before(chain[0]):
+            _add(chain[0], COPY, (target, first), {})
     for n in chain:
         with n.graph.inserting_before(n):
             inside = _inside(n)
             if inside:
                 view = _add(n, inside[0].target, (target, *inside[0].args[1:]), inside[0].kwargs)
                 for update in inside[1:]:
-                    _write(view, update)
+                    _write(view, update, nested)
             else:
-                _write(target, n)
+                _write(target, n, nested)
         n.replace_all_uses_with(target)
         n.graph.erase_node(n)
 
 
-def _write(target: Node, n: Node) -> None:
-    """Update ``target`` in place as ``n`` updates its first argument.
+def _nested(n: Node) -> Iterator[Node]:
+    """What ``n`` writes into a part, where that is itself an update of this part's old value."""
+    for update in _inside(n)[1:] or [n]:
+        while update.target in PARTS:
+            src = update.args[1]
+            assert isinstance(src, Node)
+            known = src.target in PARTS or _in_place(src)
+            if not known or len(src.users) > 1 or not _is_part(src.args[0], update):
+                break
+            yield src
+            update = src
 
-    What is written into a part may itself be an update of that part of the old value.
-    """
+
+def _write(target: Node, n: Node, nested: frozenset[Node]) -> None:
+    """Update ``target`` in place as ``n`` updates its first argument."""
     if n.target not in PARTS:
         _add(n, IN_PLACE[n.target], (target, *n.args[1:]), n.kwargs)
         return
     src = n.args[1]
     part = _add(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)
     assert isinstance(src, Node)
-    update = src.target in PARTS or _in_place(src)
-    if update and len(src.users) == 1 and _is_part(src.args[0], n) and _alike(src, part):
-        _write(part, src)
+    if src in nested and _alike(src, part):
+        _write(part, src, nested)
     else:
         _add(n, COPY, (part, src), {})
 
@@ -258,9 +323,20 @@ def _is_part(old: object, n: Node) -> bool:
     return (
         isinstance(old, Node)
         and old.target is PARTS[n.target]
-        and old.args[0] is n.args[0]
+        and _equal(old.args[0], n.args[0])
         and list(_arguments(old, 1)) == list(_arguments(n, 2))
     )
+
+
+def _equal(a: object, b: object) -> bool:
+    """Whether two nodes are one value, or equal views of one."""
+    while a is not b:
+        if not (isinstance(a, Node) and isinstance(b, Node) and is_view(a) and is_view(b)):
+            return False
+        if a.target is not b.target or list(_arguments(a, 1)) != list(_arguments(b, 1)):
+            return False
+        a, b = a.args[0], b.args[0]
+    return True
 
 
 def _arguments(n: Node, first: int) -> Iterator[object]:

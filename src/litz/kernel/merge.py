@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from litz.index import Expr, Substitution, Var, coefficient, floordiv, mod, var
+from litz.index import Expr, Substitution, Var, coefficient, const, floordiv, mod, var
 from litz.ir import body
 from litz.ir.body import Index, Load, Reduce, Rewriter, Store
 
@@ -44,6 +44,8 @@ class _Merger:
         if self.present[u] != self.present[v]:
             return False
         extent = v.extent  # type: ignore[attr-defined]
+        if extent is const(0):
+            return False  # nothing runs, and nothing is a multiple of it
         return all(
             not there or (cu is not None and cv is not None and cu is cv * extent)
             for cu, cv, there in zip(self.coefs[u], self.coefs[v], self.present[u], strict=True)

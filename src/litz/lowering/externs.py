@@ -105,6 +105,16 @@ def opaque_buffer(
     return Opaque(TensorRef(name, d.U8, (), (), ZERO))
 
 
+def has_opaque(value: Any) -> bool:
+    if isinstance(value, Opaque):
+        return True
+    if isinstance(value, list | tuple):
+        return any(has_opaque(v) for v in value)
+    if isinstance(value, dict):
+        return any(has_opaque(v) for v in value.values())
+    return False
+
+
 def is_view_op(target: object) -> bool:
     """Whether the op's result shares its first argument's memory without writing it."""
     if not isinstance(target, torch._ops.OpOverload):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,11 +23,13 @@ from litz.lowering.externs import (
     MAYBE_VIEWS,
     Opaque,
     call_extern,
+    has_opaque,
     is_view_op,
     opaque_buffer,
     settled,
     why_extern,
 )
+from litz.lowering.lifetimes import is_last_use
 from litz.lowering.numbers import (
     SCALAR_READS,
     graph_assertions,
@@ -243,10 +246,11 @@ class GraphLowering:
             for u in n.users
             if u.target is operator.getitem and isinstance(u.args[1], int)
         )
-        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used)
-        mark = len(self.b.nodes)
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
+        last = partial(is_last_use, self, n, given)
+        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used, last)
+        mark = len(self.b.nodes)
         try:
             if any(
                 r is None and isinstance(v, torch.Tensor)
@@ -273,13 +277,10 @@ class GraphLowering:
         """One result of several, stored if it is shared."""
         v = self.env[source][at]
         r = self.result(n.meta["val"]) if isinstance(n.meta.get("val"), torch.Tensor) else None
-        if (
-            not isinstance(v, TensorValue)
-            or v.lazy is None
-            or r is None
-            or is_view_op(source.target)
-        ):
+        if not isinstance(v, TensorValue) or r is None or is_view_op(source.target):
             return v
+        if v.lazy is None:
+            return self.own(n, v, r, source)
         self.b.origins = self.sources[n] = self.sources[source]
         stored = self.settle(n, v, r, self.count_users(n))
         results = list(self.env[source])
@@ -357,10 +358,14 @@ class GraphLowering:
             for u in n.users
         )
 
-    def own(self, n: FxNode, out: TensorValue, r: Result) -> TensorValue:
-        """Memory of its own for an argument passed on (``trunc`` of an int) if results show it."""
-        given = (self.env.get(a) for a in n.all_input_nodes)
-        passed = any(isinstance(v, TensorValue) and v.ref is out.ref for v in given)
+    def own(
+        self, n: FxNode, out: TensorValue, r: Result, call: FxNode | None = None
+    ) -> TensorValue:
+        """Memory of its own, if results show it, for what lies in an argument's: ``trunc(int)``."""
+        assert out.ref is not None
+        given = (self.env.get(a) for a in (call or n).all_input_nodes)
+        roots = [self.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
+        passed = self.b.root(out.ref.buffer) in roots
         if not passed or _is_inplace(n.target) or not self.shares_memory(n):
             return out
         lazy = TensorValue(out.dtype, out.shape, out.device, lazy=out.node)
@@ -372,8 +377,9 @@ class GraphLowering:
         Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
         """
         views = returned_views(n)
-        if len(views) != 1:
-            return len(views) > 1
+        itself = any(u.op == "output" for u in n.users)
+        if len(views) != 1 or itself:
+            return len(views) + itself > 1
         val = views[0].meta.get("eager_val", views[0].meta.get("val"))
         if not isinstance(val, torch.Tensor) or (r := self.result(val)) is None:
             return False
@@ -556,16 +562,6 @@ def _is_inplace(target: object) -> bool:
         return False
     returns = target._schema.returns
     return len(returns) == 1 and returns[0].alias_info is not None
-
-
-def has_opaque(value: Any) -> bool:
-    if isinstance(value, Opaque):
-        return True
-    if isinstance(value, list | tuple):
-        return any(has_opaque(v) for v in value)
-    if isinstance(value, dict):
-        return any(has_opaque(v) for v in value.values())
-    return False
 
 
 def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:

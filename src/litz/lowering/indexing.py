@@ -296,22 +296,24 @@ def _search(
     boundary: Callable[[Node], Node],
     right: bool,
 ) -> Node:
-    """How many sorted elements lie before ``value``: a binary search, unrolled."""
+    """How many sorted elements lie before ``value``: a binary search, unrolled.
+
+    It looks where eager's does, so that sequences that are not sorted (nan behind the numbers is
+    not, as nan compares) give what they give in eager.
+    """
     if not isinstance(length, Const):
         raise Unsupported("a search in a sequence of unknown length")
-    count = body.const(d.I64, 0)
-    n, one = body.const(d.I64, length.value), body.const(d.I64, 1)
-    found: Node = count
-    step = 1 << max(length.value.bit_length() - 1, 0)
-    while step and length.value:
-        reach = op("add", found, body.const(d.I64, step))
-        at = op("minimum", op("sub", reach, one), op("sub", n, one))
-        # As eager: nan compares false with every boundary and so ends up behind all of them.
-        stop = op("gt" if right else "ge", boundary(at), value)
-        go = op("and_", op("le", reach, n), op("not_", stop))
-        found = op("where", go, reach, found)
-        step >>= 1
-    return body.cast(found, ctx.dtype)
+    one, last = body.const(d.I64, 1), body.const(d.I64, length.value - 1)
+    start: Node = body.const(d.I64, 0)
+    end: Node = body.const(d.I64, length.value)
+    for _ in range(length.value.bit_length()):
+        middle = op("shr", op("add", start, end), one)
+        searching = op("lt", start, end)
+        # nan compares false with every boundary and so ends up behind all of them.
+        stop = op("gt" if right else "ge", boundary(op("minimum", middle, last)), value)
+        start = op("where", op("and_", searching, op("not_", stop)), op("add", middle, one), start)
+        end = op("where", op("and_", searching, stop), middle, end)
+    return body.cast(start, ctx.dtype)
 
 
 @lower(aten.bucketize.Tensor)

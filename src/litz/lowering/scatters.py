@@ -18,7 +18,7 @@ from litz.lowering import values, views
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.creation import literal
 from litz.lowering.indexing import Position, bind, indexed, position
-from litz.lowering.joins import converted, result_buffer
+from litz.lowering.joins import converted, result_buffer, result_strides
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
@@ -48,15 +48,34 @@ def is_in_place(ctx: Call) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
-def start(ctx: Call, x: TensorValue, mode: StoreMode) -> TensorValue:
-    """A stored copy of ``x``, in the type that updates run in; of an in-place call ``x`` itself."""
+def start(
+    ctx: Call, x: TensorValue, mode: StoreMode, where: Sequence[Position] = ()
+) -> TensorValue:
+    """A stored copy of ``x``, in the type that updates run in.
+
+    Of an in-place call, or where nothing reads ``x`` again, it is ``x`` itself.  where: positions
+    of an update that sets elements; if they are no data, they may be all of ``x``.
+    """
     if is_in_place(ctx):
         if accumulator(x.dtype, mode) is not x.dtype:
             raise Unsupported("an in-place sum of 16-bit floats")
         return x
-    out = result_buffer(ctx, dtype=accumulator(x.dtype, mode))
+    to = accumulator(x.dtype, mode)
+    kept = mode != "set" or any(not isinstance(p, Expr) and body.loads((p,)) for p in where)
+    if kept and to is x.dtype is ctx.dtype and _is_laid_out(ctx, x) and ctx.last_use(x):
+        return x
+    out = result_buffer(ctx, dtype=to)
     ctx.b.store_into(converted(ctx, x, out.dtype), out)
     return out
+
+
+def _is_laid_out(ctx: Call, x: TensorValue) -> bool:
+    """Whether ``x`` is a whole buffer, in the layout that the result has."""
+    if x.ref is None or x.ref.offset is not ZERO:
+        return False
+    buffer = ctx.b.buffers[x.ref.buffer]
+    whole = x.ref.shape == buffer.shape and x.ref.strides == buffer.strides
+    return whole and buffer.alias is None and buffer.strides == result_strides(ctx.result)
 
 
 def finish(ctx: Call, out: TensorValue) -> TensorValue:
@@ -86,19 +105,23 @@ def store_at(
     where = linear(index, out.ref.strides, out.ref.offset)
     store = Store(out.ref.buffer, where, value, mode, bound, mask)
     if mode == "set" and not bound and mask is None and not is_in_place(ctx):
-        _drop_overwritten(ctx.b, out, where, shape)
+        _drop_overwritten(ctx.b, out, where, shape, ctx.node.name)
     ctx.b.add_loops(axes(shape), (), (store,), out.device)
 
 
-def _drop_overwritten(b: Builder, out: TensorValue, where: Expr, shape: Shape) -> None:
-    """Drop the copy of the input if positions turn out to be all of it (an arange, say)."""
+def _drop_overwritten(b: Builder, out: TensorValue, where: Expr, shape: Shape, name: str) -> None:
+    """Drop the call's copy of its input if positions turn out to be all of it (an arange, say).
+
+    name: the call's, which its own nodes carry.
+    """
     assert out.ref is not None
     loops = [v for v in axes(shape) if isinstance(v, Var) and v in where.free]
     radix = mixed_radix(where, loops)
     last = b.nodes[-1] if b.nodes else None
     if radix is None or not radix.injective or radix.size is not out.numel:
         return
-    if isinstance(last, Loops) and last.write_buffers() == (out.ref.buffer,):
+    mine = isinstance(last, Loops) and name in last.origins
+    if isinstance(last, Loops) and mine and last.write_buffers() == (out.ref.buffer,):
         b.nodes.pop()
 
 
@@ -178,7 +201,7 @@ def _put(
     mask: Node | None,
 ) -> TensorValue:
     wide = values.expand(_trimmed(new, len(shape)), shape)
-    out = start(ctx, x, mode)
+    out = start(ctx, x, mode, positions)
     store_at(ctx, out, shape, positions, _element(ctx, wide.node, out.dtype), mode, mask)
     return finish(ctx, out)
 
@@ -209,7 +232,7 @@ def _scatter(
     mode: StoreMode,
 ) -> TensorValue:
     accumulator(x.dtype, mode)
-    out = start(ctx, x, mode)
+    out = start(ctx, x, mode, (index.node,))
     _scatter_into(ctx, out, dim, index, src, mode)
     return finish(ctx, out)
 
@@ -310,7 +333,7 @@ def _along(
 ) -> TensorValue:
     """``out[.., index[k], ..]`` updated by ``source[.., k, ..]`` for every k."""
     accumulator(x.dtype, mode)
-    out = start(ctx, x, mode)
+    out = start(ctx, x, mode, (index.node,))
     _along_into(ctx, out, dim, index, source, mode, alpha=alpha, negative=negative)
     return finish(ctx, out)
 
@@ -384,7 +407,7 @@ def put(
     ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool = False
 ) -> TensorValue:
     mode: StoreMode = "add" if accumulate else "set"
-    out = start(ctx, x, mode)
+    out = start(ctx, x, mode, (index.node,))
     assert out.ref is not None
     flat = (values.product(out.shape),)
     strides = values.view_strides(out.shape, out.ref.strides, flat)
@@ -495,5 +518,8 @@ for _overloads, _fn in (
     ((aten.index_add_.default,), index_add),
     ((aten.index_copy_.default,), index_copy),
     ((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), index_fill),
+    ((aten.index_reduce_.default,), index_reduce),
+    ((aten.scatter_.reduce, aten.scatter_.value_reduce), scatter_with),
+    ((aten.put_.default,), put),
 ):
     lower(*_overloads)(_in_place(_fn))

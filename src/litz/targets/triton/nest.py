@@ -104,6 +104,10 @@ class NestPrinter(Printer):
             scope = scope.parent
         return scope
 
+    def operands(self, v: Value) -> tuple[Value, ...]:
+        """Of a reduction only its conditions: its loops compute what it reduces."""
+        return v.conds if isinstance(v.node, Reduce) else super().operands(v)
+
     def reduced(self, v: Value) -> str:
         node = v.node
         assert isinstance(node, Reduce)

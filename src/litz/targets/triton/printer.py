@@ -492,6 +492,8 @@ class Printer:
         function = one_plus(node) if node in self.narrow else None
         if function is not None:
             return f"litz.narrow_{function.name}_plus_one({self.value(self.operands(v)[0])})"
+        if isinstance(node, Reduce):
+            return self.reduced(v)
         args = [self.value(a) for a in v.args]
         if isinstance(node, Const):
             return literal(node)
@@ -501,8 +503,6 @@ class Printer:
             return f"tl.where({', '.join(args)})"
         if isinstance(node, Load):
             return self.load(v, node, args)
-        if isinstance(node, Reduce):
-            return self.reduced(v)
         assert isinstance(node, Op)
         if node.name in CHECKS:
             return self.check(v, args)
