@@ -35,6 +35,14 @@ class Case:
         return self.args, self.kwargs
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where calls run.  target: the option of that name."""
+
+    device: str = "cpu"
+    target: str = ""
+
+
 @dataclass
 class Run:
     """What a batch gave.  outs, grads, inputs: per case."""
@@ -77,11 +85,11 @@ def function_of(op: Any, check: str) -> Callable[..., Any] | None:
     return op.op
 
 
-def cases(op: Any, dtype: torch.dtype, check: str, limit: int) -> list[Case]:
+def cases(op: Any, dtype: torch.dtype, check: str, limit: int, device: str = "cpu") -> list[Case]:
     """Up to ``limit`` (0: all) samples, spread evenly over the operator's own."""
     torch.manual_seed(0)
     grad = check == "backward"
-    samples: Iterator[Any] = iter(op.sample_inputs("cpu", dtype, requires_grad=grad))
+    samples: Iterator[Any] = iter(op.sample_inputs(device, dtype, requires_grad=grad))
     found = list(itertools.islice(samples, 4000))
     if limit and len(found) > limit:
         step = len(found) / limit
@@ -91,11 +99,11 @@ def cases(op: Any, dtype: torch.dtype, check: str, limit: int) -> list[Case]:
     return [Case((s.input, *s.args), dict(s.kwargs)) for s in found]
 
 
-def error_cases(op: Any) -> list[Case]:
+def error_cases(op: Any, device: str = "cpu") -> list[Case]:
     if op.error_inputs_func is None:
         return []
     torch.manual_seed(0)
-    samples = [e.sample_input for e in op.error_inputs("cpu")]
+    samples = [e.sample_input for e in op.error_inputs(device)]
     return [Case((s.input, *s.args), dict(s.kwargs)) for s in samples]
 
 
@@ -107,12 +115,14 @@ class LitzBackend:
     """The backend, with what it compiles written down in ``seen``."""
 
     seen: Seen
+    place: Place = Place()
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         def observe(kind: str, graph: Any, stages: Stages) -> None:
             self.seen.stages.append(stages)
 
-        options = make_options({"check_ir": True, "repro_dir": tempfile.gettempdir()})
+        given = {"check_ir": True, "repro_dir": tempfile.gettempdir(), "target": self.place.target}
+        options = make_options(given)
         return compile_with(gm, inputs, options, observe)
 
 

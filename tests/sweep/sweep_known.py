@@ -39,17 +39,17 @@ def random_values(entry: str) -> bool:
     return entry in RANDOM or entry in UNINITIALISED
 
 
-def no_run(op: Any, dtype: torch.dtype, check: str) -> str:
+def no_run(op: Any, dtype: torch.dtype, check: str, device: str = "cpu") -> str:
     """Why an entry isn't run at all; empty where it is."""
     for prefix, reason in ELSEWHERE.items():
         if op.name.startswith(prefix):
             return reason
     if check == "errors":
         return ""
-    if dtype not in op.supported_dtypes("cpu"):
+    if dtype not in op.supported_dtypes(device):
         return "the operator does not take the type"
     if check == "backward" and (
-        not op.supports_autograd or dtype not in op.supported_backward_dtypes("cpu")
+        not op.supports_autograd or dtype not in op.supported_backward_dtypes(device)
     ):
         return "not differentiable in the type"
     return ""

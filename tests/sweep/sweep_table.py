@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -33,6 +34,12 @@ not into. A call of ATen is right by construction; only its speed and its memory
 
 def entry_name(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def native_entries(page: str) -> frozenset[str]:
+    """The entries that a page written here has as native, wholly or partly."""
+    found = re.findall(r"^\| `([^`]+)` \| (?:native|partly) \|", page, re.MULTILINE)
+    return frozenset(found)
 
 
 def forward_row(rows: Sequence[Row]) -> Row | None:
