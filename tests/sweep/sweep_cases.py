@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from sweep_compare import aliases, copy_input, difference, widen
+from sweep_compare import agree, aliases, copy_input, difference, widen, widen_integers
 from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
@@ -37,10 +37,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Place:
-    """Where calls run.  target: the option of that name."""
+    """Where calls run, and of which entry.  target: the option of that name."""
 
     device: str = "cpu"
     target: str = ""
+    entry: str = ""
 
 
 @dataclass
@@ -201,12 +202,21 @@ def compare(mine: Run, eager: Run, exact: Run | None, values: bool) -> str:
     return ""
 
 
-def exact_run(target: Callable[..., Any], batch: Sequence[Case], check: str) -> Run | None:
+def exact_run(
+    target: Callable[..., Any], batch: Sequence[Case], check: str, eager: Run
+) -> Run | None:
     """Eager in twice the precision; None where the operator does not take that."""
+    leaves = pytree.tree_leaves([c.tree() for c in batch])
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+    integers = not any(x.is_floating_point() or x.is_complex() for x in tensors)
     try:
-        return run(target, batch, check, convert=widen)
+        exact = run(target, batch, check, convert=widen_integers if integers else widen)
     except Exception:
         return None
+    for k, out in enumerate(eager.outs):
+        if integers and not agree(out, exact.outs[k]):
+            exact.outs[k] = None
+    return exact
 
 
 def eager_accepts(target: Callable[..., Any], case: Case, check: str) -> bool:

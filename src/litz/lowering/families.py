@@ -8,6 +8,7 @@ NAMES = (
     "pointwise",
     "activations",
     "special",
+    "bessel",
     "products",
     "distances",
     "views",
