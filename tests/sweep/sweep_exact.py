@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,14 @@ _TRUE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def true_values(entry: str, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """The entry of the one tensor in ``args``; None where eager in float64 knows it."""
+def true_values(entry: str, calls: Sequence[tuple[Any, ...]]) -> list[torch.Tensor]:
+    """The entry of the one tensor of each call; nothing where eager in float64 knows it."""
     f = _TRUE.get(entry)
-    if f is None:
-        return None
-    x = args[0].detach().double()
+    return [] if f is None else [_values(f, args[0]) for args in calls]
+
+
+def _values(f: Callable[[Any], Any], x: torch.Tensor) -> torch.Tensor:
     with mp.workprec(160):
-        found = [float(f(mpf(v))) if abs(v) < 1e3 else torch.nan for v in x.flatten().tolist()]
+        numbers = x.detach().double().flatten().tolist()
+        found = [float(f(mpf(v))) if abs(v) < 1e3 else torch.nan for v in numbers]
     return torch.tensor(found, dtype=torch.float64, device=x.device).reshape(x.shape)

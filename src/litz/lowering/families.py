@@ -9,6 +9,7 @@ NAMES = (
     "activations",
     "special",
     "bessel",
+    "polygamma",
     "products",
     "distances",
     "views",
