@@ -135,7 +135,7 @@ def sweep_entry(op: Any, dtype: torch.dtype, check: str, limit: int, place: Plac
     reason = no_run(op, dtype, check, place.device)
     target = sc.function_of(op, check)
     if reason or target is None:
-        row.state, row.detail = "skip", reason or "no in-place form"
+        row.state, row.detail = "skip", reason or "no such form"
         return row
     if check == "errors":
         return sweep_errors(op, target, row, place)
@@ -143,6 +143,9 @@ def sweep_entry(op: Any, dtype: torch.dtype, check: str, limit: int, place: Plac
     try:
         found_cases = sc.cases(op, dtype, check, limit, place.device)
         cases = [c for c in found_cases if sc.eager_accepts(target, c, check)]
+        if check == "out":
+            outs = [sc.with_out(target, c) for c in cases]
+            cases = [c for c in outs if c is not None and sc.eager_accepts(target, c, check)]
     except Exception as e:
         row.state, row.detail = "skip", f"no samples: {e}"[:200]
         return row

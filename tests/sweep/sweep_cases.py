@@ -21,7 +21,7 @@ SEEDED = frozenset(
     for name in ("dropout", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 )
 SEED = "draws the seed of the program's random kernels"
-CHECKS = ("forward", "backward", "strided", "inplace", "errors")
+CHECKS = ("forward", "backward", "strided", "inplace", "out", "errors")
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,18 @@ def cases(op: Any, dtype: torch.dtype, check: str, limit: int, device: str = "cp
     if check == "strided":
         found = [s.noncontiguous() for s in found]
     return [Case((s.input, *s.args), dict(s.kwargs)) for s in found]
+
+
+def with_out(target: Callable[..., Any], case: Case) -> Case | None:
+    """The call with ``out=`` tensors for its results; None where it gives other things."""
+    args, kwargs = pytree.tree_map(copy_input, case.tree())
+    result = target(*args, **kwargs)
+    leaves = [result] if isinstance(result, torch.Tensor) else list(result)
+    if not all(isinstance(t, torch.Tensor) and t.layout is torch.strided for t in leaves):
+        return None
+    places = tuple(torch.full(t.shape, 7, dtype=t.dtype, device=t.device) for t in leaves)
+    out = places[0] if isinstance(result, torch.Tensor) else places
+    return Case(case.args, {**case.kwargs, "out": out})
 
 
 def error_cases(op: Any, device: str = "cpu") -> list[Case]:

@@ -26,10 +26,12 @@ ELSEWHERE = {"jiterator_": "runs on GPUs only"}
 
 # (entry, dtypes or "", checks or "", part of the difference's text): reason
 _UNSAFE = "the operator leaves open whether its results share memory: Litz's never do"
+_CANCEL = "two points are what is left when cosines cancel"
 KNOWN: dict[tuple[str, str, str, str], str] = {
     ("unsafe_split", "", "", "aliases"): _UNSAFE,
     ("unsafe_chunk", "", "", "aliases"): _UNSAFE,
-    ("signal.windows.nuttall", "", "", "error"): "two points are what is left when cosines cancel",
+    ("signal.windows.nuttall", "", "", "error"): _CANCEL,
+    ("signal.windows.blackman", "float64", "", "error"): _CANCEL,
     ("unsafe_split", "", "", "strides"): _UNSAFE,
     ("unsafe_chunk", "", "", "strides"): _UNSAFE,
 }
@@ -48,6 +50,8 @@ def no_run(op: Any, dtype: torch.dtype, check: str, device: str = "cpu") -> str:
         return ""
     if dtype not in op.supported_dtypes(device):
         return "the operator does not take the type"
+    if check == "out" and not op.supports_out:
+        return "no out= form"
     if check == "backward" and (
         not op.supports_autograd or dtype not in op.supported_backward_dtypes(device)
     ):
