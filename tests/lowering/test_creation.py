@@ -150,3 +150,16 @@ def test_fill() -> None:
 )
 def test_dynamic(fn: Callable[..., Any]) -> None:
     check(fn, X, dynamic=True, judge=fn)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_linspace_between_tensors(steps: int) -> None:
+    ends = torch.tensor(-3), torch.tensor(2.7)
+
+    def fn(a: Any, b: Any, dtype: Any = torch.float32) -> tuple[torch.Tensor, ...]:
+        both = torch.linspace(a, b, steps, dtype=dtype)
+        rest = torch.linspace(a, 8, steps, dtype=dtype), torch.linspace(1.5, b, steps, dtype=dtype)
+        return both, rest[0], rest[1] * both
+
+    check(fn, *ends, judge=lambda a, b: fn(a, b, torch.float64))
+    assert not extern_names(lower_fn(fn, *ends))
