@@ -27,6 +27,7 @@ NAMES = (
     "pooling",
     "unpooling",
     "resampling",
+    "grid_sample",
     "random",
     "foreach",
     "mutation",
