@@ -14,8 +14,8 @@ ULPS = 2
 # The same where eager itself is the reference: both err.
 ULPS_OF_EAGER = 8
 EPS = {t: torch.finfo(t).eps for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
-# Per element, relative to it and to the largest one (of 1 to 64): looser, so that one bad element stands out of
-# a large norm.
+# Per element, relative to it and to the largest one (of 1 to 64): looser, so that one bad element
+# stands out of a large norm.
 ELEMENT = {torch.float64: 32, torch.float32: 32, torch.bfloat16: 4, torch.float16: 4}
 WIDE = {
     torch.float32: torch.float64,
