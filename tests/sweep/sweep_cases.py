@@ -26,10 +26,11 @@ CHECKS = ("forward", "backward", "strided", "inplace", "out", "errors")
 
 @dataclass(frozen=True)
 class Case:
-    """One call.  args, kwargs: as the operator takes them."""
+    """One call.  args, kwargs: as the operator takes them.  number: which of the samples it is."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    number: int = 0
 
     def tree(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.args, self.kwargs
@@ -86,18 +87,21 @@ def function_of(op: Any, check: str) -> Callable[..., Any] | None:
     return op.op
 
 
-def cases(op: Any, dtype: torch.dtype, check: str, limit: int, device: str = "cpu") -> list[Case]:
+def cases(
+    op: Any, dtype: torch.dtype, check: str, limit: int, device: str = "cpu", seed: int = 0
+) -> list[Case]:
     """Up to ``limit`` (0: all) samples, spread evenly over the operator's own."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     grad = check == "backward"
-    samples: Iterator[Any] = iter(op.sample_inputs(device, dtype, requires_grad=grad))
+    own = {} if seed == 0 else {"set_seed": False}  # the database seeds each sample alike
+    samples: Iterator[Any] = iter(op.sample_inputs(device, dtype, requires_grad=grad, **own))
     found = list(itertools.islice(samples, 4000))
     if limit and len(found) > limit:
         step = len(found) / limit
         found = [found[int(k * step)] for k in range(limit)]
     if check == "strided":
         found = [s.noncontiguous() for s in found]
-    return [Case((s.input, *s.args), dict(s.kwargs)) for s in found]
+    return [Case((s.input, *s.args), dict(s.kwargs), k) for k, s in enumerate(found)]
 
 
 def with_out(target: Callable[..., Any], case: Case) -> Case | None:

@@ -83,6 +83,13 @@ def _norm_error(x: torch.Tensor, ref: torch.Tensor, where: torch.Tensor) -> floa
     return top / below if below else top
 
 
+def norm_errors(a: torch.Tensor, e: torch.Tensor, r: torch.Tensor) -> tuple[float, float]:
+    """How far a result and eager's are from ``r``, where all three are finite."""
+    x, y, z = (_real(t).double() for t in (a, e, r))
+    finite = torch.isfinite(x) & torch.isfinite(y) & torch.isfinite(z)
+    return _norm_error(x, z, finite), _norm_error(y, z, finite)
+
+
 def _compare_floats(
     a: torch.Tensor, e: torch.Tensor, r: torch.Tensor | None, gradient: bool
 ) -> str:

@@ -32,9 +32,6 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
     ("unsafe_chunk", "", "", "aliases"): _UNSAFE,
     ("signal.windows.nuttall", "", "", "error"): _CANCEL,
     ("signal.windows.blackman", "float64", "", "error"): _CANCEL,
-    ("nn.functional.multilabel_soft_margin_loss", "float32", "forward", "error"): (
-        "terms of either sign cancel to a hundredth: what is left depends on the order of the sum"
-    ),
     ("nn.functional.normalize", "bfloat16,float16", "backward", "instead of"): (
         "a gradient of 0: what is left of equal terms, where eager rounds a power to -1/2 once in "
         "vectors and twice at their ends"
