@@ -31,7 +31,7 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
     ("unsafe_split", "", "", "aliases"): _UNSAFE,
     ("unsafe_chunk", "", "", "aliases"): _UNSAFE,
     ("signal.windows.nuttall", "", "", "error"): _CANCEL,
-    ("signal.windows.blackman", "float64", "", "error"): _CANCEL,
+    ("signal.windows.blackman", "", "", "error"): _CANCEL,
     ("nn.functional.normalize", "bfloat16,float16", "backward", "instead of"): (
         "a gradient of 0: what is left of equal terms, where eager rounds a power to -1/2 once in "
         "vectors and twice at their ends"
