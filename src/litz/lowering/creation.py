@@ -250,6 +250,23 @@ def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> Ten
     return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 
+@lower(
+    aten.logspace.default,
+    aten.logspace.Tensor_Tensor,
+    aten.logspace.Tensor_Scalar,
+    aten.logspace.Scalar_Tensor,
+)
+def logspace(
+    ctx: Call, start: Any, end: Any, steps: Any, base: Any = 10.0, **options: Any
+) -> TensorValue:
+    if not isinstance(base, float | int):
+        raise Unsupported("powers of a symbolic number")
+    first, last = _ends(ctx, start, end, steps, options)
+    power = first if steps <= 1 else _between(ctx, first, last, steps)
+    node = op("pow", body.const(ctx.dtype, float(base)), power)
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+
+
 # --- by row and column ---------------------------------------------------------------------------
 
 
