@@ -150,3 +150,26 @@ def test_fill() -> None:
 )
 def test_dynamic(fn: Callable[..., Any]) -> None:
     check(fn, X, dynamic=True, judge=fn)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_linspace_between_tensors(steps: int) -> None:
+    ends = torch.tensor(-3), torch.tensor(2.7)
+
+    def fn(a: Any, b: Any, dtype: Any = torch.float32) -> tuple[torch.Tensor, ...]:
+        both = torch.linspace(a, b, steps, dtype=dtype)
+        rest = torch.linspace(a, 8, steps, dtype=dtype), torch.linspace(1.5, b, steps, dtype=dtype)
+        return both, rest[0], rest[1] * both
+
+    check(fn, *ends, judge=lambda a, b: fn(a, b, torch.float64))
+    assert not extern_names(lower_fn(fn, *ends))
+
+
+def test_logspace() -> None:
+    def fn(a: Any, b: Any, dtype: Any = torch.float32) -> tuple[torch.Tensor, ...]:
+        rest = torch.logspace(-2, 3, 9, dtype=dtype), torch.logspace(4, b, 1, 3.0, dtype=dtype)
+        return torch.logspace(a, b, 6, 2.5, dtype=dtype), *rest
+
+    ends = torch.tensor(-3), torch.tensor(2.7)
+    check(fn, *ends, judge=lambda a, b: fn(a, b, torch.float64))
+    assert not extern_names(lower_fn(fn, *ends))

@@ -241,3 +241,12 @@ def test_a_nan_next_to_a_written_part_stays_there() -> None:
 ])  # fmt: skip
 def test_dynamic(fn: Fn) -> None:
     check(fn, X, Y, dynamic=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_chunk_cat(dtype: torch.dtype) -> None:
+    x = torch.arange(40).reshape(5, 8).to(dtype)
+    y, z = torch.arange(7).to(dtype), torch.arange(42).reshape(7, 3, 2).to(dtype)
+    check(lambda *ts: torch.ops.aten._chunk_cat(list(ts), 0, 3), x, y, z)
+    check(lambda *ts: torch._chunk_cat(list(ts), 1, 4), x, x[:, 1:6] * 2)
+    check(lambda *ts: torch._chunk_cat(list(ts), -1, 5), x, x + 1)

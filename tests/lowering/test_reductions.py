@@ -196,3 +196,16 @@ def test_dynamic_shapes() -> None:
         dynamic=True,
     )
     assert program.symbols
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_renorm_and_dot(dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(4, 5, 3, generator=g, dtype=torch.float64).to(dtype)
+    check(lambda x: (x.renorm(2, 1, 2.0), x.renorm(1, -1, 5), x.renorm(2.5, 0, 100.0)), x)
+    check(lambda x: (torch.dot(x[0, 0], x[1, 1]), torch.vdot(x[:, 0, 0], x[:, 1, 2])), x)
+
+
+def test_dot_of_integers() -> None:
+    x = torch.arange(-100, 100, dtype=torch.int8)
+    check(lambda x: (torch.dot(x, x), torch.dot(x[:0], x[:0])), x)

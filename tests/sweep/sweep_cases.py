@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from sweep_compare import aliases, copy_input, difference, widen
+from sweep_compare import WIDE, agree, aliases, copy_input, difference, widen, widen_integers
 from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
@@ -21,18 +21,28 @@ SEEDED = frozenset(
     for name in ("dropout", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 )
 SEED = "draws the seed of the program's random kernels"
-CHECKS = ("forward", "backward", "strided", "inplace", "errors")
+CHECKS = ("forward", "backward", "strided", "inplace", "out", "errors")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call.  args, kwargs: as the operator takes them."""
+    """One call.  args, kwargs: as the operator takes them.  number: which of the samples it is."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    number: int = 0
 
     def tree(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.args, self.kwargs
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where calls run, and of which entry.  target: the option of that name."""
+
+    device: str = "cpu"
+    target: str = ""
+    entry: str = ""
 
 
 @dataclass
@@ -77,25 +87,40 @@ def function_of(op: Any, check: str) -> Callable[..., Any] | None:
     return op.op
 
 
-def cases(op: Any, dtype: torch.dtype, check: str, limit: int) -> list[Case]:
+def cases(
+    op: Any, dtype: torch.dtype, check: str, limit: int, device: str = "cpu", seed: int = 0
+) -> list[Case]:
     """Up to ``limit`` (0: all) samples, spread evenly over the operator's own."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     grad = check == "backward"
-    samples: Iterator[Any] = iter(op.sample_inputs("cpu", dtype, requires_grad=grad))
+    own = {} if seed == 0 else {"set_seed": False}  # the database seeds each sample alike
+    samples: Iterator[Any] = iter(op.sample_inputs(device, dtype, requires_grad=grad, **own))
     found = list(itertools.islice(samples, 4000))
     if limit and len(found) > limit:
         step = len(found) / limit
         found = [found[int(k * step)] for k in range(limit)]
     if check == "strided":
         found = [s.noncontiguous() for s in found]
-    return [Case((s.input, *s.args), dict(s.kwargs)) for s in found]
+    return [Case((s.input, *s.args), dict(s.kwargs), k) for k, s in enumerate(found)]
 
 
-def error_cases(op: Any) -> list[Case]:
+def with_out(target: Callable[..., Any], case: Case) -> Case | None:
+    """The call with ``out=`` tensors for its results; None where it gives other things."""
+    args, kwargs = pytree.tree_map(copy_input, case.tree())
+    result = target(*args, **kwargs)
+    leaves = [result] if isinstance(result, torch.Tensor) else list(result)
+    if not all(isinstance(t, torch.Tensor) and t.layout is torch.strided for t in leaves):
+        return None
+    places = tuple(torch.full(t.shape, 7, dtype=t.dtype, device=t.device) for t in leaves)
+    out = places[0] if isinstance(result, torch.Tensor) else places
+    return Case(case.args, {**case.kwargs, "out": out})
+
+
+def error_cases(op: Any, device: str = "cpu") -> list[Case]:
     if op.error_inputs_func is None:
         return []
     torch.manual_seed(0)
-    samples = [e.sample_input for e in op.error_inputs("cpu")]
+    samples = [e.sample_input for e in op.error_inputs(device)]
     return [Case((s.input, *s.args), dict(s.kwargs)) for s in samples]
 
 
@@ -107,12 +132,14 @@ class LitzBackend:
     """The backend, with what it compiles written down in ``seen``."""
 
     seen: Seen
+    place: Place = Place()
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         def observe(kind: str, graph: Any, stages: Stages) -> None:
             self.seen.stages.append(stages)
 
-        options = make_options({"check_ir": True, "repro_dir": tempfile.gettempdir()})
+        given = {"check_ir": True, "repro_dir": tempfile.gettempdir(), "target": self.place.target}
+        options = make_options(given)
         return compile_with(gm, inputs, options, observe)
 
 
@@ -172,7 +199,7 @@ def run(
 
 
 def compare(mine: Run, eager: Run, exact: Run | None, values: bool) -> str:
-    """The first difference between two runs of one batch."""
+    """The first difference between two runs of one batch.  exact: what both are judged by."""
     for k in range(len(eager.outs)):
         ref = exact.outs[k] if exact is not None else None
         found = difference(mine.outs[k], eager.outs[k], ref, values=values)
@@ -191,12 +218,23 @@ def compare(mine: Run, eager: Run, exact: Run | None, values: bool) -> str:
     return ""
 
 
-def exact_run(target: Callable[..., Any], batch: Sequence[Case], check: str) -> Run | None:
+def exact_run(
+    target: Callable[..., Any], batch: Sequence[Case], check: str, eager: Run
+) -> Run | None:
     """Eager in twice the precision; None where the operator does not take that."""
+    leaves = pytree.tree_leaves([c.tree() for c in batch])
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+    integers = not any(x.is_floating_point() or x.is_complex() for x in tensors)
+    if not integers and not any(x.dtype in WIDE for x in tensors):
+        return None
     try:
-        return run(target, batch, check, convert=widen)
+        exact = run(target, batch, check, convert=widen_integers if integers else widen)
     except Exception:
         return None
+    for k, out in enumerate(eager.outs):
+        if integers and not agree(out, exact.outs[k]):
+            exact.outs[k] = None
+    return exact
 
 
 def eager_accepts(target: Callable[..., Any], case: Case, check: str) -> bool:

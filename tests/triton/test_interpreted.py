@@ -40,6 +40,14 @@ POINTWISE = {
     ),
 }
 REDUCTIONS = {
+    "of_nothing": (
+        lambda x: (x.sum(1), x.prod(1), x.any(1), x.logsumexp(1), x.mean(1) * 2),
+        (rand(3, 0),),
+    ),
+    "no_deviation": (
+        lambda x: torch.std_mean(x, unbiased=False),
+        (rand(0, dtype=torch.bfloat16),),
+    ),
     "softmax": (lambda x: F.softmax(x, -1), (rand(10, 70),)),
     "softmax_wide": (lambda x: F.softmax(x, -1), (rand(3, 20000),)),
     "softmax_long_rows": (lambda x: F.softmax(x, -1), (rand(520, 17000),)),

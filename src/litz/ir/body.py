@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear
+from litz.index import const as index_const
 from litz.ir.dtype import I64, DType
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
@@ -39,6 +40,9 @@ REDUCE_KINDS: Final = (
     "welford_mean",
     "welford_m2",
 )
+
+
+_NONE: Final = index_const(0)
 
 
 class Node:
@@ -224,7 +228,18 @@ def masked(cond: Node, value: Node, other: Node) -> Node:
     return n
 
 
+def of_nothing(kind: ReduceKind, dtype: DType) -> Const:
+    """What a reduction over no elements gives; of those without a value, some value."""
+    if kind in ("argmax", "argmin"):
+        return const(I64, 0)
+    if kind == "welford_mean":
+        return const(dtype, float("nan"))
+    return const(dtype, 1 if kind in ("prod", "all") else 0)
+
+
 def reduce(kind: ReduceKind, axes: tuple[Expr, ...], value: Node) -> Node:
+    if any(isinstance(a, Var) and a.extent is _NONE for a in axes):
+        return of_nothing(kind, value.dtype)
     key = ("reduce", kind, axes, value)
     found = _INTERNED.get(key)
     if found is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from litz.index import Expr, symbol, var
+from litz.index import Expr, Var, symbol, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Scalar, Store
@@ -183,6 +183,8 @@ class Builder:
         device: str,
     ) -> None:
         kept = tuple(a for a in loop_axes if a is not ZERO)
+        if any(isinstance(a, Var) and a.extent is ZERO for a in reduce_axes):
+            reduce_axes = ()  # a reduction of nothing is a constant
         self.nodes.append(
             Loops(f"loops{len(self.nodes)}", kept, reduce_axes, stores, device, self.origins)
         )

@@ -208,28 +208,63 @@ def iota(ctx: Call, length: Any, *, start: Any, step: Any, **options: Any) -> Te
     return _range(ctx, start, step)
 
 
-@lower(aten.linspace.default)
-def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> TensorValue:
+def _ends(ctx: Call, start: Any, end: Any, steps: Any, options: Any) -> tuple[Node, Node]:
+    """The first and last element of a range, as they are when the program runs."""
     _plain(options)
     if isinstance(start, Expr) or isinstance(end, Expr) or not isinstance(steps, int):
-        raise Unsupported("linspace between symbolic numbers")
+        raise Unsupported("a range between symbolic numbers")
     if ctx.dtype not in (d.F32, d.F64):
-        raise Unsupported(f"linspace of {ctx.dtype}")
-    if steps <= 1:
-        return filled(ctx, start)
+        raise Unsupported(f"a range of {ctx.dtype}")
+    # Numbers of tensors come to the host first, which makes doubles of them.
+    first, last = (
+        body.cast(ctx.b.opmath(v.node), d.F64)
+        if isinstance(v, TensorValue)
+        else body.const(d.F64, float(v))
+        for v in (start, end)
+    )
+    return body.cast(first, ctx.dtype), body.cast(last, ctx.dtype)
+
+
+def _between(ctx: Call, first: Node, last: Node, steps: int) -> Node:
+    """Equal steps from both ends towards the middle, so that the last element is exactly that."""
     acc = ctx.dtype
     (i,) = axes(ctx.shape)
-    first, last = (float(wrap_scalar(v, acc)) for v in (start, end))
-    step = body.const(acc, wrap_scalar(wrap_scalar(last - first, acc) / (steps - 1), acc))
+    step = op("div", op("sub", last, first), body.const(acc, steps - 1))
 
-    def along(base: float, sign: str, count: Expr) -> Node:
-        scaled = op("mul", step, body.cast(body.index(count), acc))
-        return op(sign, body.const(acc, base), scaled)
+    def along(base: Node, sign: str, count: Expr) -> Node:
+        return op(sign, base, op("mul", step, body.cast(body.index(count), acc)))
 
-    # From both ends towards the middle, so that the last element is exactly ``end``.
     up, down = along(first, "add", i), along(last, "sub", as_expr(steps - 1) - i)
-    node = op("where", holds(lt(i, steps // 2)), up, down)
-    return TensorValue(acc, ctx.shape, ctx.result.device, lazy=node)
+    return op("where", holds(lt(i, steps // 2)), up, down)
+
+
+@lower(
+    aten.linspace.default,
+    aten.linspace.Tensor_Tensor,
+    aten.linspace.Tensor_Scalar,
+    aten.linspace.Scalar_Tensor,
+)
+def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> TensorValue:
+    first, last = _ends(ctx, start, end, steps, options)
+    node = first if steps <= 1 else _between(ctx, first, last, steps)
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+
+
+@lower(
+    aten.logspace.default,
+    aten.logspace.Tensor_Tensor,
+    aten.logspace.Tensor_Scalar,
+    aten.logspace.Scalar_Tensor,
+)
+def logspace(
+    ctx: Call, start: Any, end: Any, steps: Any, base: Any = 10.0, **options: Any
+) -> TensorValue:
+    if not isinstance(base, float | int):
+        raise Unsupported("powers of a symbolic number")
+    first, last = _ends(ctx, start, end, steps, options)
+    power = first if steps <= 1 else _between(ctx, first, last, steps)
+    node = op("pow", body.const(ctx.dtype, float(base)), power)
+    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 
 # --- by row and column ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr, and_, as_expr, const, eq, floordiv, le, lt, max_, min_, mod
+from litz.index import Expr, and_, as_expr, ceildiv, const, eq, floordiv, le, lt, max_, min_, mod
 from litz.ir import body
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
@@ -85,6 +85,28 @@ def cat(ctx: Call, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
 def stack(ctx: Call, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
     dim = views.wrap(dim, len(ctx.shape))
     return concatenate(ctx, [values.insert_dim(converted(ctx, t), dim) for t in tensors], dim)
+
+
+@lower(aten._chunk_cat.default)
+def chunk_cat(
+    ctx: Call, tensors: Sequence[TensorValue], dim: int, num_chunks: Expr | int
+) -> TensorValue:
+    """Every tensor in ``num_chunks`` rows, the last ones filled up with zeros; rows are joined."""
+    if any(ZERO in t.shape for t in tensors):
+        raise Unsupported("chunks of nothing")
+    dim, count = dim if dim >= 0 else views.wrap(dim, tensors[0].ndim), as_expr(num_chunks)
+    parts = []
+    for t in tensors:
+        chunk = ceildiv(t.shape[dim], count)
+        shape = (*t.shape[:dim], chunk * count, *t.shape[dim + 1 :])
+        at = list(axes(shape))
+        inside = holds(lt(at[dim], t.shape[dim]))
+        at = [ZERO if s is ONE else i for i, s in zip(at, t.shape, strict=True)]
+        node = body.masked(inside, t.at(at), literal(0, t.dtype))
+        whole = TensorValue(t.dtype, shape, t.device, lazy=node)
+        row = chunk * values.product(t.shape[dim + 1 :])
+        parts.append(converted(ctx, values.reshape(whole, (*t.shape[:dim], count, row))))
+    return concatenate(ctx, parts, dim + 1)
 
 
 def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:

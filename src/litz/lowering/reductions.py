@@ -394,6 +394,32 @@ def norm_dtype(
     return of_norm(ctx, x, p, dim, keepdim, dtype)
 
 
+@lower(aten.renorm.default)
+def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorValue:
+    """Slices along ``dim`` whose norm is larger than ``maxnorm`` shrink to it."""
+    if isinstance(p, Expr) or isinstance(maxnorm, Expr) or not x.dtype.is_float:
+        raise Unsupported("a norm of symbolic order")
+    x = shared(ctx.b, x)
+    dims = [i for i in range(x.ndim) if i != dim % x.ndim]
+    norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(float(p), n, over), True)
+    shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
+    small = op("div", k(size, maxnorm), op("add", size, k(size, 1e-7)))
+    factor = op("where", op("gt", size, k(size, maxnorm)), small, k(size, 1))
+    return TensorValue(
+        x.dtype, shape, x.device, lazy=body.cast(op("mul", value, factor), ctx.dtype)
+    )
+
+
+@lower(aten.dot.default, aten.vdot.default)
+def dot(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
+    """A sum of products, which accumulates without rounding them to a 16-bit type."""
+
+    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
+        return (body.cast(_sum(over, op("mul", *n)), ctx.dtype),)
+
+    return reduce_many(ctx.b, [wide(ctx.b, x), wide(ctx.b, y)], [0], fn)[0]
+
+
 # --- moments -------------------------------------------------------------------------------------
 
 

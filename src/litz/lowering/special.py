@@ -220,11 +220,24 @@ def mvlgamma(ctx: Call, x: TensorValue, p: int) -> TensorValue:
     return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
 
 
-@lower(aten.polygamma.default)
-def polygamma(ctx: Call, n: int, x: TensorValue) -> TensorValue:
-    if n != 0:
-        raise Unsupported("a special function: ATen computes it")
-    return elementwise(ctx, lambda a: op("digamma", a), x, compute=float_compute(ctx, x))
+@lower(aten.ldexp.Tensor)
+def ldexp(ctx: Call, x: TensorValue, power: TensorValue) -> TensorValue:
+    """``x`` times a power of two: rounded once where the power is an integer."""
+    if power.dtype.is_float:
+        node = op("exp2", ctx.b.opmath(power.node))
+        factor = power.with_node(body.cast(node, power.dtype))
+        return elementwise(ctx, mul, x, factor, compute=ctx.dtype)
+
+    def fn(a: Node, n: Node) -> Node:
+        a = body.cast(a, ctx.dtype.opmath)
+        if a.dtype is not d.F64:
+            return mul(body.cast(a, d.F64), op("exp2", n))
+        half = op("trunc", mul(n, k(n, 0.5)))  # in two steps, as the power alone may overflow
+        return mul(a, op("exp2", half), op("exp2", sub(n, half)))
+
+    shape, (a, n) = ctx.b.broadcast([x, power])
+    value = fn(ctx.b.opmath(a), body.cast(n, d.F64))
+    return TensorValue(ctx.dtype, shape, x.device, lazy=body.cast(value, ctx.dtype))
 
 
 @lower(aten.frexp.Tensor)

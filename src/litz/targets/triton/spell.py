@@ -19,6 +19,8 @@ def literal(n: Const) -> str:
         return f"tl.full([], {bool(n.value)}, {kind})"
     if n.dtype.is_int:
         return f"tl.full([], {int(n.value)}, {kind})"
+    if n.dtype.name == "bf16":  # the interpreter makes no such constant
+        return f"tl.full([], {number(float(n.value))}, tl.float32).to({kind})"
     return f"tl.full([], {number(float(n.value))}, {kind})"
 
 

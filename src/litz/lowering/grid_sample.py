@@ -1,0 +1,172 @@
+"""``grid_sample``: reads between the elements of an image, at positions that are data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from litz.index import Expr
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, op
+from litz.lowering.activations import add, mul, num, sub, where
+from litz.lowering.context import Unsupported
+from litz.lowering.indexing import load_at
+from litz.lowering.pointwise import k
+from litz.lowering.registry import Call, lower
+from litz.lowering.values import ZERO, TensorValue, axes
+
+aten = torch.ops.aten
+
+BILINEAR: Final = 0
+NEAREST: Final = 1
+ZEROS: Final = 0
+BORDER: Final = 1
+CUBIC: Final = -0.75
+
+
+def _on_scale(a: Node, size: Expr, align: bool) -> Node:
+    """A coordinate in [-1, 1] as a position among ``size`` elements."""
+    one, half = k(a, 1), k(a, 0.5)
+    if align:
+        return mul(mul(add(a, one), half), num(a, size - 1))
+    return mul(sub(mul(add(a, one), num(a, size)), one), half)
+
+
+def _clip(a: Node, size: Expr) -> Node:
+    """Within the image; nan becomes 0."""
+    return op("fmin", op("fmax", a, k(a, 0)), num(a, size - 1))
+
+
+def _reflect(a: Node, size: Expr, align: bool) -> Node:
+    """Folded at the borders: at the outermost elements' centres, or at their edges."""
+    if align and size.is_const and size - 1 is ZERO:
+        return k(a, 0)
+    low = k(a, 0.0 if align else -0.5)
+    span = num(a, size - 1 if align else size)
+    inside = op("abs", sub(a, low))
+    rest = op("fmod", inside, span)
+    turns = op("floor", op("div", inside, span))
+    half = mul(turns, k(a, 0.5))
+    even = op("eq", half, op("floor", half))
+    return where(even, add(rest, low), add(sub(span, rest), low))
+
+
+def _padded(a: Node, size: Expr, padding: int, align: bool) -> Node:
+    if padding == ZEROS:
+        return a
+    return _clip(a if padding == BORDER else _reflect(a, size, align), size)
+
+
+class _Image:
+    """The elements of an image ``x`` (N, C, ...) at float positions of its last dimensions."""
+
+    def __init__(self, ctx: Call, x: TensorValue, rank: int) -> None:
+        self.ctx, self.sizes = ctx, x.shape[-rank:]
+        self.x = ctx.b.realize(x)
+        self.lead = axes(ctx.shape)[:2]
+
+    def at(self, positions: Sequence[Node]) -> tuple[Node, Node]:
+        """(whether whole positions lie inside, the element or 0)."""
+        inside: Node | None = None
+        index: list[Node] = []
+        for p, size in zip(positions, self.sizes, strict=True):
+            within = op("and_", op("ge", p, k(p, 0)), op("lt", p, num(p, size)))
+            inside = within if inside is None else op("and_", inside, within)
+            index.append(body.cast(where(within, p, k(p, 0)), d.I64))
+        assert inside is not None
+        value = load_at(self.ctx, self.x, (*self.lead, *index))
+        return inside, where(inside, value, k(value, 0))
+
+
+def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
+    """The 2 ** rank elements around, weighted by how near they are.
+
+    everywhere: elements outside count as zeros times their weights, which shows where those are
+    not finite.
+    """
+    floors = [op("floor", a) for a in at]
+    near = [sub(a, f) for a, f in zip(at, floors, strict=True)]
+    total: Node | None = None
+    for corner in itertools.product((0, 1), repeat=len(at)):
+        weight: Node | None = None
+        positions = []
+        for c, f, w in zip(reversed(corner), reversed(floors), reversed(near), strict=True):
+            part = w if c else sub(k(w, 1), w)
+            weight = part if weight is None else mul(weight, part)
+            positions.append(add(f, k(f, 1)) if c else f)
+        assert weight is not None
+        inside, value = image.at(positions[::-1])
+        term = mul(value, weight)
+        term = term if everywhere else where(inside, term, k(term, 0))
+        total = term if total is None else add(total, term)
+    assert total is not None
+    return total
+
+
+def _cubic_weights(t: Node) -> list[Node]:
+    """Of the elements at -1, 0, 1, 2 for a position between the middle ones."""
+
+    def far(v: Node) -> Node:
+        a = k(v, CUBIC)
+        inner = sub(mul(a, v), k(v, 5 * CUBIC))
+        return sub(mul(add(mul(inner, v), k(v, 8 * CUBIC)), v), k(v, 4 * CUBIC))
+
+    def close(v: Node) -> Node:
+        inner = sub(mul(k(v, CUBIC + 2), v), k(v, CUBIC + 3))
+        return add(mul(mul(inner, v), v), k(v, 1))
+
+    one = k(t, 1)
+    return [far(add(t, one)), close(t), close(sub(one, t)), far(sub(k(t, 2), t))]
+
+
+def _cubic(image: _Image, at: Sequence[Node], padding: int, align: bool) -> Node:
+    floors = [op("floor", a) for a in at]
+    rows, columns = (_cubic_weights(sub(a, f)) for a, f in zip(at, floors, strict=True))
+
+    def place(dim: int, shift: int) -> Node:
+        moved = add(floors[dim], k(floors[dim], shift - 1))
+        return _padded(moved, image.sizes[dim], padding, align)
+
+    total: Node | None = None
+    for i, row in enumerate(rows):
+        line: Node | None = None
+        for j, column in enumerate(columns):
+            term = mul(image.at((place(0, i), place(1, j)))[1], column)
+            line = term if line is None else add(line, term)
+        assert line is not None
+        total = mul(line, row) if total is None else add(total, mul(line, row))
+    assert total is not None
+    return total
+
+
+def _sample(
+    ctx: Call, x: TensorValue, grid: TensorValue, mode: int, padding: int, align: bool
+) -> TensorValue:
+    rank = x.ndim - 2
+    if x.dtype is not grid.dtype or x.dtype.opmath is not x.dtype:
+        raise Unsupported(f"samples of {x.dtype}")
+    if math.prod([0 if s is ZERO else 1 for s in (*x.shape, *ctx.shape)]) == 0:
+        raise Unsupported("samples of nothing")
+    image = _Image(ctx, x, rank)
+    n, _, *rest = axes(ctx.shape)
+    grid = ctx.b.limit(grid)
+    # The grid's last dimension counts from the image's last one.
+    coordinates = [grid.at((n, *rest, ZERO + (rank - 1 - j))) for j in range(rank)]
+    at = [_on_scale(a, s, align) for a, s in zip(coordinates, image.sizes, strict=True)]
+    if mode not in (BILINEAR, NEAREST):
+        node = _cubic(image, at, padding, align)
+    else:
+        at = [_padded(a, s, padding, align) for a, s in zip(at, image.sizes, strict=True)]
+        if mode == NEAREST:
+            node = image.at([op("round", a) for a in at])[1]
+        else:
+            node = _linear(image, at, everywhere=rank == 2 and x.device.startswith("cpu"))
+    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
+
+
+lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)(_sample)
