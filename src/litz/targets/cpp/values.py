@@ -122,7 +122,7 @@ def uniform(n: Op, lane: Expr, lanes: int) -> bool:
     return divides(lanes, b - (a - inner) + _COMPARISONS[name])
 
 
-def first_lanes(n: Op, lane: Expr) -> tuple[Expr, bool]  | None:
+def first_lanes(n: Op, lane: Expr) -> tuple[Expr, bool] | None:
     """How many first lanes of a vector a comparison of indices tells from the others.
 
     And whether it holds in those, rather than in the others; None where it is no such comparison.
