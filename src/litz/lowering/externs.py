@@ -23,6 +23,7 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.padding import PRODUCTS, padded, pads, product_width, worth_a_copy
 from litz.lowering.reasons import family_reason
+from litz.lowering.strides import dense
 from litz.lowering.symbols import Solution, solve
 from litz.lowering.values import ONE, ZERO, TensorValue, contiguous_strides
 
