@@ -214,6 +214,7 @@ class Builder(Placer):
         self.ranges[v] = Part(count, end, size, chunk.depth)
         terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
         mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms)
+        chunk.own = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
         self.analyse([mean, m2])
         acc = self.moment_state(n)
         home.body.append(tree.Clear(acc))

@@ -25,9 +25,12 @@ BRANCH = 3  # additions in a masked region that are worth asking whether any lan
 
 
 class Scope:
-    """A block being filled.  ``mask``: loads here happen only in lanes where it holds."""
+    """A block being filled.  ``mask``: loads here happen only in lanes where it holds.
 
-    __slots__ = ("body", "depth", "env", "guard", "guards", "mask", "parent", "var")
+    own: nodes that mean something else here than outside: a reduction over a part of its range.
+    """
+
+    __slots__ = ("body", "depth", "env", "guard", "guards", "mask", "own", "parent", "var")
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Scope:
         self.var = var
         self.env: dict[Node, Ref] = {}
         self.guards: dict[Node, Scope] = {}
+        self.own: frozenset[Node] = frozenset()
         # Depth of the innermost masked region around: what loads may not be hoisted out of it.
         self.guard: int | None = self.depth if guarded else None if parent is None else parent.guard
         self.mask: Ref | None = mask or (parent.mask if parent is not None else None)
@@ -60,6 +64,8 @@ class Scope:
             ref = s.env.get(n)
             if ref is not None:
                 return ref, s.depth
+            if n in s.own:
+                return None
             s = s.parent
         return None
 
