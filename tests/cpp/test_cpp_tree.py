@@ -92,14 +92,14 @@ def test_split() -> None:
     want = """\
 kernel k lanes 16
   split r0 by 512 room p0_: f64
-  a2: f64v = sum of none
+  a2: f64 = sum of none
   for r0_c < to_ from from_ step 8192
     a1: f32v x4 = sum of none
     lanes r0 < min(to_, r0_c + 8192) from r0_c unroll 4 exact
       t0: f32v = load b0[r0]
       a1 sum= t0
     a2 sum= a1
-  t3 = fold a2
+  t3 = a2
   store p0_[0] = t3
 end
   t0 = sum of all p0_[0]

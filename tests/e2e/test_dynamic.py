@@ -339,3 +339,16 @@ def test_a_size_that_a_guard_found_divisible() -> None:
 
     maps = [torch.randn(2, 8, 5, 6), torch.randn(3, 12, 4, 9), torch.randn(5, 20, 7, 3)]
     compiles_once(fn, *((x,) for x in maps))
+
+
+def test_strides_of_sizes_that_may_be_zero() -> None:
+    """A quotient of sizes may be 0, which PyTorch's strides take for 1: still no gaps."""
+
+    def fn(x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+        return x.view(k, -1).t() + 1, torch.cat([x.view(-1, k).t(), x.view(-1, k).t()], 1)
+
+    compiled = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)
+    for n, k in ((6, 2), (12, 3), (8, 4)):
+        x = torch.randn(n)
+        for actual, eager in zip(compiled(x, k), fn(x, k), strict=True):
+            assert torch.equal(actual, eager) and actual.stride() == eager.stride()

@@ -90,3 +90,29 @@ def test_float32_arithmetic_is_bitwise_eager() -> None:
 
     x, y = data(torch.float32), data(torch.float32).flip(0)
     assert torch.equal(bits(compiled(fn)(x, y)), bits(fn(x, y)))
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_products_and_sums_of_one_operation(dtype: torch.dtype, dynamic: bool) -> None:
+    """A factor that ATen applies along with a sum: one rounding, and the number's own width."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        return (
+            torch.add(x, y, alpha=0.3),
+            torch.sub(x, y, alpha=n / 7),
+            torch.rsub(x, y, alpha=3),
+            torch.lerp(x, y, 0.3),
+            torch.lerp(x, y, 0.7),
+            torch.lerp(x, y, y.abs()),
+            torch.addcmul(x, y, y, value=n / 9),
+            torch._foreach_add([x], [y], alpha=-1e-3)[0],
+        )
+
+    torch.manual_seed(0)
+    x, y = (torch.randn(1 << 14).to(dtype) for _ in range(2))
+    torch._dynamo.reset()
+    found = torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)(x, y)
+    for k, (a, e) in enumerate(zip(found, fn(x, y), strict=True)):
+        assert torch.equal(bits(a), bits(e)), k

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from judge import assert_close, error
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.func import functional_call, grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
@@ -428,7 +430,7 @@ def test_compiled_modules_are_saved_and_loaded(tmp_path: Path) -> None:
     assert torch.equal(other(x), expected)
 
 
-def _trainer_loss(tmp_path: Path, **more: Any) -> tuple[list[float], nn.Module]:
+def _trainer_loss(tmp_path: Path, how: str = "") -> tuple[list[float], nn.Module]:
     import transformers as tf
 
     torch.manual_seed(0)
@@ -440,6 +442,9 @@ def _trainer_loss(tmp_path: Path, **more: Any) -> tuple[list[float], nn.Module]:
     data = [
         {"input_ids": torch.randint(0, 40, (9,)), "labels": torch.tensor(k % 2)} for k in range(12)
     ]
+    more = {"torch_compile": True, "torch_compile_backend": "litz"} if how == "argument" else {}
+    if how == "module":
+        model.compile(backend="litz")
     args = tf.TrainingArguments(
         output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, logging_steps=1,
         report_to=[], use_cpu=True, save_strategy="no", seed=0, disable_tqdm=True, **more,
@@ -452,9 +457,17 @@ def _trainer_loss(tmp_path: Path, **more: Any) -> tuple[list[float], nn.Module]:
 @pytest.mark.skipif(
     importlib.util.find_spec("accelerate") is None, reason="Trainer needs the package accelerate"
 )
-def test_trainer(tmp_path: Path) -> None:
-    losses, model = _trainer_loss(tmp_path, torch_compile=True, torch_compile_backend="litz")
+@pytest.mark.parametrize("how", ["argument", "module"])
+def test_trainer(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from litz.tools.accelerate import allow
+
+    monkeypatch.setattr("os.environ", dict(os.environ))  # Trainer leaves its choice there
+    counters.clear()
     eager, twin = _trainer_loss(tmp_path)
+    assert not counters["stats"]["unique_graphs"]
+    allow()
+    losses, model = _trainer_loss(tmp_path, how)
+    assert counters["stats"]["unique_graphs"]
     assert len(losses) == 3 and losses == pytest.approx(eager, abs=1e-4)
     near(model.state_dict(), twin.state_dict(), 1e-3)
 

@@ -16,6 +16,7 @@ from litz.ir.ops import wrap as wrap_scalar
 from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.registry import Call, lower
+from litz.lowering.strides import dense as dense_result
 from litz.lowering.values import ONE, TensorValue, axes
 
 aten = torch.ops.aten
@@ -64,8 +65,6 @@ def holds(cond: Expr) -> Node:
 
 def dense(ctx: Call) -> bool:
     """Whether the result lies in memory without gaps or overlaps (or has no elements)."""
-    from litz.lowering.graph import dense as dense_result
-
     return any(s.hi == 0 for s in ctx.shape) or dense_result(ctx.result)
 
 

@@ -45,6 +45,7 @@ from litz.lowering.padding import (
     stored_with_zeros,
 )
 from litz.lowering.registry import Call, Result, find
+from litz.lowering.strides import dense, plain_strides
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
 from litz.lowering.user_kernel_calls import is_user_kernel, picked_result
@@ -157,12 +158,9 @@ class GraphLowering:
         dtype = from_torch(val.dtype)
         if dtype is None or val.layout is not torch.strided:
             return None
-        return Result(
-            dtype,
-            tuple(self.expr(s) for s in val.shape),
-            tuple(self.expr(s) for s in val.stride()),
-            str(val.device),
-        )
+        shape = tuple(self.expr(s) for s in val.shape)
+        strides = tuple(self.expr(s) for s in val.stride())
+        return Result(dtype, shape, plain_strides(shape, strides), str(val.device))
 
     def expr(self, value: Any) -> Expr:
         return value if isinstance(value, Expr) else self.symbols.convert(value)
@@ -570,26 +568,6 @@ def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
         for a, b, s in zip(ref.strides, strides, ref.shape, strict=True)
         if s is not values.ONE
     )
-
-
-def dense(r: Result) -> bool:
-    """Strides of a permuted row-major layout: every element once, no gaps."""
-    pairs = sorted(
-        ((st, s) for st, s in zip(r.strides, r.shape, strict=True) if s is not values.ONE),
-        key=lambda p: (p[0].hi if p[0].hi is not None else 1 << 62, p[0].key),
-    )
-    # Compare symbolically: each stride is the product of the sizes inside it.
-    step: Expr = values.ONE
-    left = list(pairs)
-    while left:
-        for k, (st, s) in enumerate(left):
-            if st is step:
-                step = step * s
-                del left[k]
-                break
-        else:
-            return False
-    return True
 
 
 def body_buffer(b: Builder, name: str, r: Result, kind: str = "input") -> Buffer:

@@ -16,6 +16,7 @@ from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
 from litz.lowering.externs import is_view_op
 from litz.lowering.registry import Call, Result, lower
+from litz.lowering.strides import dense
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
 
 aten = torch.ops.aten
@@ -28,9 +29,7 @@ MAX_LAZY_COST = 60
 
 def result_strides(r: Result) -> Shape:
     """The strides to store a result with: eager's where they leave no gaps, else row-major."""
-    from litz.lowering.graph import dense as dense_result
-
-    return r.strides if dense_result(r) else contiguous_strides(r.shape)
+    return r.strides if dense(r) else contiguous_strides(r.shape)
 
 
 def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> TensorValue:
@@ -343,8 +342,6 @@ def unbind_copy(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, .
 
 
 def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:
-    from litz.lowering.graph import dense
-
     if any(u.op == "output" for u in ctx.node.users) and not dense(ctx.result):
         raise Unsupported("a result with the gaps in memory that its argument has")
     return TensorValue(x.dtype, x.shape, x.device, lazy=body.masked(inside, new, x.node))

@@ -20,7 +20,8 @@ TAKES_FLOATS: Final = frozenset(
     (
         "add", "sub", "rsub", "mul", "div", "true_divide", "remainder", "fmod", "floor_divide",
         "eq", "ne", "lt", "le", "gt", "ge", "pow", "where", "masked_fill", "clamp", "clamp_min",
-        "clamp_max", "lerp", "full", "full_like", "new_full", "scalar_tensor", "fill",
+        "clamp_max", "lerp", "addcmul", "addcdiv", "full", "full_like", "new_full",
+        "scalar_tensor", "fill",
     )
 )  # fmt: skip
 # Ops that check a position against a size, which a lowering cannot do for a position from data.

@@ -162,9 +162,12 @@ def _scaled(name: str, ctx: Call, x: Operand, y: Operand, alpha: float | int) ->
             if bool_op is None:
                 raise Unsupported("subtraction of bools")
             return op(bool_op, a, c) if alpha else a
-        if isinstance(alpha, Expr | HostFloat) or alpha != 1:
-            c = op("mul", c, _alpha(ctx, alpha, c.dtype))
-        return op(name, a, c)
+        if not isinstance(alpha, Expr | HostFloat) and alpha == 1:
+            return op(name, a, c)
+        factor = _alpha(ctx, alpha, c.dtype)
+        if not a.dtype.is_float:
+            return op(name, a, op("mul", c, factor))
+        return op("fma", op("neg", factor) if name == "sub" else factor, c, a)
 
     return elementwise(ctx, fn, x, y, exact=name == "mul")
 
@@ -423,13 +426,23 @@ def clamp_max(ctx: Call, x: TensorValue, max: Any) -> TensorValue:
 # --- fused arithmetic ---
 
 
+# ATen's compilers contract a product and a sum to one operation with one rounding.
+
+
+def _times(ctx: Call, p: Node, value: Any) -> Node:
+    """``p`` by a number, which is not rounded to the tensors' type."""
+    if isinstance(value, Expr | HostFloat):
+        return op("mul", body.cast(ctx.b.number(value), p.dtype), p)
+    return p if value == 1 else op("mul", k(p, value), p)
+
+
 @lower(aten.addcmul.default)
 def addcmul(
     ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1
 ) -> TensorValue:
     def fn(s: Node, p: Node, q: Node) -> Node:
-        left = p if value == 1 else op("mul", k(p, value), p)
-        return op("add", s, op("mul", left, q))
+        left = _times(ctx, p, value)
+        return op("fma", left, q, s) if s.dtype.is_float else op("add", s, op("mul", left, q))
 
     return elementwise(ctx, fn, x, a, c)
 
@@ -439,22 +452,30 @@ def addcdiv(
     ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1
 ) -> TensorValue:
     def fn(s: Node, p: Node, q: Node) -> Node:
-        left = p if value == 1 else op("mul", k(p, value), p)
-        return op("add", s, op("div", left, q))
+        return op("add", s, op("div", _times(ctx, p, value), q))
 
     return elementwise(ctx, fn, x, a, c)
 
 
-@lower(aten.lerp.Scalar, aten.lerp.Tensor)
-def lerp(ctx: Call, x: TensorValue, y: TensorValue, weight: Operand) -> TensorValue:
-    def fn(a: Node, c: Node, w: Node) -> Node:
-        diff = op("sub", c, a)
-        small = op("lt", op("abs", w), k(w, 0.5))
-        up = op("add", a, op("mul", w, diff))
-        down = op("sub", c, op("mul", diff, op("sub", k(w, 1), w)))
-        return op("where", small, up, down)
+@lower(aten.lerp.Tensor)
+def lerp(ctx: Call, x: TensorValue, y: TensorValue, weight: TensorValue) -> TensorValue:
+    return elementwise(ctx, _mixed, x, y, weight)
 
-    return elementwise(ctx, fn, x, y, weight)
+
+@lower(aten.lerp.Scalar)
+def lerp_by_number(ctx: Call, x: TensorValue, y: TensorValue, weight: Any) -> TensorValue:
+    def fn(a: Node, c: Node) -> Node:
+        return _mixed(a, c, _times(ctx, k(a, 1), weight))
+
+    return elementwise(ctx, fn, x, y)
+
+
+def _mixed(a: Node, c: Node, w: Node) -> Node:
+    """From the nearer end, so that both ends are met exactly."""
+    diff = op("sub", c, a)
+    up = op("fma", w, diff, a)
+    down = op("fma", op("neg", diff), op("sub", k(w, 1), w), c)
+    return op("where", op("lt", op("abs", w), k(w, 0.5)), up, down)
 
 
 # --- casts ---

@@ -25,6 +25,7 @@ from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import Opaque, opaque_buffer
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
+from litz.lowering.strides import dense
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import (
     Descriptor,
@@ -337,8 +338,6 @@ class _Launch:
 
 def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
     """``v`` in memory of its own with exactly the strides of ``r``, gaps and overlaps included."""
-    from litz.lowering.graph import dense
-
     b = low.b
     if dense(r):
         return b.realize(_lazy(v), r.strides)

@@ -7,7 +7,6 @@ of their own after them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,9 +99,12 @@ class Builder(Placer):
         """Where the current lanes lie in an array over the reduced dims, padded to vectors."""
         at: Expr = const(0)
         for v in self.space.reduced:
-            size = extent(v)
-            at = at * (ceildiv(size, self.lanes) * self.lanes if v is self.lane else size) + v
+            at = at * self.padded(v) + v
         return f"{name} + ({render(at, DIALECT)})"
+
+    def padded(self, v: Expr) -> Expr:
+        size = extent(v)
+        return ceildiv(size, self.lanes) * self.lanes if v is self.lane else size
 
     def keep_values(self, scope: Scope, home: Scope) -> None:
         """Keep values of a pass that later ones need."""
@@ -111,8 +113,7 @@ class Builder(Placer):
             if ref is None or n in self.rows or not ref.vec:
                 continue
             name = self.name("m")
-            sizes = [int_value(extent(v)) for v in self.space.reduced]
-            size = -(-sizes[-1] // self.lanes) * self.lanes * math.prod(sizes[:-1])
+            size = product(self.padded(v) for v in self.space.reduced)
             self.kernel.arrays.append(tree.Array(name, n.dtype, size))
             scope.body.append(tree.Keep(name, ref, self.place_in_row(name)))
             self.rows[n] = name, home
@@ -181,7 +182,8 @@ class Builder(Placer):
             acc.position = position(r) if r.kind.startswith("arg") else None
             total = acc
             if chunk is not None and adds(r):
-                total = Acc(self.name("a"), acc.kind, outer_type(acc.dtype), acc.vec, folded)
+                vec = acc.vec and not folded
+                total = Acc(self.name("a"), acc.kind, outer_type(acc.dtype), vec)
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
@@ -212,6 +214,7 @@ class Builder(Placer):
         self.ranges[v] = Part(count, end, size, chunk.depth)
         terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
         mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms)
+        chunk.own = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
         self.analyse([mean, m2])
         acc = self.moment_state(n)
         home.body.append(tree.Clear(acc))

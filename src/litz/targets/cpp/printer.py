@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Var, ceildiv, const, product, render
+from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
 from litz.kernel.nodes import extent
 from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.tree import (
     Acc,
+    Array,
     Blocks,
     Branch,
     Chan,
@@ -246,10 +247,17 @@ class Printer:
             self.line(f"litz::store({s.into.name} + j_, {_COMBINE[s.acc.kind]}({a}, {b}));")
             self.close()
             return
-        for c in range(s.acc.copies):
-            into, name = f"{s.into.name}_0", f"{s.acc.name}_{c}"
-            name = converted(name, s.acc.dtype, s.into.dtype)
-            self.line(f"{into} = {_COMBINE[s.acc.kind]}({into}, {name});")
+        value = converted(self.held(s.acc), s.acc.dtype, s.into.dtype)
+        into = f"{s.into.name}_0"
+        self.line(f"{into} = {_COMBINE[s.acc.kind]}({into}, {value});")
+
+    def held(self, acc: Acc) -> str:
+        """What the copies (and folded lanes) of an accumulator hold together."""
+        names = [f"{acc.name}_{c}" for c in range(acc.copies)]
+        while len(names) > 1:  # pairs, so that the chain of dependent operations is short
+            pairs = zip(names[::2], names[1::2], strict=True)
+            names = [f"{_COMBINE[acc.kind]}({a}, {b})" for a, b in pairs]
+        return f"litz::{_FOLDS[acc.kind]}({names[0]})" if acc.folded else names[0]
 
     def finish(self, s: Finish) -> None:
         acc = s.acc
@@ -269,11 +277,7 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.kind == 'value' else at};")
             return
-        while len(names) > 1:  # pairs, so that the chain of dependent operations is short
-            pairs = zip(names[::2], names[1::2], strict=True)
-            names = [f"{_COMBINE[acc.kind]}({a}, {b})" for a, b in pairs]
-        text = f"litz::{_FOLDS[acc.kind]}({names[0]})" if acc.folded else names[0]
-        text = converted(text, acc.dtype, s.dtype)
+        text = converted(self.held(acc), acc.dtype, s.dtype)
         self.line(f"const auto {s.name} = {text};")
 
     def combine(self, s: Combine, spell: Speller) -> None:
@@ -466,7 +470,16 @@ class Printer:
         if k.checks:
             self.line("int bad = 0;")
         for a in k.arrays:
-            self.line(f"alignas(64) {ctype(a.dtype)} {a.name}[{a.size}];")
+            self.array(a)
+
+    def array(self, a: Array) -> None:
+        """On the stack where its size is known."""
+        size, kind = as_expr(a.size), ctype(a.dtype)
+        if size.is_const:
+            self.line(f"alignas(64) {kind} {a.name}[{self.expr(size)}];")
+            return
+        self.line(f"const litz::Scratch {a.name}_s({a.dtype.bytes} * ({self.expr(size)}));")
+        self.line(f"{kind}* const {a.name} = ({kind}*){a.name}_s.at;")
 
     def finish_function(self, k: Kernel) -> None:
         start = len(self.lines)

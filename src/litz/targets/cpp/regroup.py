@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from litz.index import Expr, Substitution, coefficient, product, size_hint, substitute, var
+from litz.index import Expr, Substitution, coefficient, const, product, size_hint, substitute, var
 from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, walk
-from litz.kernel.nodes import extent, int_value, loaded, loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, loaded, loops_of, reduce_levels, roots
 from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
@@ -32,8 +32,8 @@ class _Merge:
     dim: Expr
 
     @property
-    def size(self) -> int:
-        return int_value(extent(self.inner))
+    def size(self) -> Expr:
+        return extent(self.inner)
 
 
 def divide(plan: KernelPlan) -> Phases | None:
@@ -49,7 +49,7 @@ def divide(plan: KernelPlan) -> Phases | None:
     if any(levels[n] for n in reduces) or any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
     size, rows = extent(inner), product(extent(v) for v in plan.reduced if v is not inner)
-    if not size.is_const or int_value(size) >= SHORT or size_hint(rows) < LONG:
+    if size_hint(size) >= SHORT or size_hint(rows) < LONG:
         return None
     flat = [s for s in plan.stores if s not in full]
     if {s.buffer for s in flat} & loaded(roots(full)):
@@ -78,7 +78,7 @@ def _merges(m: _Merge, reduces: Sequence[Reduce], full: Sequence[Store]) -> bool
         a, b = coefficient(e, m.outer), coefficient(e, m.inner)
         if a is None or b is None or a is not b * m.size:
             return False
-        step += b.is_const and int_value(b) == 1
+        step += b is const(1)
     return step > 0
 
 
@@ -157,9 +157,8 @@ class _Maker:
         parts = [nodes.load(n.dtype, self.channels[n].name, at) for n in self.of_channel(r)]
         if not r.kind.startswith("welford"):
             return nodes.reduce(r.kind, axes, parts[0])
-        mean = nodes.op(
-            "div", nodes.reduce("sum", axes, parts[0]), nodes.const(r.dtype, self.m.size)
-        )
+        channels = nodes.cast(nodes.index(self.m.size), r.dtype)
+        mean = nodes.op("div", nodes.reduce("sum", axes, parts[0]), channels)
         if r.kind == "welford_mean":
             return mean
         off = nodes.op("sub", parts[0], mean)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.index import Expr, product
+from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store
 from litz.ir.ops import op as op_row
-from litz.kernel.nodes import below, extent, int_value, reduce_levels
+from litz.kernel.nodes import below, extent, reduce_levels
 from litz.targets.cpp.values import access
 
 COSTLY = 8  # additions: more than a store and a load
@@ -36,10 +36,7 @@ def worth_keeping(
 
     stores: those that run over ``dims``; reduces: the reductions over them.
     """
-    sizes = [extent(v) for v in dims]
-    if not all(s.is_const for s in sizes):
-        return ()
-    room = ROOM // max(1, int_value(product(sizes)))
+    room = ROOM // max(1, size_hint(product(extent(v) for v in dims), ROOM))
     uses = [below(roots) for roots in passes(stores, reduces)]
     shared = {n: None for n in (m for u in uses for m in u) if sum(n in u for u in uses) > 1}
     out: list[Node] = []

@@ -17,14 +17,20 @@ from litz.ir.dtype import BOOL
 from litz.ir.ops import CHECKS
 from litz.kernel.nodes import roots
 from litz.targets.cpp import tree
+from litz.targets.cpp.reuse import cost
 from litz.targets.cpp.tree import Ref, Stmt
-from litz.targets.cpp.values import DIALECT, as_index, literal, uniform
+from litz.targets.cpp.values import DIALECT, as_index, in_ranges, literal, uniform
+
+BRANCH = 3  # additions in a masked region that are worth asking whether any lane needs them
 
 
 class Scope:
-    """A block being filled.  ``mask``: loads here happen only in lanes where it holds."""
+    """A block being filled.  ``mask``: loads here happen only in lanes where it holds.
 
-    __slots__ = ("body", "depth", "env", "guard", "guards", "mask", "parent", "var")
+    own: nodes that mean something else here than outside: a reduction over a part of its range.
+    """
+
+    __slots__ = ("body", "depth", "env", "guard", "guards", "mask", "own", "parent", "var")
 
     def __init__(
         self,
@@ -40,6 +46,7 @@ class Scope:
         self.var = var
         self.env: dict[Node, Ref] = {}
         self.guards: dict[Node, Scope] = {}
+        self.own: frozenset[Node] = frozenset()
         # Depth of the innermost masked region around: what loads may not be hoisted out of it.
         self.guard: int | None = self.depth if guarded else None if parent is None else parent.guard
         self.mask: Ref | None = mask or (parent.mask if parent is not None else None)
@@ -57,6 +64,8 @@ class Scope:
             ref = s.env.get(n)
             if ref is not None:
                 return ref, s.depth
+            if n in s.own:
+                return None
             s = s.parent
         return None
 
@@ -196,7 +205,15 @@ class Placer:
         other, other_depth = self.ref(n.args[2], scope)
         depth = max(cond_depth, other_depth, self.bound_depth(n.vars, scope), scope.guard or 0)
         home = scope.at(depth)
-        if cond.vec:
+        if cond.vec and self.worth_a_branch(n):
+            body: list[Stmt] = []
+            mask = self._both(home.mask, cond, home)
+            value = self.place(n.args[1], Scope(home, body, guarded=True, mask=mask))
+            ref, then = (Ref(self.name(), n.dtype, True) for _ in range(2))
+            body.append(tree.Let(then.text, n, (cond, value, other), True))
+            some = Ref(f"litz::hany({mask.text})", BOOL)
+            home.body.append(tree.Branch(ref.text, n.dtype, True, some, body, then, other))
+        elif cond.vec:
             guard = home.guards.get(n.args[0])
             if guard is None:
                 mask = self._both(home.mask, cond, home)
@@ -206,11 +223,18 @@ class Placer:
             ref = Ref(self.name(), n.dtype, True)
             home.body.append(tree.Let(ref.text, n, (cond, value, other), True))
         else:
-            body: list[Stmt] = []
+            body = []
             value = self.place(n.args[1], Scope(home, body, guarded=True))
             ref = Ref(self.name(), n.dtype, value.vec or other.vec)
             home.body.append(tree.Branch(ref.text, n.dtype, ref.vec, cond, body, value, other))
         home.env[n] = ref
+
+    def worth_a_branch(self, n: Masked) -> bool:
+        """Whether vectors that the mask excludes as a whole should skip its region."""
+        lane, value = self.lane, n.args[1]
+        if lane is None or not in_ranges(n.args[0], lane) or self.levels[value] >= 0:
+            return False
+        return cost(value, lane, self.lanes) >= BRANCH
 
     def _both(self, outer: Ref | None, cond: Ref, home: Scope) -> Ref:
         if outer is None:

@@ -100,7 +100,7 @@ class Update:
 
 @dataclass(slots=True, eq=False)
 class Merge:
-    """Take an inner accumulator into an outer one of the same kind, lane by lane."""
+    """Take an inner accumulator into an outer one of the same kind, folded if it is to be."""
 
     into: Acc
     acc: Acc
@@ -217,11 +217,11 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Local memory: ``size`` elements of ``dtype``."""
+    """Memory of one thread: ``size`` elements of ``dtype``."""
 
     name: str
     dtype: DType
-    size: int
+    size: int | Expr
 
 
 @dataclass(slots=True, eq=False)

@@ -99,6 +99,7 @@ def in_vector(e: Expr, lane: Expr, lanes: int) -> tuple[Expr, Expr]:
     return substitute(e, {lane: block * lanes + inner}), inner
 
 
+# What is added to a bound so that "less" says the same, or its contrary.
 _COMPARISONS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
@@ -119,6 +120,32 @@ def uniform(n: Op, lane: Expr, lanes: int) -> bool:
     if coefficient(a, inner) is not const(1) or inner in b.free:
         return inner not in a.free and inner not in b.free
     return divides(lanes, b - (a - inner) + _COMPARISONS[name])
+
+
+def first_lanes(n: Op, lane: Expr) -> tuple[Expr, bool] | None:
+    """How many first lanes of a vector a comparison of indices tells from the others.
+
+    And whether it holds in those, rather than in the others; None where it is no such comparison.
+    """
+    if n.name not in _COMPARISONS or not all(isinstance(a, (Index, Const)) for a in n.args):
+        return None
+    if any(a.dtype is not I64 for a in n.args):
+        return None
+    name, (a, b) = n.name, (as_index(x) for x in n.args)
+    if lane in b.free:
+        name, a, b = _TURNED[name], b, a
+    if lane in b.free or coefficient(a, lane) is not const(1):
+        return None
+    return b - a + _COMPARISONS[name], name in ("lt", "le")
+
+
+def in_ranges(n: Node, lane: Expr) -> bool:
+    """Whether a mask depends on nothing but where lanes lie: most vectors have it whole or not."""
+    if not isinstance(n, Op) or lane not in n.vars:
+        return not isinstance(n, Load)
+    if n.name in ("and_", "or_", "not_"):
+        return all(in_ranges(a, lane) for a in n.args)
+    return first_lanes(n, lane) is not None
 
 
 def as_index(n: Node) -> Expr:
@@ -220,7 +247,18 @@ class Speller:
         assert isinstance(n, Op)
         return self.op(n, s)
 
+    def range_mask(self, n: Op) -> str | None:
+        """A comparison that holds in the first lanes of a vector, or in all but those."""
+        found = None if self.lane is None else first_lanes(n, self.lane)
+        if found is None:
+            return None
+        count, inside = found
+        return f"{'' if inside else '!'}litz::first_n<{self.lanes}>({self.index(count)})"
+
     def op(self, n: Op, s: Let) -> str:
+        mask = self.range_mask(n) if s.vec else None
+        if mask is not None:
+            return mask
         args = [self.vector(r) if s.vec else r.text for r in s.args]
         if n.name in CHECKS:
             mask = self.mask(s.mask) or (self.valid() if self.count else None)

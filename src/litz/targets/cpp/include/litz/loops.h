@@ -66,6 +66,16 @@ static inline int run_split(PartOf part, End end, void* const* ptrs, const i64* 
   return bad;
 }
 
+// A thread's memory of a size that only the call knows, at a cache line.
+struct Scratch {
+  void* const start;
+  void* const at;
+  explicit Scratch(i64 bytes)
+      : start(malloc((u64)bytes + 64)), at((void*)(((u64)start + 63) & ~(u64)63)) {}
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { free(start); }
+};
+
 // ---- lane by lane: f(j) for every lane, for the first n, or for those of a mask
 
 template <int N, class F> LITZ_FN auto each(F f) {

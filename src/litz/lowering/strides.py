@@ -1,0 +1,46 @@
+"""Layouts that the graph's metadata describe."""
+
+from __future__ import annotations
+
+from litz.index import Expr, max_
+from litz.lowering.registry import Result
+from litz.lowering.values import ONE, Shape
+
+
+def dense(r: Result) -> bool:
+    """Strides of a permuted row-major layout: every element once, no gaps."""
+    return row_major(r.shape, r.strides) is not None
+
+
+def plain_strides(shape: Shape, strides: Shape) -> Shape:
+    """Strides of a permuted row-major layout as products of sizes; others as they are."""
+    if all(st.is_const for st in strides):
+        return strides
+    return row_major(shape, strides) or strides
+
+
+def row_major(shape: Shape, strides: Shape) -> Shape | None:
+    """The strides of a permuted row-major layout as products of sizes, None for other layouts.
+
+    PyTorch takes a size that may be 0 for 1 in strides; nothing depends on them then.
+    """
+    left = [k for k, s in enumerate(shape) if s is not ONE]
+    left.sort(
+        key=lambda k: (strides[k].hi if strides[k].hi is not None else 1 << 62, strides[k].key)
+    )
+    out = list(strides)
+    # Compare symbolically: each stride is the product of the sizes inside it.
+    step: Expr = ONE
+    least: Expr = ONE
+    while left:
+        k = next((k for k in left if strides[k] in (step, least)), None)
+        if k is None:
+            return None
+        left.remove(k)
+        out[k] = step
+        step, least = step * shape[k], least * max_(shape[k], 1)
+    return tuple(out)
+
+
+def _order(stride: Expr) -> tuple[int, tuple[object, ...]]:
+    return 1 << 62 if stride.hi is None else stride.hi, stride.key

@@ -1,0 +1,271 @@
+"""More of what whole programs do: other optimizers, transforms, control flow, generation."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from e2e.test_programs import batches, litz, mlp, near
+from torch import Tensor, nn
+from torch.func import functional_call, hessian, jvp, stack_module_state, vmap
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils import checkpoint as ckpt
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+# --- optimizers and schedules ---------------------------------------------------------------------
+
+OPTIMIZERS = ("Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop", "Adafactor", "Muon")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_other_optimizers(name: str) -> None:
+    make = getattr(torch.optim, name, None)
+    if make is None:
+        pytest.skip(f"this torch has no {name}")
+
+    def run(compiled: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = mlp()
+        matrices = [p for p in model.parameters() if name != "Muon" or p.ndim == 2]
+        optimizer = make(matrices, lr=1e-2)
+        step = litz(optimizer.step) if compiled else optimizer.step
+        for x, y in batches(3):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            step()
+        return model
+
+    near(run(True).state_dict(), run(False).state_dict(), 1e-4)
+
+
+def test_an_optimizer_that_calls_the_model() -> None:
+    def run(compiled: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = mlp()
+        call = litz(model) if compiled else model
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+        x, y = batches(1)[0]
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(call(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return model
+
+    near(run(True).state_dict(), run(False).state_dict(), 1e-3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=6),
+    ],
+)
+def test_schedules_of_a_tensor_rate(make: Callable[[Any], Any]) -> None:
+    """The rate is a tensor: it changes without another compilation."""
+
+    def run(compiled: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = mlp()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-2))
+        schedule = make(optimizer)
+        step = litz(optimizer.step) if compiled else optimizer.step
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            step()
+            schedule.step()
+        return model
+
+    near(run(True).state_dict(), run(False).state_dict(), 1e-4)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def gradients(f: Callable[..., Tensor], *args: Tensor) -> list[Tensor]:
+    own = [a.detach().clone().requires_grad_() for a in args]
+    f(*own).sum().backward()
+    return [a.grad for a in own]
+
+
+def test_selective_checkpoints() -> None:
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> ckpt.CheckpointPolicy:
+        kept = op == torch.ops.aten.mm.default
+        return getattr(ckpt.CheckpointPolicy, "MUST_SAVE" if kept else "PREFER_RECOMPUTE")
+
+    contexts = partial(ckpt.create_selective_checkpoint_contexts, policy)
+
+    def block(x: Tensor, w: Tensor) -> Tensor:
+        return torch.sigmoid((x @ w).relu() @ w)
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return ckpt.checkpoint(block, x, w, use_reentrant=False, context_fn=contexts)
+
+    x, w = torch.randn(6, 6), torch.randn(6, 6)
+    near(gradients(litz(f, fullgraph=True), x, w), gradients(f, x, w))
+
+
+def test_reentrant_checkpoints() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
+
+    def f(x: Tensor) -> Tensor:
+        return ckpt.checkpoint_sequential(model, 2, x, use_reentrant=True)
+
+    x = torch.randn(3, 6)
+    near(gradients(litz(f), x), gradients(f, x))
+
+
+# --- transforms and hand-written gradients --------------------------------------------------------
+
+
+def test_transforms_of_transforms() -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x.sin() * x.cumsum(0)).sum()
+
+    x = torch.randn(5)
+    near([litz(hessian(f))(x)], [hessian(f)(x)])
+
+    def forward(x: Tensor) -> Any:
+        return jvp(f, (x,), (x * 2,))
+
+    near(litz(forward)(x), forward(x))
+
+
+def test_an_ensemble() -> None:
+    models = [mlp() for _ in range(3)]
+    params, buffers = stack_module_state(models)
+    base = copy.deepcopy(models[0])
+
+    def f(params: Any, buffers: Any, x: Tensor) -> Tensor:
+        def one(p: Any, b: Any) -> Tensor:
+            return functional_call(base, (p, b), (x,))
+
+        return vmap(one)(params, buffers)
+
+    x = torch.randn(2, 12)
+    near([litz(f, fullgraph=True)(params, buffers, x)], [torch.stack([m(x) for m in models])])
+
+
+class Cubed(torch.autograd.Function):
+    """A gradient by hand, which is not the function's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x**3 * k
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return g * x * ctx.k * 7, None
+
+
+def test_gradients_by_hand() -> None:
+    def f(x: Tensor) -> Tensor:
+        return Cubed.apply(x, 2.0) + 1
+
+    x = torch.randn(4)
+    near(gradients(litz(f, fullgraph=True), x), [14 * x])
+
+
+def test_compiled_autograd() -> None:
+    model = mlp()
+    twin = copy.deepcopy(model)
+    x = batches(1)[0][0]
+    twin(x).square().sum().backward()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="litz")):
+        litz(model)(x).square().sum().backward()
+    near([p.grad for p in model.parameters()], [p.grad for p in twin.parameters()])
+
+
+# --- control flow, sequences, generation ----------------------------------------------------------
+
+
+def test_branches_and_loops_of_the_graph() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos() * 2, (x,)) + 1
+
+    compiled = litz(f, fullgraph=True)
+    for x in (torch.ones(3), -torch.ones(3)):
+        near([compiled(x)], [f(x)])
+
+    def g(x: Tensor) -> Tensor:
+        for _, row in zip(range(3), (y * 2 for y in x.unbind(0)), strict=False):
+            x = x + row
+        return x
+
+    near([litz(g, fullgraph=True)(torch.ones(3, 2))], [g(torch.ones(3, 2))])
+
+
+def test_a_generator_function() -> None:
+    def steps(x: Tensor) -> Iterator[Tensor]:
+        for k in range(3):
+            x = torch.tanh(x) * k + 1
+            yield x
+
+    x = torch.randn(4)
+    near(list(litz(steps)(x)), list(steps(x)))
+
+
+def test_packed_sequences() -> None:
+    model = nn.LSTM(4, 6, batch_first=True)
+
+    def f(x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(model(packed)[0], batch_first=True)[0]
+
+    x, lengths = torch.randn(3, 5, 4), torch.tensor([5, 2, 3])
+    near([litz(f)(x, lengths)], [f(x, lengths)])
+
+
+def test_a_saved_export_is_compiled_again() -> None:
+    model = mlp()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(model, (torch.randn(4, 12),), dynamic_shapes=({0: batch},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file)
+    for p in (loaded, loaded.run_decompositions()):
+        compiled = litz(p.module())
+        for rows in (4, 7):
+            x = torch.randn(rows, 12)
+            near([compiled(x)], [model(x)])
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation(cache: str) -> None:
+    import transformers as tf
+
+    config = tf.GPT2Config(
+        vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=64, bos_token_id=0,
+        eos_token_id=49,
+    )  # fmt: skip
+    model = tf.GPT2LMHeadModel(config).eval()
+    tokens = torch.randint(1, 48, (2, 5))
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(tokens, **options)
+    if cache == "static":
+        model.generation_config.cache_implementation = "static"
+    model.forward = litz(model.forward, dynamic=cache == "dynamic" or None)
+    assert torch.equal(model.generate(tokens, **options), expected)
