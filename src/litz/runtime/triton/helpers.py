@@ -32,7 +32,6 @@ from litz.runtime.triton.mathlib import (
     expm1,
     flush_exp,
     fma,
-    hypot,
     lgamma,
     log,
     log1p,
@@ -307,7 +306,8 @@ def ipow(a, n):
     result = tl.zeros_like(a + n) + one
     base = tl.zeros_like(result) + a
     e = tl.zeros_like(result) + tl.where(n < 0, tl.zeros_like(n), n)
-    for _ in tl.static_range(a.dtype.primitive_bitwidth):
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    for _ in tl.static_range(bits):
         result = tl.where((e & 1) == 1, result * base, result)
         base = base * base
         e = e >> 1
@@ -420,23 +420,42 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
 @triton.jit
 def digamma(x):
     """Recurrence up to 10, an asymptotic series there, reflection for negative arguments."""
-    pi = 3.141592653589793
+    wide = x.to(tl.float64)
     reflected = x <= 0
-    y = tl.where(reflected, 1 - x, x).to(tl.float64)
+    y = tl.where(reflected, 1 - wide, wide)
     low = tl.zeros_like(y)
     for _ in tl.static_range(10):
         small = y < 10
         low = tl.where(small, low - 1 / y, low)
         y = tl.where(small, y + 1, y)
     z = 1 / (y * y)
-    tail = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - z * (1 / 132)))))
+    tail = z * (1 / 132 - z * (691 / 32760 - z * (1 / 12 - z * (3617 / 8160))))
+    tail = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - tail))))
     value = log(y) - 0.5 / y - tail + low
-    frac = x.to(tl.float64) - tl.floor(x.to(tl.float64))
-    value = tl.where(reflected, value - pi / tan(pi * frac), value)
-    value = tl.where(reflected & (frac == 0), float("nan"), value)
+    # From the nearest integer: of a tiny argument nothing may be lost.
+    off = wide - round(wide)
+    # A name for pi would stand for its f32.
+    turn = 3.141592653589793 / tan(3.141592653589793 * off)
+    value = tl.where(reflected, value - turn, value)
+    value = tl.where(reflected & (off == 0), float("nan"), value)
     value = tl.where(x == 0, tl.where(signbit(x), float("inf"), float("-inf")), value)
     value = tl.where(x == float("inf"), float("inf"), value)
     return tl.where(x == float("-inf"), float("nan"), value).to(x.dtype)
+
+
+@triton.jit
+def hypot(a, b):
+    if a.dtype == tl.float32:
+        u, v = a.to(tl.float64), b.to(tl.float64)
+        length = tl.sqrt(u * u + v * v).to(tl.float32)
+    else:
+        u, v = tl.abs(a), tl.abs(b)
+        long = tl.maximum(u, v)
+        ratio = tl.where(long == 0, long, tl.minimum(u, v) / long)
+        length = long * tl.sqrt(1 + ratio * ratio)
+    infinite = (tl.abs(a) == float("inf")) | (tl.abs(b) == float("inf"))
+    length = tl.where((a != a) | (b != b), float("nan"), length)
+    return tl.where(infinite, float("inf"), length)
 
 
 if INTERPRETED:

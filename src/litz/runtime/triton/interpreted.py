@@ -63,8 +63,8 @@ asin, acos, atan, atan2 = map(_numpy, (np.arcsin, np.arccos, np.arctan, np.arcta
 sinh, cosh, tanh = _numpy(np.sinh), _numpy(np.cosh), _numpy(np.tanh)
 asinh, acosh, atanh = _numpy(np.arcsinh), _numpy(np.arccosh), _numpy(np.arctanh)
 erf, erfc, erfinv = _torch(torch.erf), _torch(torch.erfc), _torch(torch.erfinv)
-lgamma, digamma = _torch(torch.lgamma), _torch(torch.digamma)
-hypot, pow, copysign = _numpy(np.hypot), _torch(torch.pow), _numpy(np.copysign)
+lgamma = _torch(torch.lgamma)
+pow, copysign = _torch(torch.pow), _numpy(np.copysign)
 nextafter, _fmod = _numpy(np.nextafter), _numpy(np.fmod)
 rsqrt = _numpy(lambda x: 1 / np.sqrt(x))
 trunc, round = _numpy(np.trunc), _numpy(np.rint)
@@ -121,7 +121,7 @@ all = _reduction(lambda a, axis: np.all(a, axis=axis, keepdims=True))
 
 _NAMES = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
-    atanh erf erfc erfinv lgamma digamma hypot pow copysign nextafter _fmod rsqrt trunc round fma
+    atanh erf erfc erfinv lgamma pow copysign nextafter _fmod rsqrt trunc round fma
     prod max min any all flush_exp2 check check_divisor to_bf16
 """
 FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}

@@ -132,12 +132,9 @@ def erfinv(x):
 
 @triton.jit
 def lgamma(x):
-    return libdevice.lgamma(x)
-
-
-@triton.jit
-def hypot(a, b):
-    return libdevice.hypot(a, b)
+    return libdevice.lgamma(x.to(tl.float64)).to(
+        x.dtype
+    )  # that of f32 is off where it crosses zero
 
 
 @triton.jit
