@@ -139,7 +139,8 @@ def compile_graph(
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
         tools = Tools(options)
-        calls, s.kernels = make_kernels(schedule, tools.lanes, options.target)
+        widely = options.tunes_widely
+        calls, s.kernels = make_kernels(schedule, tools.lanes, options.target, widely)
         batches: frozenset[str] = frozenset()
         if not options.verify:  # which watches every call by itself
             s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)

@@ -71,6 +71,12 @@ class Options:
         "stages to print, comma separated: graph, program, schedule, kernels, host, code, time",
         key=False,
     )
+    autotune: int = _option(
+        -1,
+        "seconds that a graph may spend at its first call on timing block sizes of its GPU kernels "
+        "(-1: none, or 60 in mode 'max-autotune', which tries more of them)",
+        key=False,
+    )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
     isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)
@@ -100,6 +106,16 @@ class Options:
     )
     repro_dir: str = _option("", "folder for repros of failed compiles (default: here)", key=False)
     jobs: int = _option(0, "compiler processes at once (0: one a core)", key=False)
+
+    @property
+    def tunes_widely(self) -> bool:
+        """Whether many block sizes are tried, not only the likely ones."""
+        return self.mode.startswith("max-autotune") and self.autotune != 0
+
+    @property
+    def tuning_seconds(self) -> int:
+        """Seconds that a graph may spend on timing its kernels."""
+        return self.autotune if self.autotune >= 0 else 60 if self.tunes_widely else 0
 
     @property
     def shown(self) -> frozenset[str]:

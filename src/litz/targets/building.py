@@ -165,4 +165,5 @@ def _start_triton(kernels: Sequence[Kernel], tools: Tools) -> Callable[[], Calla
         return lambda: {name: bind_interpreted(x, plan) for name, x, plan, _ in made}
     from litz.targets.triton.cuda import start
 
-    return start(made, tools.cache, tools.options.jobs or None)
+    options = tools.options
+    return start(made, tools.cache, options.jobs or None, options.tuning_seconds)

@@ -35,12 +35,12 @@ class Kernel:
 
 
 def make_kernels(
-    schedule: Schedule, lanes: Callable[[], int], target: str = ""
+    schedule: Schedule, lanes: Callable[[], int], target: str = "", widely: bool = False
 ) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
     """The kernel call of each group, and the distinct kernels: equal plans are one kernel.
 
     lanes: f32 lanes of the CPU's vectors, asked for where there are C++ kernels.
-    target: "triton": Triton kernels on every device.
+    target: "triton": Triton kernels on every device.  widely: with many block sizes to choose from.
     """
     calls: dict[str, CallKernel] = {}
     known: dict[tuple[KernelPlan, str], Kernel] = {}
@@ -54,7 +54,7 @@ def make_kernels(
         if found is None:
             origins = " ".join(g.origins)
             if target == "triton" or not g.device.startswith("cpu"):
-                made = triton_kernel(bound.plan, g.device, origins)
+                made = triton_kernel(bound.plan, g.device, origins, widely)
             else:
                 made = cpp_kernel(bound.plan, lanes(), origins)
             # Plans that differ in what their sizes may be can still have one source.
@@ -71,17 +71,17 @@ def cpp_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
     return Kernel(name, plan, f"// {origins}\n{text.replace(PLACEHOLDER, name)}", ())
 
 
-def triton_kernel(plan: KernelPlan, device: str, origins: str) -> Kernel:
+def triton_kernel(plan: KernelPlan, device: str, origins: str, widely: bool = False) -> Kernel:
     """A plan in Triton, named by its content and, beyond the first, by its device."""
     from litz.targets.triton.render import render as render_triton  # the CPU does without it
 
-    draft = render_triton(plan, PLACEHOLDER)
+    draft = render_triton(plan, PLACEHOLDER, widely=widely)
     # Sizes that every block divides are in no source, only in the grid.
     text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(
         part for x in draft.launches for part in (*x.sources(), x.layout())
     )
     index = device.partition(":")[2] or "0"
     name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
-    made = render_triton(plan, name, origins)
+    made = render_triton(plan, name, origins, widely=widely)
     source = "\n\n".join(source for x in made.launches for source in x.sources())
     return Kernel(name, plan, source, (), device, made)

@@ -157,3 +157,40 @@ def _warps(elements: int, each: int = 16) -> int:
     while warps < 32 and elements // (32 * warps) > each:
         warps *= 2
     return warps if elements >= 512 else 1 if elements < 256 else 2
+
+
+def widened(
+    configs: tuple[Config, ...], even: frozenset[str], axes: Axes, persistent: bool
+) -> tuple[Config, ...]:
+    """Configurations and their neighbours: blocks and warps halved and doubled, stages.
+
+    even: axes whose size the default's block divides: all others' must too, since one kernel
+    serves them all.
+    """
+    sizes = {a.name: a.size for a in axes.blocked}
+    tries: dict[Config, None] = dict.fromkeys(configs)
+    for c in configs:
+        for name, n in c.blocks:
+            if name == "r" and persistent:
+                continue
+            for m in (n // 2, 2 * n):
+                blocks = tuple((k, m if k == name else v) for k, v in c.blocks)
+                tries[Config(blocks, c.warps, c.stages)] = None
+        for warps in (c.warps // 2, 2 * c.warps):
+            tries[Config(c.blocks, warps, c.stages)] = None
+    if axes.reduced is not None and not persistent:
+        tries.update(dict.fromkeys(Config(c.blocks, c.warps, 3) for c in tuple(tries)))
+    default = configs[0]
+
+    def fits(c: Config) -> bool:
+        elements = 1
+        for name, n in c.blocks:
+            elements *= n
+            size = sizes[name]
+            if name in even and (not size.is_const or hint(size) % n):
+                return False
+            if n < 1 or n > 2 * power_of_two(hint(size)):
+                return False
+        return 1 <= c.warps <= 32 and 1 <= elements // (32 * c.warps) <= 128
+
+    return (default, *(c for c in tries if c is not default and c != default and fits(c)))

@@ -135,9 +135,12 @@ Made = tuple[str, TritonKernel, KernelPlan, str]
 
 
 def start(
-    kernels: Sequence[Made], cache: Cache, workers: int | None = None
+    kernels: Sequence[Made], cache: Cache, workers: int | None = None, seconds: float = 0
 ) -> Callable[[], dict[str, Callable[..., None]]]:
-    """Start to compile kernels; the result waits for them and gives their launchers by name."""
+    """Start to compile kernels; the result waits for them and gives their launchers by name.
+
+    seconds: how long the first calls may try configurations, all together.
+    """
     sites = {device: cuda_site(device_index(device), cache) for _, _, _, device in kernels}
     jobs: list[KernelJob] = []
     for _, made, _, device in kernels:
@@ -147,10 +150,15 @@ def start(
 
     def finish() -> dict[str, Callable[..., None]]:
         built = dict(zip(jobs, handle.wait(), strict=True))
-        return {
+        bound = {
             name: bind_cuda(made, plan, sites[device], built=built)
             for name, made, plan, device in kernels
         }
+        if not seconds:
+            return bound
+        from litz.targets.triton.tuned import tuning  # which asks for this module
+
+        return tuning(kernels, sites, bound, seconds)
 
     return finish
 

@@ -11,7 +11,7 @@ from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton import nest, split
 from litz.targets.triton.axes import Axes, choose_axes
-from litz.targets.triton.blocks import choose_configs, is_persistent
+from litz.targets.triton.blocks import choose_configs, is_persistent, widened
 from litz.targets.triton.printer import Printer, Shape, row_start
 from litz.targets.triton.reach import LIMIT, reaches
 from litz.targets.triton.source import Config, Launch, Pointer, Scalar, Temporary, TritonKernel
@@ -19,32 +19,32 @@ from litz.targets.triton.source import Config, Launch, Pointer, Scalar, Temporar
 GRID = 65535  # programs along the second and third axis of a grid
 
 
-def render(plan: KernelPlan, name: str, comment: str = "") -> TritonKernel:
+def render(plan: KernelPlan, name: str, comment: str = "", *, widely: bool = False) -> TritonKernel:
     """The kernels of a plan: one, or several where few rows are long.
 
-    comment: lines for the head of each source.
+    comment: lines for the head of each source.  widely: with many configurations to choose from.
     """
     params = tuple(p.name for p in plan.params)
     several = split.divide(plan)
     if several is None:
-        return TritonKernel(params, (launch(plan, name, comment),))
-    launches = tuple(launch(p, f"{name}_{i}", comment) for i, p in enumerate(several.plans))
+        return TritonKernel(params, (launch(plan, name, comment, widely),))
+    launches = tuple(launch(p, f"{name}_{i}", comment, widely) for i, p in enumerate(several.plans))
     temps = tuple(Temporary(t.name, t.dtype, t.size) for t in several.temps)
     return TritonKernel(params, launches, temps)
 
 
-def launch(plan: KernelPlan, name: str, comment: str = "") -> Launch:
+def launch(plan: KernelPlan, name: str, comment: str = "", widely: bool = False) -> Launch:
     """One plan as one kernel; for open sizes also in 32 bits."""
     wide = is_wide(plan)
-    made = _launch(plan, name, comment, wide)
+    made = _launch(plan, name, comment, wide, widely)
     ends = reaches(plan) if wide and plan.ints else None
     if ends is None:
         return made
-    narrow = _launch(plan, f"{name}_narrow", comment, False)
+    narrow = _launch(plan, f"{name}_narrow", comment, False, widely)
     return replace(made, narrow=narrow, reaches=ends)
 
 
-def _launch(plan: KernelPlan, name: str, comment: str, wide: bool) -> Launch:
+def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, widely: bool) -> Launch:
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     memory = [p for p in plan.params if not p.by_value]
     pointers = tuple(Pointer(p.name, p.dtype, p.mode != "in") for p in memory)
@@ -52,7 +52,7 @@ def _launch(plan: KernelPlan, name: str, comment: str, wide: bool) -> Launch:
         source, checks, shape = nest.print_nest(plan, name, wide)
         configs: tuple[Config, ...] = (shape.config,)
     else:
-        source, checks, shape, configs = _print(plan, name, wide)
+        source, checks, shape, configs = _print(plan, name, wide, widely)
     return Launch(
         name,
         head + source,
@@ -67,7 +67,9 @@ def _launch(plan: KernelPlan, name: str, comment: str, wide: bool) -> Launch:
     )
 
 
-def _print(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape, tuple[Config, ...]]:
+def _print(
+    plan: KernelPlan, name: str, wide: bool, widely: bool
+) -> tuple[str, bool, Shape, tuple[Config, ...]]:
     """(source, whether it checks indices, layout, configurations)."""
     axes = choose_axes(plan)
     persistent = is_persistent(plan, axes)
@@ -77,6 +79,8 @@ def _print(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape, t
     if rows is not None:
         single = tuple(c for c in configs if c.block("x") == 1)
         configs, rows = (single, rows) if single else (configs, None)
+    if widely:
+        configs = widened(configs, _even(axes, configs[:1]), axes, persistent)
     shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes), rows)
     printer = Printer(plan, name, shape)
     return printer.print(), printer.checks, shape, configs

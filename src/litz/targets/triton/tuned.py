@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
+from litz.index import Expr
+from litz.ir.body import Load, walk
 from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
-from litz.runtime.triton.tune import Clock, choose
+from litz.runtime.triton.tune import Clock, CudaClock, choose
 from litz.targets.triton.cuda import (
+    Made,
     Site,
     bind_cuda,
     default_configs,
@@ -21,7 +26,124 @@ from litz.targets.triton.cuda import (
 )
 from litz.targets.triton.source import Config, Launch, TritonKernel
 
-__all__ = ["fastest_configs"]
+__all__ = ["extents", "fastest_configs", "tuning"]
+
+
+class _Memory:
+    """Memory that PyTorch can make a tensor of."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def tuning(
+    kernels: Sequence[Made],
+    sites: Mapping[str, Site],
+    bound: Mapping[str, Callable[..., None]],
+    seconds: float,
+) -> dict[str, Callable[..., None]]:
+    """Launchers that try configurations on their first arguments, in ``seconds`` all together."""
+    left = _Budget(seconds, sum(1 for _, made, _, _ in kernels if _choices(made)))
+    out = dict(bound)
+    for name, made, plan, device in kernels:
+        sizes = extents(plan)
+        if _choices(made) and sizes is not None:
+            site = sites[device]
+            out[name] = _Tuned(made, plan, site, bound[name], sizes, left).call
+    return out
+
+
+def _choices(kernel: TritonKernel) -> bool:
+    return any(len(x.configs) > 1 and x.copies == 1 for x in kernel.launches)
+
+
+@dataclass
+class _Budget:
+    """Seconds that kernels share which have not been tuned yet."""
+
+    seconds: float
+    kernels: int
+
+    def take(self, used: float) -> None:
+        self.seconds -= used
+        self.kernels -= 1
+
+    @property
+    def share(self) -> float:
+        return max(0.0, self.seconds) / max(1, self.kernels)
+
+
+@dataclass
+class _Tuned:
+    """A kernel that is tuned when it is first called."""
+
+    kernel: TritonKernel
+    plan: KernelPlan
+    site: Site
+    run: Callable[..., None]
+    sizes: tuple[int | None, ...]
+    left: _Budget
+    done: bool = False
+
+    def call(self, *args: int) -> None:
+        if not self.done and not torch.cuda.is_current_stream_capturing():
+            self.done = True
+            start = time.perf_counter()
+            self.run = self._best(args)
+            self.left.take(time.perf_counter() - start)
+        self.run(*args)
+
+    def _best(self, args: Sequence[int]) -> Callable[..., None]:
+        device = torch.device("cuda", self.site.device.index)
+        given: list[torch.Tensor | int] = [
+            a if n is None else torch.as_tensor(_Memory(a, n), device=device)
+            for a, n in zip(args, self.sizes, strict=True)
+        ]
+        try:
+            configs = fastest_configs(
+                self.kernel, self.plan, self.site, given, _clock(device.index), self.left.share
+            )
+        except torch.OutOfMemoryError:
+            return self.run
+        return bind_cuda(self.kernel, self.plan, self.site, configs)
+
+
+@lru_cache(maxsize=8)
+def _clock(index: int) -> CudaClock:
+    return CudaClock(index)
+
+
+def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
+    """Bytes of each parameter's memory; None for one whose places data decide, or that has none.
+
+    None for the plan: it cannot be run on copies of what it writes, or its sizes are open.
+    """
+    if plan.ints or any(s.mode != "set" or s.indirect for s in plan.stores):
+        return None
+    places: dict[str, list[Expr]] = {p.name: [] for p in plan.params}
+    data: set[str] = {p.name for p in plan.params if p.by_value}
+    for n in walk(r for s in plan.stores for r in s.roots()):
+        if isinstance(n, Load):
+            places[n.buffer].append(n.index)
+            if n.indirect:
+                data.add(n.buffer)
+    for s in plan.stores:
+        places[s.buffer].append(s.index)
+    out: list[int | None] = []
+    for p in plan.params:
+        ends = [e.hi for e in places[p.name]]
+        if p.name in data or any(e is None for e in ends):
+            if p.mode != "in":
+                return None
+            out.append(None)
+        else:
+            out.append(p.dtype.bytes * (1 + max((e for e in ends if e is not None), default=0)))
+    return tuple(out)
 
 
 def fastest_configs(
