@@ -36,6 +36,8 @@ NAMES = (
     "layer_norm_bf16",
     "sum_rows",
     "sum_columns",
+    "rotary_bf16",
+    "group_norm_silu",
     "bert",
     "gpt2",
     "llama",
@@ -73,11 +75,17 @@ class Counting:
 
 def resized(workload: Workload, k: int) -> Workload:
     """The workload at its k-th size: another batch, and another length for tokens."""
+    four = [t.shape[2] for t in workload.inputs if t.dim() == 4]
+    rows = [t.shape[0] for t in workload.inputs if t.dim() == 2]
+    positions = bool(rows) and set(rows) == set(four)  # angles of a sequence: their rows are its
 
     def change(t: Tensor) -> Tensor:
         if t.dim() == 1:
             return t
         shape = list(t.shape)
+        if t.is_floating_point() and positions:
+            shape[-2] -= 17 * k
+            return torch.randn(shape).to(t.dtype)
         if t.is_floating_point():
             shape[0] = shape[0] + k if t.dim() == 4 else shape[0] - 17 * k
             return torch.randn(shape).to(t.dtype).requires_grad_(t.requires_grad)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import dynamic
+from benchmarks import dynamic, layers
 from benchmarks.judge import Judge, KeepDouble, errors
 from benchmarks.measure import Cell, Row
 from benchmarks.report import geometric_mean, summary, table
@@ -131,3 +131,10 @@ def test_dynamic_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert dynamic.main(["--quick", "--only", "softmax", "--sizes", "3", "--rounds", "1"]) == 0
     row = capsys.readouterr().out.splitlines()[1].split()
     assert (row[0], row[5], row[7], row[9]) == ("softmax", "3", "0", "ok")
+
+
+def test_equal_layers_share_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert layers.main(["--layers", "3", "--rounds", "1"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    one, many = (int(part.split(" of ")[1].split()[0]) for part in last.split(";"))
+    assert many < 2 * one  # the first and the last layer differ from those between

@@ -16,6 +16,7 @@ from litz.host.capturable import Recorder
 from litz.lowering.context import GraphUnsupported
 from litz.options import Options
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
+from litz.runtime.collector import uncollected
 
 Boxed = Callable[[list[Any]], Any]
 Observer = Callable[[str, GraphModule, Stages], None]
@@ -61,7 +62,8 @@ def compile_or_fall_back(
     """Compile; what Litz cannot hold, or cannot build on this machine, runs through ATen."""
     try:
         inference = kind == "inference"
-        call = compile_graph(graph, options, stages, inference=inference, guarded=True)
+        with uncollected():  # a backward graph may come long after PyTorch's call of the backend
+            call = compile_graph(graph, options, stages, inference=inference, guarded=True)
     except GraphUnsupported as e:
         return _through_aten(graph, stages, kind, str(e))
     except RefusedSourceError as e:

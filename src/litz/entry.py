@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from litz.runtime.collector import uncollected
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -28,19 +28,3 @@ def litz(
         from litz.options import make_options
 
         return compile_with(gm, example_inputs, make_options(options, mode))
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage collection meanwhile.
-
-    Imports and graphs make many objects and little garbage, and one collection goes through the
-    million objects of PyTorch: 0.15 s, as long as a small compilation.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

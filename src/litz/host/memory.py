@@ -158,9 +158,16 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
 
 def _pool(p: _Plan, first: int, last: int) -> tuple[list[Block], int, dict[str, tuple[str, int]]]:
     """Place the blocks that live inside these steps: (blocks, bytes of scratch, places)."""
-    inside = [b for b in p.blocks if _poolable(p, b, first, last)]
+    inside: list[Block] = []
+    hosts: list[Region] = []
+    for b in p.blocks:
+        if b.birth > last or b.death < first:
+            continue
+        if _poolable(p, b, first, last):
+            inside.append(b)
+        elif (host := _host(b, first, last)) is not None:
+            hosts.append(host)
     items = [Item(b.members[0], b.nbytes, b.birth, b.death) for b in inside]
-    hosts = [r for b in p.blocks if b not in inside and (r := _host(p, b, first, last))]
     places, scratch = pack(items, hosts)
     return inside, scratch, places
 
@@ -172,11 +179,9 @@ def _poolable(p: _Plan, b: Block, first: int, last: int) -> bool:
     return first <= b.birth and b.death <= last and only_kernels and known
 
 
-def _host(p: _Plan, b: Block, first: int, last: int) -> Region | None:
+def _host(b: Block, first: int, last: int) -> Region | None:
     """A block that is allocated during all of the segment and empty for a part of it."""
-    if not b.size.is_const or b.birth > last or b.death < first:
-        return None
-    if b.birth <= first and b.death >= last:
+    if not b.size.is_const or (b.birth <= first and b.death >= last):
         return None
     return Region(b.members[0], b.nbytes, (b.birth, b.death))
 
@@ -193,7 +198,8 @@ def _lay_out(p: _Plan, slack: int) -> None:
         if b.size.is_const and b.nbytes and b.device == "cpu" and not b.given
         if b.members[0] not in pooled
     ]
-    items = [_item(p, b) for b in mine if b.death < p.times.end]
+    lent = _lent(p)
+    items = [_item(b, lent) for b in mine if b.death < p.times.end]
     items += [
         Item(_workspace(first), p.scratch[first], first, last)
         for first, last in p.segments
@@ -201,10 +207,11 @@ def _lay_out(p: _Plan, slack: int) -> None:
     ]
     if len(items) < 2:
         return
-    results = [_item(p, b) for b in mine if b.death >= p.times.end]
+    results = [_item(b, lent) for b in mine if b.death >= p.times.end]
     others = list(p.live)
     # What lies within a segment is scratch memory or lent: neither counts by itself.
-    gone = [b for b in p.blocks if b.members[0] in pooled or (b in mine and b.death < p.times.end)]
+    own = {b.members[0] for b in mine if b.death < p.times.end}
+    gone = [b for b in p.blocks if b.members[0] in pooled or b.members[0] in own]
     for block in gone:
         for t in range(block.birth, block.death + 1):
             others[t] -= block.nbytes
@@ -218,13 +225,19 @@ def _margin(p: _Plan, slack: int) -> int:
     return max(slack, p.peak // 16, min(p.peak // 4, HEAP)) if slack else 0
 
 
-def _item(p: _Plan, b: Block) -> Item:
-    """A block as an item: one that lends memory within a segment is needed during all of it."""
-    birth, death = b.birth, b.death
+def _lent(p: _Plan) -> dict[str, tuple[int, int]]:
+    """The first and the last step of the segments in which a block lends memory, by its name."""
+    out: dict[str, tuple[int, int]] = {}
     for first, last in p.segments:
-        if any(owner == b.members[0] for owner, _ in p.places.get(first, {}).values()):
-            birth, death = min(birth, first), max(death, last)
-    return Item(b.members[0], b.nbytes, birth, death)
+        for owner, _ in p.places.get(first, {}).values():
+            out[owner] = (out.get(owner, (first, last))[0], last)
+    return out
+
+
+def _item(b: Block, lent: Mapping[str, tuple[int, int]]) -> Item:
+    """A block as an item: one that lends memory within a segment is needed during all of it."""
+    first, last = lent.get(b.members[0], (b.birth, b.death))
+    return Item(b.members[0], b.nbytes, min(b.birth, first), max(b.death, last))
 
 
 # --- equal sizes ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from litz.host.lines import (
     Line,
     Return,
 )
-from litz.index import Expr, Symbol
+from litz.index import Expr
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.schedule.groups import Group, Schedule, Step
 
@@ -152,8 +152,3 @@ def _value_exprs(value: object) -> Iterable[Expr]:
     elif isinstance(value, (tuple, list)):
         for v in value:
             yield from _value_exprs(v)
-
-
-def symbols_of(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
-    """The size symbols below ``exprs``, each once."""
-    return tuple({s: None for e in exprs for s in e.free if isinstance(s, Symbol)})

@@ -305,10 +305,14 @@ class Rewriter:
 
     def __call__(self, root: Node) -> Node:
         memo = self.memo
-        found = memo.get(root)
-        if found is not None:
-            return found
-        for n in walk((root,)):
+        stack = [root]
+        while stack:
+            n = stack[-1]
+            left = [] if n in memo else [a for a in n.args if a not in memo]
+            if left:
+                stack.extend(reversed(left))
+                continue
+            stack.pop()
             if n not in memo:
                 memo[n] = self._rebuild(n)
         return memo[root]
@@ -324,6 +328,8 @@ class Rewriter:
         if isinstance(n, Index):
             return index(self.expr(n.expr))
         args = tuple(memo[a] for a in n.args)
+        if args == n.args and not isinstance(n, Reduce):
+            return n
         if isinstance(n, Op):
             return op(n.name, *args, to=n.param)
         if isinstance(n, Masked):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litz.index import Expr, Substitution, Symbol, symbol, var
 from litz.ir import body
@@ -24,6 +24,34 @@ class BoundKernel:
     plan: KernelPlan
     buffers: tuple[str, ...]
     ints: tuple[Expr, ...]
+
+
+class KernelBuilder:
+    """Builds the kernels of one program; groups that differ in their buffers' names share work."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        self.buffers = buffers
+        self.known: dict[object, BoundKernel] = {}
+
+    def __call__(self, group: Group) -> BoundKernel:
+        names: dict[str, str] = {}
+        for n in _nodes(group.stores):
+            if isinstance(n, Load):
+                names.setdefault(n.buffer, f"a{len(names)}")
+        for s in group.stores:
+            names.setdefault(s.buffer, f"a{len(names)}")
+        rename = RenamingRewriter(None, names=names)
+        stores = tuple(rename.store(s) for s in group.stores)
+        own = [self.buffers[n] for n in names]
+        kinds = tuple((b.dtype, b.device) for b in own)
+        key = group.axes, group.reduce_axes, stores, kinds, group.device
+        found = self.known.get(key)
+        if found is None:
+            alike = replace(group, stores=stores)
+            found = build_kernel(alike, dict(zip(names.values(), own, strict=True)))
+            self.known[key] = found
+        back = {new: old for old, new in names.items()}
+        return replace(found, buffers=tuple(back[n] for n in found.buffers))
 
 
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
@@ -158,15 +186,19 @@ class RenamingRewriter(Rewriter):
     """Renames buffers and indirect symbols along with the variables."""
 
     def __init__(
-        self, indices: Substitution, *, names: Mapping[str, str], symbols: Mapping[Expr, Expr]
+        self,
+        indices: Substitution | None,
+        *,
+        names: Mapping[str, str],
+        symbols: Mapping[Expr, Expr] | None = None,
     ) -> None:
         super().__init__(indices)
         self.names = names
-        self.symbols = symbols
+        self.symbols = symbols or {}
 
     def _rebuild(self, n: Node) -> Node:
         if isinstance(n, Load):
-            ind = tuple((self.symbols[s], self.memo[v]) for s, v in n.indirect)
+            ind = tuple((self.symbols.get(s, s), self.memo[v]) for s, v in n.indirect)
             return body.load(n.dtype, self.names[n.buffer], self.expr(n.index), ind)
         return super()._rebuild(n)
 
@@ -176,6 +208,6 @@ class RenamingRewriter(Rewriter):
             self.expr(s.index),
             self(s.value),
             s.mode,
-            tuple((self.symbols[sym], self(v)) for sym, v in s.indirect),
+            tuple((self.symbols.get(sym, sym), self(v)) for sym, v in s.indirect),
             None if s.mask is None else self(s.mask),
         )

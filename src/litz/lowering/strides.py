@@ -38,7 +38,8 @@ def row_major(shape: Shape, strides: Shape) -> Shape | None:
             return None
         left.remove(k)
         out[k] = step
-        step, least = step * shape[k], least * max_(shape[k], 1)
+        size = shape[k]
+        step, least = step * size, least * (size if size.lo and size.lo > 0 else max_(size, 1))
     return tuple(out)
 
 

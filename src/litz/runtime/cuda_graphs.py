@@ -17,16 +17,15 @@ recording with memory of its own takes over.
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from litz.logs import events
+from litz.runtime.collector import uncollected
 from litz.runtime.torch_private import (
     reinterpret,
     storage_address,
@@ -328,7 +327,7 @@ class CudaGraphs:
         family.forget()
         private = shape.private
         try:
-            with torch.inference_mode(False), torch.no_grad(), _uncollected():
+            with torch.inference_mode(False), torch.no_grad(), uncollected():
                 copies = {k: _copy(args[k]) for k in sorted(shape.copied)}
                 inputs = [copies.get(k, a) for k, a in enumerate(args)]
                 pool = family.device.new_pool() if private else family.pool()
@@ -433,15 +432,3 @@ def _is_dense(x: torch.Tensor) -> bool:
 
 def _copy(x: torch.Tensor) -> torch.Tensor:
     return torch.as_strided(_flat(x.detach()).clone(), x.shape, x.stride(), 0)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection meanwhile: what it frees may not be freed during a recording."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

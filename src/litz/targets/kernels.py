@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from litz.host.lines import CallKernel
-from litz.kernel.build import build_kernel
+from litz.kernel.build import KernelBuilder
 from litz.kernel.plan import KernelPlan
 from litz.runtime.cache import content_key
 from litz.schedule.groups import Group, Schedule
@@ -46,10 +46,11 @@ def make_kernels(
     known: dict[tuple[KernelPlan, str], Kernel] = {}
     named: dict[str, Kernel] = {}
     groups: dict[str, list[str]] = {}
+    build = KernelBuilder(schedule.program.buffers)
     for g in schedule.steps:
         if not isinstance(g, Group):
             continue
-        bound = build_kernel(g, schedule.program.buffers)
+        bound = build(g)
         found = known.get((bound.plan, g.device))
         if found is None:
             origins = " ".join(g.origins)

@@ -99,11 +99,6 @@ class Toolchain:
     link: tuple[str, ...]
     link_tail: tuple[str, ...] = ()
 
-    @property
-    def openmp(self) -> bool:
-        """Whether kernels run on several threads."""
-        return "-fopenmp" in self.flags
-
 
 @dataclass(frozen=True)
 class SourceUnit:

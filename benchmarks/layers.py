@@ -1,0 +1,97 @@
+"""``python -m benchmarks.layers``: what equal layers cost to compile, against one of them.
+
+A transformer encoder's training step is compiled with one layer and with ``--layers`` of them:
+wall time of Litz's stages, the fastest of several rounds, with C++ kernels from the cache after
+the first; Dynamo and AOTAutograd apart.  What the columns mean:
+
+stage    a stage of the compiler; "total" is all of them
+one ms   with one layer, forward and backward together
+many ms  with many layers
+ratio    many over one
+a layer  milliseconds for each layer beyond the first
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.report import align
+from litz.backend import compile_with
+from litz.compiler import Stages
+from litz.options import make_options
+
+HEADER = ("stage", "one ms", "many ms", "ratio", "a layer")
+
+
+def encoder(layers: int) -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, 0.0, "gelu", batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).train()
+
+
+def compiled_stages(layers: int) -> tuple[dict[str, float], int, int]:
+    """Seconds of each stage; kernel calls; distinct kernels."""
+    found: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        def observe(kind: str, graph: Any, stages: Stages) -> None:
+            found.append(stages)
+
+        return compile_with(gm, inputs, make_options({}), observe)
+
+    torch.compiler.reset()
+    gc.collect()
+    gc.disable()  # as the backend does when PyTorch calls it
+    try:
+        torch.compile(encoder(layers), backend=backend)(torch.randn(4, 16, 64)).sum().backward()
+    finally:
+        gc.enable()
+    seconds: dict[str, float] = {}
+    for s in found:
+        for stage, spent in s.seconds.items():
+            seconds[stage] = seconds.get(stage, 0.0) + spent
+    calls = sum(len(k.groups) for s in found for k in s.kernels)
+    return seconds, calls, sum(len(s.kernels) for s in found)
+
+
+def fastest(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {stage: min(r[stage] for r in runs) for stage in runs[0]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.layers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--layers", type=int, default=12, help="how many equal layers")
+    parser.add_argument("--rounds", type=int, default=3, help="compilations of each, after a first")
+    options = parser.parse_args(arguments)
+    one: list[dict[str, float]] = []
+    many: list[dict[str, float]] = []
+    for k in range(options.rounds + 1):
+        a, b = compiled_stages(1), compiled_stages(options.layers)
+        if k:
+            one.append(a[0])
+            many.append(b[0])
+    first, last = fastest(one), fastest(many)
+    rows = [HEADER]
+    for stage in first:
+        x, y = 1e3 * first[stage], 1e3 * last[stage]
+        each = (y - x) / max(1, options.layers - 1)
+        rows.append((stage, f"{x:.1f}", f"{y:.1f}", f"{y / max(x, 1e-3):.2f}", f"{each:.2f}"))
+    print(align(rows))
+    print(f"{a[1]} kernel calls of {a[2]} kernels; {b[1]} of {b[2]} with {options.layers} layers")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
