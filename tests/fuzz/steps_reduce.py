@@ -40,7 +40,7 @@ def total(d: Draft) -> Made:
                 "{0}.sum()",
                 f"torch.count_nonzero({{0}}, {d.dim(x)})",
                 f"{{0}}.cumsum({d.dim(x)})",
-                f"{{0}}.sum({d.dim(x)}, dtype=torch.float32)",
+                f"({{0}} % 1000).sum({d.dim(x)}, dtype=torch.float32)",
                 f"{{0}}.all({d.dim(x)}{_keep(d)})",
                 f"{{0}}.any({d.dim(x)}{_keep(d)})",
             )

@@ -46,6 +46,19 @@ def test_windows_of_computed_memory() -> None:
     check(lambda x: (x.t() * 2).as_strided((3, 2), (6, 3), 1), X)
 
 
+def test_functional_updates_keep_gaps() -> None:
+    """Eager clones what they update with its strides, gaps included."""
+    x = torch.arange(40.0).as_strided((3, 4), (10, 2), 1)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.select_scatter(x, x[0] * 2, 0, 1)
+        return y, torch.slice_scatter(x[:, 0], x[1:, 1], 0, 1), y.sum(0)
+
+    compiled = torch.compile(f, backend="litz", fullgraph=True, options={"check_ir": True})
+    for a, e in zip(compiled(x), f(x), strict=True):
+        assert torch.equal(a, e) and a.stride() == e.stride()
+
+
 EMPTY: list[Callable[..., Any]] = [
     lambda x: torch.eye(x.shape[0])[:3].mean(),
     lambda x: torch.eye(x.shape[0]).sum((0, 1)),
@@ -74,3 +87,13 @@ def test_a_search_looks_where_that_of_eager_does(n: int) -> None:
         return *found, torch.searchsorted(odd, v, right=True)
 
     check(f, x, odd, v, judge=False)
+
+
+def test_verify_mode_lets_go_of_constants_that_no_check_needs() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[torch.tensor([2])] += 1
+        return y * 2 + x
+
+    x = torch.ones(4, 3)
+    compiled = torch.compile(f, backend="litz", fullgraph=True, options={"verify": True})
+    assert compiled(x, torch.ones(4, 3, requires_grad=True))[2].tolist() == [4.0] * 3

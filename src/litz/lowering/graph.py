@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.fx import Node as FxNode
 from litz.errors import CompilationError, LitzError
 from litz.index import Expr
 from litz.ir import body
-from litz.ir.program import Buffer, HostFloat, Program, TensorRef
+from litz.ir.program import Buffer, HostFloat, Program
 from litz.lowering import families, limits, values
 from litz.lowering.bindings import Binding
 from litz.lowering.context import RECOMPUTE_COST, Builder, GraphUnsupported, Settings, Unsupported
@@ -45,7 +45,13 @@ from litz.lowering.padding import (
     stored_with_zeros,
 )
 from litz.lowering.registry import Call, Result, find
-from litz.lowering.strides import dense, plain_strides
+from litz.lowering.strides import (
+    dense,
+    plain_strides,
+    same_layout,
+    spaced,
+    with_idle_strides,
+)
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
 from litz.lowering.user_kernel_calls import is_user_kernel, picked_result
@@ -321,7 +327,9 @@ class GraphLowering:
 
     def stored(self, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
         """A lazy value in memory as eager has it, but for the rows of what products read."""
-        strides = r.strides if r is not None and dense(r) else contiguous_strides(v.shape)
+        returned = any(u.op == "output" for u in n.users)
+        seen = r is not None and (dense(r) or returned and spaced(r))
+        strides = r.strides if r is not None and seen else contiguous_strides(v.shape)
         if feeds_product(self, n) and self.stays_inside(n):
             wide = stored_with_zeros(self, v, strides)
             if wide is not None:
@@ -504,19 +512,13 @@ class GraphLowering:
             if foreign or strides is not None and not same_layout(v.ref, strides):
                 v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
         if v.lazy is None:
-            return v.ref if v.ref is None or r is None else _with_idle_strides(v.ref, r.strides)
+            return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
         v = self.b.realize(v, strides)
         self.note(n, v)
         ref = v.ref
         assert ref is not None
         owners[self.b.root(ref.buffer)] = owner
         return ref
-
-
-def _with_idle_strides(ref: TensorRef, strides: Sequence[Expr]) -> TensorRef:
-    """A reference with eager's strides along dimensions of one element, where any would do."""
-    sizes = zip(ref.shape, ref.strides, strides, strict=True)
-    return replace(ref, strides=tuple(e if d is values.ONE else s for d, s, e in sizes))
 
 
 def viewed_node(n: FxNode) -> FxNode:
@@ -560,14 +562,6 @@ def _is_inplace(target: object) -> bool:
         return False
     returns = target._schema.returns
     return len(returns) == 1 and returns[0].alias_info is not None
-
-
-def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
-    return all(
-        a is b
-        for a, b, s in zip(ref.strides, strides, ref.shape, strict=True)
-        if s is not values.ONE
-    )
 
 
 def body_buffer(b: Builder, name: str, r: Result, kind: str = "input") -> Buffer:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from litz.index import Expr, max_
+from collections.abc import Sequence
+from dataclasses import replace
+
+from litz.index import Const, Expr, max_
+from litz.ir.program import TensorRef
 from litz.lowering.registry import Result
 from litz.lowering.values import ONE, Shape
 
@@ -10,6 +14,18 @@ from litz.lowering.values import ONE, Shape
 def dense(r: Result) -> bool:
     """Strides of a permuted row-major layout: every element once, no gaps."""
     return row_major(r.shape, r.strides) is not None
+
+
+def spaced(r: Result) -> bool:
+    """Strides of a permuted row-major layout with gaps of known sizes: nothing lies twice."""
+    inside = 1
+    for st, s in sorted(zip(r.strides, r.shape, strict=True), key=lambda p: p[0].hi or 0):
+        if not (isinstance(st, Const) and isinstance(s, Const)):
+            return False
+        if s.value > 1 and st.value < inside:
+            return False
+        inside = max(inside, st.value * s.value)
+    return True
 
 
 def plain_strides(shape: Shape, strides: Shape) -> Shape:
@@ -45,3 +61,15 @@ def row_major(shape: Shape, strides: Shape) -> Shape | None:
 
 def _order(stride: Expr) -> tuple[int, tuple[object, ...]]:
     return 1 << 62 if stride.hi is None else stride.hi, stride.key
+
+
+def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
+    return all(
+        a is b for a, b, s in zip(ref.strides, strides, ref.shape, strict=True) if s is not ONE
+    )
+
+
+def with_idle_strides(ref: TensorRef, strides: Sequence[Expr]) -> TensorRef:
+    """A reference with eager's strides along dimensions of one element, where any would do."""
+    sizes = zip(ref.shape, ref.strides, strides, strict=True)
+    return replace(ref, strides=tuple(e if d is ONE else s for d, s, e in sizes))

@@ -144,7 +144,7 @@ class _Run:
                 whole = any(reads_storage(u) or is_view_op(u.target) for u in n.users)
                 self.recorded[n, None] = _with_storage(value) if whole else _snapshot(value)
         for n in self.owner.gm.graph.nodes:
-            if n.op == "get_attr":
+            if n.op == "get_attr" and (n, None) in self.owner.targets.last_use:
                 self.recorded[n, None] = self.program.constants.get(n.name)
         for symbol, at, dim in self.program.symbols:
             value = self.args[at] if dim is None else self.args[at].shape[dim]
