@@ -168,3 +168,12 @@ def test_dynamic_shapes() -> None:
     x = torch.randn(6, 10)
     program = check(lambda x: F.glu(F.gelu(x), 1), x, dynamic=True)
     assert program.symbols
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((0, 4, 6, 3), 2), ((0, 4), 1), ((4, 0), 0)])
+def test_the_gradient_of_an_empty_glu(shape: tuple[int, ...], dim: int) -> None:
+    x = torch.randn(*shape, requires_grad=True)
+    torch._dynamo.reset()
+    fn = torch.compile(lambda x: F.glu(x, dim), backend="litz", options={"check_ir": True})
+    (grad,) = torch.autograd.grad(fn(x).sum(), x)
+    assert grad.shape == x.shape and grad.stride() == x.stride()

@@ -223,3 +223,10 @@ def test_put_checks_its_indices() -> None:
     compiled = torch.compile(lambda x, i, s: x.put(i, s), backend="litz")
     with pytest.raises(IndexError):
         compiled(A, at, torch.ones(1))
+
+
+def test_copysign_of_numbers() -> None:
+    x = torch.tensor([1.0, -2.0, 0.0, -0.0, float("nan")])
+    for sign in (1.5, -0.0, 0.0, -3):
+        check(lambda x, s=sign: (torch.copysign(x, s), torch.copysign(x.bfloat16(), s)), x)
+    check(lambda x: torch.copysign(x, -1), torch.arange(4))

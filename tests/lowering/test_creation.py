@@ -167,7 +167,7 @@ def test_linspace_between_tensors(steps: int) -> None:
 
 def test_logspace() -> None:
     def fn(a: Any, b: Any, dtype: Any = torch.float32) -> tuple[torch.Tensor, ...]:
-        rest = torch.logspace(-2, 3, 9, dtype=dtype), torch.logspace(4, b, 1, 3.0, dtype=dtype)
+        rest = torch.logspace(-2, 3, 9, dtype=dtype), torch.logspace(4.3, b, 1, dtype=dtype)
         return torch.logspace(a, b, 6, 2.5, dtype=dtype), *rest
 
     ends = torch.tensor(-3), torch.tensor(2.7)

@@ -209,3 +209,9 @@ def test_renorm_and_dot(dtype: torch.dtype) -> None:
 def test_dot_of_integers() -> None:
     x = torch.arange(-100, 100, dtype=torch.int8)
     check(lambda x: (torch.dot(x, x), torch.dot(x[:0], x[:0])), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.bool])
+def test_truth_over_no_dimensions(dtype: torch.dtype) -> None:
+    x = torch.tensor([[1, 0], [-0.0, 3]]).to(dtype)
+    check(lambda x: (torch.any(x, dim=()), torch.all(x, dim=(), keepdim=True)), x)

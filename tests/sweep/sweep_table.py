@@ -29,6 +29,8 @@ What `torch.compile(backend="litz")` does with each entry of PyTorch's operator 
 written by `tests/sweep/op_sweep.py` from its results. *native*: every sample's forward pass is
 Litz's own kernels and views. *partly*: some samples are. *ATen*: a call of ATen, fused around but
 not into. A call of ATen is right by construction; only its speed and its memory are eager's.
+Entries count by their float32 samples, or by those of another type where they take no float32;
+complex numbers always go to ATen.
 """
 RESULTS = """\
 Values, types, shapes, strides, aliases, changes of the arguments and gradients are those of eager.
@@ -50,9 +52,13 @@ def native_entries(page: str) -> frozenset[str]:
 
 
 def forward_row(rows: Sequence[Row]) -> Row | None:
-    """The forward run that saw most samples."""
+    """The forward run that tells most: of float32, then of what saw most samples; complex last."""
     found = [r for r in rows if r.check == "forward" and r.samples]
-    return max(found, key=lambda r: r.samples, default=None)
+
+    def rank(r: Row) -> tuple[bool, bool, int]:
+        return r.dtype == "float32", not r.dtype.startswith("complex"), r.samples
+
+    return max(found, key=rank, default=None)
 
 
 def coverage(row: Row | None) -> str:

@@ -218,9 +218,9 @@ class _Checker:
             self.store(s, n)
             if runs and s.mask is None:
                 self.bounds(s.buffer, s.index, s.indirect, s)
-        self.effects(n, reads)
+        self.effects(n, reads, runs)
 
-    def effects(self, n: Nest, reads: Iterable[str]) -> None:
+    def effects(self, n: Nest, reads: Iterable[str], runs: bool) -> None:
         written = {s.buffer: None for s in n.stores}
         updated = {s.buffer for s in n.stores if s.mode != "set"}
         for name in (*reads, *(b for b in written if b in updated)):
@@ -230,7 +230,7 @@ class _Checker:
         for s in n.stores:
             whole = s.mode == "set" and s.mask is None and not s.indirect
             b = self.program.buffers[s.buffer]
-            fills = whole and b.kind == "temp" and _covers(s, n, b)
+            fills = runs and whole and b.kind == "temp" and _covers(s, n, b)
             if fills and s.buffer in self.unread:
                 other = self.unread[s.buffer]
                 self.fail("once", f"{n.name} overwrites {s.buffer}, which {other} stored", s)

@@ -221,12 +221,13 @@ def _ends(ctx: Call, start: Any, end: Any, steps: Any, options: Any) -> tuple[No
         else body.const(d.F64, float(v))
         for v in (start, end)
     )
-    return body.cast(first, ctx.dtype), body.cast(last, ctx.dtype)
+    return first, last
 
 
 def _between(ctx: Call, first: Node, last: Node, steps: int) -> Node:
     """Equal steps from both ends towards the middle, so that the last element is exactly that."""
     acc = ctx.dtype
+    first, last = body.cast(first, acc), body.cast(last, acc)
     (i,) = axes(ctx.shape)
     step = op("div", op("sub", last, first), body.const(acc, steps - 1))
 
@@ -246,6 +247,7 @@ def _between(ctx: Call, first: Node, last: Node, steps: int) -> Node:
 def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> TensorValue:
     first, last = _ends(ctx, start, end, steps, options)
     node = first if steps <= 1 else _between(ctx, first, last, steps)
+    node = body.cast(node, ctx.dtype)
     return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 
@@ -262,7 +264,8 @@ def logspace(
         raise Unsupported("powers of a symbolic number")
     first, last = _ends(ctx, start, end, steps, options)
     power = first if steps <= 1 else _between(ctx, first, last, steps)
-    node = op("pow", body.const(ctx.dtype, float(base)), power)
+    # A single power is one of doubles, as in eager.
+    node = body.cast(op("pow", body.const(power.dtype, float(base)), power), ctx.dtype)
     return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
 
 

@@ -141,6 +141,7 @@ for _name, _packet in SAME_BINARY.items():
     lower(_packet.default if _name == "hypot" or _name == "nextafter" else _packet.Tensor)(
         _float_binary(_name)
     )
+lower(aten.copysign.Scalar)(_float_binary("copysign"))
 for _name, _packet in FLOAT_BINARY.items():
     lower(_packet.default)(_float_binary(_name))
 for _name, _packet in COMPARE.items():

@@ -244,8 +244,9 @@ def _product(over: tuple[Expr, ...], n: Node) -> Node:
 
 def _truths(kind: ReduceKind) -> Callable[..., TensorValue]:
     def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-        if isinstance(dim, Sequence) and not dim:
-            raise Unsupported("a reduction over no dimensions")
+        if isinstance(dim, Sequence) and not dim:  # over no dimensions
+            elements = wide(ctx.b, x)
+            return x.with_node(body.cast(truth(elements.node), ctx.dtype))
 
         def fn(n: Node, over: tuple[Expr, ...]) -> Node:
             return body.cast(fold(kind, over, truth(n)), ctx.dtype)
