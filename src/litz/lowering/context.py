@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from litz.index import Expr, Var, symbol, var
+from litz.index import Const, Expr, Var, coefficient, symbol, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Scalar, Store
@@ -196,6 +196,22 @@ class Builder:
         buf = self.new_buffer(v.dtype, v.shape, strides or contiguous_strides(v.shape), v.device)
         self.store_into(v, self.of_buffer(buf))
         return self.of_buffer(buf)
+
+    def keep(self, v: TensorValue) -> TensorValue:
+        """Store a lazy value in the order in which the elements lie that it is computed from."""
+        if v.lazy is None:
+            return v
+        own = axes(v.shape)
+        moving = [k for k, a in enumerate(own) if a is not ZERO]
+        for n in body.loads((v.lazy,)):
+            steps = [coefficient(n.index, own[k]) for k in moving]
+            known = [c.value for c in steps if isinstance(c, Const)]
+            if len(known) == len(moving) and all(c > 0 for c in known):
+                inner = dict(zip(moving, known, strict=True))
+                order = sorted(range(v.ndim), key=lambda k: -inner.get(k, 1 << 62))
+                dense = contiguous_strides(tuple(v.shape[k] for k in order))
+                return self.realize(v, tuple(dense[order.index(k)] for k in range(v.ndim)))
+        return self.realize(v)
 
     def store_into(self, v: TensorValue, target: TensorValue) -> None:
         """Write the elements of ``v`` to the strided view ``target`` of the same shape."""

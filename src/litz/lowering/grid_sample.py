@@ -67,7 +67,7 @@ class _Image:
 
     def __init__(self, ctx: Call, x: TensorValue, rank: int) -> None:
         self.ctx, self.sizes = ctx, x.shape[-rank:]
-        self.x = ctx.b.realize(x)
+        self.x = ctx.b.keep(x)
         self.lead = axes(ctx.shape)[:2]
 
     def at(self, positions: Sequence[Node]) -> tuple[Node, Node]:

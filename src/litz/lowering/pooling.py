@@ -87,7 +87,7 @@ def shared(ctx: Call, x: TensorValue) -> TensorValue:
     if x.lazy is None:
         return x
     cheap = body.cost(x.lazy) <= MAX_TAP_COST and len(body.loads((x.lazy,))) <= 1
-    return x if cheap else ctx.b.realize(x)
+    return x if cheap else ctx.b.keep(x)
 
 
 def inside(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:

@@ -92,7 +92,7 @@ def shared(b: Builder, v: TensorValue) -> TensorValue:
         if all(a in n.vars for a in own):
             cost += op_row(n.name).cost if isinstance(n, body.Op) else 0
             loads += isinstance(n, body.Load)
-    return b.realize(v) if cost > SHARED_COST or loads > SHARED_LOADS else v
+    return b.keep(v) if cost > SHARED_COST or loads > SHARED_LOADS else v
 
 
 def narrow(v: TensorValue, dtype: DType) -> TensorValue:

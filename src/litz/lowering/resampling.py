@@ -231,7 +231,7 @@ def _upsample_linear(
     rank = len(scales)
     acc = x.dtype.opmath
     if x.lazy is not None:
-        x = ctx.b.realize(x)
+        x = ctx.b.keep(x)
     own = axes(ctx.shape)
     spatial = zip(own[-rank:], x.shape[-rank:], ctx.shape[-rank:], scales, strict=True)
     taps = [_linear_taps(ctx, i, s, c, scale, align, acc) for i, s, c, scale in spatial]

@@ -16,6 +16,7 @@ from litz.kernel.plan import KernelPlan
 BLOCK = 1024  # elements of a block of one axis
 WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
 WASTE = 25  # one part in so many of a row may be left to masks
+PART = 64  # elements of a row at least, for blocks over several rows
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
 
 
@@ -63,7 +64,20 @@ def choose_axes(plan: KernelPlan) -> Axes:
             return Axes((*z, Axis("y", (plan.tile,)), Axis("x", (plan.lane,))), None)
     if r is None and _rows_apart(plan):
         return Axes((Axis("z", dims[:-1]), Axis("x", dims[-1:])), None)
+    if r is None and plan.tile is None and _rows_together(plan):
+        return Axes((Axis("y", dims[:-1]), Axis("x", dims[-1:])), None)
     return Axes((Axis("x", dims),), r)
+
+
+def whole_block(size: Expr) -> int:
+    """The largest power of two that divides a size, 0 if it is open."""
+    return 0 if not size.is_const else int_value(size) & -int_value(size)
+
+
+def _rows_together(plan: KernelPlan) -> bool:
+    """Whether blocks should hold parts of several rows: what these share is computed once."""
+    dims = plan.parallel
+    return len(dims) >= 2 and dims[-1] is plan.lane and whole_block(extent(dims[-1])) >= PART
 
 
 def _rows_apart(plan: KernelPlan) -> bool:

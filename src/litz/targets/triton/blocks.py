@@ -12,7 +12,7 @@ from litz.ir.body import Load, Op, walk
 from litz.ir.ops import op
 from litz.kernel.nodes import loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.triton.axes import Axes
+from litz.targets.triton.axes import Axes, whole_block
 from litz.targets.triton.source import Config
 
 PROGRAMS = 512  # programs that keep a large machine busy
@@ -58,7 +58,7 @@ def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Conf
     if axes.reduced is not None:
         return _reduction(plan, axes, persistent)
     if len(axes.blocked) == 2:
-        return _tile(plan, axes)
+        return _tile(plan, axes) if plan.tile is not None else _rows(plan, axes)
     return _flat(plan, axes)
 
 
@@ -79,6 +79,22 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
         while block > 32 * warps and size // block * hint(apart) < PROGRAMS:
             block //= 2
         out.append(Config((("x", min(block, power_of_two(size))),), warps))
+    return tuple(dict.fromkeys(out))
+
+
+def _rows(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+    """Blocks over parts of several rows."""
+    rows, row = axes.blocked
+    each = max(4, 16 // narrowest(plan))
+    first = (2 * each, 4) if is_busy(plan) else (each, 4)
+    out = []
+    for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
+        block = 32 * warps * times
+        while block > 32 * warps and hint(rows.size) * hint(row.size) // block < PROGRAMS:
+            block //= 2
+        x = min(whole_block(row.size), block)
+        y = min(block // x, power_of_two(hint(rows.size)))
+        out.append(Config((("y", y), ("x", x)), warps))
     return tuple(dict.fromkeys(out))
 
 
@@ -187,9 +203,9 @@ def widened(
         for name, n in c.blocks:
             elements *= n
             size = sizes[name]
-            if name in even and (not size.is_const or hint(size) % n):
-                return False
             if n < 1 or n > 2 * power_of_two(hint(size)):
+                return False
+            if name in even and (not size.is_const or hint(size) % n):
                 return False
         return 1 <= c.warps <= 32 and 1 <= elements // (32 * c.warps) <= 128
 

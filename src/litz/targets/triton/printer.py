@@ -573,8 +573,10 @@ class Printer:
         if any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
         tail = f", {mask}, other=0" if mask else ""
-        if self.loop is not None and "r" in own:
-            tail += f', eviction_policy="{self.policy}"'
+        # What a block holds whole it reads once; kept in the cache, it makes room for writes to pass.
+        policy = "evict_last" if self.shape.persistent else self.policy
+        if "r" in own and (self.loop is not None or self.shape.persistent):
+            tail += f', eviction_policy="{policy}"'
         return f"tl.load({self.pointer(node.buffer, index)}{tail})"
 
     def aligned(self, e: Expr) -> str:
