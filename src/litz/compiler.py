@@ -40,6 +40,7 @@ from litz.schedule.text import schedule_text
 from litz.targets.batches import batch_calls
 from litz.targets.building import Build, Tools
 from litz.targets.kernels import Kernel, make_kernels
+from litz.targets.triton.source import Style
 
 if TYPE_CHECKING:
     from litz.verify.run import Watch
@@ -139,8 +140,9 @@ def compile_graph(
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
         tools = Tools(options)
-        widely = options.tunes_widely
-        calls, s.kernels = make_kernels(schedule, tools.lanes, options.target, widely)
+        calls, s.kernels = make_kernels(
+            schedule, tools.lanes, options.target, triton_style(options)
+        )
         batches: frozenset[str] = frozenset()
         if not options.verify:  # which watches every call by itself
             s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
@@ -190,6 +192,11 @@ def watch(
 
     steps = steps_of(schedule, host)
     return watch(gm, program, schedule, bindings, steps, options.repro_dir, options.given())
+
+
+def triton_style(options: Options) -> Style:
+    """How the options want Triton kernels."""
+    return Style(options.tunes_widely, options.block_pointers, options.numerics == "fast")
 
 
 def on_gpu(gm: GraphModule) -> bool:

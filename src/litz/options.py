@@ -77,6 +77,11 @@ class Options:
         "(-1: none, or 60 in mode 'max-autotune', which tries more of them)",
         key=False,
     )
+    block_pointers: bool = _option(
+        False,
+        "Triton kernels: block pointers for rectangular accesses, advanced and rewound by loops",
+        key=True,
+    )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
     isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache as cached
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from test_interpreted import CORPUS, TRITON  # noqa: E402
 import litz  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import Build, submit  # noqa: E402
-from litz.runtime.triton.job import KernelJob  # noqa: E402
+from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
 from litz.targets.triton.cuda import default_configs, job_of, likely_jobs  # noqa: E402
 from litz.targets.triton.source import TritonKernel  # noqa: E402
 
@@ -28,9 +29,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 
 @cached
-def kernels(name: str) -> tuple[TritonKernel, ...]:
+def kernels(name: str, **options: Any) -> tuple[TritonKernel, ...]:
     fn, args = CORPUS[name]
-    graphs = litz.explain(fn, *args, options=TRITON).graphs
+    graphs = litz.explain(fn, *args, options={**TRITON, **options}).graphs
     return tuple(k.triton for g in graphs for k in g.stages.kernels if k.triton is not None)
 
 
@@ -50,6 +51,34 @@ def test_default_configurations(name: str, cache: Cache) -> None:
     assert found or name == "empty"
     jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
     check(submit(jobs, cache, 2), jobs)
+
+
+@pytest.mark.parametrize("name", ["gelu_bf16", "softmax_long_rows", "permuted", "layer_norm"])
+def test_block_pointers(name: str, cache: Cache) -> None:
+    found = kernels(name, block_pointers=True)
+    assert any("tl.make_block_ptr" in x.source for k in found for x in k.launches)
+    jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
+    check(submit(jobs, cache, 2), jobs)
+
+
+def test_block_pointers_go_back_for_the_next_pass(cache: Cache) -> None:
+    (kernel,) = kernels("softmax_long_rows", block_pointers=True)
+    (launch,) = kernel.launches
+    moves = [x.strip() for x in launch.source.splitlines() if "tl.advance" in x]
+    assert any("RBLOCK" in x and "-(" not in x for x in moves)
+    assert any("-(" in x for x in moves)
+
+
+@pytest.mark.parametrize("name", ["gelu_bf16", "softmax_wide", "columns", "layer_norm"])
+def test_many_configurations(name: str, cache: Cache) -> None:
+    found = kernels(name, mode="max-autotune-no-cudagraphs")
+    few = kernels(name)
+    pairs = zip(found, few, strict=True)
+    assert any(len(a.launches[0].configs) > len(b.launches[0].configs) for a, b in pairs)
+    jobs = [job_of(x, c, H200, "aligned") for k in found for x in k.launches for c in x.configs]
+    some = jobs[:: max(1, len(jobs) // 8)]
+    made = submit(some, cache, 2).outcomes()
+    assert sum(isinstance(b, Binary) for b in made) >= len(some) - 1
 
 
 @pytest.mark.parametrize("name", ["gelu_bf16", "softmax_wide", "permuted", "columns", "embedding"])

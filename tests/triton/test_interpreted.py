@@ -134,6 +134,12 @@ def test_corpus(name: str) -> None:
     check(fn, *args, runs=1, **TRITON)
 
 
+@pytest.mark.parametrize("name", CORPUS)
+def test_corpus_by_block_pointers(name: str) -> None:
+    fn, args = CORPUS[name]
+    check(fn, *args, runs=1, **{**TRITON, "block_pointers": True})
+
+
 GRADIENTS = ("gelu_bias", "softmax", "layer_norm", "group_norm", "pool", "log_softmax")
 
 

@@ -14,7 +14,7 @@ from litz.schedule.groups import Group, Schedule
 from litz.targets.cpp.render import render
 
 if TYPE_CHECKING:
-    from litz.targets.triton.source import TritonKernel
+    from litz.targets.triton.source import Style, TritonKernel
 
 PLACEHOLDER = "LITZ_KERNEL_NAME"
 
@@ -35,12 +35,12 @@ class Kernel:
 
 
 def make_kernels(
-    schedule: Schedule, lanes: Callable[[], int], target: str = "", widely: bool = False
+    schedule: Schedule, lanes: Callable[[], int], target: str = "", style: Style | None = None
 ) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
     """The kernel call of each group, and the distinct kernels: equal plans are one kernel.
 
     lanes: f32 lanes of the CPU's vectors, asked for where there are C++ kernels.
-    target: "triton": Triton kernels on every device.  widely: with many block sizes to choose from.
+    target: "triton": Triton kernels on every device.  style: of Triton kernels.
     """
     calls: dict[str, CallKernel] = {}
     known: dict[tuple[KernelPlan, str], Kernel] = {}
@@ -55,7 +55,7 @@ def make_kernels(
         if found is None:
             origins = " ".join(g.origins)
             if target == "triton" or not g.device.startswith("cpu"):
-                made = triton_kernel(bound.plan, g.device, origins, widely)
+                made = triton_kernel(bound.plan, g.device, origins, style)
             else:
                 made = cpp_kernel(bound.plan, lanes(), origins)
             # Plans that differ in what their sizes may be can still have one source.
@@ -72,17 +72,19 @@ def cpp_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
     return Kernel(name, plan, f"// {origins}\n{text.replace(PLACEHOLDER, name)}", ())
 
 
-def triton_kernel(plan: KernelPlan, device: str, origins: str, widely: bool = False) -> Kernel:
+def triton_kernel(
+    plan: KernelPlan, device: str, origins: str, style: Style | None = None
+) -> Kernel:
     """A plan in Triton, named by its content and, beyond the first, by its device."""
     from litz.targets.triton.render import render as render_triton  # the CPU does without it
 
-    draft = render_triton(plan, PLACEHOLDER, widely=widely)
+    draft = render_triton(plan, PLACEHOLDER, style=style)
     # Sizes that every block divides are in no source, only in the grid.
     text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(
         part for x in draft.launches for part in (*x.sources(), x.layout())
     )
     index = device.partition(":")[2] or "0"
     name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
-    made = render_triton(plan, name, origins, widely=widely)
+    made = render_triton(plan, name, origins, style=style)
     source = "\n\n".join(source for x in made.launches for source in x.sources())
     return Kernel(name, plan, source, (), device, made)

@@ -24,7 +24,7 @@ KIND = "tuned"
 ROUNDS = 12  # turns of each candidate at most
 BATCH = 4  # launches a turn
 BEHIND = 1.3  # times the best, at which a candidate drops out
-NOISE = 0.98  # times the default's, that a candidate must beat
+NOISE = 0.97  # times the default's, that a candidate must beat
 ALIGNMENT = 256  # bytes: what PyTorch's allocator gives at least
 
 Run = Callable[[Sequence[Any]], None]

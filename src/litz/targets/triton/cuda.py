@@ -98,7 +98,7 @@ def _options(launch: Launch, config: Config) -> tuple[tuple[str, Value], ...]:
         ("num_warps", config.warps),
         ("num_stages", config.stages),
         # A product rounds before it is added to, and subnormal numbers stay: as in eager mode.
-        ("enable_fp_fusion", False),
+        ("enable_fp_fusion", launch.contract),
         ("enable_reflect_ftz", False),
         # Makes assertions count; integers still wrap around.
         ("debug", launch.checks),

@@ -107,7 +107,7 @@ class Printer:
         self.count = 0
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
-        self.policy = "evict_first"
+        self.policy = ""
         self.narrow = narrow_nodes(plan.stores)
         self.unrounded = unrounded(plan.stores)
         # What is subnormal in f32 is nothing in f16.
@@ -253,10 +253,11 @@ class Printer:
         for i, here in enumerate(rounds):
             along = self.along(pending, [r for later in rounds[i:] for r in later])
             pending = [s for s in pending if s not in along]
-            # What a later pass reads again should stay in the cache.
-            self.policy = "evict_last" if pending or i + 1 < len(rounds) else "evict_first"
+            # What a later pass reads again should stay in the cache until the last has read it.
+            more = pending or i + 1 < len(rounds)
+            self.policy = "evict_last" if more else "evict_first" if i else ""
             self.reduce_loop(here, pairs, along)
-        self.policy = "evict_first"
+        self.policy = "evict_first" if rounds else ""
         # Loads of the flat stores come before the full ones may overwrite what they read.
         values = [self.evaluate(s) for s in flat]
         if pending:
@@ -345,9 +346,13 @@ class Printer:
         self.decode(child, axis)
         self.scope = self.loop = child
         body()
+        self.end_of_turn()
         self.scope, self.loop = self.top, None
         self.top.emit(f"for rstart in range({range_}, RBLOCK):")
         self.top.lines += child.lines
+
+    def end_of_turn(self) -> None:
+        """What a loop over the reduced axis does at the end of each turn."""
 
     def steps(self) -> str:
         wide = ".to(tl.int64)" if self.shape.wide else ""
@@ -573,11 +578,15 @@ class Printer:
         if any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
         tail = f", {mask}, other=0" if mask else ""
-        # What a block holds whole it reads once; kept in the cache, it makes room for writes to pass.
-        policy = "evict_last" if self.shape.persistent else self.policy
-        if "r" in own and (self.loop is not None or self.shape.persistent):
-            tail += f', eviction_policy="{policy}"'
+        if "r" in own:
+            tail += self.eviction()
         return f"tl.load({self.pointer(node.buffer, index)}{tail})"
+
+    def eviction(self) -> str:
+        """What the cache should do with what a reduction reads."""
+        # What a block holds whole it reads once: kept a while, it lets writes pass first.
+        policy = "evict_last" if self.shape.persistent else self.policy
+        return f', eviction_policy="{policy}"' if policy else ""
 
     def aligned(self, e: Expr) -> str:
         """An index within the whole blocks of a row, such that whole accesses show; or nothing."""

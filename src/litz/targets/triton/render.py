@@ -14,37 +14,49 @@ from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent, widened
 from litz.targets.triton.printer import Printer, Shape, row_start
 from litz.targets.triton.reach import LIMIT, reaches
-from litz.targets.triton.source import Config, Launch, Pointer, Scalar, Temporary, TritonKernel
+from litz.targets.triton.rectangles import RectanglePrinter
+from litz.targets.triton.source import (
+    Config,
+    Launch,
+    Pointer,
+    Scalar,
+    Style,
+    Temporary,
+    TritonKernel,
+)
 
 GRID = 65535  # programs along the second and third axis of a grid
 
 
-def render(plan: KernelPlan, name: str, comment: str = "", *, widely: bool = False) -> TritonKernel:
+def render(
+    plan: KernelPlan, name: str, comment: str = "", *, style: Style | None = None
+) -> TritonKernel:
     """The kernels of a plan: one, or several where few rows are long.
 
-    comment: lines for the head of each source.  widely: with many configurations to choose from.
+    comment: lines for the head of each source.
     """
+    style = style or Style()
     params = tuple(p.name for p in plan.params)
     several = split.divide(plan)
     if several is None:
-        return TritonKernel(params, (launch(plan, name, comment, widely),))
-    launches = tuple(launch(p, f"{name}_{i}", comment, widely) for i, p in enumerate(several.plans))
+        return TritonKernel(params, (launch(plan, name, comment, style),))
+    launches = tuple(launch(p, f"{name}_{i}", comment, style) for i, p in enumerate(several.plans))
     temps = tuple(Temporary(t.name, t.dtype, t.size) for t in several.temps)
     return TritonKernel(params, launches, temps)
 
 
-def launch(plan: KernelPlan, name: str, comment: str = "", widely: bool = False) -> Launch:
+def launch(plan: KernelPlan, name: str, comment: str, style: Style) -> Launch:
     """One plan as one kernel; for open sizes also in 32 bits."""
     wide = is_wide(plan)
-    made = _launch(plan, name, comment, wide, widely)
+    made = _launch(plan, name, comment, wide, style)
     ends = reaches(plan) if wide and plan.ints else None
     if ends is None:
         return made
-    narrow = _launch(plan, f"{name}_narrow", comment, False, widely)
+    narrow = _launch(plan, f"{name}_narrow", comment, False, style)
     return replace(made, narrow=narrow, reaches=ends)
 
 
-def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, widely: bool) -> Launch:
+def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, style: Style) -> Launch:
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     memory = [p for p in plan.params if not p.by_value]
     pointers = tuple(Pointer(p.name, p.dtype, p.mode != "in") for p in memory)
@@ -52,7 +64,7 @@ def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, widely: bool)
         source, checks, shape = nest.print_nest(plan, name, wide)
         configs: tuple[Config, ...] = (shape.config,)
     else:
-        source, checks, shape, configs = _print(plan, name, wide, widely)
+        source, checks, shape, configs = _print(plan, name, wide, style)
     return Launch(
         name,
         head + source,
@@ -64,25 +76,27 @@ def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, widely: bool)
         checks=checks,
         wide=wide,
         scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
+        contract=style.contract,
     )
 
 
 def _print(
-    plan: KernelPlan, name: str, wide: bool, widely: bool
+    plan: KernelPlan, name: str, wide: bool, style: Style
 ) -> tuple[str, bool, Shape, tuple[Config, ...]]:
     """(source, whether it checks indices, layout, configurations)."""
     axes = choose_axes(plan)
     persistent = is_persistent(plan, axes)
     plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)
-    rows = None if persistent else _odd_rows(plan)
+    rows = None if persistent or style.block_pointers else _odd_rows(plan)
     if rows is not None:
         single = tuple(c for c in configs if c.block("x") == 1)
         configs, rows = (single, rows) if single else (configs, None)
-    if widely:
+    if style.widely:
         configs = widened(configs, _even(axes, configs[:1]), axes, persistent)
     shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes), rows)
-    printer = Printer(plan, name, shape)
+    make = RectanglePrinter if style.block_pointers else Printer
+    printer = make(plan, name, shape)
     return printer.print(), printer.checks, shape, configs
 
 

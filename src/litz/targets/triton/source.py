@@ -9,6 +9,19 @@ from litz.ir.dtype import DType
 
 
 @dataclass(frozen=True, slots=True)
+class Style:
+    """What the user can choose of how kernels are written.
+
+    widely: with many configurations to choose from.  block_pointers: rectangular accesses by block
+    pointers.  contract: a product and a sum may be rounded once.
+    """
+
+    widely: bool = False
+    block_pointers: bool = False
+    contract: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """blocks: elements of each axis in a block, by the axis's name; warps of 32 threads."""
 
@@ -47,7 +60,8 @@ class Launch:
     configs: the first is the default.  checks: whether the kernel checks indices.  wide: whether
     products of its integers may need 64 bits.  narrow: the same in 32 bits, right where every one
     of ``reaches`` is less than 2^31, with room for a block.  copies: how often the plan is run, on
-    arguments of its own each time; the last axis of the grid counts them.
+    arguments of its own each time; the last axis of the grid counts them.  contract: a product and
+    a sum may be rounded once.
     """
 
     name: str
@@ -63,12 +77,13 @@ class Launch:
     narrow: Launch | None = None
     reaches: tuple[Expr, ...] = ()
     copies: int = 1
+    contract: bool = False
 
     def layout(self) -> str:
         """What distinguishes launches of one source: the grid, and the blocks to choose from."""
         grid = [f"{axis}={size}" for axis, size in self.grid]
         configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
-        return f"{grid} {configs} {self.flat} {self.copies}"
+        return f"{grid} {configs} {self.flat} {self.copies} {self.contract}"
 
     def sources(self) -> tuple[str, ...]:
         """The sources of all its forms."""

@@ -13,7 +13,7 @@ import torch
 from litz.index import Expr
 from litz.ir.body import Load, walk
 from litz.kernel.plan import KernelPlan
-from litz.runtime.triton.build import job_key, submit
+from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.tune import Clock, CudaClock, choose
 from litz.targets.triton.cuda import (
@@ -157,14 +157,15 @@ def fastest_configs(
     """The quickest configuration of each launch, for these arguments.
 
     args: the plan's buffers, then its integers; those that the kernel writes are copied.  budget:
-    seconds of measuring, after all configurations were compiled side by side.  What was found is
-    kept in the site's cache.  Launches are tuned in turn, each by the time of the whole kernel.
+    seconds of compiling and measuring.  What was found is kept in the site's cache.  Launches are
+    tuned in turn, each by the time of the whole kernel.
     """
     chosen = default_configs(kernel)
-    built, usable = _built(kernel, site)
+    start = clock.now()
+    deadline = start + budget
+    built, usable = _built(kernel, site, clock, start + budget / 2)
     mutated = [i for i, p in enumerate(plan.params) if p.mode != "in"]
     open_ = [i for i, launch in enumerate(kernel.launches) if len(launch.configs) > 1]
-    deadline = clock.now() + budget
     for n, i in enumerate(open_):
         configs = usable[i]
         tries = [[*chosen[:i], c, *chosen[i + 1 :]] for c in configs]
@@ -195,17 +196,24 @@ def candidate(
     return run
 
 
-def _built(kernel: TritonKernel, site: Site) -> tuple[dict[KernelJob, Binary], list[list[Config]]]:
-    """The binaries of all configurations, and the configurations of each launch that compile.
+def _built(
+    kernel: TritonKernel, site: Site, clock: Clock, deadline: float
+) -> tuple[dict[KernelJob, Binary], list[list[Config]]]:
+    """The binaries of as many configurations as there is time for, and those of each launch.
 
     The default is kept in any case: whether it compiles is for the launch to say.
     """
     make = partial(_job, site)
     jobs = list(dict.fromkeys(make(x, c) for x in kernel.launches for c in x.configs))
-    outcomes = submit(jobs, site.cache).outcomes()
-    built = {
-        job: made for job, made in zip(jobs, outcomes, strict=True) if isinstance(made, Binary)
-    }
+    wave = max(1, default_workers())
+    built: dict[KernelJob, Binary] = {}
+    for i in range(0, len(jobs), wave):
+        # Half of the time is for the clock.
+        if i and clock.now() > deadline:
+            break
+        some = jobs[i : i + wave]
+        outcomes = submit(some, site.cache).outcomes()
+        built |= {j: o for j, o in zip(some, outcomes, strict=True) if isinstance(o, Binary)}
     usable = [
         [c for k, c in enumerate(x.configs) if k == 0 or make(x, c) in built]
         for x in kernel.launches
