@@ -160,18 +160,22 @@ def _warps(elements: int, each: int = 16) -> int:
 
 
 def widened(
-    configs: tuple[Config, ...], even: frozenset[str], axes: Axes, persistent: bool
+    configs: tuple[Config, ...],
+    even: frozenset[str],
+    axes: Axes,
+    persistent: bool,
+    single: bool = False,
 ) -> tuple[Config, ...]:
     """Configurations and their neighbours: blocks and warps halved and doubled, stages.
 
     even: axes whose size the default's block divides: all others' must too, since one kernel
-    serves them all.
+    serves them all.  single: a block has to hold one row.
     """
     sizes = {a.name: a.size for a in axes.blocked}
     tries: dict[Config, None] = dict.fromkeys(configs)
     for c in configs:
         for name, n in c.blocks:
-            if name == "r" and persistent:
+            if (name == "r" and persistent) or (name == "x" and single):
                 continue
             for m in (n // 2, 2 * n):
                 blocks = tuple((k, m if k == name else v) for k, v in c.blocks)
@@ -187,9 +191,9 @@ def widened(
         for name, n in c.blocks:
             elements *= n
             size = sizes[name]
-            if name in even and (not size.is_const or hint(size) % n):
-                return False
             if n < 1 or n > 2 * power_of_two(hint(size)):
+                return False
+            if name in even and (not size.is_const or hint(size) % n):
                 return False
         return 1 <= c.warps <= 32 and 1 <= elements // (32 * c.warps) <= 128
 
