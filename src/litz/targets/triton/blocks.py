@@ -176,18 +176,22 @@ def _warps(elements: int, each: int = 16) -> int:
 
 
 def widened(
-    configs: tuple[Config, ...], even: frozenset[str], axes: Axes, persistent: bool
+    configs: tuple[Config, ...],
+    even: frozenset[str],
+    axes: Axes,
+    persistent: bool,
+    single: bool = False,
 ) -> tuple[Config, ...]:
     """Configurations and their neighbours: blocks and warps halved and doubled, stages.
 
     even: axes whose size the default's block divides: all others' must too, since one kernel
-    serves them all.
+    serves them all.  single: a block has to hold one row.
     """
     sizes = {a.name: a.size for a in axes.blocked}
     tries: dict[Config, None] = dict.fromkeys(configs)
     for c in configs:
         for name, n in c.blocks:
-            if name == "r" and persistent:
+            if (name == "r" and persistent) or (name == "x" and single):
                 continue
             for m in (n // 2, 2 * n):
                 blocks = tuple((k, m if k == name else v) for k, v in c.blocks)

@@ -3,12 +3,13 @@
 An f32 value may carry a relative error of 2^-17 where every use of it is rounded to 16 bits, at
 once or behind operations that pass a relative error on as it is.  Sums and differences do not, so
 that what is added to must stay exact; but for one plus an exponential, or plus an error function,
-which are spelled as one.
+which are spelled as one, and for the sum of a softmax and its logarithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from litz.ir.body import Const, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.kernel.nodes import roots
@@ -18,27 +19,67 @@ PASSING = frozenset({"mul", "div", "neg", "abs"})
 
 def narrow_nodes(stores: Sequence[Store]) -> frozenset[Node]:
     """The nodes that may be computed with such an error."""
+
+    def forgives(user: Node, n: Node, out: AbstractSet[Node]) -> bool:
+        return is_rounding(user) or (user in out and _passes(user, n))
+
+    return _forgiven(stores, forgives)
+
+
+def _forgiven(
+    stores: Sequence[Store], forgives: Callable[[Node, Node, AbstractSet[Node]], bool]
+) -> frozenset[Node]:
+    """The f32 nodes that every user forgives: ``forgives(user, node, nodes found so far)``."""
     order = list(walk(roots(stores)))
     users: dict[Node, list[Node]] = {n: [] for n in order}
     for n in order:
         for a in n.args:
             users[a].append(n)
     exposed = set(roots(stores))
-    exact = unrounded(stores)
     out: set[Node] = set()
     for n in reversed(order):
-        if n.dtype.name != "f32" or n in exposed or not users[n]:
-            continue
-        if all(
-            is_rounding(u) or (u in out and _passes(u, n)) or (_totals(u) and u not in exact)
-            for u in users[n]
+        if (
+            n.dtype.name == "f32"
+            and n not in exposed
+            and all(forgives(u, n, out) for u in users[n])
         ):
             out.add(n)
     return frozenset(out)
 
 
-def _totals(n: Node) -> bool:
-    """Whether a node sums the exponentials of a softmax: the large ones among them stay exact."""
+def vanishing_nodes(stores: Sequence[Store]) -> frozenset[Node]:
+    """The nodes of which no use can tell what is subnormal in f32 from zero.
+
+    In f16 it is nothing, unless it grows before it is rounded; nor is it beside a softmax's one.
+    """
+
+    def forgives(user: Node, n: Node, out: AbstractSet[Node]) -> bool:
+        if is_rounding(user):
+            return isinstance(user, Op) and getattr(user.param, "name", "") == "f16"
+        return is_total(user) or (user in out and _shrinks(user, n))
+
+    return _forgiven(stores, forgives)
+
+
+def _shrinks(user: Node, n: Node) -> bool:
+    """Whether what ``user`` makes of ``n`` is no larger."""
+    if isinstance(user, Masked):
+        return n is not user.args[0]
+    if not isinstance(user, Op):
+        return False
+    if user.name == "where":
+        return n is not user.args[0]
+    if user.name == "div":
+        return n is not user.args[1] and is_total(user.args[1])
+    return user.name in ("neg", "abs")
+
+
+def is_total(n: Node) -> bool:
+    """Whether a node sums the exponentials of a softmax.
+
+    It is at least 1.  Errors of the small ones among them are small beside it, and as small beside
+    its logarithm; the large one is 1, with no error.
+    """
     if not (isinstance(n, Reduce) and n.kind == "sum"):
         return False
     power = n.args[0]
@@ -61,15 +102,31 @@ def _sixteen(dtype: object) -> bool:
 
 
 def _passes(user: Node, n: Node) -> bool:
+    """Whether a relative error of ``n`` is one of ``user`` too."""
     if isinstance(user, Masked):
         return n is not user.args[0]
+    if is_total(user):
+        return True
     if not isinstance(user, Op):
         return False
+    if user.name == "log":
+        return is_total(n)
+    if user.name == "sub":
+        return _is_log_softmax(user, n)
     if user.name == "where":
         return n is not user.args[0]
     if user.name == "add":
         return one_plus(user) is n
     return user.name in PASSING
+
+
+def _is_log_softmax(n: Op, log: Node) -> bool:
+    """Whether a difference subtracts ``log`` from what is no larger than 0: nothing cancels."""
+    low, other = n.args
+    if other is not log or not (isinstance(log, Op) and log.name == "log"):
+        return False
+    total = log.args[0]
+    return is_total(total) and total.args[0].args[0] is low
 
 
 def one_plus(n: Node) -> Op | None:
@@ -80,19 +137,6 @@ def one_plus(n: Node) -> Op | None:
         if isinstance(one, Const) and one.value == 1 and isinstance(other, Op):
             return other if other.name in ("exp", "erf") else None
     return None
-
-
-def unrounded(stores: Sequence[Store]) -> frozenset[Node]:
-    """The nodes that reach a store without being rounded to 16 bits on the way."""
-    out: set[Node] = set()
-    stack = list(roots(stores))
-    while stack:
-        n = stack.pop()
-        if n not in out:
-            out.add(n)
-            if not is_rounding(n):
-                stack.extend(n.args)
-    return frozenset(out)
 
 
 def is_f16_quotient(n: Op) -> bool:

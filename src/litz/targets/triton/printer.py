@@ -17,7 +17,7 @@ from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
-from litz.targets.triton.narrow import is_f16_quotient, narrow_nodes, one_plus, unrounded
+from litz.targets.triton.narrow import is_f16_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.reductions import (
     Accumulator,
@@ -109,9 +109,7 @@ class Printer:
         self.checks = False
         self.policy = ""
         self.narrow = narrow_nodes(plan.stores)
-        self.unrounded = unrounded(plan.stores)
-        # What is subnormal in f32 is nothing in f16.
-        self.flush = not any(p.dtype.name == "bf16" for p in plan.params)
+        self.vanishing = vanishing_nodes(plan.stores)
         self.whole = False  # whether the loop at hand takes whole blocks alone
         self.bases: dict[Expr, str] = {}
         self.pids: dict[str, str] = {}
@@ -384,7 +382,7 @@ class Printer:
             sums = [b for b, a in pairs.items() if a is group[0]]
             if sums:
                 dtype = group[0].args[0].node.dtype
-                exact = any(b.node in self.unrounded for b in sums)
+                exact = any(b.node not in self.narrow for b in sums)
                 acc: Accumulator = SoftmaxAccumulator(
                     "sum", dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
                 )
@@ -539,7 +537,7 @@ class Printer:
                 name = self.inverses[total] = self.fresh()
                 self.home(total).emit(f"{name} = litz.reciprocal({args[1]})")
             return f"({args[0]} * {self.inverses[total]})"
-        if node.name == "exp" and self.flush:
+        if node.name == "exp" and node in self.vanishing:
             return f"litz.flush_exp({args[0]})"
         if node.name in NARROW and not is_f16_quotient(node):
             return f"litz.narrow_{node.name}({', '.join(args)})"

@@ -187,7 +187,9 @@ class SoftmaxAccumulator(Accumulator):
         return [
             f"{a}_max = litz.max({a}_top, 1)",
             f"{a}_base = tl.where({a}_max == {low}, 0.0, {a}_max)",
-            f"{a}_ = litz.sum({a} * {self.exp}({a}_top - {a}_base), 1)",
+            f"{a}_all = litz.sum({a} * {self.exp}({a}_top - {a}_base), 1)",
+            # Of nothing but -inf every difference is nan.
+            f"{a}_ = tl.where({a}_max == {low}, float('nan'), {a}_all)",
             *(f"{a}_{part} = tl.reshape({a}_{part}, [XBLOCK, 1])" for part in ("max", "")),
         ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.index import Expr, divides
-from litz.ir.body import Load, walk
+from litz.ir.body import Load, Reduce, walk
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
@@ -93,7 +93,8 @@ def _print(
         single = tuple(c for c in configs if c.block("x") == 1)
         configs, rows = (single, rows) if single else (configs, None)
     if style.widely:
-        configs = widened(configs, _even(axes, configs[:1]), axes, persistent)
+        even = _even(axes, configs[:1])
+        configs = widened(configs, even, axes, persistent, single=rows is not None)
     shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes), rows)
     make = RectanglePrinter if style.block_pointers else Printer
     printer = make(plan, name, shape)
@@ -103,15 +104,19 @@ def _print(
 def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     """Where the rows of most bytes begin, if whole accesses of 16 bytes do not divide them.
 
-    With it, the elements of such an access.
+    With it, the elements of such an access.  Their first elements then come last, so that no
+    search for the first place of something may run along them.
     """
     if len(plan.reduced) != 1 or plan.lane is not plan.reduced[0]:
+        return None
+    nodes = tuple(walk(roots(plan.stores)))
+    if any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in nodes):
         return None
     v = plan.lane
     size = {p.name: p.dtype.bytes for p in plan.params}
     narrow = min((n for n in size.values()), default=16)
     whole = 16 // narrow
-    loads = [n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect]
+    loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
     found: dict[Expr, int] = {}
     for buffer, index in [(n.buffer, n.index) for n in loads] + [
         (s.buffer, s.index) for s in plan.stores if not s.indirect

@@ -1,0 +1,85 @@
+"""Cheaper functions where results are rounded to 16 bits: nothing of it may show."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from judge import check
+
+pytest.importorskip("triton.language")
+
+import litz  # noqa: E402
+from litz.targets.triton import blocks  # noqa: E402
+
+TRITON = {"target": "triton"}
+HALF = (torch.float16, torch.bfloat16)
+SPECIAL = [0.0, -0.0, 1.0, 1e-30, 3e38, 65504, -88.5, -90, -100, 88.5, 100, -5.8, -8.3, 1e-40]
+SPECIAL += [float("inf"), float("-inf"), float("nan")]
+
+
+def special(dtype: torch.dtype) -> torch.Tensor:
+    x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-110, 110, 239)]).to(dtype)
+    # The interpreter reads subnormal bf16 values as zeros.
+    tiny = (x.float().abs() < 1e-37) & (x != 0)
+    return x[~tiny] if dtype == torch.bfloat16 else x
+
+
+@pytest.mark.parametrize("to", HALF)
+@pytest.mark.parametrize("of", [torch.float32, *HALF])
+def test_special_values(of: torch.dtype, to: torch.dtype) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, y = x[:, None], x[None]
+        out = (x / y, x.exp(), x.sigmoid(), F.silu(x), 1 + x.exp())
+        return tuple(v.to(to) for v in out)
+
+    x = special(of)
+    check(fn, x, runs=1, judge=False, **TRITON)
+    check(lambda x: F.gelu(x).to(to), x[~x.isinf()], runs=1, **TRITON)  # of inf eager makes nan
+
+
+@pytest.mark.parametrize("to", HALF)
+def test_what_is_subnormal_may_grow(to: torch.dtype) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        e = x.exp()
+        out = (e / y.exp(), e * 1e38, e * y, 1e-38 / e, torch.where(y > 0, e, y) / 1e-38)
+        return tuple(v.to(to) for v in out)
+
+    x = torch.linspace(-95, -80, 200)
+    check(fn, x, x.flip(0), runs=1, judge=False, **TRITON)
+
+
+@pytest.mark.parametrize("to", HALF)
+def test_only_f16_loses_what_is_subnormal(to: torch.dtype) -> None:
+    """No argument of the kernels is of 16 bits.  (The interpreter gets subnormal bf16 wrong.)"""
+    x = torch.linspace(-95, -80, 200)
+    (graph,) = litz.explain(lambda x: x.exp().to(to).float(), x, options=TRITON).graphs
+    (kernel,) = graph.stages.kernels
+    assert ("flush" in kernel.source) == (to is torch.float16)
+
+
+@pytest.mark.parametrize("size", [60, 3001])
+@pytest.mark.parametrize("of", [torch.float32, torch.float64])
+def test_sums_of_exponentials(size: int, of: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of nothing but -inf among them; and a sum from which much is taken stays exact."""
+    monkeypatch.setattr(blocks, "PERSISTENT", 64)
+    monkeypatch.setattr(blocks, "ROW", 1024)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        low = x - x.amax(1, True)
+        e = low.exp()
+        total = e.sum(1, True)
+        return (e / total).half(), total.log().half(), (low - total.log()).half(), total.half()
+
+    def taken(x: torch.Tensor) -> torch.Tensor:
+        total = (x - x.amax(1, True)).exp().sum(1)
+        return ((total - total.round()) * 100).half()
+
+    x = torch.randn(6, size, generator=torch.Generator().manual_seed(size)).to(of) * 3
+    x[1] = float("-inf")
+    x[2, ::2] = float("-inf")
+    x[3, 5] = float("inf")
+    x[4, 5] = float("nan")
+    check(fn, x, runs=1, judge=False, **TRITON)
+    check(lambda x: (x - x.amax(1, True)).exp().sum(1), x, runs=1, **TRITON)
+    check(taken, x[5:], runs=1, **TRITON)
