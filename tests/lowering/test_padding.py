@@ -137,6 +137,31 @@ def test_a_vector_is_added() -> None:
     assert sizes(program, ADDMM)[0] == "304 by 1"
 
 
+def test_one_number_is_added_everywhere() -> None:
+    def fn(b: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        return F.gelu(torch.addmm(b, x, w))
+
+    args = half(1) + 3, half(300, 304) / 8, half(304, 301) / 8
+    program = on_gpu(fn, *args, externs=(ADDMM,))
+    assert sizes(program, ADDMM)[0] == "304 by 1"
+    on_gpu(fn, half(1) + 3, half(300, 301) / 8, half(301, 304) / 8, externs=(ADDMM,))
+
+
+@pytest.mark.parametrize("top", [1.0, torch.inf, torch.nan])
+def test_parts_of_rows_that_products_read(top: float) -> None:
+    """Behind a part of a row there are no zeros, but the rest of the row."""
+
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(x) * x
+        left = y[:, :290]
+        return y @ w, left @ left.t()
+
+    x = half(304, 300) / 4
+    x[:, 295] = top
+    program = on_gpu(fn, x, half(300, 304))
+    assert "304x304 by 304,1" in sizes(program, MM)
+
+
 def test_batches() -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
         return torch.softmax(torch.bmm(x, y), -1)

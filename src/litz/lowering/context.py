@@ -50,6 +50,17 @@ class Settings:
     interpreted: bool = False
 
 
+@dataclass(frozen=True)
+class Padding:
+    """What a buffer has behind its rows.
+
+    row: elements of a row in front of it.  zeros: whether it is known to be zeros.
+    """
+
+    row: int
+    zeros: bool
+
+
 @dataclass
 class Builder:
     """Collects one program.  Every method that returns a ``TensorValue`` may add nodes to it."""
@@ -60,8 +71,8 @@ class Builder:
     constants: dict[str, object] = field(default_factory=dict)
     # Values that several lowerings of one program share, such as the random seed.
     shared: dict[str, TensorValue] = field(default_factory=dict)
-    # Buffers with elements behind rows that eager does not have there; whether these are zeros.
-    padded: dict[str, bool] = field(default_factory=dict)
+    # Buffers with elements behind rows that eager does not have there.
+    padded: dict[str, Padding] = field(default_factory=dict)
     # The symbols that carry a float's bits to kernels, by the float's name.
     bits: dict[str, Expr] = field(default_factory=dict)
     origins: tuple[str, ...] = ()

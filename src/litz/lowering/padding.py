@@ -21,6 +21,7 @@ from litz.ir import body
 from litz.ir.dtype import DType
 from litz.ir.program import Extern
 from litz.lowering import values
+from litz.lowering.context import Padding
 from litz.lowering.values import ONE, Shape, TensorValue, axes, contiguous_strides
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def stored_with_zeros(low: GraphLowering, v: TensorValue, strides: Shape) -> Ten
     apart = tuple(const(s // row * wide) if s >= row else const(s) for s in steps)
     whole = low.b.realize(with_zeros(v, shape), apart)
     assert whole.ref is not None
-    low.b.padded[whole.ref.buffer] = True
+    low.b.padded[whole.ref.buffer] = Padding(row, zeros=True)
     return values.strided(whole, v.shape, whole.ref.strides, whole.ref.offset)
 
 
@@ -118,11 +119,13 @@ class _Operand:
         """Whether memory holds what it grows by.  zeros: the size along which that must be 0."""
         ref = self.value.ref
         assert ref is not None
-        clean = low.b.padded.get(ref.buffer)
-        if clean is None or grown[1 - self.inner] != self.sizes[1 - self.inner]:
+        behind = low.b.padded.get(ref.buffer)
+        if behind is None or grown[1 - self.inner] != self.sizes[1 - self.inner]:
             return False
         row = ref.strides[-2 if self.rows_first else -1]
         fits = row is const(grown[self.inner]) and ref.offset % row is const(0)
+        # Behind a part of a row lies what is left of it.
+        clean = behind.zeros and self.sizes[self.inner] == behind.row
         return fits and (clean or self.inner != zeros)
 
     def grow(self, low: GraphLowering, grown: tuple[int, int], zeros: int) -> TensorValue:
@@ -189,16 +192,17 @@ def padded_product(low: GraphLowering, n: FxNode, reason: str) -> TensorValue | 
     if moved / COPY > work / SLOW - work / FAST:
         return None
     operands = [a.grow(low, (m2, k2), 1), b.grow(low, (k2, n2), 0)]
-    vector = [_longer(low, low.in_memory(x), n2) for x in bias]
+    vector = [_longer(low, low.in_memory(x), cols, n2) for x in bias]
     return _call(low, n, reason, [*vector, *operands], (m2, n2))
 
 
-def _longer(low: GraphLowering, v: TensorValue, size: int) -> TensorValue:
-    shape = (const(size),)
-    if v.shape == shape:
+def _longer(low: GraphLowering, v: TensorValue, size: int, grown: int) -> TensorValue:
+    """A vector, or one number for all of ``size`` places, with zeros behind these."""
+    if grown == size:
         return v
+    v = values.expand(v, (const(size),))
     lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-    return low.b.realize(with_zeros(lazy, shape))
+    return low.b.realize(with_zeros(lazy, (const(grown),)))
 
 
 def _call(
@@ -213,7 +217,8 @@ def _call(
     strides = contiguous_strides(shape)
     buf = low.b.new_buffer(result.dtype, shape, strides, result.device)
     if shape[-1] is not result.shape[-1]:
-        low.b.padded[buf.name] = False  # zeros, unless an operand was infinite
+        # Zeros, unless an operand was infinite.
+        low.b.padded[buf.name] = Padding(result.shape[-1].value, zeros=False)
     target = PRODUCTS[n.target]  # type: ignore[index]
     refs = tuple(v.ref for v in operands)
     low.b.extern(
