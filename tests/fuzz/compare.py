@@ -229,11 +229,14 @@ def promised_strides(p: Program, inputs: Sequence[Input]) -> list[list[tuple[int
     different things of the same tensor.
     """
     from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     found: list[list[tuple[int, ...]]] = [[] for _ in p.results]
     for fn in (function(p), torch.func.functionalize(function(p))):
-        with FakeTensorMode() as mode, contextlib.suppress(RuntimeError):
-            results = fn(*(mode.from_tensor(x) for x in tensors(inputs)))
+        mode = FakeTensorMode(shape_env=ShapeEnv())  # for results whose size is data
+        with mode, contextlib.suppress(RuntimeError):
+            args = [mode.from_tensor(x, static_shapes=True) for x in tensors(inputs)]
+            results = fn(*args)
             for known, r in zip(found, results, strict=True):
                 known.append(tuple(r.stride()))
     return found
