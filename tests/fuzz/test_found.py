@@ -101,6 +101,22 @@ def test_verify_mode_lets_go_of_constants_that_no_check_needs() -> None:
     assert compiled(x, torch.ones(4, 3, requires_grad=True))[2].tolist() == [4.0] * 3
 
 
+def test_several_updates_through_one_view() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v = x.permute(1, 0)
+        v.index_fill_(0, torch.tensor([0]), 3)
+        v[torch.tensor([1, 0])] = 4
+        v[2:4].mul_(2)
+        v[2:4].index_fill_(1, torch.tensor([1]), 7)
+        w = x.view(2, 12)
+        w[torch.tensor([1])] += 1
+        w[0, 2:5] = 9
+        return v, x + 1
+
+    check(f, X)
+    check(f, X, dynamic=True)
+
+
 def test_what_litz_cannot_hold_runs_as_it_was_before_the_passes() -> None:
     """A custom operator of PyTorch's own sends the graph to ATen, behind the passes."""
     custom.scale_(torch.ones(1), 1.0)
