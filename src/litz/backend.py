@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from litz import dynamo
 from litz.compiler import Stages, compile_graph
 from litz.errors import CompilationError, LitzError, RefusedSourceError, ToolchainError
+from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.host.capturable import Recorder
 from litz.lowering.context import GraphUnsupported
@@ -60,19 +61,20 @@ def compile_or_fall_back(
     graph: GraphModule, options: Options, stages: Stages, kind: str = ""
 ) -> Boxed:
     """Compile; what Litz cannot hold, or cannot build on this machine, runs through ATen."""
+    before = kept(graph)
     try:
         inference = kind == "inference"
         with uncollected():  # a backward graph may come long after PyTorch's call of the backend
             call = compile_graph(graph, options, stages, inference=inference, guarded=True)
     except GraphUnsupported as e:
-        return _through_aten(graph, stages, kind, str(e))
+        return _through_aten(restored(graph, before), stages, kind, str(e))
     except RefusedSourceError as e:
-        return _failed(graph, options, stages, kind, e)
+        return _failed(restored(graph, before), options, stages, kind, e)
     except ToolchainError as e:
         warnings.warn(f"{e}\nThis graph runs through ATen.", stacklevel=2)
-        return _through_aten(graph, stages, kind, str(e).partition("\n")[0])
+        return _through_aten(restored(graph, before), stages, kind, str(e).partition("\n")[0])
     except Exception as e:
-        return _failed(graph, options, stages, kind, e)
+        return _failed(restored(graph, before), options, stages, kind, e)
     report_compiled(kind, stages)
     return call
 

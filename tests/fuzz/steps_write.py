@@ -97,7 +97,7 @@ def through_view(d: Draft) -> Made:
         f"{{0}}.diagonal(0, {dim}, {x.ndim - 1})",
         "{0}.view(-1)",
     )
-    reads = ("{0}.flip(0) * 2", "{0}.sum()", "{0} + 1", f"{{0}}.amax({dim})", "{0}.clone()")
+    reads = ("{0}.flip(0) * 2", "{0}.sum()", "{0} + 1", f"{{0}}.amax({dim}) + 0", "{0}.clone()")
     at = len(d.machine.values)
     read = d.rng.choice(reads)
     return (

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from tests.fuzz import custom
 from tests.judge import check
 
 X = torch.arange(24.0).reshape(4, 6)
@@ -97,3 +99,54 @@ def test_verify_mode_lets_go_of_constants_that_no_check_needs() -> None:
     x = torch.ones(4, 3)
     compiled = torch.compile(f, backend="litz", fullgraph=True, options={"verify": True})
     assert compiled(x, torch.ones(4, 3, requires_grad=True))[2].tolist() == [4.0] * 3
+
+
+def test_several_updates_through_one_view() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        v = x.permute(1, 0)
+        v.index_fill_(0, torch.tensor([0]), 3)
+        v[torch.tensor([1, 0])] = 4
+        v[2:4].mul_(2)
+        v[2:4].index_fill_(1, torch.tensor([1]), 7)
+        w = x.view(2, 12)
+        w[torch.tensor([1])] += 1
+        w[0, 2:5] = 9
+        return v, x + 1
+
+    check(f, X)
+    check(f, X, dynamic=True)
+
+
+def test_what_litz_cannot_hold_runs_as_it_was_before_the_passes() -> None:
+    """A custom operator of PyTorch's own sends the graph to ATen, behind the passes."""
+    custom.scale_(torch.ones(1), 1.0)
+
+    def window(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        torch.ops.litz_fuzz.scale_(x, 2.0)
+        return y.clone().as_strided((5, 2), (1, 1), 0) * 2
+
+    def rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        torch.ops.litz_fuzz.scale_(x, 2.0)
+        y[1:].add_(y[:-1].clone())
+        return y * 2
+
+    def argument() -> torch.Tensor:
+        return torch.arange(20.0).as_strided((3, 4), (4, 1), 3)
+
+    for f in (window, rows):
+        torch._dynamo.reset()
+        a, e = (torch.ones(3), argument()), (torch.ones(3), argument())
+        actual, expected = torch.compile(f, backend="litz")(*a), f(*e)
+        for x, y in ((actual, expected), (a[0], e[0]), (a[1], e[1])):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_neighbours(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.5, -1.0, 0.0, 3.0, float("inf")], dtype=dtype)
+    check(lambda x, y: torch.nextafter(x, y), x, x.flip(0), judge=False)
+
+
+def test_a_group_norm_of_nothing() -> None:
+    check(lambda x: F.group_norm(x, 4), torch.zeros(0, 0))
+    check(lambda x: F.group_norm(x, 2), torch.zeros(3, 0, 5))

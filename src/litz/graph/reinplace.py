@@ -282,8 +282,10 @@ def _rewrite(target: Node, copy: Node, first: Node, chain: list[Node]) -> None:
         with n.graph.inserting_before(n):
             inside = _inside(n)
             if inside:
-                view = _add(n, inside[0].target, (target, *inside[0].args[1:]), inside[0].kwargs)
-                for update in inside[1:]:
+                opened, *updates = inside
+                for update in updates:
+                    # A view for each: to the lowering one made before a write shows what was then.
+                    view = _add(n, opened.target, (target, *opened.args[1:]), opened.kwargs)
                     _write(view, update, nested)
             else:
                 _write(target, n, nested)

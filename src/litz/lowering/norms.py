@@ -272,6 +272,8 @@ def _check_groups(x: TensorValue) -> None:
     check_float(x)
     if x.ndim < 2:
         raise Unsupported("a group norm without channels")
+    if x.shape[1] is ZERO:
+        raise Unsupported("a group norm of no channels")
 
 
 @lower(aten.native_group_norm.default)
