@@ -263,6 +263,8 @@ class GraphLowering:
                 raise Unsupported("a type that only ATen handles")
             if has_opaque(given):
                 raise Unsupported("an argument of a type that only ATen handles")
+            if several_devices(given):
+                raise Unsupported("tensors of several devices")
             limits.check(self.symbols, n, given, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
@@ -519,6 +521,12 @@ class GraphLowering:
         assert ref is not None
         owners[self.b.root(ref.buffer)] = owner
         return ref
+
+
+def several_devices(given: Sequence[Any]) -> bool:
+    """Whether tensors lie on several devices; a number of the host's goes to any."""
+    flat = [x for v in given for x in (v if isinstance(v, list | tuple) else (v,))]
+    return len({v.device for v in flat if isinstance(v, TensorValue) and v.ndim}) > 1
 
 
 def viewed_node(n: FxNode) -> FxNode:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.index import Expr, product, size_hint
-from litz.kernel.nodes import extent, int_value
+from litz.index import Expr, coefficient, const, product, size_hint
+from litz.ir.body import Load, walk
+from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 
 BLOCK = 1024  # elements of a block of one axis
 WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
 WASTE = 25  # one part in so many of a row may be left to masks
+SHORT = 64  # elements of a reduction that a block holds with results of several
+SECOND = 4  # results of each column in a block at least
 PART = 64  # elements of a row at least, for blocks over several rows
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
 
@@ -56,6 +59,11 @@ def choose_axes(plan: KernelPlan) -> Axes:
     """The axes of a plan: flat, or a tile of two dims where both are contiguous somewhere."""
     dims, reduced = plan.parallel, plan.reduced
     r = Axis("r", reduced) if reduced else None
+    second = _second(plan) if reduced else None
+    if second is not None and plan.lane is not None:
+        rest = tuple(v for v in dims if v is not plan.lane and v is not second)
+        z = (Axis("z", rest),) if rest else ()
+        return Axes((*z, Axis("y", (second,)), Axis("x", (plan.lane,))), r)
     if r is None and plan.tile is not None and plan.lane is not None:
         wide = [size_hint(extent(v), default=256) for v in (plan.tile, plan.lane)]
         if min(wide) >= TILE:
@@ -69,6 +77,26 @@ def choose_axes(plan: KernelPlan) -> Axes:
     return Axes((Axis("x", dims),), r)
 
 
+def _second(plan: KernelPlan) -> Expr | None:
+    """A dim beside the lane that results of short reductions down columns are contiguous along.
+
+    A block that spans some of it writes them in longer pieces.
+    """
+    size = product(extent(v) for v in plan.reduced)
+    if plan.lane is None or plan.lane not in plan.parallel:
+        return None
+    if not size.is_const or int_value(size) > SHORT:
+        return None
+    for s in plan.stores:
+        if s.mode != "set" or s.indirect or coefficient(s.index, plan.lane) is const(1):
+            continue
+        for v in plan.parallel:
+            known = extent(v).is_const and whole_block(extent(v)) >= SECOND
+            if v is not plan.lane and known and coefficient(s.index, v) is const(1):
+                return v
+    return None
+
+
 def whole_block(size: Expr) -> int:
     """The largest power of two that divides a size, 0 if it is open."""
     return 0 if not size.is_const else int_value(size) & -int_value(size)
@@ -77,7 +105,12 @@ def whole_block(size: Expr) -> int:
 def _rows_together(plan: KernelPlan) -> bool:
     """Whether blocks should hold parts of several rows: what these share is computed once."""
     dims = plan.parallel
-    return len(dims) >= 2 and dims[-1] is plan.lane and whole_block(extent(dims[-1])) >= PART
+    if len(dims) < 2 or dims[-1] is not plan.lane or whole_block(extent(dims[-1])) < PART:
+        return False
+    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load) and not n.indirect)
+    return any(
+        dims[-1] in n.index.free and not any(v in n.index.free for v in dims[:-1]) for n in loads
+    )
 
 
 def _rows_apart(plan: KernelPlan) -> bool:

@@ -108,6 +108,8 @@ def _tile(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
 
 def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, ...]:
     assert axes.reduced is not None
+    if len(axes.blocked) == 3:
+        return _pieces(axes)
     rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
     down = plan.lane is not None and plan.lane in plan.parallel
     if down:
@@ -127,6 +129,19 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    return tuple(dict.fromkeys(out))
+
+
+def _pieces(axes: Axes) -> tuple[Config, ...]:
+    """Short reductions down columns, several of each column in a block."""
+    second, lane, reduced = axes.blocked
+    r, width = power_of_two(hint(reduced.size)), power_of_two(hint(lane.size))
+    out = []
+    for y, x, warps in ((4, 64, 8), (4, 32, 4), (8, 32, 8), (2, 64, 4), (4, 64, 4), (8, 64, 16)):
+        y, x = min(y, whole_block(second.size)), min(x, width)
+        while y * x * r > 16384 and x > 16:
+            x //= 2
+        out.append(Config((("y", y), ("x", x), ("r", r)), max(1, min(warps, y * x * r // 128))))
     return tuple(dict.fromkeys(out))
 
 
