@@ -117,6 +117,14 @@ def test_several_updates_through_one_view() -> None:
     check(f, X, dynamic=True)
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (3, 17, 9), (40, 24)])
+def test_variances_on_a_diagonal(shape: tuple[int, ...]) -> None:
+    """A reduction of a reduction, below a mask in loops over the same dims."""
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    check(lambda x: torch.diag_embed(x.var(-2)), x)
+    check(lambda x: torch.diag_embed((x - x.mean(-1, keepdim=True)).sum(-1)), x)
+
+
 def test_what_litz_cannot_hold_runs_as_it_was_before_the_passes() -> None:
     """A custom operator of PyTorch's own sends the graph to ATen, behind the passes."""
     custom.scale_(torch.ones(1), 1.0)

@@ -165,7 +165,9 @@ class Builder(Placer):
 
     def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
         """The loops of reductions that run together; their accumulators."""
-        bodies, axes = group, [v for v in self.space.reduced if v in group[0].axes]
+        # Below a reduction that has been given fresh variables, another has them too.
+        own = group[0].axes
+        bodies, axes = group, [v for v in self.space.reduced if v in own] or list(own)
         if any(home.binds(v) is not None for v in axes):
             bodies, axes = self.renamed(group, axes)
         levels, chunk = self.open_levels(axes, home, any(adds(r) for r in group))
