@@ -98,6 +98,13 @@ REDUCTIONS = {
         lambda x: x.t().contiguous().reshape(-1, 32) / x.t().reshape(-1, 32).amax(1, True),
         (rand(64, 64).abs() + 1,),
     ),
+    "sums_under_conditions": (
+        lambda x: (
+            torch.slice_scatter(x + x.sum(), (x + x.sum())[1:] * 2, 0, 1),
+            torch.slice_scatter(x / x.sum(1, True), (x / x.sum(1, True))[:, 5:] * 2, 1, 5),
+        ),
+        (rand(20, 70) + 3,),
+    ),
     "logsumexp": (lambda x: torch.logsumexp(x, 1), (rand(20, 70),)),
     "norm": (lambda x: torch.linalg.vector_norm(x, dim=1), (rand(20, 70),)),
 }
