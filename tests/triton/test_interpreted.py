@@ -79,6 +79,10 @@ REDUCTIONS = {
     "long_var": (lambda x: torch.var_mean(x), (rand(120, 300) + 5,)),
     "long_argmax": (lambda x: (x.argmax(), x.argmin()), (rand(120, 300),)),
     "long_softmax": (lambda x: F.softmax(x.flatten(), 0), (rand(120, 300),)),
+    "long_what_follows": (
+        lambda x: (x - x.amax(), x * (x.amax() * 0.5).exp(), x.amax() * 2, x.sum() - x.amax()),
+        (rand(120, 300),),
+    ),
     "var_mean": (lambda x: torch.var_mean(x, 1), (rand(20, 70) + 3,)),
     "var_mean_first": (lambda x: torch.var_mean(x, 0), (rand(70, 40) + 3,)),
     "argmax": (lambda x: (x.argmax(1), x.argmin(1)), (rand(20, 70),)),
@@ -97,6 +101,13 @@ REDUCTIONS = {
     "block32_transposed": (
         lambda x: x.t().contiguous().reshape(-1, 32) / x.t().reshape(-1, 32).amax(1, True),
         (rand(64, 64).abs() + 1,),
+    ),
+    "sums_under_conditions": (
+        lambda x: (
+            torch.slice_scatter(x + x.sum(), (x + x.sum())[1:] * 2, 0, 1),
+            torch.slice_scatter(x / x.sum(1, True), (x / x.sum(1, True))[:, 5:] * 2, 1, 5),
+        ),
+        (rand(20, 70) + 3,),
     ),
     "logsumexp": (lambda x: torch.logsumexp(x, 1), (rand(20, 70),)),
     "norm": (lambda x: torch.linalg.vector_norm(x, dim=1), (rand(20, 70),)),

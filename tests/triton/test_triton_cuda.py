@@ -34,7 +34,7 @@ from litz.targets.triton.cuda import (  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
 from litz.targets.triton.signature import int_type, pointer_type  # noqa: E402
 from litz.targets.triton.source import Config, TritonKernel  # noqa: E402
-from litz.targets.triton.tuned import fastest_configs  # noqa: E402
+from litz.targets.triton.tuned import extents, fastest_configs  # noqa: E402
 
 H200 = ("cuda", 90, 32)
 LARGE = 1 << 22  # elements: enough for blocks in which each thread has several
@@ -260,3 +260,15 @@ def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> Non
     args = [torch.ones(64), torch.ones(64)]
     (config,) = fastest_configs(kernel, plan, site, args, Timed(fake, {128: 1.0, 256: 0.1}), 50.0)
     assert config.warps <= 4
+
+
+def test_memory_that_tuning_may_copy() -> None:
+    """Where an index under a condition reaches is no size of memory."""
+    x = var("x0", 100)
+    plan = scaled(100)
+    assert extents(plan) == (400, 400)
+    inside = body.op("lt", body.index(x), body.const(I64, 60))
+    (store,) = plan.stores
+    value = body.masked(inside, store.value, body.const(F32, 0.0))
+    assert extents(replace(plan, stores=(replace(store, value=value),))) == (None, 400)
+    assert extents(replace(plan, stores=(replace(store, mask=inside),))) is None

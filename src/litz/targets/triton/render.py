@@ -127,7 +127,8 @@ def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     if not found or not extent(v).is_const:
         return None
     start = max(found, key=lambda e: found[e])
-    return None if whole < 2 or divides(whole, start) else (start, whole)
+    few = int_value(extent(v)) < whole  # a row need not hold a whole access
+    return None if few or whole < 2 or divides(whole, start) else (start, whole)
 
 
 def _even(axes: Axes, configs: tuple[Config, ...]) -> frozenset[str]:

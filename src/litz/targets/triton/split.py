@@ -170,14 +170,16 @@ class _Maker:
             here = [n for n in reduces if self.levels[n] == level]
             combined = self.reduce_parts(here, along[level], known, plans)
             stores: list[Store] = []
+            # What this kernel leaves for later ones it does not read itself.
+            before = {**known, **combined}
             if level == last:
-                stores += rewritten(flat, {**known, **combined})
+                stores += rewritten(flat, before)
             if level < last or left:
                 for n in between:
                     if self.levels[n] != level:
                         continue
                     t = self.temp(n.dtype, self.points)
-                    stores += rewritten([Store(t.name, self.at, n)], {**known, **combined})
+                    stores += rewritten([Store(t.name, self.at, n)], before)
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
                 plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from litz.index import Expr
-from litz.ir.body import Load, walk
+from litz.ir.body import Load, Masked, loads, walk
 from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
@@ -119,9 +119,9 @@ def _clock(index: int) -> CudaClock:
 
 
 def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
-    """Bytes of each parameter's memory; None for one whose places data decide, or that has none.
+    """Bytes of each parameter's memory; None for one whose places data or conditions decide.
 
-    None for the plan: it cannot be run on copies of what it writes, or its sizes are open.
+    Or that has none, being a value.  None for the plan: it cannot be run on copies of what it writes, or its sizes are open.
     """
     if plan.ints or any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
@@ -132,8 +132,12 @@ def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
             places[n.buffer].append(n.index)
             if n.indirect:
                 data.add(n.buffer)
+        elif isinstance(n, Masked):  # where it does not hold, an index may lie beyond the memory
+            data.update(x.buffer for x in loads((n.args[1],)))
     for s in plan.stores:
         places[s.buffer].append(s.index)
+        if s.mask is not None:
+            data.add(s.buffer)
     out: list[int | None] = []
     for p in plan.params:
         ends = [e.hi for e in places[p.name]]

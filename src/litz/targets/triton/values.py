@@ -7,6 +7,7 @@ after which it is known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from litz.index import Expr
@@ -76,8 +77,16 @@ class Values:
         return conds if cond in conds else (*conds, cond)
 
     def _conds(self, node: Node, conds: Conds) -> Conds:
-        """The conditions as far as the node depends on them: through memory alone."""
-        return conds if conds and self._touches(node) else ()
+        """The conditions as far as the node depends on them: through memory alone.
+
+        A reduction runs over all of its axes, whatever holds at the point where it is used.
+        """
+        if not conds or not self._touches(node):
+            return ()
+        if isinstance(node, Reduce):
+            over = {self.axis_of[v] for v in node.axes}
+            return tuple(dict.fromkeys(c for cond in conds for c in _fixed(cond, over)))
+        return conds
 
     def _touches(self, node: Node) -> bool:
         if node not in self.touching:
@@ -96,6 +105,15 @@ class Values:
             axes -= {self.axis_of[v] for v in node.axes}
             stage += 1
         return Value(node, args, own, frozenset(axes), stage)
+
+
+def _fixed(cond: Value, axes: set[str]) -> Iterator[Value]:
+    """The parts of a condition that do not vary along some axes."""
+    if not cond.axes & axes:
+        yield cond
+    elif isinstance(cond.node, Op) and cond.node.name == "and_":
+        for part in cond.args:
+            yield from _fixed(part, axes)
 
 
 def _checks(node: Node) -> bool:

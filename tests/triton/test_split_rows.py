@@ -1,0 +1,46 @@
+"""Reductions that several programs share, at small sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from judge import check
+from torch import Tensor
+
+pytest.importorskip("triton.language")
+
+from litz.targets.triton import split  # noqa: E402
+
+TRITON = {"target": "triton"}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LONG": 16, "TALL": 8, "PART": 8, "DEEP": 4, "ALIGNED": 2}.items():
+        monkeypatch.setattr(split, name, value)
+
+
+def rand(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def values_of_values(x: Tensor) -> tuple[Tensor, ...]:
+    """What one kernel leaves for the next ones depends on what else it leaves."""
+    top = x.amax(0, True)
+    product, low = (x * 0.1 + 1).prod(0, True), x - top
+    again = top.amax(0, True)
+    x.copy_((again * 0.5).expand(x.shape))
+    return top, product, low, again
+
+
+PROGRAMS: dict[str, tuple[Callable[..., object], Tensor]] = {
+    "values_of_values": (values_of_values, rand(33).half()),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str) -> None:
+    fn, x = PROGRAMS[name]
+    check(fn, x, runs=1, judge=False, **TRITON)
