@@ -121,7 +121,8 @@ def _clock(index: int) -> CudaClock:
 def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
     """Bytes of each parameter's memory; None for one whose places data or conditions decide.
 
-    Or that has none, being a value.  None for the plan: it cannot be run on copies of what it writes, or its sizes are open.
+    Or that has none, being a value.  None for the plan: it cannot be run on copies of what it
+    writes, or its sizes are open.
     """
     if plan.ints or any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
