@@ -17,7 +17,8 @@ from litz.kernel.nodes import extent, loops_of, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
 from litz.targets.triton.blocks import hint, power_of_two
-from litz.targets.triton.printer import Printer, Scope, Shape
+from litz.targets.triton.layout import Scope, Shape
+from litz.targets.triton.printer import Printer
 from litz.targets.triton.reductions import accumulator
 from litz.targets.triton.source import Config
 from litz.targets.triton.values import Value

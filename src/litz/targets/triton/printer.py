@@ -9,14 +9,14 @@ on, and last the stores of the full space.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from litz.index import TRITON, Expr, Substitution, Symbol, const, divides, render, var
+from litz.index import TRITON, Expr, Substitution, Symbol, const, divides, render
 from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.triton.axes import Axes, Axis
+from litz.targets.triton.axes import Axis
+from litz.targets.triton.layout import Scope, Shape, decoded, row_start
 from litz.targets.triton.narrow import is_f16_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.reductions import (
@@ -25,8 +25,8 @@ from litz.targets.triton.reductions import (
     accumulator,
     at_once,
     softmax_pair,
+    twins,
 )
-from litz.targets.triton.source import Config
 from litz.targets.triton.spell import literal, neutral, op_text
 from litz.targets.triton.values import Value, Values
 
@@ -41,50 +41,6 @@ from litz.runtime.triton import helpers as litz
 
 @triton.jit
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a kernel is laid out.
-
-    persistent: a block holds all of the reduced axis.  even: axes whose size every block divides.
-    wide: indices need 64 bits.  flat: the grid has one axis, from which the others are computed.
-    rows: where rows begin that whole accesses do not divide, and elements of such an access.
-    """
-
-    axes: Axes
-    config: Config
-    persistent: bool
-    even: frozenset[str]
-    wide: bool
-    flat: bool
-    rows: tuple[Expr, int] | None = None
-
-
-@dataclass
-class Scope:
-    """Lines at one depth; what is known there is known in the scopes below too.
-
-    binds: the dim or axis that its loop counts.
-    """
-
-    depth: int
-    parent: Scope | None = None
-    binds: str = ""
-    lines: list[str] = field(default_factory=list)
-    known: dict[Value, str] = field(default_factory=dict)
-
-    def find(self, v: Value) -> str | None:
-        scope: Scope | None = self
-        while scope is not None:
-            found = scope.known.get(v)
-            if found is not None:
-                return found
-            scope = scope.parent
-        return None
-
-    def emit(self, text: str) -> None:
-        self.lines.append("    " * self.depth + text)
 
 
 class Printer:
@@ -378,7 +334,7 @@ class Printer:
         accs = []
         names = [a.name for a in self.blocked]
         shape = self.extents(names)
-        for group in _twins(reduces):
+        for group in twins(reduces):
             sums = [b for b, a in pairs.items() if a is group[0]]
             if sums:
                 dtype = group[0].args[0].node.dtype
@@ -640,41 +596,6 @@ class Printer:
             return f"tl.store({at}, {value}{tail})"
         how = f'{tail}, sem="relaxed"'
         return f"tl.atomic_{s.mode}({at}, {value}{how})"
-
-
-def row_start(e: Expr, v: Expr) -> Expr | None:
-    """Where a row begins, if ``e`` steps through it by ones."""
-    start = e - v
-    return None if v in start.free else start
-
-
-def decoded(axis: Axis) -> tuple[tuple[Expr, Expr], ...]:
-    """Each dim of an axis in terms of its flat position ``<axis>index``, the fastest first."""
-    flat = var(f"{axis.name}index", axis.size)
-    inner: Expr = const(1)
-    out = []
-    for v in reversed(axis.dims):
-        size = extent(v) if extent(v) is not const(0) else const(1)  # of nothing, any position
-        out.append((v, (flat // inner) % size))
-        inner = inner * size
-    return tuple(out)
-
-
-def _twins(reduces: Sequence[Value]) -> list[list[Value]]:
-    """Reductions that share an accumulator: mean and deviations of one value."""
-    out: list[list[Value]] = []
-    for v in reduces:
-        assert isinstance(v.node, Reduce)
-        moment = v.node.kind.startswith("welford")
-        for group in out:
-            first = group[0].node
-            assert isinstance(first, Reduce)
-            if moment and first.kind.startswith("welford") and group[0].args == v.args:
-                group.append(v)
-                break
-        else:
-            out.append([v])
-    return out
 
 
 def _symbols(indirect: Iterable[tuple[Expr, object]]) -> list[tuple[Symbol, object]]:

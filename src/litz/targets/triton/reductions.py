@@ -223,3 +223,20 @@ def accumulator(
         return MomentAccumulator(node.kind, dtype, name, shape, axis, counts)
     made = ArgAccumulator if node.kind in ("argmax", "argmin") else Accumulator
     return made(node.kind, dtype, name, shape, axis)
+
+
+def twins(reduces: Sequence[Value]) -> list[list[Value]]:
+    """Reductions that share an accumulator: mean and deviations of one value."""
+    out: list[list[Value]] = []
+    for v in reduces:
+        assert isinstance(v.node, Reduce)
+        moment = v.node.kind.startswith("welford")
+        for group in out:
+            first = group[0].node
+            assert isinstance(first, Reduce)
+            if moment and first.kind.startswith("welford") and group[0].args == v.args:
+                group.append(v)
+                break
+        else:
+            out.append([v])
+    return out

@@ -12,7 +12,8 @@ from litz.kernel.plan import KernelPlan
 from litz.targets.triton import nest, split
 from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent, widened
-from litz.targets.triton.printer import Printer, Shape, row_start
+from litz.targets.triton.layout import Shape, row_start
+from litz.targets.triton.printer import Printer
 from litz.targets.triton.reach import LIMIT, reaches
 from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.source import (
