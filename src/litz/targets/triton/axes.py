@@ -18,7 +18,7 @@ BLOCK = 1024  # elements of a block of one axis
 WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
 WASTE = 25  # one part in so many of a row may be left to masks
 SHORT = 64  # elements of a reduction that a block holds with results of several
-SECOND = 4  # results of each column in a block at least
+SECOND = 2  # results of each column in a block at least
 PART = 64  # elements of a row at least, for blocks over several rows
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
 

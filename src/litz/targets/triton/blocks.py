@@ -137,7 +137,7 @@ def _pieces(axes: Axes) -> tuple[Config, ...]:
     second, lane, reduced = axes.blocked
     r, width = power_of_two(hint(reduced.size)), power_of_two(hint(lane.size))
     out = []
-    for y, x, warps in ((4, 64, 8), (4, 32, 4), (8, 32, 8), (2, 64, 4), (4, 64, 4), (8, 64, 16)):
+    for y, x, warps in ((2, 64, 2), (4, 32, 2), (2, 32, 2), (2, 32, 1), (2, 64, 4), (4, 64, 4)):
         y, x = min(y, whole_block(second.size)), min(x, width)
         while y * x * r > 16384 and x > 16:
             x //= 2
