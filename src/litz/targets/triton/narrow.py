@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from litz.ir.body import Const, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import Const, Masked, Node, Op, Reduce, Store, walk
 from litz.kernel.nodes import roots
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
@@ -139,16 +139,24 @@ def one_plus(n: Node) -> Op | None:
     return None
 
 
-def is_f16_quotient(n: Op) -> bool:
-    """Whether a quotient is one of f16 values: its cheaper form could round another way."""
-    return n.name == "div" and all(_is_f16(a) for a in n.args)
+def is_close_quotient(n: Op) -> bool:
+    """Whether a quotient may be some units off in f32: its rounding shows none of them.
+
+    Quotients of two bf16 numbers lie too far from where rounding changes.  A transcendental value
+    is off itself.  Other quotients are arithmetic, which is bitwise eager's.
+    """
+    return all(map(_is_bf16, n.args)) or any(map(_is_transcendental, n.args))
 
 
-def _is_f16(n: Node) -> bool:
-    if isinstance(n, Const):
-        return True
+def _is_bf16(n: Node) -> bool:
     if not (isinstance(n, Op) and n.name in ("cast", "round_to")):
         return False
-    source = n.args[0]
-    kept = n.name == "round_to" and getattr(n.param, "name", "") == "f16"
-    return kept or (source.dtype.name == "f16" and isinstance(source, (Load, Op, Masked)))
+    kept = n.name == "round_to" and getattr(n.param, "name", "") == "bf16"
+    return kept or n.args[0].dtype.name == "bf16"
+
+
+def _is_transcendental(n: Node) -> bool:
+    if isinstance(n, Op) and n.name in ("mul", "neg", "abs", "div"):
+        return any(map(_is_transcendental, n.args))
+    named = isinstance(n, Op) and n.name in ("exp", "erf", "sigmoid", "tanh", "log", "pow")
+    return named or one_plus(n) is not None or is_total(n)

@@ -17,7 +17,7 @@ from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axis
 from litz.targets.triton.layout import Scope, Shape, decoded, row_start
-from litz.targets.triton.narrow import is_f16_quotient, narrow_nodes, one_plus, vanishing_nodes
+from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.reductions import (
     Accumulator,
@@ -495,7 +495,7 @@ class Printer:
             return f"({args[0]} * {self.inverses[total]})"
         if node.name == "exp" and node in self.vanishing:
             return f"litz.flush_exp({args[0]})"
-        if node.name in NARROW and not is_f16_quotient(node):
+        if node.name in NARROW and (node.name != "div" or is_close_quotient(node)):
             return f"litz.narrow_{node.name}({', '.join(args)})"
         return ""
 
