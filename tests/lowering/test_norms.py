@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.ir.program import Extern, Loops
 from litz.lowering.context import Settings
@@ -247,3 +249,15 @@ def test_dynamic_shapes() -> None:
     assert all(p.symbols for p in check_training(fn, y, w, b, dynamic=True))
     fn = lambda x, w, b: F.group_norm(x, 4, w, b)  # noqa: E731
     assert all(p.symbols for p in check_training(fn, y.transpose(1, 2), w, b, dynamic=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_inference_gives_its_statistics_on_gpus_alone(device: str) -> None:
+    with FakeTensorMode():
+        x, m = torch.empty(4, 3, 5, device=device), torch.empty(3, device=device)
+        op = torch.ops.aten._native_batch_norm_legit_no_training.default
+        gm = make_fx(lambda x, m: op(x, m, m, m, m, 0.1, 1e-5))(x, m)
+        program = lower_graph(gm, Settings())
+    loops = [n for n in program.nodes if isinstance(n, Loops)]
+    made = [r for n in loops for s in n.stores for r in s.roots() if r.vars]
+    assert len(made) == (3 if device == "cuda:0" else 1)

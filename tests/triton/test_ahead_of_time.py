@@ -6,6 +6,7 @@ from functools import cache as cached
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("triton.language")
 
@@ -57,6 +58,16 @@ def test_default_configurations(name: str, cache: Cache) -> None:
 def test_block_pointers(name: str, cache: Cache) -> None:
     found = kernels(name, block_pointers=True)
     assert any("tl.make_block_ptr" in x.source for k in found for x in k.launches)
+    jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
+    check(submit(jobs, cache, 2), jobs)
+
+
+def test_results_without_elements(cache: Cache) -> None:
+    x = torch.ones(0, 3)
+    graphs = litz.explain(lambda x: (x * x).sum(1), x, options=TRITON).graphs
+    found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
+    sources = [x.source for k in found for x in k.launches]
+    assert sources and not any("tl.store(b1, " in x or "tl.store(b2, " in x for x in sources)
     jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
     check(submit(jobs, cache, 2), jobs)
 

@@ -38,7 +38,7 @@ from litz.lowering.reductions import (
     wide,
 )
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import TensorValue, axes
+from litz.lowering.values import ZERO, TensorValue, axes
 
 aten = torch.ops.aten
 
@@ -131,6 +131,21 @@ def _nothing(ctx: Call, position: int) -> TensorValue:
     return ctx.b.full(r.shape, 0, r.dtype, r.device)
 
 
+def _used(ctx: Call, mean: TensorValue, var: TensorValue, eps: float) -> tuple[TensorValue, ...]:
+    """Mean and 1 / std as inference used them; ATen gives them on GPUs, and on CPUs nothing."""
+    first, second = ctx.results[1:3]
+    assert first is not None and second is not None
+    if first.shape == (ZERO,):
+        return tuple(ctx.b.full(r.shape, 0, r.dtype, r.device) for r in (first, second))
+    own = axes(first.shape)
+    rstd = _inverse_std(ctx.b, var, own, eps, second.dtype.opmath)
+    nodes = (element(ctx.b, mean, own, first.dtype.opmath), rstd)
+    return tuple(
+        TensorValue(r.dtype, r.shape, r.device, lazy=body.cast(n, r.dtype))
+        for r, n in zip((first, second), nodes, strict=True)
+    )
+
+
 @lower(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_inference(
     ctx: Call,
@@ -143,7 +158,7 @@ def batch_norm_inference(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, _nothing(ctx, 1), _nothing(ctx, 2)
+    return out, *_used(ctx, mean, var, eps)
 
 
 @lower(aten._native_batch_norm_legit_functional.default)
@@ -161,7 +176,7 @@ def batch_norm_functional(
     if training:
         return _training(ctx, x, weight, bias, (mean, var), momentum, eps)
     out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, _nothing(ctx, 1), _nothing(ctx, 2), mean, var
+    return out, *_used(ctx, mean, var, eps), mean, var
 
 
 @lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
@@ -182,7 +197,7 @@ def batch_norm_in_place(
     if training:
         raise Unsupported("running statistics that are updated in place")
     out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, _nothing(ctx, 1), _nothing(ctx, 2)
+    return out, *_used(ctx, mean, var, eps)
 
 
 @lower(aten._native_batch_norm_legit.no_stats)
@@ -227,7 +242,7 @@ def batch_norm_no_update(
     if mean is None or var is None:
         raise Unsupported("a batch norm without statistics")
     out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, _nothing(ctx, 1), _nothing(ctx, 2), _nothing(ctx, 3)
+    return out, *_used(ctx, mean, var, eps), _nothing(ctx, 3)
 
 
 @lower(aten.native_batch_norm_backward.default)

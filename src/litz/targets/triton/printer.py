@@ -583,7 +583,8 @@ class Printer:
         for _, n in s.indirect:
             own |= self.values(n).axes
         index = self.aligned(s.index) or self.index(s.index, names)
-        if not set(axes) <= own:
+        # Of nothing there is one place, whatever the axes.
+        if not set(axes) <= own or index == "0":
             index = f"tl.zeros({self.extents(axes)}, tl.int32) + ({index})"
         conds = [texts[-1]] if s.mask is not None else []
         mask = self.mask(axes, conds)
