@@ -89,7 +89,7 @@ BINARY = (
     # Eager's vector lanes and its tail disagree on the larger of 0.0 and -0.0: a sum with 0 has
     # one sign.
     "torch.maximum({0}, {1}) + 0", "torch.minimum({0}, {1}) + 0",
-    "torch.fmax({0}, {1}) + 0", "torch.fmin({0}, {1}) + 0",
+    "torch.fmax({0} * 1, {1} * 1) + 0", "torch.fmin({0} * 1, {1} * 1) + 0",
     "{0} + {1}", "{0} - {1}", "{0} * {1}", "torch.add({0}, {1}, alpha=2)",
     "{0} / {1}", "{0} / ({1}.abs() + 1)", "torch.sub({0}, {1}, alpha=2)", "{1} - {0}",
     "torch.copysign({0}, {1}.nan_to_num())",

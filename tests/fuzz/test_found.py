@@ -158,3 +158,20 @@ def test_neighbours(dtype: torch.dtype) -> None:
 def test_a_group_norm_of_nothing() -> None:
     check(lambda x: F.group_norm(x, 4), torch.zeros(0, 0))
     check(lambda x: F.group_norm(x, 2), torch.zeros(3, 0, 5))
+
+
+def test_sums_of_what_does_not_change() -> None:
+    """A sum over 24 of one value, beside a mean over 24 times 24: the loops stay apart."""
+
+    def f(x: torch.Tensor, one: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.poisson_nll_loss(torch.fmax(x, one), x), one.sum(-1, keepdim=True)
+
+    check(f, torch.rand(24, 24), torch.rand(1).expand(24))
+
+
+def test_a_reduction_that_the_outer_loop_leaves_unchanged() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.expand(2, -1)
+        return rows > 0, rows.amin(1, keepdim=True)
+
+    check(f, torch.arange(-300, 478))

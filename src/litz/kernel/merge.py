@@ -20,14 +20,18 @@ class _Merger:
         exprs: dict[Expr, None] = {}
         # argmax and argmin count positions: their loops merge only where they are neighbours.
         self.positions: list[Loops] = []
+        # A reduction's value may depend on none of its loops, yet runs over just those.
+        self.reductions: set[frozenset[Expr]] = set()
         for n in body.walk(r for s in stores for r in s.roots()):
             if isinstance(n, Load):
                 if n.buffer not in loose:
                     exprs[n.index] = None
             elif isinstance(n, Index):
                 exprs[n.expr] = None
-            elif isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
-                self.positions.append(n.axes)
+            elif isinstance(n, Reduce):
+                self.reductions.add(frozenset(n.axes))
+                if n.kind in ("argmax", "argmin"):
+                    self.positions.append(n.axes)
         exprs.update(dict.fromkeys(s.index for s in stores))
         every = (*axes, *reduced)
         self.present = {v: tuple(v in e.free for e in exprs) for v in every}
@@ -40,6 +44,8 @@ class _Merger:
     def follows(self, u: Expr, v: Expr) -> bool:
         """Whether ``u`` and ``v`` only occur as ``u * extent(v) + v``, times something."""
         if any(p.index(v) != p.index(u) + 1 for p in self.positions if u in p and v in p):
+            return False
+        if any((u in r) is not (v in r) for r in self.reductions):
             return False
         if self.present[u] != self.present[v]:
             return False
@@ -67,6 +73,7 @@ class _Merger:
             tuple(w if a is u else a for a in p if a is not v) if u in p else p
             for p in self.positions
         ]
+        self.reductions = {(r - {u, v}) | {w} if u in r else r for r in self.reductions}
         return w
 
     def shrink(self, loops: Loops) -> Loops:

@@ -24,7 +24,7 @@ from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
 
-CHUNK = 128  # additions into one accumulator before it is added to an outer one, of 64 bits
+CHUNK = 16  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
 SCALAR = 8  # how much longer an element takes outside of vectors
 STREAM = 1 << 25  # bytes of a result that is written past the caches

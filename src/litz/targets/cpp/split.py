@@ -55,8 +55,11 @@ def one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
         return True
     flat = [s for s in space.stores if s not in full]
     same = len({space.lane in n.vars for n in reduces}) == 1
+    # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
+    every = all(set(space.units) <= {*n.vars, space.lane} for n in reduces)
     return (
         same
+        and every
         and not any(n.kind.startswith("welford") for n in reduces)
         and all(
             s.mode == "set" and set(loops_of(s, space.reduced)) == set(space.reduced) for s in full
