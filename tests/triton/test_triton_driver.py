@@ -10,9 +10,16 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from fake_cuda import FakeCuda
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from litz.backend import compile_or_fall_back
+from litz.compiler import Stages
 from litz.errors import ToolchainError
+from litz.options import Options
+from litz.runtime.triton import driver
 from litz.runtime.triton.driver import CudaError, Driver, Function
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.launch import bind
@@ -245,8 +252,25 @@ def test_no_such_device_and_no_initialisation() -> None:
 def test_a_driver_without_an_entry_point() -> None:
     fake = FakeCuda()
     del fake.cuLaunchKernelEx  # type: ignore[attr-defined]
-    with pytest.raises(CudaError, match="too old: it has no cuLaunchKernelEx"):
+    with pytest.raises(ToolchainError, match="too old: it has no cuLaunchKernelEx"):
         Driver(fake)
+
+
+def test_without_a_driver_a_graph_runs_through_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LIBRARY", "libcuda-of-nobody.so.1")
+    driver._driver_of.cache_clear()
+    with FakeTensorMode():
+        graph = make_fx(lambda x: (torch.relu(x) + 1,))(torch.empty(8, device="cuda"))
+    stages = Stages()
+    try:
+        with pytest.warns(UserWarning, match="install the driver") as seen:
+            call = compile_or_fall_back(graph, Options(), stages, "inference")
+    finally:
+        driver._driver_of.cache_clear()
+    assert "libcuda-of-nobody" in str(seen[0].message) and len(seen) == 1
+    assert stages.fallback
+    (out,) = call([torch.arange(-2.0, 2.0)])
+    assert torch.equal(out, torch.tensor([1.0, 1, 1, 2]))
 
 
 # --- threads ---

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from litz.errors import LitzError
+from litz.errors import LitzError, ToolchainError
 from litz.runtime.triton.job import Binary
 
 __all__ = ["CudaError", "Device", "Driver", "Function", "Properties", "cuda_driver"]
@@ -124,7 +124,10 @@ def _own(library: Any, name: str) -> Any:
         # Subscripting makes a new function object each time; a stand-in offers attributes alone.
         found = library[name] if isinstance(library, ctypes.CDLL) else getattr(library, name)
     except AttributeError as error:
-        raise CudaError(f"litz: the CUDA driver is too old: it has no {name}", -1) from error
+        said = (
+            f"litz: the CUDA driver is too old: it has no {name}; install one of CUDA 12 or later"
+        )
+        raise ToolchainError(said) from error
     found.restype = ctypes.c_int
     return found
 
@@ -254,12 +257,15 @@ def _driver_of(pid: int) -> Driver:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise CudaError(f"litz: cannot load the CUDA driver: {error}", -1) from error
+        raise ToolchainError(
+            f"litz: cannot load the CUDA driver ({error}): install the driver of the GPU, or let "
+            f"the loader find {LIBRARY} (LD_LIBRARY_PATH)"
+        ) from error
     return Driver(library)
 
 
 def cuda_driver() -> Driver:
-    """The CUDA driver of this process.  CudaError: there is none.
+    """The CUDA driver of this process.  ToolchainError: there is none, or an old one.
 
     A forked child asks anew, and learns from the driver that CUDA does not survive a fork.
     """
