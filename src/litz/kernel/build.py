@@ -12,7 +12,7 @@ from litz.ir.program import Buffer
 from litz.ir.unfold import Nest
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
-from litz.kernel.tiling import Access, choose_lane, choose_tile, lane_score, loop_order
+from litz.kernel.tiling import accesses_of, best_score, choose_tiling, loop_order
 from litz.kernel.unfold import unfold_where_better
 from litz.schedule.groups import Group
 
@@ -59,22 +59,21 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
 
     def contiguous(nest: Nest) -> float:
         axes, reduced, stores = merge_loops(*nest)
-        accesses, loops = _accesses(stores, buffers), (*axes, *reduced)
-        return max((lane_score(v, loops, accesses) for v in loops), default=0.0)
+        return best_score((*axes, *reduced), accesses_of(stores, sizes))
 
+    sizes = {name: b.dtype.bytes for name, b in buffers.items()}
     nest = (group.axes, group.reduce_axes, group.stores)
     axes, reduced, stores = merge_loops(*unfold_where_better(nest, contiguous))
-    accesses = _accesses(stores, buffers)
-    lane = choose_lane(axes, reduced, accesses)
-    tile = choose_tile(axes, reduced, accesses, lane)
+    accesses = accesses_of(stores, sizes)
+    tiling = choose_tiling(axes, reduced, accesses)
+    lane, tile = tiling.lane, tiling.tile
     positional = any(
         isinstance(n, Reduce) and n.kind in ("argmax", "argmin") for n in _nodes(stores)
     )
-    p_order = loop_order(axes, accesses, lane, tile)
     r_order = (
         _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
     )
-    return _canonical(p_order, r_order, stores, lane, tile, buffers, group.device)
+    return _canonical(tiling.parallel, r_order, stores, lane, tile, buffers, group.device)
 
 
 def _nodes(stores: tuple[Store, ...]) -> list[Node]:
@@ -86,19 +85,6 @@ def _argument_order(stores: tuple[Store, ...], reduced: tuple[Expr, ...]) -> tup
         if isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
             return (*n.axes, *(r for r in reduced if r not in n.axes))
     return reduced
-
-
-def _accesses(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> list[Access]:
-    out: dict[tuple[str, Expr], Access] = {}
-    for n in _nodes(stores):
-        if isinstance(n, Load):
-            out.setdefault(
-                (n.buffer, n.index), Access(n.index, n.dtype.bytes, False, bool(n.indirect))
-            )
-    for s in stores:
-        size = buffers[s.buffer].dtype.bytes
-        out[s.buffer, s.index] = Access(s.index, size, True, bool(s.indirect))
-    return list(out.values())
 
 
 # --- names ---

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from litz.index import Const, Expr, coefficient, size_hint
+from litz.ir.body import Load, Store, walk
+from litz.kernel.nodes import roots
 
 DEFAULT_SIZE = 1 << 8
 # Elements of a loop below which part of a vector is idle.
@@ -22,6 +24,43 @@ class Access:
     bytes: int
     is_store: bool
     indirect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The loops of a kernel: see ``KernelPlan`` for lane and tile; the parallel ones in order."""
+
+    lane: Expr | None
+    tile: Expr | None
+    parallel: tuple[Expr, ...]
+
+
+def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Access]:
+    """The distinct accesses that stores and their values make.
+
+    sizes: bytes of an element of each buffer that counts; accesses of others are left out.
+    """
+    out: dict[tuple[str, Expr], Access] = {}
+    for n in walk(roots(stores)):
+        if isinstance(n, Load) and n.buffer in sizes:
+            at = n.buffer, n.index
+            out.setdefault(at, Access(n.index, n.dtype.bytes, False, bool(n.indirect)))
+    for s in stores:
+        if s.buffer in sizes:
+            out[s.buffer, s.index] = Access(s.index, sizes[s.buffer], True, bool(s.indirect))
+    return list(out.values())
+
+
+def choose_tiling(
+    axes: Sequence[Expr], reduced: Sequence[Expr], accesses: Sequence[Access]
+) -> Tiling:
+    """Lane and tile of a kernel, and its parallel loops in order.
+
+    axes, reduced: the parallel and the reduced loops.
+    """
+    lane = choose_lane(axes, reduced, accesses)
+    tile = choose_tile(axes, reduced, accesses, lane)
+    return Tiling(lane, tile, loop_order(axes, accesses, lane, tile))
 
 
 def extent_of(v: Expr) -> int:
@@ -60,6 +99,11 @@ def lane_score(v: Expr, loops: Sequence[Expr], accesses: Sequence[Access]) -> fl
         else:
             score += size * ANY_STRIDE
     return score * min(1.0, extent_of(v) / FULL_VECTOR)
+
+
+def best_score(loops: Sequence[Expr], accesses: Sequence[Access]) -> float:
+    """Bytes that vectorising the best of ``loops`` makes contiguous (see ``lane_score``)."""
+    return max((lane_score(v, loops, accesses) for v in loops), default=0.0)
 
 
 def choose_lane(

@@ -7,6 +7,8 @@ registers.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, walk
 from litz.ir.ops import op
@@ -68,32 +70,37 @@ def is_busy(plan: KernelPlan) -> bool:
     return sum(op(n.name).cost for n in nodes if isinstance(n, Op)) >= BUSY
 
 
-def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
-    size = hint(axes.parallel[-1].size)
-    apart = product(a.size for a in axes.parallel[:-1])
+def _widths(plan: KernelPlan, programs: Callable[[int], int]) -> Iterator[tuple[int, int]]:
+    """Elements of a block without reductions and its warps, the default first.
+
+    programs: how many there are of blocks of so many elements: too few of them, and blocks shrink.
+    """
     each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
     first = (2 * each, 4) if is_busy(plan) else (each, 4)
-    out = []
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
-        while block > 32 * warps and size // block * hint(apart) < PROGRAMS:
+        while block > 32 * warps and programs(block) < PROGRAMS:
             block //= 2
-        out.append(Config((("x", min(block, power_of_two(size))),), warps))
+        yield block, warps
+
+
+def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+    """Blocks along one axis."""
+    size = hint(axes.parallel[-1].size)
+    apart = hint(product(a.size for a in axes.parallel[:-1]))
+    widths = _widths(plan, lambda block: size // block * apart)
+    out = [Config((("x", min(block, power_of_two(size))),), warps) for block, warps in widths]
     return tuple(dict.fromkeys(out))
 
 
 def _rows(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     """Blocks over parts of several rows."""
     rows, row = axes.blocked
-    each = max(4, 16 // narrowest(plan))
-    first = (2 * each, 4) if is_busy(plan) else (each, 4)
+    count = hint(rows.size)
     out = []
-    for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
-        block = 32 * warps * times
-        while block > 32 * warps and hint(rows.size) * hint(row.size) // block < PROGRAMS:
-            block //= 2
+    for block, warps in _widths(plan, lambda block: count * hint(row.size) // block):
         x = min(whole_block(row.size), block)
-        y = min(block // x, power_of_two(hint(rows.size)))
+        y = min(block // x, power_of_two(count))
         out.append(Config((("y", y), ("x", x)), warps))
     return tuple(dict.fromkeys(out))
 

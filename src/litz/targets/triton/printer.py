@@ -16,6 +16,7 @@ from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.nodes import extent, loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axis
+from litz.targets.triton.blocks import narrowest
 from litz.targets.triton.layout import Scope, Shape, decoded, row_start
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import LIMIT
@@ -368,8 +369,7 @@ class Printer:
         """Elements along the reduced axis that one thread loads at once."""
         if self.plan.lane not in self.plan.reduced:
             return 1
-        narrow = min((p.dtype.bytes for p in self.plan.params), default=16)
-        return max(1, min(16 // narrow, self.shape.config.block("r")))
+        return max(1, min(16 // narrowest(self.plan), self.shape.config.block("r")))
 
     def turns(self) -> str:
         """How many turns of a loop over the reduced axis each lane takes part in, unless all."""

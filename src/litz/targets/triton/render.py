@@ -11,7 +11,7 @@ from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton import nest, split
 from litz.targets.triton.axes import Axes, choose_axes
-from litz.targets.triton.blocks import choose_configs, is_persistent, widened
+from litz.targets.triton.blocks import choose_configs, is_persistent, narrowest, widened
 from litz.targets.triton.layout import Shape, row_start
 from litz.targets.triton.printer import Printer
 from litz.targets.triton.reach import LIMIT, reaches
@@ -115,8 +115,7 @@ def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
         return None
     v = plan.lane
     size = {p.name: p.dtype.bytes for p in plan.params}
-    narrow = min((n for n in size.values()), default=16)
-    whole = 16 // narrow
+    whole = 16 // narrowest(plan)
     loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
     found: dict[Expr, int] = {}
     for buffer, index in [(n.buffer, n.index) for n in loads] + [

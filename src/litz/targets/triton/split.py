@@ -8,19 +8,19 @@ reductions come at the end, as a kernel without reductions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
-from litz.ir.body import Load, Node, Reduce, Rewriter, Store, walk
+from litz.ir.body import Node, Reduce, Rewriter, Store, walk
 from litz.ir.dtype import I64, DType
 from litz.kernel.merge import merge_loops
 from litz.kernel.nodes import extent, loaded, loops_of, mergeable, reduce_levels, roots
 from litz.kernel.phases import Temp as PlanTemp
 from litz.kernel.phases import linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
-from litz.kernel.tiling import Access, choose_lane, choose_tile, lane_score, loop_order
+from litz.kernel.tiling import accesses_of, best_score, choose_tiling
 from litz.targets.triton.blocks import PROGRAMS
 from litz.targets.triton.spell import neutral_scalar
 
@@ -83,14 +83,14 @@ def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
     As long as it is not reduced, lanes run along both.
     """
     stores = tuple(Store("", const(0), n.args[0]) for n in reduces)
+    sizes = _sizes(plan)
     best: tuple[float, Loops] = (0.0, ())
     for kept in ((), *((v,) for v in plan.reduced)):
         left = tuple(v for v in plan.reduced if v not in kept)
         if kept and (not left or not 1 < size_hint(extent(kept[0])) <= NARROW):
             continue
         axes, reduced, merged = merge_loops((*plan.parallel, *kept), left, stores)
-        loops, accesses = (*axes, *reduced), _accesses(plan, merged[: len(stores)])
-        score = max((lane_score(v, loops, accesses) for v in loops), default=0.0)
+        score = best_score((*axes, *reduced), accesses_of(merged, sizes))
         if score > best[0] * (GAIN if kept else 1.0):
             best = (score, kept)
     return best[1]
@@ -106,27 +106,17 @@ def _parts(plan: KernelPlan, kept: Loops) -> int:
     return min(PROGRAMS // max(rows, 1), size // PART) if size >= LONG else 0
 
 
+def _sizes(plan: KernelPlan) -> dict[str, int]:
+    """Bytes of an element of each parameter."""
+    return {p.name: p.dtype.bytes for p in plan.params}
+
+
 def _part(size: int, parts: int) -> Expr:
     """Elements of a part: all of one length where that can be, else at least on whole accesses."""
     for n in range(parts, parts // 2, -1):
         if size % (n * ALIGNED) == 0:
             return const(size // n)
     return const(-(-size // (parts * ALIGNED)) * ALIGNED)
-
-
-def _accesses(plan: KernelPlan, stores: Iterable[Store]) -> list[Access]:
-    """Every access of a plan's memory, temporary memory left out."""
-    known = {p.name: p.dtype.bytes for p in plan.params}
-    loads = (n for s in stores for n in walk(s.roots()) if isinstance(n, Load))
-    out = {
-        (n.buffer, n.index): Access(n.index, n.dtype.bytes, False, bool(n.indirect))
-        for n in loads
-        if n.buffer in known
-    }
-    for s in stores:
-        if s.buffer in known:
-            out[s.buffer, s.index] = Access(s.index, known[s.buffer], True, bool(s.indirect))
-    return list(out.values())
 
 
 class _Maker:
@@ -317,15 +307,14 @@ class _Maker:
         axes, reduced, merged = merge_loops(
             parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
         )
-        sizes = {t.name: t.dtype.bytes for t in temps}
-        accesses = _accesses(self.plan, merged) or [
-            Access(s.index, sizes[s.buffer], True, False) for s in merged
-        ]
-        lane = choose_lane(axes, reduced, accesses)
-        tile = choose_tile(axes, reduced, accesses, lane)
-        order = [Dim(v, "p") for v in loop_order(axes, accesses, lane, tile)]
-        order += [Dim(v, "r") for v in reduced]
-        return replace(phase(self.plan, temps, tuple(order), merged, lane), tile=tile)
+        accesses = accesses_of(merged, _sizes(self.plan))
+        if not accesses:  # temporary memory is small: what is left there decides by itself
+            own = accesses_of(merged, {t.name: t.dtype.bytes for t in temps})
+            accesses = [a for a in own if a.is_store]
+        tiling = choose_tiling(axes, reduced, accesses)
+        dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in reduced))
+        made = phase(self.plan, temps, dims, merged, tiling.lane)
+        return replace(made, tile=tiling.tile)
 
 
 def neutral_value(kind: str, dtype: DType) -> Node:
