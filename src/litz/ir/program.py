@@ -31,6 +31,13 @@ class Buffer:
     alias: str | None = None
 
 
+def root_of(buffers: Mapping[str, Buffer], name: str) -> str:
+    """The buffer that owns the memory of ``name``; a name of no buffer is its own."""
+    while (b := buffers.get(name)) is not None and b.alias is not None:
+        name = b.alias
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRef:
     """A strided view of a buffer, as extern calls and outputs see it.
@@ -218,9 +225,7 @@ class Program:
 
     def root(self, buffer: str) -> str:
         """The buffer that owns the memory of ``buffer``."""
-        while (up := self.buffers[buffer].alias) is not None:
-            buffer = up
-        return buffer
+        return root_of(self.buffers, buffer)
 
     def output_refs(self) -> tuple[TensorRef, ...]:
         return tuple(o for o in self.outputs if isinstance(o, TensorRef))

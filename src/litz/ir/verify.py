@@ -226,7 +226,7 @@ class _Checker:
         for name in (*reads, *(b for b in written if b in updated)):
             if not self.alone and name not in self.defined and name not in written:
                 self.fail("defined", f"{n.name} reads {name} before anything writes it")
-            self.unread.pop(self.root(name), None)
+            self.unread.pop(self.program.root(name), None)
         for s in n.stores:
             whole = s.mode == "set" and s.mask is None and not s.indirect
             b = self.program.buffers[s.buffer]
@@ -237,15 +237,6 @@ class _Checker:
             if fills:
                 self.unread[s.buffer] = n.name
         self.defined.update(written)
-
-    def root(self, name: str) -> str:
-        seen: set[str] = set()
-        while name not in seen and (b := self.program.buffers.get(name)) is not None:
-            seen.add(name)
-            if b.alias is None:
-                break
-            name = b.alias
-        return name
 
     def node(self, node: Node, n: Nest) -> None:
         if isinstance(node, Load):
@@ -369,7 +360,7 @@ class _Checker:
         for name in e.mutates:
             if name not in self.defined:
                 self.fail("defined", f"{e.name} writes into {name} before it exists")
-            self.unread.pop(self.root(name), None)
+            self.unread.pop(self.program.root(name), None)
         for position, s in e.symbols:
             if position < 0 or not isinstance(s, (Symbol, HostFloat)):
                 self.fail("symbol", f"{e.name} gives {s} at position {position}")
@@ -397,7 +388,7 @@ class _Checker:
                 if v.buffer not in self.defined:
                     self.fail("defined", f"{what} {v.buffer} before anything writes it")
                 self.layout(v.buffer, v.shape, v.strides)
-                self.unread.pop(self.root(v.buffer), None)
+                self.unread.pop(self.program.root(v.buffer), None)
                 for e in (*v.shape, *v.strides, v.offset):
                     self.known_symbols(e, None)
             elif isinstance(v, Expr):
