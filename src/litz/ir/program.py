@@ -64,18 +64,14 @@ class HostFloat:
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
-    """A loop nest: for each point of ``axes`` run ``stores``; reductions run over ``reduce_axes``.
-
-    origins: names of the graph nodes it computes, in topological order.
-    """
+class Nest:
+    """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``."""
 
     name: str
     axes: tuple[Expr, ...]
     reduce_axes: tuple[Expr, ...]
     stores: tuple[Store, ...]
     device: str
-    origins: tuple[str, ...] = ()
 
     def reads(self) -> tuple[Load, ...]:
         return loads(r for s in self.stores for r in s.roots())
@@ -89,6 +85,16 @@ class Loops:
 
     def write_buffers(self) -> tuple[str, ...]:
         return tuple({s.buffer: None for s in self.stores})
+
+
+@dataclass(frozen=True, slots=True)
+class Loops(Nest):
+    """A loop nest as lowering makes it.
+
+    origins: names of the graph nodes it computes, in topological order.
+    """
+
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
