@@ -8,11 +8,11 @@ import torch
 from host_doubles import Arena, natives, prelude
 from host_programs import S0, Maker, schedules
 from hypothesis import HealthCheck, Phase, given, settings
+from peak import peak_bytes
 
 from litz.host.inplace import inplace_pairs
 from litz.host.lines import Allocate, Free, HostProgram, Place, Reuse, Workspace, host_text
 from litz.host.memory import plan_memory
-from litz.host.peak import peak_bytes
 from litz.host.plan import plan
 from litz.host.python import load_host, print_host
 from litz.schedule.groups import Group, Schedule

@@ -17,11 +17,10 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Store
 from litz.ir.ops import OPS
-from litz.ir.parse import ParseError, parse, parse_loops, parse_stores
+from litz.ir.parse import ParseError, parse, parse_stores
 from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
 from litz.ir.text import (
     float_text,
-    loops_text,
     node_text,
     program_text,
     stores_text,
@@ -149,14 +148,6 @@ def test_literals_of_every_type(dtype: d.DType):
         node = body.op("where", body.load(d.BOOL, "m", as_expr(0)), *[body.const(dtype, value)] * 2)
         (again,) = parse_stores(stores_text((Store("b", as_expr(0), node),)), {})
         assert again.value is node
-
-
-def test_nests_are_read_alone():
-    p = parse(EXAMPLE, resolve=resolve)
-    scope = {"s0": symbol("s0", 2, None, 8)}
-    for n in p.nodes[:2]:
-        assert isinstance(n, Loops)
-        assert parse_loops(loops_text(n), scope) == n
 
 
 def test_symbols_of_one_name_and_other_ranges_stay_apart():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from litz.errors import VerifyError
-from litz.index import as_expr, symbol, var
+from litz.index import Expr, as_expr, symbol, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Store
 from litz.ir.parse import parse
 from litz.ir.program import Buffer, Loops, Program
-from litz.ir.verify import RULES, verify, verify_stores
+from litz.ir.verify import RULES, verify
 
 GOOD = """\
 program(arg0_1, arg1_1, s0) {
@@ -186,10 +188,22 @@ NODES = [
 ]
 
 
+def verify_nest(
+    store: Store,
+    after: str = "lowering",
+    reduce_axes: tuple[Expr, ...] = (R0,),
+    buffers: Mapping[str, Buffer] = BUFFERS,
+) -> None:
+    """Check a program of one nest, over ``I0``."""
+    nest = Loops("nest", (I0,), reduce_axes, (store,), "cpu")
+    inputs = tuple(name for name, b in buffers.items() if b.kind == "input")
+    verify(Program(inputs, buffers, (nest,), ()), after)
+
+
 @pytest.mark.parametrize("rule, store, message", NODES, ids=range(len(NODES)))
 def test_broken_nests(rule: str, store: Store, message: str):
     with pytest.raises(VerifyError) as e:
-        verify_stores((I0,), (R0,), (store,), BUFFERS, "lowering")
+        verify_nest(store)
     assert f"rule {rule!r}" in str(e.value), str(e.value)
     assert message in str(e.value)
 
@@ -198,10 +212,10 @@ def test_groups_may_store_the_full_space():
     center = body.op("sub", x_at(4 * I0 + R0), ROW)
     x = BUFFERS["x"]
     buffers = {**BUFFERS, "z": Buffer("z", d.F32, x.shape, x.strides, "cpu")}
-    stores = (Store("z", 4 * I0 + R0, center),)
-    verify_stores((I0,), (R0,), stores, buffers, "schedule")
+    store = Store("z", 4 * I0 + R0, center)
+    verify_nest(store, "schedule", buffers=buffers)
     with pytest.raises(VerifyError, match="full-space"):
-        verify_stores((I0,), (R0,), stores, buffers, "lowering")
+        verify_nest(store, buffers=buffers)
 
 
 def test_every_rule_is_tested():
@@ -245,4 +259,4 @@ def test_shared_nodes_are_walked_once():
     x: body.Node = x_at(I0)
     for _ in range(60):  # 2^60 paths
         x = body.op("add", x, x)
-    verify_stores((I0,), (), (Store("y", I0, x),), BUFFERS)
+    verify_nest(Store("y", I0, x), reduce_axes=())

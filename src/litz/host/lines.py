@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from litz.index import Expr
-from litz.ir.program import Buffer, Extern
+from litz.ir.program import Buffer, Extern, root_of
 from litz.ir.text import Values, buffer_text, extern_text
 
 
@@ -201,9 +201,7 @@ class HostProgram:
 
     def root(self, buffer: str) -> str:
         """The buffer that owns the memory of ``buffer``, by the aliases of the program."""
-        while (b := self.buffers.get(buffer)) is not None and b.alias is not None:
-            buffer = b.alias
-        return buffer
+        return root_of(self.buffers, buffer)
 
 
 def _call_text(c: CallKernel) -> str:

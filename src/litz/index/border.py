@@ -12,26 +12,7 @@ from typing import Any
 
 from litz.index.arith import exact_power, product, sum_
 from litz.index.division import ceildiv, exact_quotient, floordiv, mod
-from litz.index.expr import (
-    ONE,
-    ZERO,
-    And,
-    Cmp,
-    Const,
-    Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Not,
-    Or,
-    Product,
-    Sum,
-    Symbol,
-    Var,
-    const,
-    symbol,
-)
+from litz.index.expr import ONE, ZERO, Const, Expr, const
 from litz.index.logic import and_, eq, ge, gt, le, lt, max_, min_, ne, not_, or_, where
 
 _EXACT_FLOAT = 1 << 52
@@ -40,21 +21,6 @@ _EXACT_FLOAT = 1 << 52
 
 class NotRepresentable(ValueError):
     """The sympy expression is no integer expression that Litz can hold exactly."""
-
-
-def symbol_from_range(name: str, lo: Any, hi: Any, hint: Any) -> Symbol:
-    """A symbol for a range as the shape environment gives it: ints, sympy integers, infinities."""
-    return symbol(name, _bound(lo), _bound(hi), None if hint is None else int(hint))
-
-
-def _bound(x: Any) -> int | None:
-    if x is None or isinstance(x, int):
-        return x
-    if getattr(x, "is_Integer", False):
-        return int(x)
-    if type(x).__name__.endswith("Infinity") or x in (float("inf"), float("-inf")):
-        return None
-    raise TypeError(f"not the end of an integer range: {x!r}")
 
 
 def from_sympy(
@@ -238,68 +204,3 @@ _RULES: dict[str, Callable[..., Expr]] = {
     "Unequality": ne,
     "Where": where,
 }
-
-
-def to_sympy(e: Expr, scope: Mapping[str, Any], functions: Any = None) -> Any:
-    """``e`` as a sympy expression, leaves by name from ``scope``.
-
-    ``functions`` is a namespace with ``FloorDiv``, ``PythonMod``, ``Min`` and ``Max`` to spell
-    these with (PyTorch's, say); without it they are sympy's ``floor``, ``Mod``, ``Min``, ``Max``.
-    A leaf that ``scope`` lacks becomes an integer symbol of its name. A truth value used as a
-    number becomes a Piecewise.
-    """
-    return _Exporter(scope, functions).get(e)
-
-
-class _Exporter:
-    def __init__(self, scope: Mapping[str, Any], functions: Any) -> None:
-        import sympy  # type: ignore[import-untyped]
-
-        self._sympy = sympy
-        self._scope = scope
-        self._functions = functions
-
-    def get(self, e: Expr) -> Any:
-        """``e`` as sympy's own kind: a boolean for a truth value, else an integer."""
-        s = self._sympy
-        if isinstance(e, Const):
-            return s.Integer(e.value)
-        if isinstance(e, (Symbol, Var)):
-            found = self._scope.get(e.name)
-            return s.Symbol(e.name, integer=True) if found is None else found
-        if isinstance(e, Sum):
-            terms = [self._number(t) * c for t, c in e.terms]
-            return s.Add(s.Integer(e.const), *terms)
-        if isinstance(e, Product):
-            return s.Mul(*map(self._number, e.factors))
-        if isinstance(e, FloorDiv):
-            a, b = self._number(e.num), self._number(e.den)
-            return s.floor(a / b) if self._functions is None else self._functions.FloorDiv(a, b)
-        if isinstance(e, Mod):
-            a, b = self._number(e.num), self._number(e.den)
-            return s.Mod(a, b) if self._functions is None else self._functions.PythonMod(a, b)
-        if isinstance(e, (Min, Max)):
-            how = getattr(self._functions or s, type(e).__name__)
-            return how(*map(self._number, e.args))
-        return self._logic(e)
-
-    def _logic(self, e: Expr) -> Any:
-        s = self._sympy
-        if isinstance(e, Cmp):
-            relation = {"eq": s.Eq, "ne": s.Ne, "lt": s.Lt, "le": s.Le}[e.op]
-            return relation(self._number(e.a), self._number(e.b))
-        if isinstance(e, Not):
-            return s.Not(self._truth(e.arg))
-        assert isinstance(e, (And, Or))
-        join = s.And if isinstance(e, And) else s.Or
-        return join(*map(self._truth, e.args))
-
-    def _number(self, e: Expr) -> Any:
-        out = self.get(e)
-        if isinstance(e, (Cmp, And, Or, Not)):
-            return self._sympy.Piecewise((1, out), (0, True))
-        return out
-
-    def _truth(self, e: Expr) -> Any:
-        out = self.get(e)
-        return out if isinstance(e, (Cmp, And, Or, Not)) else self._sympy.Ne(out, 0)

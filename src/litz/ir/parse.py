@@ -220,17 +220,6 @@ def parse_stores(text: str, scope: Mapping[str, Expr]) -> tuple[Store, ...]:
     return tuple(reader.stores)
 
 
-def parse_loops(text: str, scope: Mapping[str, Expr] | None = None) -> Loops:
-    """One loop nest; ``scope``: the size symbols by name."""
-    lines = _lines(text)
-    number, head = next(lines, (1, ""))
-    with _At(number):
-        nest = _nest(head, lines, scope or {})
-    for number, line in lines:
-        raise ParseError(f"line {number}: text behind the nest: {line!r}")
-    return nest
-
-
 class _At:
     """Puts the line's number on errors."""
 

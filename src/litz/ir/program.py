@@ -31,6 +31,13 @@ class Buffer:
     alias: str | None = None
 
 
+def root_of(buffers: Mapping[str, Buffer], name: str) -> str:
+    """The buffer that owns the memory of ``name``; a name of no buffer is its own."""
+    while (b := buffers.get(name)) is not None and b.alias is not None:
+        name = b.alias
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRef:
     """A strided view of a buffer, as extern calls and outputs see it.
@@ -57,18 +64,14 @@ class HostFloat:
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
-    """A loop nest: for each point of ``axes`` run ``stores``; reductions run over ``reduce_axes``.
-
-    origins: names of the graph nodes it computes, in topological order.
-    """
+class Nest:
+    """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``."""
 
     name: str
     axes: tuple[Expr, ...]
     reduce_axes: tuple[Expr, ...]
     stores: tuple[Store, ...]
     device: str
-    origins: tuple[str, ...] = ()
 
     def reads(self) -> tuple[Load, ...]:
         return loads(r for s in self.stores for r in s.roots())
@@ -82,6 +85,16 @@ class Loops:
 
     def write_buffers(self) -> tuple[str, ...]:
         return tuple({s.buffer: None for s in self.stores})
+
+
+@dataclass(frozen=True, slots=True)
+class Loops(Nest):
+    """A loop nest as lowering makes it.
+
+    origins: names of the graph nodes it computes, in topological order.
+    """
+
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +231,7 @@ class Program:
 
     def root(self, buffer: str) -> str:
         """The buffer that owns the memory of ``buffer``."""
-        while (up := self.buffers[buffer].alias) is not None:
-            buffer = up
-        return buffer
+        return root_of(self.buffers, buffer)
 
     def output_refs(self) -> tuple[TensorRef, ...]:
         return tuple(o for o in self.outputs if isinstance(o, TensorRef))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from litz.errors import VerifyError
 from litz.index import Expr, Symbol, Var, as_expr, mixed_radix, split_linear
 from litz.ir.body import Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, Nest, Program, TensorRef
 from litz.ir.text import Namer, Values, extern_text, nest_text
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
@@ -58,21 +58,6 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 
 
-class Nest(Protocol):
-    """What loop nests, fused groups and plans have in common."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def axes(self) -> tuple[Expr, ...]: ...
-    @property
-    def reduce_axes(self) -> tuple[Expr, ...]: ...
-    @property
-    def stores(self) -> tuple[Store, ...]: ...
-    @property
-    def device(self) -> str: ...
-
-
 Step = Extern | Nest
 
 
@@ -82,24 +67,6 @@ def verify(program: Program, after: str, steps: Sequence[Step] | None = None) ->
     steps: what runs instead of the program's own nodes (a schedule's groups and externs).
     """
     _Checker(program, after, program.nodes if steps is None else steps).run()
-
-
-def verify_stores(
-    axes: tuple[Expr, ...],
-    reduce_axes: tuple[Expr, ...],
-    stores: tuple[Store, ...],
-    buffers: Mapping[str, Buffer],
-    after: str = "schedule",
-) -> None:
-    """Check one nest of stores by itself, for groups and plans; raises ``VerifyError``."""
-    nest = Loops("nest", axes, reduce_axes, stores, _device_of(stores, buffers))
-    checker = _Checker(Program((), buffers, (), ()), after, (nest,), alone=True)
-    checker.nest(nest)
-
-
-def _device_of(stores: Sequence[Store], buffers: Mapping[str, Buffer]) -> str:
-    known = [buffers[s.buffer].device for s in stores if s.buffer in buffers]
-    return known[0] if known else "cpu"
 
 
 Culprit = Node | Store | None
@@ -112,7 +79,6 @@ class _Checker:
     program: Program
     after: str
     steps: Sequence[Step]
-    alone: bool = False
     defined: set[str] = field(default_factory=set)
     symbols: set[Expr | HostFloat] = field(default_factory=set)
     # Whole stores that nothing has read since, by buffer: the node's name.
@@ -224,9 +190,9 @@ class _Checker:
         written = {s.buffer: None for s in n.stores}
         updated = {s.buffer for s in n.stores if s.mode != "set"}
         for name in (*reads, *(b for b in written if b in updated)):
-            if not self.alone and name not in self.defined and name not in written:
+            if name not in self.defined and name not in written:
                 self.fail("defined", f"{n.name} reads {name} before anything writes it")
-            self.unread.pop(self.root(name), None)
+            self.unread.pop(self.program.root(name), None)
         for s in n.stores:
             whole = s.mode == "set" and s.mask is None and not s.indirect
             b = self.program.buffers[s.buffer]
@@ -237,15 +203,6 @@ class _Checker:
             if fills:
                 self.unread[s.buffer] = n.name
         self.defined.update(written)
-
-    def root(self, name: str) -> str:
-        seen: set[str] = set()
-        while name not in seen and (b := self.program.buffers.get(name)) is not None:
-            seen.add(name)
-            if b.alias is None:
-                break
-            name = b.alias
-        return name
 
     def node(self, node: Node, n: Nest) -> None:
         if isinstance(node, Load):
@@ -288,7 +245,7 @@ class _Checker:
             self.fail("dtype", f"a store of {s.value.dtype} to {b.name}, which is {b.dtype}", s)
         if b.kind in ("constant", "opaque"):
             self.fail("output", f"{n.name} stores to {b.name}, which is of kind {b.kind!r}", s)
-        if b.kind in ("extern", "fresh") and b.name not in self.defined and not self.alone:
+        if b.kind in ("extern", "fresh") and b.name not in self.defined:
             self.fail("output", f"{n.name} stores to {b.name} before an extern returns it", s)
         if s.mask is not None and s.mask.dtype is not BOOL:
             self.fail("mask", f"a mask of type {s.mask.dtype}", s)
@@ -331,7 +288,7 @@ class _Checker:
 
     def known_symbols(self, e: Expr, culprit: Culprit) -> None:
         for s in e.free:
-            if isinstance(s, Symbol) and s not in self.symbols and not self.alone:
+            if isinstance(s, Symbol) and s not in self.symbols:
                 self.fail("symbol", f"nothing gives the value of {s}", culprit)
 
     def bounds(
@@ -369,7 +326,7 @@ class _Checker:
         for name in e.mutates:
             if name not in self.defined:
                 self.fail("defined", f"{e.name} writes into {name} before it exists")
-            self.unread.pop(self.root(name), None)
+            self.unread.pop(self.program.root(name), None)
         for position, s in e.symbols:
             if position < 0 or not isinstance(s, (Symbol, HostFloat)):
                 self.fail("symbol", f"{e.name} gives {s} at position {position}")
@@ -397,7 +354,7 @@ class _Checker:
                 if v.buffer not in self.defined:
                     self.fail("defined", f"{what} {v.buffer} before anything writes it")
                 self.layout(v.buffer, v.shape, v.strides)
-                self.unread.pop(self.root(v.buffer), None)
+                self.unread.pop(self.program.root(v.buffer), None)
                 for e in (*v.shape, *v.strides, v.offset):
                     self.known_symbols(e, None)
             elif isinstance(v, Expr):

@@ -11,7 +11,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, ReduceKind, Scalar, Store
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
 from litz.lowering import values
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
 from litz.runtime.numbers import float_bits
@@ -170,9 +170,7 @@ class Builder:
 
     def root(self, buffer: str) -> str:
         """The buffer that owns the memory of ``buffer``."""
-        while (up := self.buffers[buffer].alias) is not None:
-            buffer = up
-        return buffer
+        return root_of(self.buffers, buffer)
 
     def of_buffer(self, buf: Buffer) -> TensorValue:
         ref = TensorRef(buf.name, buf.dtype, buf.shape, buf.strides, ZERO)

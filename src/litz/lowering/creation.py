@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from litz.index import And, Cmp, Const, Expr, Not, Or, as_expr, eq, le, lt
+from litz.index import And, Cmp, Const, Expr, Not, Or, and_, as_expr, eq, le, lt
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
@@ -17,7 +18,7 @@ from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.registry import Call, lower
 from litz.lowering.strides import dense as dense_result
-from litz.lowering.values import ONE, TensorValue, axes
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -61,6 +62,26 @@ def holds(cond: Expr) -> Node:
     if isinstance(cond, Not):
         return op("not_", holds(cond.arg))
     return op("ne", body.index(cond), body.const(d.I64, 0))
+
+
+def padded(
+    x: TensorValue, shape: Shape, around: Mapping[int, tuple[Expr, Expr]], fill: Node
+) -> TensorValue:
+    """``x`` with ``fill`` before and behind its elements, as many as ``around`` says by dim."""
+    index = list(axes(shape))
+    inside: list[Expr] = []
+    for dim, (left, right) in around.items():
+        size = x.shape[dim]
+        at = index[dim] - left
+        if not (left.hi is not None and left.hi <= 0):
+            inside.append(le(ZERO, at))
+        if not (right.hi is not None and right.hi <= 0):
+            inside.append(lt(at, size))
+        index[dim] = ZERO if size is ONE else at
+    node = x.at(index)
+    if inside:
+        node = body.masked(holds(and_(*inside)), node, fill)
+    return TensorValue(x.dtype, shape, x.device, lazy=node)
 
 
 def dense(ctx: Call) -> bool:

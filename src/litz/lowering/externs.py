@@ -137,7 +137,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     args = tuple(_argument(low, a, n) for a in n.args)
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
     for root in mutated:
-        low.before_mutation(root, n)
+        low.readers.before_mutation(root, n)
     val = n.meta.get("val")
     single = not isinstance(val, tuple | list)
     vals: tuple[Any, ...] = tuple(val) if isinstance(val, tuple | list) else (val,)

@@ -29,7 +29,6 @@ from litz.lowering.externs import (
     settled,
     why_extern,
 )
-from litz.lowering.lifetimes import is_last_use
 from litz.lowering.numbers import (
     SCALAR_READS,
     graph_assertions,
@@ -44,6 +43,7 @@ from litz.lowering.padding import (
     padded_product,
     stored_with_zeros,
 )
+from litz.lowering.readers import Readers
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.strides import (
     dense,
@@ -72,10 +72,7 @@ class GraphLowering:
     asserted: set[str] = field(default_factory=set)
     layouts: list[Expr] = field(default_factory=list)
     uses_left: dict[FxNode, int] = field(default_factory=dict)
-    # Nodes by the memory that their values read, but for those that are still unseen.
-    readers: dict[str, dict[FxNode, None]] = field(default_factory=dict)
-    unseen: dict[FxNode, None] = field(default_factory=dict)
-    loaded: dict[body.Node, tuple[str, ...]] = field(default_factory=dict)
+    readers: Readers = field(init=False)
     places: dict[FxNode, int] = field(default_factory=dict)
     bindings: list[Binding] = field(default_factory=list)
     # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
@@ -83,6 +80,7 @@ class GraphLowering:
 
     def __post_init__(self) -> None:
         self.b = Builder(self.settings)
+        self.readers = Readers(self)
 
     def run(self) -> Program:
         for place, n in enumerate(self.gm.graph.nodes):
@@ -133,7 +131,7 @@ class GraphLowering:
     def bind(self, n: FxNode, value: Any) -> None:
         """Make ``value`` the node's, and note where it lies if it lies in memory."""
         self.env[n] = value
-        self.unseen[n] = None
+        self.readers.note(n)
         several = isinstance(value, tuple | list)
         for k, v in enumerate(value if several else (value,)):
             if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
@@ -252,8 +250,10 @@ class GraphLowering:
         )
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
-        last = partial(is_last_use, self, n, given)
-        call = Call(self.b, n, self.before_mutation, results, self.count_users(n), used, last)
+        last = partial(self.readers.is_last, n, given)
+        call = Call(
+            self.b, n, self.readers.before_mutation, results, self.count_users(n), used, last
+        )
         mark = len(self.b.nodes)
         try:
             if any(
@@ -408,53 +408,6 @@ class GraphLowering:
         if isinstance(value, torch.SymInt):
             return self.expr(value)
         return value
-
-    # --- effects ------------------------------------------------------------------------------
-
-    def before_mutation(self, root: str, by: FxNode) -> None:
-        """Copy or compute every live value that reads ``root`` before its memory changes."""
-        for n in self.unseen:
-            for r in self.reads(self.env[n]):
-                self.readers.setdefault(r, {})[n] = None
-        self.unseen.clear()
-        for n in sorted(self.readers.pop(root, ()), key=self.places.__getitem__):
-            v = self.env[n]
-            left = self.uses_left[n] - (1 if n in by.all_input_nodes else 0)
-            if left <= 0:
-                continue
-            if isinstance(v, TensorValue):
-                self.bind(n, self.detach(v, root, n))
-            elif isinstance(v, tuple):
-                self.bind(
-                    n,
-                    tuple(self.detach(x, root, n) if isinstance(x, TensorValue) else x for x in v),
-                )
-
-    def reads(self, value: Any) -> tuple[str, ...]:
-        """The memory that a value of the graph is read from."""
-        found: dict[str, None] = {}
-        for v in value if isinstance(value, tuple) else (value,):
-            if not isinstance(v, TensorValue):
-                continue
-            if v.lazy is None:
-                assert v.ref is not None
-                found[self.b.root(v.ref.buffer)] = None
-                continue
-            if v.lazy not in self.loaded:
-                names = (self.b.root(x.buffer) for x in body.loads((v.lazy,)))
-                self.loaded[v.lazy] = tuple(dict.fromkeys(names))
-            found.update(dict.fromkeys(self.loaded[v.lazy]))
-        return tuple(found)
-
-    def detach(self, v: TensorValue, root: str, n: FxNode) -> TensorValue:
-        if v.lazy is not None:
-            reads = {self.b.root(x.buffer) for x in body.loads((v.lazy,))}
-            return self.b.realize(v) if root in reads else v
-        assert v.ref is not None
-        if self.b.root(v.ref.buffer) != root or n.op == "placeholder":
-            return v
-        lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-        return self.b.realize(lazy)
 
     # --- results ------------------------------------------------------------------------------
 

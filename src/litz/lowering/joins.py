@@ -13,7 +13,7 @@ from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
-from litz.lowering.creation import holds, literal
+from litz.lowering.creation import holds, literal, padded
 from litz.lowering.externs import is_view_op
 from litz.lowering.registry import Call, Result, lower
 from litz.lowering.strides import dense
@@ -98,11 +98,7 @@ def chunk_cat(
     for t in tensors:
         chunk = ceildiv(t.shape[dim], count)
         shape = (*t.shape[:dim], chunk * count, *t.shape[dim + 1 :])
-        at = list(axes(shape))
-        inside = holds(lt(at[dim], t.shape[dim]))
-        at = [ZERO if s is ONE else i for i, s in zip(at, t.shape, strict=True)]
-        node = body.masked(inside, t.at(at), literal(0, t.dtype))
-        whole = TensorValue(t.dtype, shape, t.device, lazy=node)
+        whole = padded(t, shape, {dim: (ZERO, chunk * count - t.shape[dim])}, literal(0, t.dtype))
         row = chunk * values.product(t.shape[dim + 1 :])
         parts.append(converted(ctx, values.reshape(whole, (*t.shape[:dim], count, row))))
     return concatenate(ctx, parts, dim + 1)
@@ -178,23 +174,10 @@ def constant_pad_nd(
     fill = literal(value, x.dtype)
     if ZERO in x.shape:
         return TensorValue(x.dtype, ctx.shape, x.device, lazy=fill)
-    index = list(axes(ctx.shape))
-    inside: list[Expr] = []
-    for k in range(len(pad) // 2):
-        dim = x.ndim - 1 - k
-        left, right = as_expr(pad[2 * k]), as_expr(pad[2 * k + 1])
-        i = index[dim]
-        index[dim] = at = i - left
-        if not (left.hi is not None and left.hi <= 0):
-            inside.append(le(ZERO, at))
-        if not (right.hi is not None and right.hi <= 0):
-            inside.append(lt(at, x.shape[dim]))
-        if x.shape[dim] is ONE:
-            index[dim] = ZERO
-    node = x.at(index)
-    if inside:
-        node = body.masked(holds(and_(*inside)), node, fill)
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+    around = {
+        x.ndim - 1 - k: (as_expr(pad[2 * k]), as_expr(pad[2 * k + 1])) for k in range(len(pad) // 2)
+    }
+    return padded(x, ctx.shape, around, fill)
 
 
 def _padded(ctx: Call, x: TensorValue, padding: Sequence[Expr | int], reflect: bool) -> TensorValue:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Const, Expr, as_expr, const
+from litz.index import Const, Expr, const
 from litz.ir import body
 from litz.ir.dtype import DType
 from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import Padding
-from litz.lowering.values import ONE, Shape, TensorValue, axes, contiguous_strides
+from litz.lowering.creation import padded
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
     from litz.lowering.context import Settings
@@ -64,14 +65,8 @@ def ints(sizes: Sequence[Expr]) -> tuple[int, ...] | None:
 
 def with_zeros(v: TensorValue, shape: Shape) -> TensorValue:
     """``v`` with zeros behind its elements, up to ``shape``."""
-    own = axes(shape)
-    zero = body.const(v.dtype, 0)
-    node = v.at(own)
-    for axis, old, new in zip(own, v.shape, shape, strict=True):
-        if old is not new:
-            inside = body.op("lt", body.index(axis), body.index(as_expr(old)))
-            node = body.masked(inside, node, zero)
-    return TensorValue(v.dtype, shape, v.device, lazy=node)
+    around = {k: (ZERO, new - v.shape[k]) for k, new in enumerate(shape)}
+    return padded(v, shape, around, body.const(v.dtype, 0))
 
 
 def stored_with_zeros(low: GraphLowering, v: TensorValue, strides: Shape) -> TensorValue | None:

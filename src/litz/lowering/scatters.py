@@ -300,21 +300,41 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> TensorValue:
+    def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
+        _scatter_into(ctx, out, dim, index, value, mode)
+
+    return _reduced(ctx, x, src, reduce, include_self, into)
+
+
+def _reduced(
+    ctx: Call,
+    x: TensorValue,
+    source: TensorValue,
+    reduce: str,
+    include_self: bool,
+    into: Callable[[TensorValue, TensorValue | Scalar, StoreMode], None],
+) -> TensorValue:
+    """``x`` with elements of ``source`` reduced into it.
+
+    into: updates a tensor, at the call's positions, by a tensor or by one number.
+    """
     mode = MODES[reduce]
     if x.dtype is d.BOOL:
         raise Unsupported("updates of bools")
     out = start(ctx, x, mode)
     if not include_self:
-        _scatter_into(ctx, out, dim, index, _identity(reduce, x.dtype), "set")
-    _scatter_into(ctx, out, dim, index, src, mode)
+        into(out, _identity(reduce, x.dtype), "set")
+    into(out, source, mode)
     if reduce != "mean":
         return finish(ctx, out)
     count = result_buffer(ctx, dtype=out.dtype)
     ctx.b.store_into(ctx.b.full(count.shape, 1, count.dtype, count.device), count)
     if not include_self:
-        _scatter_into(ctx, count, dim, index, 0, "set")
-    _scatter_into(ctx, count, dim, index, 1, "add")
-    return _mean(ctx, out, count)
+        into(count, 0, "set")
+    into(count, 1, "add")
+    seen = op("maximum", count.node, body.const(count.dtype, 1))
+    mean = op("div" if out.dtype.is_float else "floordiv", out.node, seen)
+    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(mean, ctx.dtype))
 
 
 # --- along one dimension -------------------------------------------------------------------------
@@ -378,28 +398,11 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> TensorValue:
-    mode = MODES[reduce]
-    if x.dtype is d.BOOL:
-        raise Unsupported("updates of bools")
-    out = start(ctx, x, mode)
-    if not include_self:
-        none = literal(_identity(reduce, x.dtype), out.dtype)
-        _along_into(ctx, out, dim, index, none, "set")
-    _along_into(ctx, out, dim, index, source, mode)
-    if reduce != "mean":
-        return finish(ctx, out)
-    count = result_buffer(ctx, dtype=out.dtype)
-    ctx.b.store_into(ctx.b.full(count.shape, 1, count.dtype, count.device), count)
-    if not include_self:
-        _along_into(ctx, count, dim, index, literal(0, count.dtype), "set")
-    _along_into(ctx, count, dim, index, literal(1, count.dtype), "add")
-    return _mean(ctx, out, count)
+    def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
+        new = value if isinstance(value, TensorValue) else literal(value, out.dtype)
+        _along_into(ctx, out, dim, index, new, mode)
 
-
-def _mean(ctx: Call, total: TensorValue, count: TensorValue) -> TensorValue:
-    seen = op("maximum", count.node, body.const(count.dtype, 1))
-    mean = op("div" if total.dtype.is_float else "floordiv", total.node, seen)
-    return TensorValue(ctx.dtype, total.shape, total.device, lazy=body.cast(mean, ctx.dtype))
+    return _reduced(ctx, x, source, reduce, include_self, into)
 
 
 @lower(aten.put.default)

@@ -1,8 +1,9 @@
-"""The border between torch's element types and the IR's."""
+"""The border to torch: its element types against the IR's, and what has no public name."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 
@@ -37,3 +38,10 @@ def to_torch(dtype: d.DType) -> torch.dtype:
 
 def promote(a: d.DType, b: d.DType) -> d.DType:
     return FROM_TORCH[torch.promote_types(TO_TORCH[a], TO_TORCH[b])]
+
+
+def user_kernel(number: int, constants: int) -> tuple[Any, Mapping[str, object]]:
+    """A user's Triton kernel and its constant arguments, by their numbers in Dynamo's table."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table.get_kernel(number), kernel_side_table.get_constant_args(constants)

@@ -1,4 +1,4 @@
-"""Reading the calls of users' Triton kernels in a graph: the one door to PyTorch's table of them.
+"""Reading the calls of users' Triton kernels in a graph.
 
 Dynamo puts kernels, and arguments that no graph can hold, into a table of its own and leaves their
 numbers in the graph.  AOTAutograd has the kernel's code analysed for what it writes, and makes the
@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from litz.lowering.context import GraphUnsupported
+from litz.lowering.torch_types import user_kernel
 
 FUNCTIONAL = "triton_kernel_wrapper_functional"
 MUTATION = "triton_kernel_wrapper_mutation"
@@ -81,11 +82,8 @@ def kernel_call(n: Node) -> KernelCall:
     """What a node launches.  Raises GraphUnsupported for a call that is not functional."""
     if _wrapper(n.target) == MUTATION:
         raise GraphUnsupported("a Triton kernel call that AOTAutograd has not made functional")
-    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
-
     given: dict[str, Any] = dict(n.kwargs)
-    kernel: Any = kernel_side_table.get_kernel(given["kernel_idx"])
-    constants = kernel_side_table.get_constant_args(given["constant_args_idx"])
+    kernel, constants = user_kernel(given["kernel_idx"], given["constant_args_idx"])
     values = {**given["kwargs"], **constants}
     # Leading arguments go by position: Triton's hooks before a launch look for them there.
     leading = []

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.index import Expr
-from litz.ir.body import Load, Store, loads
-from litz.ir.program import Extern, Program
+from litz.ir.program import Extern, Nest, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Nest):
     """Loop nests that run as one kernel, over one common iteration space.
 
     axes: parallel variables; reduce_axes: variables that the group's reductions run over; a store
@@ -18,26 +16,8 @@ class Group:
     nodes: names of the program's loop nests in it, in program order; origins: graph nodes likewise.
     """
 
-    name: str
-    axes: tuple[Expr, ...]
-    reduce_axes: tuple[Expr, ...]
-    stores: tuple[Store, ...]
-    device: str
     nodes: tuple[str, ...]
     origins: tuple[str, ...] = ()
-
-    def loads(self) -> tuple[Load, ...]:
-        return loads(r for s in self.stores for r in s.roots())
-
-    def read_buffers(self) -> tuple[str, ...]:
-        names = {n.buffer: None for n in self.loads()}
-        for s in self.stores:
-            if s.mode != "set":
-                names[s.buffer] = None
-        return tuple(names)
-
-    def write_buffers(self) -> tuple[str, ...]:
-        return tuple({s.buffer: None for s in self.stores})
 
 
 Step = Group | Extern

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from litz.host.lines import CallKernel
 from litz.index import product, size_hint
-from litz.ir.program import Buffer
+from litz.ir.program import Program
 from litz.kernel.nodes import extent
 from litz.runtime.cache import content_key
 from litz.schedule.groups import Group, Schedule, Step
@@ -35,17 +35,12 @@ class _Batch:
 
 @dataclass
 class _Batcher:
-    buffers: Mapping[str, Buffer]
+    program: Program
     calls: Calls
     limits: Mapping[str, int]
     steps: list[Step] = field(default_factory=list)
     open: dict[str, _Batch] = field(default_factory=dict)
     batches: list[list[Group]] = field(default_factory=list)
-
-    def root(self, name: str) -> str:
-        while (up := self.buffers[name].alias) is not None:
-            name = up
-        return name
 
     def close(self, kernel: str) -> None:
         groups = self.open.pop(kernel).groups
@@ -54,8 +49,8 @@ class _Batcher:
 
     def add(self, g: Group) -> None:
         kernel = self.calls[g.name].kernel
-        reads = {self.root(b) for b in g.read_buffers()}
-        writes = {self.root(b) for b in g.write_buffers()}
+        reads = {self.program.root(b) for b in g.read_buffers()}
+        writes = {self.program.root(b) for b in g.write_buffers()}
         for other in [k for k, batch in self.open.items() if batch.clashes(reads, writes)]:
             self.close(other)
         batch = self.open.setdefault(kernel, _Batch())
@@ -90,7 +85,7 @@ def batch_calls(
     limits = {k.name: _limit(k) for k in kernels}
     if all(n == 1 for n in limits.values()):
         return schedule, calls, kernels, frozenset()
-    batcher = _Batcher(schedule.program.buffers, calls, limits)
+    batcher = _Batcher(schedule.program, calls, limits)
     batcher.run(schedule.steps)
     calls = dict(calls)
     made: dict[str, Kernel] = {}
