@@ -175,3 +175,26 @@ def test_a_reduction_that_the_outer_loop_leaves_unchanged() -> None:
         return rows > 0, rows.amin(1, keepdim=True)
 
     check(f, torch.arange(-300, 478))
+
+
+def test_a_computed_size_that_a_guard_makes_one() -> None:
+    torch._dynamo.reset()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.amax((0,)).chunk(2, 0)[1].expand(3, 5, 2)
+
+    compiled = torch.compile(f, backend="litz", fullgraph=True, dynamic=True)
+    for x in (torch.arange(4).reshape(2, 2), torch.arange(6).reshape(2, 3)):
+        got, want = compiled(x), f(x)
+        assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+def test_a_write_into_one_of_two_windows_of_one_memory() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        both = x.clone().as_strided((20, 2), (1, 2), 0)
+        first = both.narrow(1, 0, 1)
+        first[::2] = 1
+        both[3] = 7
+        return first, both + 0
+
+    check(f, X)

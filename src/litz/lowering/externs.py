@@ -132,7 +132,6 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     target = n.target
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
-    b = low.b
     mutated = _mutated(low, n, target)
     args = tuple(_argument(low, a, n) for a in n.args)
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
@@ -147,6 +146,35 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     alias = _alias(low, n, target)
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
+    called = out_target if use_out and out_target is not None else target
+    results = add_call(
+        low, n, called, args, kwargs, vals, reason,
+        mutates=mutated, alias=alias, kind=kind, single=single,
+    )  # fmt: skip
+    return results[0] if single else results
+
+
+def add_call(
+    low: GraphLowering,
+    n: FxNode,
+    target: torch._ops.OpOverload,
+    args: tuple[object, ...],
+    kwargs: tuple[tuple[str, object], ...],
+    vals: Sequence[Any],
+    reason: str,
+    *,
+    mutates: tuple[str, ...] = (),
+    alias: str | None = None,
+    kind: str = "extern",
+    single: bool = True,
+) -> tuple[Any, ...]:
+    """Add the call of an operator, and give its results: one for each of ``vals``.
+
+    vals: the results as the graph's metadata has them.  alias: the buffer whose memory they share.
+    kind: of their buffers; ``temp``: the call is told to write into memory of the program's.
+    single: the operator returns its one result as it is and no tuple.
+    """
+    b = low.b
     results: list[Any] = []
     names: list[str | None] = []
     symbols: list[tuple[int, Expr | HostFloat]] = []
@@ -158,17 +186,17 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     b.extern(
         Extern(
             f"extern{len(b.nodes)}",
-            out_target if use_out else target,
-            str(out_target if use_out else target),
+            target,
+            str(target),
             args,
             kwargs,
             tuple(names),
-            _device(vals),
+            _device(tuple(vals)),
             reason,
             single,
             tuple(symbols),
-            use_out,
-            mutated,
+            kind == "temp",
+            mutates,
             b.origins,
             sizes,
             checks,
@@ -180,7 +208,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     require(low, *(e for buf in layouts for e in (*buf.shape, *buf.strides)))
     given = (*(s for _, s in symbols if isinstance(s, Expr)), *(s for s, _, _ in sizes))
     assert_deferred(low, (*given, *(found.unknown for _, found in solutions)))
-    return results[0] if single else tuple(results)
+    return tuple(results)
 
 
 def _result(

@@ -29,6 +29,7 @@ from litz.lowering.externs import (
     settled,
     why_extern,
 )
+from litz.lowering.functional_calls import lower_functional_call
 from litz.lowering.numbers import (
     SCALAR_READS,
     graph_assertions,
@@ -37,6 +38,7 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
+from litz.lowering.overwriting import is_own_copy
 from litz.lowering.padding import (
     PRODUCTS,
     feeds_product,
@@ -54,8 +56,8 @@ from litz.lowering.strides import (
 )
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
-from litz.lowering.user_kernel_calls import is_user_kernel, picked_result
-from litz.lowering.user_kernels import is_own_copy, lower_user_kernel
+from litz.lowering.user_kernel_calls import is_user_kernel, is_user_operator, picked_result
+from litz.lowering.user_kernels import lower_user_kernel
 from litz.lowering.values import Shape, TensorValue, contiguous_strides
 
 
@@ -222,9 +224,13 @@ class GraphLowering:
         if n.target is operator.getitem and isinstance(n.args[1], int):
             source, at = n.args
             assert isinstance(source, FxNode) and isinstance(at, int)
+            if is_user_operator(source.target):
+                return self.env[source][at]
             return self.pick(n, source, at)
         if is_user_kernel(n.target):
             return lower_user_kernel(self, n)
+        if is_user_operator(n.target):
+            return lower_functional_call(self, n)
         if (picked := picked_result(n)) is not None:
             source, at = picked
             return self.env[source][at]
@@ -303,9 +309,16 @@ class GraphLowering:
 
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:
         if isinstance(out, TensorValue):
+            out = values.with_known_ones(out, call.result.shape)
             return self.settle(n, out, call.result, call.n_users)
         if isinstance(out, tuple | list):
-            return tuple(self.b.limit(o) if isinstance(o, TensorValue) else o for o in out)
+            shapes = [None if r is None else r.shape for r in call.results]
+            return tuple(
+                self.b.limit(values.with_known_ones(o, s))
+                if isinstance(o, TensorValue) and s is not None
+                else o
+                for o, s in zip(out, shapes, strict=True)
+            )
         return out
 
     def settle(self, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:

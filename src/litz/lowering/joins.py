@@ -16,7 +16,7 @@ from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal, padded
 from litz.lowering.externs import is_view_op
 from litz.lowering.registry import Call, Result, lower
-from litz.lowering.strides import dense
+from litz.lowering.strides import apart, dense
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
 
 aten = torch.ops.aten
@@ -327,6 +327,8 @@ def unbind_copy(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, .
 def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:
     if any(u.op == "output" for u in ctx.node.users) and not dense(ctx.result):
         raise Unsupported("a result with the gaps in memory that its argument has")
+    if x.ref is not None and not apart(ctx.result):
+        raise Unsupported("a write into a part of memory that lies under other elements too")
     return TensorValue(x.dtype, x.shape, x.device, lazy=body.masked(inside, new, x.node))
 
 

@@ -218,11 +218,23 @@ def assert_deferred(low: GraphLowering, given: tuple[Expr, ...]) -> None:
             low.asserted.add(text)
             condition = symbol(low.symbols.fresh("holds"), 0, 1)
             _SympyEmitter(low).assign(condition, a.expr)
-            message = f"Runtime assertion failed for expression {a.expr}"
-            name = f"check_{condition}"
-            target = aten._assert_scalar.default
-            args = (condition, message)
-            low.b.extern(Extern(name, target, str(target), args, (), (None,), "cpu", CHECK))
+            _assert(low, condition, f"Runtime assertion failed for expression {a.expr}")
+
+
+def assert_not_negative(low: GraphLowering, e: Expr, message: str) -> None:
+    """Have the host raise RuntimeError where ``e`` is negative, unless it never can be."""
+    if e.lo is not None and e.lo >= 0:
+        return
+    condition = symbol(low.symbols.fresh("holds"), 0, 1)
+    emit(low, operator.le, (0, e), condition)
+    _assert(low, condition, message)
+
+
+def _assert(low: GraphLowering, condition: Expr, message: str) -> None:
+    target = aten._assert_scalar.default
+    args = (condition, message)
+    name = f"check_{condition}"
+    low.b.extern(Extern(name, target, str(target), args, (), (None,), "cpu", CHECK))
 
 
 def graph_assertions(low: GraphLowering) -> set[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Const, Expr, max_
+from litz.index import Const, Expr, Var, max_, mixed_radix
 from litz.ir.program import TensorRef
 from litz.lowering.registry import Result
-from litz.lowering.values import ONE, Shape
+from litz.lowering.values import ONE, Shape, axes, linear
 
 
 def dense(r: Result) -> bool:
@@ -26,6 +26,15 @@ def spaced(r: Result) -> bool:
             return False
         inside = max(inside, st.value * s.value)
     return True
+
+
+def apart(r: Result) -> bool:
+    """Whether each element surely lies in a place of its own."""
+    if dense(r) or spaced(r):
+        return True
+    own = axes(r.shape)
+    radix = mixed_radix(linear(own, r.strides), [v for v in own if isinstance(v, Var)])
+    return radix is not None and radix.injective
 
 
 def plain_strides(shape: Shape, strides: Shape) -> Shape:

@@ -14,8 +14,9 @@ from math import lcm
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from litz.index import Const, Expr, Symbol, const, split_linear, symbol
+from litz.index import Const, Expr, Symbol, const, size_hint, split_linear, symbol
 from litz.index.border import NotRepresentable, from_sympy
 from litz.ir.program import HostFloat
 from litz.lowering.context import GraphUnsupported
@@ -40,6 +41,7 @@ class Symbols:
     algebra, by their sympy expression.  given: names of what has a value at this point of the
     program.  data: names of what has its value from tensors' elements.  floats: by the shape
     environment's names.  inputs: (symbol, argument, dimension) as ``Program.symbols`` has them.
+    ones: whether sizes that were 1 in the run that was traced are 1 in all.
     """
 
     scope: dict[str, Expr] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class Symbols:
     inputs: list[tuple[Expr, int, int | None]] = field(default_factory=list)
     unsolved: list[tuple[Expr, int, int | None]] = field(default_factory=list)
     env: Any = None
+    ones: dict[Expr, bool] = field(default_factory=dict)
     count: int = 0
     taken: set[str] = field(default_factory=set)
 
@@ -65,7 +68,16 @@ class Symbols:
         if value.node.is_nested_int():
             raise GraphUnsupported("a ragged tensor")
         self.env = value.node.shape_env
-        return self.from_sympy(value.node.expr)
+        found = self.from_sympy(value.node.expr)
+        return const(1) if self.is_one(value, found) else found
+
+    def is_one(self, value: torch.SymInt, e: Expr) -> bool:
+        """Whether a guard makes a computed size 1: what it is then broadcast to may be longer."""
+        if isinstance(e, Symbol | Const) or not e.free or size_hint(e) != 1:
+            return False
+        if e not in self.ones:
+            self.ones[e] = bool(statically_known_true(value == 1))
+        return self.ones[e]
 
     def from_sympy(self, expr: Any) -> Expr:
         """An integer expression or a truth value."""

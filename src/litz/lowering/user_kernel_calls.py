@@ -20,6 +20,8 @@ from litz.lowering.torch_types import user_kernel
 
 FUNCTIONAL = "triton_kernel_wrapper_functional"
 MUTATION = "triton_kernel_wrapper_mutation"
+# Of users' operators that write arguments.
+OPERATORS = ("auto_functionalized", "auto_functionalized_v2")
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class KernelCall:
 def is_user_kernel(target: object) -> bool:
     """Whether a call's target is a user's Triton kernel."""
     return _wrapper(target) in (FUNCTIONAL, MUTATION)
+
+
+def is_user_operator(target: object) -> bool:
+    """Whether a call's target wraps a user's operator that writes arguments."""
+    return _wrapper(target) in OPERATORS
 
 
 def _wrapper(target: object) -> str:

@@ -116,6 +116,17 @@ def viewed(v: TensorValue, shape: Shape, index: Sequence[Expr]) -> TensorValue:
     return TensorValue(v.dtype, shape, v.device, lazy=v.at(index))
 
 
+def with_known_ones(v: TensorValue, shape: Shape) -> TensorValue:
+    """``v`` with sizes that are 1 in ``shape``, which is its own, perhaps better known."""
+    ones = [t is ONE and s is not ONE for s, t in zip(v.shape, shape, strict=True)]
+    if not any(ones):
+        return v
+    kept = tuple(ONE if one else s for one, s in zip(ones, v.shape, strict=True))
+    if v.ref is not None:
+        return strided(v, kept, v.ref.strides, v.ref.offset)
+    return viewed(v, kept, axes(kept))
+
+
 # --- views -------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,281 @@
+"""Memory for the arguments that an opaque call writes: in place wherever nothing can tell.
+
+AOTAutograd makes the calls of users' Triton kernels, and of users' operators that write arguments,
+functional: of each argument that is written they return a changed copy.  The copy is left out where
+nobody reads the old value any more and the memory is the program's own, or an input's that the
+graph overwrites in the end; memory without a value (``torch.empty``) is neither filled nor copied.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch.fx import Node as FxNode
+
+from litz.index import Expr
+from litz.ir.program import Buffer, Extern, TensorRef
+from litz.lowering import values
+from litz.lowering.context import GraphUnsupported
+from litz.lowering.externs import Opaque, opaque_buffer
+from litz.lowering.numbers import require
+from litz.lowering.registry import Result
+from litz.lowering.strides import dense
+from litz.lowering.torch_types import to_torch
+from litz.lowering.user_kernel_calls import is_user_kernel
+from litz.lowering.values import ONE, ZERO, TensorValue
+from litz.runtime.user_kernels import copy_as_it_is
+
+if TYPE_CHECKING:
+    from litz.lowering.graph import GraphLowering
+
+aten = torch.ops.aten
+MEMORY: Final = "memory for a call to write"
+EMPTY: Final = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.empty_permuted.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    }
+)
+
+# Their results are memory of their own, whatever the type.
+OWN: Final = EMPTY | {
+    aten.clone.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.ones.default,
+    aten.ones_like.default,
+    aten.full.default,
+    aten.full_like.default,
+}
+
+
+@dataclass
+class Arguments:
+    """The tensors that the call of node ``n`` reads and writes.
+
+    what: the call, for messages.  refs: the memory of each argument that has been asked for, by a
+    name of the caller's.  written: the buffers that the call writes.
+    """
+
+    low: GraphLowering
+    n: FxNode
+    what: str
+    refs: dict[str, TensorRef] = field(default_factory=dict)
+    written: dict[str, None] = field(default_factory=dict)
+
+    def read(self, name: str, arg: FxNode) -> TensorRef:
+        """The argument in memory, laid out as eager has it: such calls rely on its strides."""
+        self.refs[name] = ref = self._read(arg)
+        return ref
+
+    def _read(self, arg: FxNode) -> TensorRef:
+        low, v = self.low, self.low.env[arg]
+        if isinstance(v, Opaque):
+            return v.ref
+        r = low.result(arg.meta["val"])
+        if not isinstance(v, TensorValue) or r is None:
+            raise GraphUnsupported(f"{self.what}: an argument that is no tensor")
+        if v.ref is not None and same_strides(v.ref, r):
+            return v.ref
+        outer, low.b.origins = low.b.origins, low.sources[arg]
+        stored = stored_as(low, v, r)
+        low.b.origins = outer
+        low.bind(arg, stored)
+        assert stored.ref is not None
+        return stored.ref
+
+    def write(self, name: str, arg: FxNode) -> TensorRef:
+        """Memory with the argument's old value, which nobody else will look at."""
+        ref = self._to_write(name, arg)
+        self.share(name, ref)
+        self.written[self.low.b.root(ref.buffer)] = None
+        return ref
+
+    def share(self, name: str, ref: TensorRef) -> None:
+        """Let an argument be memory that another one has been given."""
+        self.refs[name] = ref
+
+    def result(self, ref: TensorRef) -> TensorValue | Opaque:
+        """What the graph's node is whose value lies there after the call."""
+        buffer = self.low.b.buffers[ref.buffer]
+        if buffer.kind == "opaque":
+            return Opaque(ref)
+        return TensorValue(ref.dtype, ref.shape, buffer.device, ref=ref)
+
+    def _to_write(self, name: str, arg: FxNode) -> TensorRef:
+        low, v = self.low, self.low.env[arg]
+        r = low.result(arg.meta["val"])
+        if isinstance(v, Opaque):
+            return v.ref if self._overwrites(v.ref, name, arg) else self._opaque_copy(arg, v)
+        if not isinstance(v, TensorValue) or r is None:
+            raise GraphUnsupported(f"{self.what}: it writes an argument that is no tensor")
+        if arg.target in EMPTY and v.lazy is not None:
+            return self.empty(r)
+        if v.ref is not None and same_strides(v.ref, r) and self._overwrites(v.ref, name, arg):
+            return v.ref
+        ref = stored_as(low, v, r).ref
+        assert ref is not None
+        return ref
+
+    def empty(self, r: Result) -> TensorRef:
+        """New memory without a value."""
+        buf = self.low.b.new_buffer(r.dtype, r.shape, r.strides, r.device, "fresh")
+        require(self.low, *r.shape, *r.strides)
+        options = (("dtype", to_torch(r.dtype)), ("device", torch.device(r.device)))
+        target = torch.empty_strided
+        self.make(target, "empty_strided", (r.shape, r.strides), options, buf, MEMORY)
+        return TensorRef(buf.name, r.dtype, r.shape, r.strides, ZERO)
+
+    def _opaque_copy(self, arg: FxNode, v: Opaque) -> TensorRef:
+        """A copy of a tensor whose type or layout only ATen handles."""
+        b = self.low.b
+        copy = opaque_buffer(b, f"buf{len(b.buffers)}", arg.meta["val"]).ref
+        made = b.buffers[copy.buffer]
+        self.make(copy_as_it_is, "litz.copy_as_it_is", (v.ref,), (), made, MEMORY)
+        return copy
+
+    def make(
+        self,
+        target: object,
+        name: str,
+        args: tuple[object, ...],
+        kwargs: tuple[tuple[str, object], ...],
+        made: Buffer,
+        reason: str,
+    ) -> None:
+        """Add a call that makes a buffer."""
+        b = self.low.b
+        b.extern(
+            Extern(
+                f"extern{len(b.nodes)}", target, name, args, kwargs, (made.name,), made.device,
+                reason, origins=b.origins,
+            )
+        )  # fmt: skip
+
+    # --- whether the old value is needed ------------------------------------------------------
+
+    def _overwrites(self, ref: TensorRef, name: str, arg: FxNode) -> bool:
+        """Whether the call may write where the old value lies; then it is read no more.
+
+        What is computed from the old value and not stored yet is stored first: as much work as a
+        copy, at most.
+        """
+        if not self._may_overwrite(ref, name, arg):
+            return False
+        self.low.readers.before_mutation(self.low.b.root(ref.buffer), self.n)
+        return True
+
+    def _may_overwrite(self, ref: TensorRef, name: str, arg: FxNode) -> bool:
+        b = self.low.b
+        root = b.root(ref.buffer)
+        others = [b.root(r.buffer) for k, r in self.refs.items() if k != name]
+        if root in self.written or (root in others and not self.low.settings.inference):
+            return False
+        if not _written_once(ref):
+            return False
+        owner = next((x for x in self.low.env if x.op == "placeholder" and x.name == root), None)
+        if owner is not None:
+            if self._last_copies(owner) == 0:
+                return False
+        elif not self._is_own_memory(root, arg):
+            return False
+        return not any(
+            root in self._places(v) for x, v in self.low.env.items() if self._is_live(x, owner)
+        )
+
+    def _is_own_memory(self, root: str, arg: FxNode) -> bool:
+        """Whether the program alone holds it; operators may return what others hold."""
+        if self.low.b.buffers[root].kind in ("temp", "fresh") or arg.target in OWN:
+            return True
+        source = arg.args[0] if arg.target is operator.getitem else None
+        return isinstance(source, FxNode) and is_user_kernel(source.target)
+
+    def _last_copies(self, x: FxNode) -> int:
+        """Calls still to come that overwrite all of ``x`` with another value."""
+        return sum(
+            u.target is aten.copy_.default and u.args[0] is x and u.args[1] is not x
+            for u in x.users
+            if u not in self.low.env
+        )
+
+    def _is_live(self, x: FxNode, owner: FxNode | None) -> bool:
+        left = self.low.uses_left[x] - (1 if x in self.n.all_input_nodes else 0)
+        return left - (self._last_copies(x) if x is owner else 0) > 0
+
+    def _places(self, v: object) -> Iterator[str]:
+        """The memory that a value lies in."""
+        if isinstance(v, tuple | list):
+            for x in v:
+                yield from self._places(x)
+        elif isinstance(v, TensorValue | Opaque) and v.ref is not None:
+            yield self.low.b.root(v.ref.buffer)
+
+
+def is_own_copy(low: GraphLowering, n: FxNode) -> bool:
+    """Whether a call copies memory onto itself: an earlier one has written it in place already."""
+    if n.target is not aten.copy_.default or len(n.args) < 2:
+        return False
+    to, value = (low.env.get(a) if isinstance(a, FxNode) else None for a in n.args[:2])
+    both = (to, value)
+    if all(isinstance(v, TensorValue | Opaque) for v in both):
+        refs = [getattr(v, "ref", None) for v in both]
+        return refs[0] is not None and refs[0] == refs[1]
+    return False
+
+
+def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
+    """``v`` in memory of its own with exactly the strides of ``r``, gaps and overlaps included."""
+    b = low.b
+    if dense(r):
+        return b.realize(_lazy(v), r.strides)
+    span = ONE
+    for size, stride in zip(r.shape, r.strides, strict=True):
+        span = span + (size - ONE) * stride
+    if ZERO in r.shape:
+        span = ZERO
+    if v.ref is not None and same_strides(v.ref, r):  # gaps may hold something too
+        flat = b.realize(_lazy(values.strided(v, (span,), (ONE,), v.ref.offset)))
+        assert flat.ref is not None
+        return values.strided(flat, r.shape, r.strides, ZERO)
+    buf = b.new_buffer(v.dtype, (span,), (ONE,), v.device)
+    ref = TensorRef(buf.name, v.dtype, r.shape, r.strides, ZERO)
+    # An expanded dimension lies in memory once.
+    kept = tuple(ONE if st is ZERO else s for s, st in zip(r.shape, r.strides, strict=True))
+    once = values.viewed(v, kept, values.axes(kept))
+    where = TensorRef(buf.name, v.dtype, kept, r.strides, ZERO)
+    b.store_into(once, TensorValue(v.dtype, kept, v.device, ref=where))
+    return TensorValue(v.dtype, r.shape, v.device, ref=ref)
+
+
+def _lazy(v: TensorValue) -> TensorValue:
+    """The same elements as a value without memory."""
+    return TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+
+
+def same_strides(ref: TensorRef, r: Result) -> bool:
+    return all(a is b or s is ONE for a, b, s in zip(ref.strides, r.strides, r.shape, strict=True))
+
+
+def _written_once(ref: TensorRef) -> bool:
+    """Whether no two elements of a view lie in one place, as far as expanding goes."""
+    return not any(
+        st is ZERO and s is not ONE for s, st in zip(ref.shape, ref.strides, strict=True)
+    )
+
+
+def exprs(value: object) -> Iterator[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, TensorRef):
+        yield from (*value.shape, *value.strides, value.offset)
+    elif isinstance(value, tuple | list):
+        for v in value:
+            yield from exprs(v)
