@@ -20,14 +20,8 @@ from litz.targets.triton.blocks import narrowest
 from litz.targets.triton.layout import Scope, Shape, decoded, row_start
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import LIMIT
-from litz.targets.triton.reductions import (
-    Accumulator,
-    SoftmaxAccumulator,
-    accumulator,
-    at_once,
-    softmax_pair,
-    twins,
-)
+from litz.targets.triton.reductions import Accumulator, accumulator, at_once, twins
+from litz.targets.triton.softmax import SoftmaxAccumulator, is_pair
 from litz.targets.triton.spell import literal, neutral, op_text
 from litz.targets.triton.values import Value, Values
 
@@ -185,7 +179,7 @@ class Printer:
 
     def body(self) -> None:
         reduces = self.reductions()
-        self.totals = {b: a for a in reduces for b in reduces if softmax_pair(a, b)}
+        self.totals = {b: a for a in reduces for b in reduces if is_pair(a, b)}
         flat = [s for s in self.plan.stores if not loops_of(s, self.plan.reduced)]
         full = [s for s in self.plan.stores if s not in flat]
         if self.axes.reduced is None:
