@@ -35,7 +35,7 @@ from litz.targets.triton.cuda import (  # noqa: E402
 )
 from litz.targets.triton.render import render  # noqa: E402
 from litz.targets.triton.signature import int_type, pointer_type  # noqa: E402
-from litz.targets.triton.source import Config, TritonKernel  # noqa: E402
+from litz.targets.triton.source import Config, Launch, TritonKernel  # noqa: E402
 from litz.targets.triton.tuned import extents, fastest_configs  # noqa: E402
 
 H200 = ("cuda", 90, 32)
@@ -313,6 +313,24 @@ def test_what_triton_refuses_is_tried_once(monkeypatch: pytest.MonkeyPatch, tmp_
     found = first.tune(kernel, plan, {128: 2e-3, 256: 1e-3})
     assert [c.warps for c in found] == [8] and len(first.asked) == 3 and len(first.fake.loaded) == 2
     assert second.tune(kernel, plan, {}) == found and not second.asked
+
+
+def test_tuning_leaves_out_what_the_compiler_dies_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = scaled(LARGE)
+    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8), (512, 2))
+    process = Process(monkeypatch, Cache(tmp_path))
+    site_job = tuned._job
+
+    def job(site: Site, launch: Launch, config: Config) -> KernelJob:
+        made = site_job(site, launch, config)
+        kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        return replace(made, source=kill) if config.warps == 8 else made
+
+    monkeypatch.setattr(tuned, "_job", job)
+    found = process.tune(kernel, plan, {64: 1e-3, 128: 2e-3})
+    assert [c.warps for c in found] == [2] and len(process.asked) == 3
 
 
 def test_what_there_was_no_time_for_is_tried_later(

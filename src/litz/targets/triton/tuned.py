@@ -186,8 +186,8 @@ class _Search:
         self.kernel, self.plan, self.site, self.args = kernel, plan, site, args
         self.clock, self.start, self.budget = clock, clock.now(), budget
         self.chosen = default_configs(kernel)
-        self.outcomes: dict[KernelJob, Binary | RefusedSourceError] = {}
         self.built: dict[KernelJob, Binary] = {}
+        self.refused: set[KernelJob] = set()
 
     def run(self) -> list[Config]:
         open_ = [i for i, launch in enumerate(self.kernel.launches) if len(launch.configs) > 1]
@@ -230,11 +230,12 @@ class _Search:
         """The default, and whatever else of a launch there was time to compile."""
         launch = self.kernel.launches[i]
         default, *rest = launch.configs
-        return [default, *(c for c in rest if _job(self.site, launch, c) in self.outcomes)]
+        reached = self.built.keys() | self.refused
+        return [default, *(c for c in rest if _job(self.site, launch, c) in reached)]
 
     def build(self) -> None:
         """Compile as many configurations as there is time for, those of the first launch first."""
-        if self.outcomes:
+        if self.built:
             return
         pairs = [(x, c) for x in self.kernel.launches for c in x.configs]
         jobs = list(dict.fromkeys(_job(self.site, x, c) for x, c in pairs))
@@ -244,8 +245,11 @@ class _Search:
             if i and self.clock.now() > self.start + self.budget / 2:
                 break
             some = jobs[i : i + wave]
-            self.outcomes.update(zip(some, submit(some, self.site.cache).outcomes(), strict=True))
-        self.built = {j: o for j, o in self.outcomes.items() if isinstance(o, Binary)}
+            for job, made in zip(some, submit(some, self.site.cache).outcomes(), strict=True):
+                if isinstance(made, Binary):
+                    self.built[job] = made
+                elif isinstance(made, RefusedSourceError):
+                    self.refused.add(job)  # for good; what the compiler died of, it may not again
 
 
 def candidate(
