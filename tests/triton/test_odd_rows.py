@@ -59,3 +59,13 @@ def test_a_program_has_one_row_in_every_configuration() -> None:
     assert {c.block("x") for c in made.configs} == {1}
     (made,) = launches(fn, rows(3072, 6), mode="max-autotune")
     assert "xrow" not in made.source and {c.block("x") for c in made.configs} > {1}
+
+
+def test_whole_blocks_of_rows_that_begin_anywhere() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(x[:, :2048], 1)
+
+    x = rows(2049)
+    (made,) = launches(fn, x)
+    assert "for rstart" in made.source and "rmask" not in made.source
+    check(fn, x, runs=1, **TRITON)

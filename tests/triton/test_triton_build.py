@@ -257,6 +257,13 @@ def test_a_worker_that_dies_twice_is_an_error(cache: Cache) -> None:
     assert build([ADD_JOB], cache, 1)
 
 
+def test_outcomes_name_what_the_compiler_died_of(cache: Cache) -> None:
+    deadly = replace(ADD_JOB, source=KILL)
+    first, second = submit([deadly, ADD_JOB], cache, 1).outcomes()
+    assert isinstance(first, ToolchainError) and "died of the kernel add" in str(first)
+    assert isinstance(second, Binary)
+
+
 def test_a_worker_killed_while_idle(cache: Cache) -> None:
     own = Pool()
     own.grow(1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from litz.ir.body import Store  # noqa: E402
 from litz.ir.dtype import BF16, F32, I64  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
-from litz.runtime.triton.build import build, submit  # noqa: E402
+from litz.runtime.triton.build import Build, build, submit  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
+from litz.runtime.triton.job import KernelJob  # noqa: E402
+from litz.targets.triton import tuned  # noqa: E402
 from litz.targets.triton.cuda import (  # noqa: E402
     VARIANTS,
     Site,
@@ -33,7 +35,7 @@ from litz.targets.triton.cuda import (  # noqa: E402
 )
 from litz.targets.triton.render import render  # noqa: E402
 from litz.targets.triton.signature import int_type, pointer_type  # noqa: E402
-from litz.targets.triton.source import Config, TritonKernel  # noqa: E402
+from litz.targets.triton.source import Config, Launch, TritonKernel  # noqa: E402
 from litz.targets.triton.tuned import extents, fastest_configs  # noqa: E402
 
 H200 = ("cuda", 90, 32)
@@ -250,6 +252,97 @@ def test_tuning_takes_the_fastest_configuration(
     assert len(fake.launches) == before
     fastest_configs(kernel, plan, site, [x, y, 32], clock, 1.0)
     assert len(fake.launches) > before
+
+
+@dataclass
+class Process:
+    """A process of its own, as far as tuning can tell: a driver without modules, counted builds."""
+
+    monkeypatch: pytest.MonkeyPatch
+    cache: Cache
+    asked: list[KernelJob] = field(default_factory=list)
+    fake: FakeCuda = field(default_factory=FakeCuda)
+
+    def tune(
+        self,
+        kernel: TritonKernel,
+        plan: KernelPlan,
+        seconds: dict[int, float],
+        budget: float = 50.0,
+    ) -> list[Config]:
+        def counted(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> Build:
+            self.asked += jobs
+            return submit(jobs, cache, workers)
+
+        self.fake.types = (u64,) * 4
+        device = Driver(self.fake).device(0)
+        self.fake.stack[:] = [device.context]
+        site = Site(device, lambda: 0, Room, self.cache)
+        # What is only read may be an address, which no other process has.
+        args = [id(self) // 16 * 16, torch.ones(64)]
+        with self.monkeypatch.context() as m:
+            m.setattr(tuned, "submit", counted)
+            m.setattr(tuned, "default_workers", lambda: 1)
+            return fastest_configs(kernel, plan, site, args, Timed(self.fake, seconds), budget)
+
+
+def with_configs(kernel: TritonKernel, *configs: tuple[int, int]) -> TritonKernel:
+    """The kernel with a choice of (elements of a block, warps) for its one launch."""
+    (launch,) = kernel.launches
+    made = tuple(Config((("x", n),), warps) for n, warps in configs)
+    return replace(kernel, launches=(replace(launch, configs=made),))
+
+
+def test_another_process_builds_nothing_to_find_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = scaled(LARGE)
+    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8), (512, 2))
+    first, second = (Process(monkeypatch, Cache(tmp_path)) for _ in range(2))
+    found = first.tune(kernel, plan, {64: 3e-3, 128: 2e-3, 256: 1e-3})
+    assert [c.warps for c in found] == [8] and len(first.asked) == 3 == len(first.fake.loaded)
+    assert second.tune(kernel, plan, {}) == found
+    assert not second.asked and not second.fake.loaded and not second.fake.launches
+
+
+def test_what_triton_refuses_is_tried_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plan = scaled(LARGE)
+    # No range has 1000 elements.
+    kernel = with_configs(render(plan, "k"), (1024, 4), (1000, 4), (1024, 8))
+    first, second = (Process(monkeypatch, Cache(tmp_path)) for _ in range(2))
+    found = first.tune(kernel, plan, {128: 2e-3, 256: 1e-3})
+    assert [c.warps for c in found] == [8] and len(first.asked) == 3 and len(first.fake.loaded) == 2
+    assert second.tune(kernel, plan, {}) == found and not second.asked
+
+
+def test_tuning_leaves_out_what_the_compiler_dies_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = scaled(LARGE)
+    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8), (512, 2))
+    process = Process(monkeypatch, Cache(tmp_path))
+    site_job = tuned._job
+
+    def job(site: Site, launch: Launch, config: Config) -> KernelJob:
+        made = site_job(site, launch, config)
+        kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        return replace(made, source=kill) if config.warps == 8 else made
+
+    monkeypatch.setattr(tuned, "_job", job)
+    found = process.tune(kernel, plan, {64: 1e-3, 128: 2e-3})
+    assert [c.warps for c in found] == [2] and len(process.asked) == 3
+
+
+def test_what_there_was_no_time_for_is_tried_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = scaled(LARGE)
+    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8))
+    first, second = (Process(monkeypatch, Cache(tmp_path)) for _ in range(2))
+    seconds = {128: 2e-3, 256: 1e-3}
+    assert [c.warps for c in first.tune(kernel, plan, seconds, -1.0)] == [4]
+    assert len(first.asked) == 1
+    assert [c.warps for c in second.tune(kernel, plan, seconds)] == [8] and len(second.asked) == 2
 
 
 def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from litz.runtime.cache import Cache, content_key
-from litz.runtime.triton.tune import BATCH, ROUNDS, choose, private_copies
+from litz.runtime.triton.tune import BATCH, ROUNDS, choose, known, private_copies
 
 
 class Simulated:
@@ -130,6 +130,16 @@ def test_candidates_that_fail_are_out(cache: Cache) -> None:
     with pytest.raises(RuntimeError, match="registers"):
         pick(clock, cache, failing, failing)
     assert pick(clock, cache, clock.candidate(1e-3), failing).index == 0
+
+
+def test_what_is_known_not_to_run_keeps_its_place(cache: Cache) -> None:
+    clock = Simulated()
+    assert known(["k"], 3, cache) is None
+    found = pick(clock, cache, clock.candidate(2e-3), None, clock.candidate(1e-3))
+    assert found.index == 2 and found.seconds == (2e-3, None, 1e-3)
+    again = known(["k"], 3, cache)
+    assert again is not None and again.index == 2 and not again.measured
+    assert known(["k"], 2, cache) is None
 
 
 def test_one_candidate_is_not_measured(cache: Cache) -> None:

@@ -67,6 +67,10 @@ def start_workers(count: int | None = None) -> None:
     pool().grow(count or default_workers())
 
 
+class CompilerDied(ToolchainError):
+    """The compiler's process ended while it compiled a kernel, and again at a second try."""
+
+
 class Build:
     """Jobs being compiled.  ``wait()`` gives their binaries, in the order of the jobs."""
 
@@ -119,13 +123,16 @@ class Build:
                 self._done[key] = self._result(key)
         return [self._done[key] for key in self._order]
 
-    def outcomes(self) -> list[Binary | RefusedSourceError]:
-        """Like ``wait()``, with the error of each kernel that was refused in its place."""
-        out: dict[str, Binary | RefusedSourceError] = {}
+    def outcomes(self) -> list[Binary | ToolchainError]:
+        """Like ``wait()``, with the error of each kernel that has no binary in its place.
+
+        ToolchainError: the build was cancelled, or nothing can be compiled at all.
+        """
+        out: dict[str, Binary | ToolchainError] = {}
         for key in self._jobs:
             try:
                 out[key] = self._done.get(key) or self._result(key)
-            except RefusedSourceError as error:
+            except (RefusedSourceError, CompilerDied) as error:
                 out[key] = error
         return [out[key] for key in self._order]
 
@@ -194,9 +201,9 @@ def _broken(said: str) -> ToolchainError:
     )
 
 
-def _died(job: KernelJob, error: WorkerDied) -> ToolchainError:
+def _died(job: KernelJob, error: WorkerDied) -> CompilerDied:
     how = f"signal {-error.status}" if error.status < 0 else f"exit status {error.status}"
-    return ToolchainError(
+    return CompilerDied(
         f"litz: the compiler process died of the kernel {job.name}, twice ({how})\n"
         + _details(job, 0, error.said)
     )

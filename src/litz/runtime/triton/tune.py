@@ -12,13 +12,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
 from litz.runtime.cache import Cache, content_key
 
-__all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "private_copies"]
+__all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "known", "private_copies"]
 
 KIND = "tuned"
 ROUNDS = 12  # turns of each candidate at most
@@ -48,10 +49,14 @@ class CudaClock:
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
+
+    @cached_property
+    def _flush(self) -> torch.Tensor:
+        """What is written before each run; made when first something is measured."""
         l2_bytes = torch.cuda.get_device_properties(self._device).L2_cache_size
         # Twice the cache's size: what is written last need not have driven out everything.
         nbytes = max(2 * l2_bytes, 1 << 20)
-        self._flush = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def now(self) -> float:
         return time.perf_counter()
@@ -84,9 +89,14 @@ class Choice:
     measured: bool
 
 
+def known(key: Sequence[str], count: int, cache: Cache) -> Choice | None:
+    """What was chosen before among ``count`` candidates, under the key that ``choose`` had."""
+    return _known(cache, _entry(key, count), count)
+
+
 def choose(
     key: Sequence[str],
-    candidates: Sequence[Run],
+    candidates: Sequence[Run | None],
     args: Sequence[Any],
     mutated: Sequence[int],
     clock: Clock,
@@ -96,16 +106,17 @@ def choose(
     """The fastest candidate for these arguments.
 
     key: all that the choice depends on: the kernel, its candidates, the sizes, the device's name.
+    candidates: None for one that is known not to run; the default is none of these.
     mutated: positions of the tensors that the kernel writes; the candidates get copies of these,
     and of no others.  budget: seconds to spend; the default always runs once.
     Raises what the default raises where no candidate runs.
     """
-    entry = content_key(*key, str(len(candidates)))
     if len(candidates) == 1:
         return Choice(0, (None,), False)
-    known = _known(cache, entry, len(candidates))
-    if known is not None:
-        return known
+    entry = _entry(key, len(candidates))
+    before = _known(cache, entry, len(candidates))
+    if before is not None:
+        return before
     deadline = clock.now() + budget
     try:
         own = private_copies(args, mutated)
@@ -116,6 +127,10 @@ def choose(
     found = Choice(index, tuple(seconds), True)
     cache.put(KIND, entry, json.dumps({"index": index, "seconds": seconds}), ".json")
     return found
+
+
+def _entry(key: Sequence[str], count: int) -> str:
+    return content_key(*key, str(count))
 
 
 def _best(seconds: Sequence[float | None]) -> int:
@@ -145,9 +160,9 @@ class _Contest:
     """Measures in turns until the candidates, the turns or the time run out."""
 
     def __init__(
-        self, candidates: Sequence[Run], args: Sequence[Any], clock: Clock, deadline: float
+        self, candidates: Sequence[Run | None], args: Sequence[Any], clock: Clock, deadline: float
     ) -> None:
-        self.runs = [_with(c, args) for c in candidates]
+        self.runs = [None if c is None else _with(c, args) for c in candidates]
         self.clock = clock
         self.deadline = deadline
         self.times: list[list[float]] = [[] for _ in candidates]
@@ -171,6 +186,8 @@ class _Contest:
         failure: Exception | None = None
         worst = 0.0
         for i, run in enumerate(self.runs):
+            if run is None:
+                continue
             start = self.clock.now()
             # What a candidate takes at first is unknown: as long as the slowest so far, say.
             if i and start + worst > self.deadline:
@@ -192,10 +209,10 @@ class _Contest:
 
     def turn(self, i: int) -> bool:
         """Measure a candidate once more; False where no time is left for that."""
-        start = self.clock.now()
-        if start + self.costs[i] > self.deadline:
+        start, run = self.clock.now(), self.runs[i]
+        if run is None or start + self.costs[i] > self.deadline:
             return False
-        self.times[i] += self.clock.measure(self.runs[i], BATCH)
+        self.times[i] += self.clock.measure(run, BATCH)
         self.costs[i] = self.clock.now() - start
         return True
 

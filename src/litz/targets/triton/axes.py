@@ -56,25 +56,30 @@ class Axes:
 
 
 def choose_axes(plan: KernelPlan) -> Axes:
-    """The axes of a plan: flat, or a tile of two dims where both are contiguous somewhere."""
+    """The axes of a plan: flat, or with two dims beside each other where blocks should span both.
+
+    That is where each is contiguous somewhere, or where rows share what they compute.
+    """
     dims, reduced = plan.parallel, plan.reduced
     r = Axis("r", reduced) if reduced else None
-    second = _second(plan) if reduced else None
+    second = _second(plan) if reduced else _tiled(plan)
     if second is not None and plan.lane is not None:
         rest = tuple(v for v in dims if v is not plan.lane and v is not second)
         z = (Axis("z", rest),) if rest else ()
         return Axes((*z, Axis("y", (second,)), Axis("x", (plan.lane,))), r)
-    if r is None and plan.tile is not None and plan.lane is not None:
-        wide = [size_hint(extent(v), default=256) for v in (plan.tile, plan.lane)]
-        if min(wide) >= TILE:
-            rest = tuple(v for v in dims if v is not plan.lane and v is not plan.tile)
-            z = (Axis("z", rest),) if rest else ()
-            return Axes((*z, Axis("y", (plan.tile,)), Axis("x", (plan.lane,))), None)
     if r is None and _rows_apart(plan):
         return Axes((Axis("z", dims[:-1]), Axis("x", dims[-1:])), None)
     if r is None and plan.tile is None and _rows_together(plan):
         return Axes((Axis("y", dims[:-1]), Axis("x", dims[-1:])), None)
     return Axes((Axis("x", dims),), r)
+
+
+def _tiled(plan: KernelPlan) -> Expr | None:
+    """The tile of a plan without reductions, if it and the lane are long enough for an axis."""
+    if plan.tile is None or plan.lane is None:
+        return None
+    sizes = [size_hint(extent(v), default=256) for v in (plan.tile, plan.lane)]
+    return plan.tile if min(sizes) >= TILE else None
 
 
 def _second(plan: KernelPlan) -> Expr | None:

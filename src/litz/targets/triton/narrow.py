@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from litz.ir.body import Const, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import Const, Masked, Node, Op, Store, walk
 from litz.kernel.nodes import roots
+from litz.targets.triton.softmax import is_total, lowered
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
 
@@ -74,24 +75,6 @@ def _shrinks(user: Node, n: Node) -> bool:
     return user.name in ("neg", "abs")
 
 
-def is_total(n: Node) -> bool:
-    """Whether a node sums the exponentials of a softmax.
-
-    It is at least 1.  Errors of the small ones among them are small beside it, and as small beside
-    its logarithm; the large one is 1, with no error.
-    """
-    if not (isinstance(n, Reduce) and n.kind == "sum"):
-        return False
-    power = n.args[0]
-    if not (isinstance(power, Op) and power.name == "exp"):
-        return False
-    less = power.args[0]
-    if not (isinstance(less, Op) and less.name == "sub"):
-        return False
-    value, top = less.args
-    return isinstance(top, Reduce) and top.kind == "max" and top.args[0] is value
-
-
 def is_rounding(n: Node) -> bool:
     """Whether a node rounds to a 16-bit float."""
     return isinstance(n, Op) and n.name in ("cast", "round_to") and _sixteen(n.param)
@@ -125,8 +108,7 @@ def _is_log_softmax(n: Op, log: Node) -> bool:
     low, other = n.args
     if other is not log or not (isinstance(log, Op) and log.name == "log"):
         return False
-    total = log.args[0]
-    return is_total(total) and total.args[0].args[0] is low
+    return lowered(log.args[0]) is low
 
 
 def one_plus(n: Node) -> Op | None:

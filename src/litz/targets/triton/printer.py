@@ -1,34 +1,24 @@
-"""Printing one plan as one Triton kernel.
+"""Printing one plan as one Triton kernel: what all ways to do its reductions share.
 
-A program computes a block of the parallel axes.  Along the reduced axis the block either holds all
-of it (persistent: each value is computed once and stays in registers) or a part, over which a loop
-runs once for every pass: first the reductions that need no other, then those that need them, and so
-on, and last the stores of the full space.
+A program computes a block of the parallel axes.  How it runs along the reduced dims is said by
+``passes`` (all reductions over one axis) and ``nest`` (loops within loops).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 
-from litz.index import TRITON, Expr, Substitution, Symbol, const, divides, render
+from litz.index import TRITON, Expr, Substitution, Symbol, const, render
 from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
-from litz.kernel.nodes import extent, loops_of, mergeable, roots
+from litz.kernel.nodes import extent, loops_of
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axis
-from litz.targets.triton.blocks import narrowest
-from litz.targets.triton.layout import Scope, Shape, decoded, row_start
+from litz.targets.triton.layout import Scope, Shape, decoded
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import LIMIT
-from litz.targets.triton.reductions import (
-    Accumulator,
-    SoftmaxAccumulator,
-    accumulator,
-    at_once,
-    softmax_pair,
-    twins,
-)
-from litz.targets.triton.spell import literal, neutral, op_text
+from litz.targets.triton.spell import literal, op_text
 from litz.targets.triton.values import Value, Values
 
 # Ops with a cheaper form for values that are rounded to 16 bits.
@@ -44,8 +34,11 @@ from litz.runtime.triton import helpers as litz
 """
 
 
-class Printer:
-    """Prints a plan.  Every reduction runs over all of the reduced axis."""
+class Printer(ABC):
+    """Prints a plan once: its parallel axes, its values where they are needed first, its stores.
+
+    checks: after ``print``, whether the kernel checks indices or divisors.
+    """
 
     def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
         self.plan = plan
@@ -60,18 +53,35 @@ class Printer:
         self.dim_lines: dict[str, str] = {}
         self.top = Scope(1)
         self.scope = self.top
-        self.loop: Scope | None = None
         self.count = 0
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
-        self.policy = ""
+        self.covered = shape.even  # the axes along which no mask is needed where lines go
         self.narrow = narrow_nodes(plan.stores)
         self.vanishing = vanishing_nodes(plan.stores)
-        self.whole = False  # whether the loop at hand takes whole blocks alone
-        self.bases: dict[Expr, str] = {}
         self.pids: dict[str, str] = {}
-        self.totals: dict[Value, Value] = {}
-        self.inverses: dict[Value, str] = {}
+
+    # --- what subclasses say ------------------------------------------------------------------
+
+    @abstractmethod
+    def body(self) -> None:
+        """All stores and what they need, below the lines of the parallel axes."""
+
+    @abstractmethod
+    def home(self, v: Value) -> Scope:
+        """The outermost open scope in which a value can be computed."""
+
+    @abstractmethod
+    def reduced(self, v: Value) -> str:
+        """A reduction as an expression; its lines, if it takes some, are emitted."""
+
+    def aligned(self, e: Expr) -> str:
+        """An index such that whole accesses of a row show, where ``index`` hides them; else ""."""
+        return ""
+
+    def eviction(self) -> str:
+        """The argument of a load along the reduced axis that says what the cache should do."""
+        return ""
 
     # --- names and shapes ---------------------------------------------------------------------
 
@@ -90,11 +100,6 @@ class Printer:
         if len(self.blocked) == 1:
             return ""
         return f"[{', '.join(':' if a.name == axis else 'None' for a in self.blocked)}]"
-
-    @property
-    def at(self) -> int:
-        """Which axis of a block is reduced."""
-        return len(self.blocked) - 1
 
     def index(self, e: Expr, names: Mapping[str, str] | None = None) -> str:
         """An index in terms of the flat axes where that is simpler, else of their dims.
@@ -118,11 +123,7 @@ class Printer:
         """The mask of a block that varies along ``axes``; empty where all of it is valid."""
         wanted = set(axes)
         parts = [
-            f"{a.name}mask"
-            for a in self.blocked
-            if a.name in wanted
-            and a.name not in self.shape.even
-            and not (self.whole and a.name == "r")
+            f"{a.name}mask" for a in self.blocked if a.name in wanted and a.name not in self.covered
         ]
         return " & ".join([*parts, *conds])
 
@@ -181,239 +182,7 @@ class Printer:
             scope.emit(line)
             self.dim_lines[line] = str(v)
 
-    # --- passes ---------------------------------------------------------------------------------
-
-    def body(self) -> None:
-        reduces = self.reductions()
-        self.totals = {b: a for a in reduces for b in reduces if softmax_pair(a, b)}
-        flat = [s for s in self.plan.stores if not loops_of(s, self.plan.reduced)]
-        full = [s for s in self.plan.stores if s not in flat]
-        if self.axes.reduced is None:
-            self.stores(self.plan.stores)
-        elif self.shape.persistent:
-            self.reduced_range()
-            self.stores(self.plan.stores)
-        else:
-            self.passes(flat, full)
-
-    def passes(self, flat: Sequence[Store], full: Sequence[Store]) -> None:
-        reduces = self.reductions()
-        pairs = self.totals
-        rounds = [
-            [r for r in reduces if r.stage == stage and r not in pairs]
-            for stage in range(1, max((r.stage for r in reduces), default=0) + 1)
-        ]
-        rounds = [here for here in rounds if here]
-        pending = list(full)
-        for i, here in enumerate(rounds):
-            along = self.along(pending, [r for later in rounds[i:] for r in later])
-            pending = [s for s in pending if s not in along]
-            # What a later pass reads again should stay in the cache until the last has read it.
-            more = pending or i + 1 < len(rounds)
-            self.policy = "evict_last" if more else "evict_first" if i else ""
-            self.reduce_loop(here, pairs, along)
-        self.policy = "evict_first" if rounds else ""
-        # Loads of the flat stores come before the full ones may overwrite what they read.
-        values = [self.evaluate(s) for s in flat]
-        if pending:
-            self.sweep(lambda: self.stores(pending))
-        for store, value in zip(flat, values, strict=True):
-            self.put(store, value)
-
-    def along(self, pending: Sequence[Store], open_: Sequence[Value]) -> list[Store]:
-        """Stores of the full space that the pass which does the first of ``open_`` can do too.
-
-        They wait for none of these, and nothing that is read in this pass or later lies there.
-        """
-        stage = open_[0].stage
-        ready = [s for s in pending if all(self.values(n).stage < stage for n in s.roots())]
-        others = [s for s in self.plan.stores if s not in ready]
-        return mergeable(ready, [*(r.node.args[0] for r in open_), *roots(others)])
-
-    def reductions(self) -> list[Value]:
-        """All reductions of the plan, arguments first."""
-        out: dict[Value, None] = {}
-        seen: set[int] = set()
-
-        def visit(v: Value) -> None:
-            stack = [(v, False)]
-            while stack:
-                top, done = stack.pop()
-                if done:
-                    if isinstance(top.node, Reduce):
-                        out[top] = None
-                elif id(top) not in seen:
-                    seen.add(id(top))
-                    stack.append((top, True))
-                    stack += [(a, False) for a in reversed((*top.args, *top.conds))]
-
-        for s in self.plan.stores:
-            for root in s.roots():
-                visit(self.values(root))
-        return list(out)
-
-    def sweep(self, body: Callable[[], None]) -> None:
-        """``body`` in loops over the reduced axis: one over whole blocks, one over what is left."""
-        axis = self.axes.reduced
-        assert axis is not None
-        size = self.index(axis.size)
-        if "r" in self.shape.even:
-            self.loop_over(f"0, {size}", "rindex = rstart", "", body)
-            return
-        if not axis.size.is_const:
-            self.loop_over(f"0, {size}", "rindex = rstart", f"rindex < {size}", body)
-            return
-        # A part of a row in front of its first whole access belongs to what is left.
-        rows = self.shape.rows
-        inner = f"({size} - {rows[1] - 1})" if rows else size
-        self.once(f"rwhole: tl.constexpr = {inner} // RBLOCK * RBLOCK")
-        if rows:
-            self.once(f"xrow = {self.pids['x']}")
-            self.once(f"rhead = (0 - ({self.row(rows[0])})) & {rows[1] - 1}")
-        self.whole = True
-        inside = f"rmain = rstart + {self.steps()}\nrindex = rhead + rmain"
-        self.loop_over("0, rwhole", inside if rows else "rindex = rstart", "", body)
-        self.whole = False
-        end = f"rlast = rstart + {self.steps()}\nrindex = "
-        end += "tl.where(rlast < rhead, rlast, rlast + rwhole)" if rows else "rlast + rwhole"
-        self.loop_over(f"0, {size} - rwhole", end, f"rlast < {size} - rwhole", body)
-
-    def once(self, line: str) -> None:
-        """A line at the top, unless it is there."""
-        if f"    {line}" not in self.top.lines:
-            self.top.emit(line)
-
-    def row(self, start: Expr) -> str:
-        """Where a row begins, as a scalar: a program has one row."""
-        return render(self.flat(start), TRITON, {"xindex": "xrow"})
-
-    def loop_over(self, range_: str, index: str, mask: str, body: Callable[[], None]) -> None:
-        """A loop of blocks along the reduced axis."""
-        axis = self.axes.reduced
-        assert axis is not None
-        child = Scope(2, self.top)
-        if index.endswith("rstart"):
-            index += f" + {self.steps()}"
-        for line in index.split("\n"):
-            child.emit(line)
-        if mask:
-            child.emit(f"rmask = {mask}")
-        self.decode(child, axis)
-        self.scope = self.loop = child
-        body()
-        self.end_of_turn()
-        self.scope, self.loop = self.top, None
-        self.top.emit(f"for rstart in range({range_}, RBLOCK):")
-        self.top.lines += child.lines
-
-    def end_of_turn(self) -> None:
-        """What a loop over the reduced axis does at the end of each turn."""
-
-    def steps(self) -> str:
-        wide = ".to(tl.int64)" if self.shape.wide else ""
-        return f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
-
-    def reduced_range(self) -> None:
-        """All of the reduced axis."""
-        axis = self.axes.reduced
-        assert axis is not None
-        self.top.emit(f"rindex = {self.steps()}")
-        if "r" not in self.shape.even:
-            self.top.emit(f"rmask = rindex < {self.index(axis.size)}")
-        self.decode(self.top, axis)
-
-    # --- reductions -----------------------------------------------------------------------------
-
-    def reduce_loop(
-        self, reduces: Sequence[Value], pairs: Mapping[Value, Value], along: Sequence[Store]
-    ) -> None:
-        """One pass that does all reductions of one stage.
-
-        pairs: sums of exponentials that run along with their maxima.  along: stores of the full
-        space that run along too.
-        """
-        accs = []
-        names = [a.name for a in self.blocked]
-        shape = self.extents(names)
-        for group in twins(reduces):
-            sums = [b for b, a in pairs.items() if a is group[0]]
-            if sums:
-                dtype = group[0].args[0].node.dtype
-                exact = any(b.node not in self.narrow for b in sums)
-                acc: Accumulator = SoftmaxAccumulator(
-                    "sum", dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
-                )
-                group += sums
-            else:
-                acc = accumulator(group, self.fresh("acc"), shape, self.at, self.turns())
-            self.top.lines += ["    " + line for line in acc.begin()]
-            accs.append((group, acc))
-
-        def turn() -> None:
-            mask = self.mask("r")
-            for group, acc in accs:
-                value = self.wide_value(group[0].args[0])
-                for line in acc.update(value, mask, self.position(group[0])):
-                    self.scope.emit(line)
-            self.stores(along)
-
-        self.sweep(turn)
-        for group, acc in accs:
-            for line in acc.finish():
-                self.top.emit(line)
-            for v in group:
-                assert isinstance(v.node, Reduce)
-                self.top.known[v] = acc.result(v.node.kind)
-
-    def neighbours(self) -> int:
-        """Elements along the reduced axis that one thread loads at once."""
-        if self.plan.lane not in self.plan.reduced:
-            return 1
-        return max(1, min(16 // narrowest(self.plan), self.shape.config.block("r")))
-
-    def turns(self) -> str:
-        """How many turns of a loop over the reduced axis each lane takes part in, unless all."""
-        axis = self.axes.reduced
-        assert axis is not None
-        if "r" in self.shape.even:
-            return ""
-        lane = f"tl.arange(0, RBLOCK){self.spread('r')}"
-        return f"({self.index(axis.size)} + (RBLOCK - 1) - {lane}) // RBLOCK"
-
-    def reduced(self, v: Value) -> str:
-        """A reduction of a block that holds all of the axis."""
-        if not self.shape.persistent:
-            raise ValueError(f"{self.name}: a reduction is needed before its pass")
-        node = v.node
-        assert isinstance(node, Reduce)
-        value = self.wide_value(v.args[0])
-        dtype = v.args[0].node.dtype
-        mask = self.mask("r")
-        if mask:
-            value = f"tl.where({mask}, {value}, {neutral(node.kind, dtype)})"
-        return at_once(node.kind, value, self.at, self.position(v))
-
-    def wide_value(self, v: Value) -> str:
-        """A value at the full shape of a block."""
-        text = self.value(v)
-        names = [a.name for a in self.blocked]
-        if names and all(n in v.axes for n in names):
-            return text
-        return f"tl.broadcast_to({text}, {self.extents(names)})"
-
-    def position(self, v: Value) -> str:
-        """The linear position along a reduction's axes, for the argument reductions."""
-        node = v.node
-        assert isinstance(node, Reduce)
-        at: Expr = const(0)
-        for a in node.axes:
-            at = at * extent(a) + a
-        return self.index_value(at)
-
     # --- values ---------------------------------------------------------------------------------
-
-    def home(self, v: Value) -> Scope:
-        return self.loop if self.loop is not None and "r" in v.axes else self.top
 
     def value(self, root: Value) -> str:
         """The name of a value, computed where it is not known yet."""
@@ -486,13 +255,6 @@ class Printer:
 
     def narrow_text(self, v: Value, node: Op, args: Sequence[str]) -> str:
         """An op whose result is rounded to 16 bits, in fewer instructions where there are such."""
-        if node.name == "div" and v.args[1] in self.totals:
-            # At least 1, being the sum of exponentials of which one is that of zero.
-            total = v.args[1]
-            if total not in self.inverses:
-                name = self.inverses[total] = self.fresh()
-                self.home(total).emit(f"{name} = litz.reciprocal({args[1]})")
-            return f"({args[0]} * {self.inverses[total]})"
         if node.name == "exp" and node in self.vanishing:
             return f"litz.flush_exp({args[0]})"
         if node.name in NARROW and (node.name != "div" or is_close_quotient(node)):
@@ -536,28 +298,25 @@ class Printer:
             tail += self.eviction()
         return f"tl.load({self.pointer(node.buffer, index)}{tail})"
 
-    def eviction(self) -> str:
-        """What the cache should do with what a reduction reads."""
-        # What a block holds whole it reads once: kept a while, it lets writes pass first.
-        policy = "evict_last" if self.shape.persistent else self.policy
-        return f', eviction_policy="{policy}"' if policy else ""
-
-    def aligned(self, e: Expr) -> str:
-        """An index within the whole blocks of a row, such that whole accesses show; or nothing."""
-        rows = self.shape.rows
-        if rows is None or not self.whole or self.loop is None:
-            return ""
-        (v,) = self.plan.reduced
-        start = row_start(e, v)
-        if start is None or not divides(rows[1], start - rows[0]):
-            return ""
-        if start not in self.bases:
-            name = self.bases[start] = f"rbase{len(self.bases)}"
-            self.top.emit(f"{name} = tl.multiple_of({self.row(start)} + rhead, {rows[1]})")
-        return f"{self.bases[start]} + rmain"
-
     def pointer(self, buffer: str, index: str) -> str:
         return buffer if index == "0" else f"{buffer} + ({index})"
+
+    def wide_value(self, v: Value) -> str:
+        """A value at the full shape of a block."""
+        text = self.value(v)
+        names = [a.name for a in self.blocked]
+        if names and all(n in v.axes for n in names):
+            return text
+        return f"tl.broadcast_to({text}, {self.extents(names)})"
+
+    def position(self, v: Value) -> str:
+        """The linear position along a reduction's axes, for the argument reductions."""
+        node = v.node
+        assert isinstance(node, Reduce)
+        at: Expr = const(0)
+        for a in node.axes:
+            at = at * extent(a) + a
+        return self.index_value(at)
 
     def axes_of(self, e: Expr) -> frozenset[str]:
         return frozenset(self.values.axis_of[v] for v in e.free if v in self.values.axis_of)

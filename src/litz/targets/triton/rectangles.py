@@ -14,7 +14,7 @@ from litz.index import TRITON, Expr, render, size_hint, split_linear, var
 from litz.ir.body import Load, Store
 from litz.kernel.nodes import int_value, loops_of
 from litz.targets.triton.axes import Axis
-from litz.targets.triton.printer import Printer
+from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.values import Value
 
@@ -28,7 +28,7 @@ class Rectangle:
     start: Expr
 
 
-class RectanglePrinter(Printer):
+class RectanglePrinter(PassPrinter):
     """Prints a plan with block pointers wherever an access is a rectangle."""
 
     made: dict[tuple[str, Expr], str]
@@ -89,11 +89,7 @@ class RectanglePrinter(Printer):
 
     def bounds(self, r: Rectangle) -> str:
         """The dims of a block that may reach beyond the end."""
-        open_ = [
-            k
-            for k, a in enumerate(r.axes)
-            if a.name not in self.shape.even and not (self.whole and a.name == "r")
-        ]
+        open_ = [k for k, a in enumerate(r.axes) if a.name not in self.covered]
         return f", boundary_check=({_tuple(', '.join(map(str, open_)))})" if open_ else ""
 
     # --- loops ------------------------------------------------------------------------------------

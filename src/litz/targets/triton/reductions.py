@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.ir.body import Op, Reduce
+from litz.ir.body import Reduce
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES
 from litz.targets.triton.spell import neutral
@@ -143,70 +143,6 @@ class MomentAccumulator(Accumulator):
 
     def alone(self, kind: str) -> str:
         return f"{self.name}_mean" if kind == "welford_mean" else f"{self.name}_m2"
-
-
-@dataclass(frozen=True, slots=True)
-class SoftmaxAccumulator(Accumulator):
-    """Maximum and sum of exponentials below it in one pass (Milakov and Gimelshein, 2018).
-
-    ``group`` neighbours share a maximum, so that every element costs one exponential; what was
-    summed before is scaled when it rises.
-    """
-
-    group: int = 1
-    exact: bool = True  # False: what is made of the sum is rounded to 16 bits
-
-    @property
-    def exp(self) -> str:
-        return "litz.exp" if self.exact else "litz.flush_exp"
-
-    def begin(self) -> list[str]:
-        a, low = self.name, neutral("max", self.dtype)
-        state = f"[XBLOCK, RBLOCK // {self.group}, 1]"
-        return [
-            f"{a}_top = tl.full({state}, {low}, {self.type})",
-            f"{a} = tl.zeros({state}, {self.type})",
-        ]
-
-    def update(self, value: str, mask: str, position: str) -> list[str]:
-        a, low = self.name, neutral("max", self.dtype)
-        block = f"tl.where({mask}, {value}, {low})" if mask else value
-        groups = f"[XBLOCK, RBLOCK // {self.group}, {self.group}]"
-        return [
-            f"{a}_new = tl.reshape({block}, {groups})",
-            f"{a}_next = litz.maximum({a}_top, litz.max({a}_new, 2))",
-            # Below -inf nothing lies: what equals it counts for nothing.
-            f"{a}_base = tl.where({a}_next == {low}, 0.0, {a}_next)",
-            f"{a}_more = litz.sum({self.exp}({a}_new - {a}_base), 2)",
-            f"{a} = {a} * {self.exp}({a}_top - {a}_base) + {a}_more",
-            f"{a}_top = {a}_next",
-        ]
-
-    def finish(self) -> list[str]:
-        a, low = self.name, neutral("max", self.dtype)
-        return [
-            f"{a}_max = litz.max({a}_top, 1)",
-            f"{a}_base = tl.where({a}_max == {low}, 0.0, {a}_max)",
-            f"{a}_all = litz.sum({a} * {self.exp}({a}_top - {a}_base), 1)",
-            # Of nothing but -inf every difference is nan.
-            f"{a}_ = tl.where({a}_max == {low}, float('nan'), {a}_all)",
-            *(f"{a}_{part} = tl.reshape({a}_{part}, [XBLOCK, 1])" for part in ("max", "")),
-        ]
-
-    def result(self, kind: str) -> str:
-        return f"{self.name}_max" if kind == "max" else f"{self.name}_"
-
-
-def softmax_pair(top: Value, total: Value) -> bool:
-    """Whether ``total`` sums the exponentials of what ``top`` is the maximum of, less ``top``."""
-    a, b = top.node, total.node
-    if not (isinstance(a, Reduce) and isinstance(b, Reduce) and (a.kind, b.kind) == ("max", "sum")):
-        return False
-    power = total.args[0]
-    if not (isinstance(power.node, Op) and power.node.name == "exp"):
-        return False
-    less = power.args[0]
-    return isinstance(less.node, Op) and less.node.name == "sub" and less.args == (top.args[0], top)
 
 
 def accumulator(

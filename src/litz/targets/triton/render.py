@@ -13,7 +13,7 @@ from litz.targets.triton import nest, split
 from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent, narrowest, widened
 from litz.targets.triton.layout import Shape, row_start
-from litz.targets.triton.printer import Printer
+from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.reach import LIMIT, reaches
 from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.source import (
@@ -97,7 +97,7 @@ def _print(
         even = _even(axes, configs[:1])
         configs = widened(configs, even, axes, persistent, single=rows is not None)
     shape = Shape(axes, configs[0], persistent, _even(axes, configs), wide, _flat(axes), rows)
-    make = RectanglePrinter if style.block_pointers else Printer
+    make = RectanglePrinter if style.block_pointers else PassPrinter
     printer = make(plan, name, shape)
     return printer.print(), printer.checks, shape, configs
 

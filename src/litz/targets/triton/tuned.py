@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from litz.errors import RefusedSourceError
 from litz.index import Expr
 from litz.ir.body import Load, Masked, loads, walk
 from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
-from litz.runtime.triton.tune import Clock, CudaClock, choose
+from litz.runtime.triton.tune import Choice, Clock, CudaClock, Run, choose, known
 from litz.targets.triton.cuda import (
     Made,
     Site,
@@ -161,26 +162,94 @@ def fastest_configs(
 ) -> list[Config]:
     """The quickest configuration of each launch, for these arguments.
 
-    args: the plan's buffers, then its integers; those that the kernel writes are copied.  budget:
-    seconds of compiling and measuring.  What was found is kept in the site's cache.  Launches are
-    tuned in turn, each by the time of the whole kernel.
+    args: the plan's buffers (those that the kernel only reads may be addresses, or values), then
+    its integers; the buffers that the kernel writes are copied.  budget: seconds of compiling and
+    measuring.  What was found is kept in the site's cache; where all configurations were tried
+    once, nothing is compiled again.  Launches are tuned in turn, each by the time of the whole
+    kernel.
     """
-    chosen = default_configs(kernel)
-    start = clock.now()
-    deadline = start + budget
-    built, usable = _built(kernel, site, clock, start + budget / 2)
-    mutated = [i for i, p in enumerate(plan.params) if p.mode != "in"]
-    open_ = [i for i, launch in enumerate(kernel.launches) if len(launch.configs) > 1]
-    for n, i in enumerate(open_):
-        configs = usable[i]
-        tries = [[*chosen[:i], c, *chosen[i + 1 :]] for c in configs]
-        calls = [candidate(kernel, plan, site, t, built) for t in tries]
-        key = [_key(kernel, site, t) for t in tries]
-        sizes = [str(a) for a in args if isinstance(a, int)]
-        share = max(0.0, deadline - clock.now()) / (len(open_) - n)
-        found = choose([*key, *sizes], calls, args, mutated, clock, site.cache, share)
-        chosen[i] = configs[found.index]
-    return chosen
+    return _Search(kernel, plan, site, args, clock, budget).run()
+
+
+class _Search:
+    """The search for the configurations of one kernel, for some arguments."""
+
+    def __init__(
+        self,
+        kernel: TritonKernel,
+        plan: KernelPlan,
+        site: Site,
+        args: Sequence[torch.Tensor | int],
+        clock: Clock,
+        budget: float,
+    ) -> None:
+        self.kernel, self.plan, self.site, self.args = kernel, plan, site, args
+        self.clock, self.start, self.budget = clock, clock.now(), budget
+        self.chosen = default_configs(kernel)
+        self.built: dict[KernelJob, Binary] = {}
+        self.refused: set[KernelJob] = set()
+
+    def run(self) -> list[Config]:
+        open_ = [i for i, launch in enumerate(self.kernel.launches) if len(launch.configs) > 1]
+        for n, i in enumerate(open_):
+            configs: Sequence[Config] = self.kernel.launches[i].configs
+            found = known(self.key(i, configs), len(configs), self.site.cache)
+            if found is None:
+                self.build()
+                configs = self.tried(i)
+                found = self.choose(i, configs, len(open_) - n)
+            self.chosen[i] = configs[found.index]
+        return self.chosen
+
+    def key(self, i: int, configs: Sequence[Config]) -> list[str]:
+        """What the choice of a launch among ``configs`` depends on."""
+        sizes = self.args[len(self.plan.params) :]  # numbers before them are addresses or data
+        ways = (_key(self.kernel, self.site, self.way(i, c)) for c in configs)
+        return [*ways, *map(str, sizes)]
+
+    def way(self, i: int, config: Config) -> list[Config]:
+        """The configurations of all launches, if one of them gets ``config``."""
+        return [*self.chosen[:i], config, *self.chosen[i + 1 :]]
+
+    def choose(self, i: int, configs: Sequence[Config], left: int) -> Choice:
+        """left: how many launches share the time that is left, this one included."""
+        calls = [self.call(i, c) for c in configs]
+        mutated = [k for k, p in enumerate(self.plan.params) if p.mode != "in"]
+        share = max(0.0, self.start + self.budget - self.clock.now()) / left
+        key = self.key(i, configs)
+        return choose(key, calls, self.args, mutated, self.clock, self.site.cache, share)
+
+    def call(self, i: int, config: Config) -> Run | None:
+        """None for what Triton refused, but for the default: that is for the launch to say."""
+        launch = self.kernel.launches[i]
+        if config != launch.configs[0] and _job(self.site, launch, config) not in self.built:
+            return None
+        return candidate(self.kernel, self.plan, self.site, self.way(i, config), self.built)
+
+    def tried(self, i: int) -> list[Config]:
+        """The default, and whatever else of a launch there was time to compile."""
+        launch = self.kernel.launches[i]
+        default, *rest = launch.configs
+        reached = self.built.keys() | self.refused
+        return [default, *(c for c in rest if _job(self.site, launch, c) in reached)]
+
+    def build(self) -> None:
+        """Compile as many configurations as there is time for, those of the first launch first."""
+        if self.built:
+            return
+        pairs = [(x, c) for x in self.kernel.launches for c in x.configs]
+        jobs = list(dict.fromkeys(_job(self.site, x, c) for x, c in pairs))
+        wave = max(1, default_workers())
+        for i in range(0, len(jobs), wave):
+            # The other half of the time is for the clock.
+            if i and self.clock.now() > self.start + self.budget / 2:
+                break
+            some = jobs[i : i + wave]
+            for job, made in zip(some, submit(some, self.site.cache).outcomes(), strict=True):
+                if isinstance(made, Binary):
+                    self.built[job] = made
+                elif isinstance(made, RefusedSourceError):
+                    self.refused.add(job)  # for good; what the compiler died of, it may not again
 
 
 def candidate(
@@ -188,8 +257,8 @@ def candidate(
     plan: KernelPlan,
     site: Site,
     configs: Sequence[Config],
-    built: dict[KernelJob, Binary],
-) -> Callable[[Sequence[Any]], None]:
+    built: Mapping[KernelJob, Binary],
+) -> Run:
     """A candidate: bound at its first run, so that what cannot be loaded fails there."""
     bound: list[Callable[..., None]] = []
 
@@ -199,31 +268,6 @@ def candidate(
         bound[0](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args))
 
     return run
-
-
-def _built(
-    kernel: TritonKernel, site: Site, clock: Clock, deadline: float
-) -> tuple[dict[KernelJob, Binary], list[list[Config]]]:
-    """The binaries of as many configurations as there is time for, and those of each launch.
-
-    The default is kept in any case: whether it compiles is for the launch to say.
-    """
-    make = partial(_job, site)
-    jobs = list(dict.fromkeys(make(x, c) for x in kernel.launches for c in x.configs))
-    wave = max(1, default_workers())
-    built: dict[KernelJob, Binary] = {}
-    for i in range(0, len(jobs), wave):
-        # Half of the time is for the clock.
-        if i and clock.now() > deadline:
-            break
-        some = jobs[i : i + wave]
-        outcomes = submit(some, site.cache).outcomes()
-        built |= {j: o for j, o in zip(some, outcomes, strict=True) if isinstance(o, Binary)}
-    usable = [
-        [c for k, c in enumerate(x.configs) if k == 0 or make(x, c) in built]
-        for x in kernel.launches
-    ]
-    return built, usable
 
 
 def _job(site: Site, launch: Launch, config: Config) -> KernelJob:
