@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,16 +148,6 @@ class Builder:
                     t.at([ZERO if s is ONE else own[lead + k] for k, s in enumerate(t.shape)])
                 )
         return out, nodes
-
-    def pointwise(
-        self, fn: Callable[..., Node], tensors: Sequence[TensorValue], *, to: DType | None = None
-    ) -> TensorValue:
-        """``fn`` of the elements of ``tensors``, broadcast; cast to ``to`` at the end."""
-        shape, nodes = self.broadcast(tensors)
-        node = fn(*nodes)
-        if to is not None:
-            node = body.cast(node, to)
-        return TensorValue(node.dtype, shape, tensors[0].device, lazy=node)
 
     def new_buffer(
         self, dtype: DType, shape: Shape, strides: Shape, device: str, kind: str = "temp", **kw: Any
