@@ -32,12 +32,11 @@ from litz.index.arith import product, sum_
 from litz.index.division import ceildiv, exact_quotient, floordiv, mod
 from litz.index.layout import MixedRadix, RadixTerm, invert, mixed_radix
 from litz.index.logic import and_, eq, ge, gt, le, lt, max_, min_, ne, not_, or_, truth, where
-from litz.index.prove import provably_eq, provably_le, provably_lt
+from litz.index.prove import provably_le, provably_lt
 from litz.index.query import (
     Substitution,
     bounds,
     coefficient,
-    contains,
     divides,
     evaluate,
     size_hint,
@@ -76,7 +75,6 @@ __all__ = [
     "ceildiv",
     "coefficient",
     "const",
-    "contains",
     "divides",
     "eq",
     "evaluate",
@@ -96,7 +94,6 @@ __all__ = [
     "or_",
     "parse",
     "product",
-    "provably_eq",
     "provably_le",
     "provably_lt",
     "render",

@@ -270,13 +270,3 @@ def provably_lt(a: Expr, b: Expr) -> bool:
     """Whether a < b is proven for every value of the leaves in their ranges."""
     lo = lower(sub(b, a))
     return lo is not None and lo >= 1
-
-
-def provably_eq(a: Expr, b: Expr) -> bool:
-    """Whether a == b is proven."""
-    if a is b:
-        return True
-    d = sub(a, b)
-    if isinstance(d, Const):
-        return d.value == 0
-    return lower(d) == 0 and upper(d) == 0

@@ -98,13 +98,6 @@ def substitute(e: Expr, mapping: Mapping[_K, Expr]) -> Expr:
     return Substitution(mapping)(e)
 
 
-def contains(e: Expr, v: Expr) -> bool:
-    """Whether ``v`` occurs in ``e``."""
-    if isinstance(v, (Symbol, Var)):
-        return v in e.free
-    return e is v or any(contains(c, v) for c in e.children())
-
-
 def coefficient(e: Expr, v: Expr) -> Expr | None:
     """The stride of ``e`` in ``v``: c with e == c*v + rest, neither containing v, else None."""
     split = split_linear(e, (v,))

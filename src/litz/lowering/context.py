@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from litz.index import Const, Expr, Var, coefficient, symbol, var
+from litz.index import Const, Expr, Var, coefficient, symbol
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, ReduceKind, Scalar, Store
+from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
-from litz.lowering import values
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
 from litz.runtime.numbers import float_bits
 
@@ -150,16 +149,6 @@ class Builder:
                 )
         return out, nodes
 
-    def pointwise(
-        self, fn: Callable[..., Node], tensors: Sequence[TensorValue], *, to: DType | None = None
-    ) -> TensorValue:
-        """``fn`` of the elements of ``tensors``, broadcast; cast to ``to`` at the end."""
-        shape, nodes = self.broadcast(tensors)
-        node = fn(*nodes)
-        if to is not None:
-            node = body.cast(node, to)
-        return TensorValue(node.dtype, shape, tensors[0].device, lazy=node)
-
     def new_buffer(
         self, dtype: DType, shape: Shape, strides: Shape, device: str, kind: str = "temp", **kw: Any
     ) -> Buffer:
@@ -240,63 +229,3 @@ class Builder:
             if count > MAX_BODY_NODES:
                 return self.realize(v)
         return v
-
-    # --- reductions -------------------------------------------------------------------------
-
-    def reduction(
-        self,
-        v: TensorValue,
-        dims: Sequence[int],
-        fn: Callable[[Node, tuple[Expr, ...]], Node],
-        *,
-        keepdim: bool = False,
-    ) -> TensorValue:
-        """A stored reduction of ``v`` over ``dims``.
-
-        fn: from the element and the reduced variables to the result, holding the ``Reduce``.
-        """
-        dims = sorted(dim % v.ndim for dim in dims) if v.ndim else []
-        kept = [k for k in range(v.ndim) if k not in dims]
-        shape = tuple(v.shape[k] for k in kept)
-        own = axes(shape)
-        index = [ZERO] * v.ndim
-        for new, old in enumerate(kept):
-            index[old] = own[new]
-        reduced: list[Expr] = []
-        for old in dims:
-            if v.shape[old] is not ONE:
-                index[old] = var(f"r{len(reduced)}", v.shape[old])
-                reduced.append(index[old])
-        node = fn(v.at(index), tuple(reduced))
-        out_shape = (
-            tuple(ONE if k in dims else s for k, s in enumerate(v.shape)) if keepdim else shape
-        )
-        buf = self.new_buffer(node.dtype, shape, contiguous_strides(shape), v.device)
-        target = self.of_buffer(buf)
-        assert target.ref is not None
-        store = Store(buf.name, linear(own, target.ref.strides), node)
-        self.add_loops(own, tuple(reduced), (store,), v.device)
-        if keepdim:
-            strides = contiguous_strides(out_shape)
-            return values.strided(target, out_shape, strides, ZERO)
-        return target
-
-    def reduce(
-        self, kind: ReduceKind, v: TensorValue, dims: Sequence[int], *, keepdim: bool = False
-    ) -> TensorValue:
-        return self.reduction(
-            v,
-            dims,
-            lambda node, over: body.reduce(kind, over, node) if over else _trivial(kind, node),
-            keepdim=keepdim,
-        )
-
-
-def _trivial(kind: ReduceKind, node: Node) -> Node:
-    """A reduction over nothing but dimensions of size 1."""
-    if kind in ("argmax", "argmin"):
-        return body.const(d.I64, 0)
-    if kind == "welford_m2":
-        # inf and nan spread as they would through (x - mean)**2
-        return body.op("mul", diff := body.op("sub", node, node), diff)
-    return node

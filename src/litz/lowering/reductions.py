@@ -119,9 +119,7 @@ def reduce_many(
     kept = [i for i in range(first.ndim) if i not in dims]
     shape = tuple(first.shape[i] for i in kept)
     own = axes(shape)
-    index: list[Expr] = [ZERO] * first.ndim
-    for new, old in enumerate(kept):
-        index[old] = own[new]
+    index = values.at_dims(first.ndim, kept, own)
     over: list[Expr] = []
     for old in dims:
         if first.shape[old] is not ONE:

@@ -54,6 +54,12 @@ def linear(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) 
     return total
 
 
+def at_dims(ndim: int, dims: Sequence[int], index: Sequence[Expr]) -> list[Expr]:
+    """An index of ``ndim`` dimensions: ``index`` at ``dims``, zero elsewhere."""
+    placed = dict(zip(dims, index, strict=True))
+    return [placed.get(k, ZERO) for k in range(ndim)]
+
+
 @dataclass(frozen=True)
 class TensorValue:
     """A tensor of the graph: dtype, shape (elements), device and what its elements are.
@@ -135,11 +141,7 @@ def permute(v: TensorValue, dims: Sequence[int]) -> TensorValue:
     shape = tuple(v.shape[d] for d in dims)
     if v.ref is not None:
         return strided(v, shape, tuple(v.ref.strides[d] for d in dims), v.ref.offset)
-    own = axes(shape)
-    index = [ZERO] * v.ndim
-    for new, old in enumerate(dims):
-        index[old] = own[new]
-    return viewed(v, shape, index)
+    return viewed(v, shape, at_dims(v.ndim, dims, axes(shape)))
 
 
 def expand(v: TensorValue, shape: Shape) -> TensorValue:
@@ -194,11 +196,7 @@ def drop_dims(v: TensorValue, dims: Sequence[int]) -> TensorValue:
     shape = tuple(v.shape[d] for d in keep)
     if v.ref is not None:
         return strided(v, shape, tuple(v.ref.strides[d] for d in keep), v.ref.offset)
-    own = axes(shape)
-    index = [ZERO] * v.ndim
-    for new, old in enumerate(keep):
-        index[old] = own[new]
-    return viewed(v, shape, index)
+    return viewed(v, shape, at_dims(v.ndim, keep, axes(shape)))
 
 
 def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]] | None:

@@ -116,20 +116,17 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
 
 def _accesses_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
     """Every buffer that one side writes is touched by both at one and the same index."""
-    roots_b = {roots[x] for x in (*b.reads, *b.writes)}
+    return _stores_agree(a, b, roots) and _stores_agree(b, a, roots)
+
+
+def _stores_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
+    """The same of what ``a`` writes."""
+    touched = {roots[x] for x in (*b.reads, *b.writes)}
     for x in a.writes:
-        if roots[x] not in roots_b:
-            continue
-        store = a.plain_store(x)
-        if store is None or not _only_at(b, x, store.index, roots):
-            return False
-    roots_a = {roots[x] for x in (*a.reads, *a.writes)}
-    for x in b.writes:
-        if roots[x] not in roots_a:
-            continue
-        store = b.plain_store(x)
-        if store is None or not _only_at(a, x, store.index, roots):
-            return False
+        if roots[x] in touched:
+            store = a.plain_store(x)
+            if store is None or not _only_at(b, x, store.index, roots):
+                return False
     return True
 
 

@@ -265,8 +265,8 @@ class _Job:
 class BuildHandle:
     """Units being compiled.  `wait()` gives their shared objects, in the order of the units.
 
-    At most `jobs` compilers run at once; those beyond start when `poll()` or `wait()` finds that
-    others ended.  One that was killed, or found no room or no folder, is started once more; one
+    At most `jobs` compilers run at once; those beyond start when `wait()` finds that others
+    ended.  One that was killed, or found no room or no folder, is started once more; one
     that runs for more than `seconds` is stopped.  `fresh`: do not take units out of the cache.
     """
 
@@ -302,14 +302,6 @@ class BuildHandle:
         except BaseException:
             self.cancel()
             raise
-
-    def poll(self) -> bool:
-        """Take in what has ended and start what waits, without blocking; True once all is built.
-
-        ToolchainError: a unit was refused.
-        """
-        self._advance(0)
-        return not self._running
 
     def wait(self) -> list[Path]:
         """Block until all is built; the shared objects.  ToolchainError: a unit was refused."""
