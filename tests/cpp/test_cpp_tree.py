@@ -58,7 +58,7 @@ kernel k lanes 16 units x0
 
 def test_columns() -> None:
     """A block of lanes, whose accumulators are arrays; a value of a lane is computed once."""
-    x0, r0 = var("x0", 100), var("r0", 40)
+    x0, r0 = var("x0", 100), var("r0", 16)
     a = B.load(F32, "b0", r0 * 100 + x0)
     value = B.op("mul", a, B.op("exp", B.load(F32, "b1", x0)))
     plan = make_plan([x0], [r0], [Store("b2", x0, B.reduce("sum", (r0,), value))], x0)
@@ -73,7 +73,7 @@ kernel k lanes 16 units x0
         t2: f32v = exp t1
         keep m3 = t2
       m5: f32v = sum of none
-      for r0 < 40
+      for r0 < 16
         lanes x0 < 100 x0_b .. x0_e
           t0: f32v = load b0[100*r0 + x0]
           t4: f32v = mul t0 litz::load<16>(m3 + (x0 - x0_b))
@@ -93,9 +93,9 @@ def test_split() -> None:
 kernel k lanes 16
   split r0 by 512 room p0_: f64
   a2: f64 = sum of none
-  for r0_c < to_ from from_ step 8192
+  for r0_c < to_ from from_ step 1024
     a1: f32v x4 = sum of none
-    lanes r0 < min(to_, r0_c + 8192) from r0_c unroll 4 exact
+    lanes r0 < min(to_, r0_c + 1024) from r0_c unroll 4 exact
       t0: f32v = load b0[r0]
       a1 sum= t0
     a2 sum= a1
