@@ -23,13 +23,13 @@ from tests.fuzz.program import source
 from tests.fuzz.run import BATCH, batch, failure, run_batch
 
 
-def worker(seed: int, first: int, last: int, stride: int, shrinking: bool) -> None:
+def worker(seed: int, first: int, last: int, stride: int, shrinking: bool, device: str) -> None:
     """Run graphs; report each as a line of JSON: started, then finished."""
     from tests.fuzz.shrink import script, shrink
 
     for number in range(first, last, stride):
         print(json.dumps({"start": number}), flush=True)
-        b = batch(seed, number)
+        b = batch(seed, number, device)
         count, failures = run_batch(b)
         found = []
         for f in failures:
@@ -55,6 +55,7 @@ class Run:
         while first < self.graphs:
             command = [sys.executable, "-m", "tests.fuzz", "--seed", str(self.args.seed)]
             command += ["--worker", f"{first}:{self.graphs}:{self.args.jobs}"]
+            command += ["--device", self.args.device]
             command += [] if self.args.shrink else ["--no-shrink"]
             p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert p.stdout is not None
@@ -111,9 +112,9 @@ def one(args: argparse.Namespace) -> int:
 
     if args.batch:
         seed, number = map(int, args.batch.split(":"))
-        _, failures = run_batch(batch(seed, number))
+        _, failures = run_batch(batch(seed, number, args.device))
     else:
-        p = generate(args.only, dynamic=args.dynamic, grad=args.grad)
+        p = generate(args.only, dynamic=args.dynamic, grad=args.grad, device=args.device)
         print(source(p))
         f = failure(p)
         failures = [] if f is None else [f]
@@ -134,13 +135,14 @@ def main() -> int:
     parser.add_argument("--batch", default="")
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--grad", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1 << 30)
     if args.worker:
         first, last, stride = map(int, args.worker.split(":"))
-        worker(args.seed, first, last, stride, args.shrink)
+        worker(args.seed, first, last, stride, args.shrink, args.device)
         return 0
     if args.only or args.batch:
         return one(args)

@@ -147,7 +147,7 @@ def index_input(rng: random.Random, like: Input) -> Input | None:
     return Input("int64", tuple(form), values=f"index:{top}", seed=seed)
 
 
-def start(rng: random.Random, large: bool, grad: bool) -> Draft:
+def start(rng: random.Random, large: bool, grad: bool, device: str) -> Draft:
     pool = LARGE if large else SMALL
     sizes = tuple(rng.choice(pool) for _ in range(rng.choice((1, 2, 2, 3))))
     if not large and rng.random() < 0.04:
@@ -167,6 +167,7 @@ def start(rng: random.Random, large: bool, grad: bool) -> Draft:
             inputs.append(
                 Input(inputs[k].dtype, (max(room - 1, 0),), offset=1 if room else 0, share=k)
             )
+    inputs = [replace(i, device=device) for i in inputs]
     return Draft(rng, inputs, Machine(inputs), [], sizes, grad)
 
 
@@ -246,15 +247,20 @@ def second_sizes(p: Program, rng: random.Random) -> tuple[Input, ...]:
     return others
 
 
-def generate(seed: str, *, dynamic: bool = False, grad: bool = False) -> Program:
-    """The program of this seed.  dynamic: with inputs of two sizes where that can be."""
+def generate(
+    seed: str, *, dynamic: bool = False, grad: bool = False, device: str = "cpu"
+) -> Program:
+    """The program of this seed.  dynamic: with inputs of two sizes where that can be.
+
+    device: the type of the device that it is to run on.
+    """
     from tests.fuzz.steps import makers
 
     rng = random.Random(seed)
     large = not dynamic and not grad and rng.random() < 0.025
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        d = start(rng, large, grad)
+        d = start(rng, large, grad, device)
         table = makers(grad)
         weights = [w for w, _ in table]
         goal = rng.choice((2, 3, 4, 5, 6, 8, 10))

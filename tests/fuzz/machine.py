@@ -32,6 +32,9 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+DIVISIONS = ("div", "//", "%", "remainder", "fmod")
+
+
 def storage(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
@@ -62,6 +65,8 @@ class Machine:
 
     def __init__(self, inputs: Sequence[Input], noise: int | None = None) -> None:
         self.grad = any(i.grad for i in inputs)
+        # CUDA's kernels promise less than the CPU's: quotients by numbers are products, say.
+        self.cuda = any(i.device == "cuda" for i in inputs)
         self.values: list[Any] = list(tensors(inputs))
         self.shadows: list[Any] = list(tensors(inputs, exact=True))
         self.inputs = len(self.values)
@@ -97,7 +102,7 @@ class Machine:
         if step.text.startswith("!"):
             shadow = shadows[0]
         loose = step.kind == "rough" or any(map(self.is_rough, step.args))
-        if self.grad and step.kind == "exact":
+        if (self.grad or self.cuda) and step.kind == "exact":
             loose = True
         if isinstance(out, tuple | list):
             pairs = list(zip(out, shadow, strict=True))
@@ -117,6 +122,10 @@ class Machine:
         rough = any(map(self.is_rough, step.args))
         if step.kind in ("discrete", "cast") and rough:
             raise Rejected("a decision on a rounded value")
+        if self.cuda and len(args) == 2 and any(word in step.text for word in DIVISIONS):
+            divisor = args[1]
+            if not divisor.is_floating_point() and bool((divisor == 0).any()):
+                raise Rejected("an integer over zero, which CUDA leaves open")
         written = args[: step.writes]
         if len({storage(t) for t in written}) < len(written):
             raise Rejected("writes into the same memory, in any order")
@@ -177,7 +186,8 @@ class Machine:
         eps = torch.finfo(like.dtype).eps
 
         def factors() -> torch.Tensor:
-            return 1 + eps * (2 * torch.rand(shadow.shape, generator=self.noise) - 1).double()
+            noise = torch.rand(shadow.shape, generator=self.noise, device="cpu")
+            return 1 + eps * (2 * noise.to(shadow.device) - 1).double()
 
         out = shadow * factors()
         if out.requires_grad:

@@ -26,6 +26,7 @@ class Input:
     N), ``unique:N`` (below N, no two alike).
     grad: whether a gradient is wanted.
     share: position of an earlier input whose memory this one is a view of, or -1.
+    device: the type of the device that programs are compared on; they are made on the CPU.
     """
 
     dtype: str
@@ -39,6 +40,7 @@ class Input:
     seed: int = 0
     grad: bool = False
     share: int = -1
+    device: str = "cpu"
 
     @property
     def stride(self) -> tuple[int, ...]:
@@ -177,9 +179,6 @@ def _fill(i: Input) -> torch.Tensor:
     what, _, top = i.values.partition(":")
     if what == "index":
         return torch.randint(0, max(int(top), 1), (n,), generator=g).to(dtype)
-    if what == "unique":
-        # Whatever part of the memory the tensor covers, its elements differ.
-        return (torch.randperm(max(n, int(top)), generator=g)).to(dtype)
     if dtype is torch.bool:
         return torch.rand(n, generator=g) < 0.5
     if not dtype.is_floating_point:
@@ -199,15 +198,16 @@ def _fill(i: Input) -> torch.Tensor:
 
 
 def tensors(inputs: Sequence[Input], *, exact: bool = False) -> list[torch.Tensor]:
-    """Fresh arguments; each is its own memory unless it shares another's."""
+    """Fresh arguments on the default device; each is its own memory unless it shares another's."""
     made: list[torch.Tensor] = []
+    device = torch.get_default_device()
     for i in inputs:
         if i.share >= 0:
             storage = made[i.share].untyped_storage()
         else:
-            base = _fill(i)
-            if i.values.startswith("unique"):
-                base = _unique(i, base)
+            with torch.device("cpu"):
+                base = _unique(i) if i.values.startswith("unique") else _fill(i)
+            base = base.to(device)
             if exact and base.is_floating_point():
                 base = base.double()
             storage = base.untyped_storage()
@@ -219,7 +219,7 @@ def tensors(inputs: Sequence[Input], *, exact: bool = False) -> list[torch.Tenso
     return made
 
 
-def _unique(i: Input, base: torch.Tensor) -> torch.Tensor:
+def _unique(i: Input) -> torch.Tensor:
     """Different numbers below the limit at the places that the tensor covers."""
     top = int(i.values.partition(":")[2])
     g = torch.Generator().manual_seed(i.seed)
@@ -228,15 +228,15 @@ def _unique(i: Input, base: torch.Tensor) -> torch.Tensor:
         count *= s
     if count > top:
         raise ValueError("more unique numbers than there are")
-    out = torch.zeros(i.room, dtype=base.dtype)
+    out = torch.zeros(i.room, dtype=getattr(torch, i.dtype))
     view = out.as_strided(i.shape, i.stride, i.offset)
-    view.copy_(torch.randperm(top, generator=g)[:count].reshape(i.shape).to(base.dtype))
+    view.copy_(torch.randperm(top, generator=g)[:count].reshape(i.shape).to(out.dtype))
     return out
 
 
 def memory(x: torch.Tensor) -> torch.Tensor:
     """All elements of the memory under ``x``, also those around it."""
-    flat = torch.empty(0, dtype=x.dtype)
+    flat = torch.empty(0, dtype=x.dtype, device=x.device)
     storage = x.untyped_storage()
     flat.set_(storage, 0, (storage.nbytes() // x.element_size(),), (1,))
     return flat

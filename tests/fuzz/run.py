@@ -56,6 +56,8 @@ def differences(p: Program, backend: str, options: dict[str, Any] | None) -> lis
     """How a run under ``backend`` differs from eager's."""
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")
+        if any(i.device == "cuda" for i in p.inputs):
+            stack.enter_context(torch.device("cuda"))
         sizes = (p.inputs, p.others) if p.others else (p.inputs,)
         calls = [(i, expectations(p, m := replay(p, i)), m) for i in sizes]
         torch._dynamo.reset()
@@ -91,16 +93,18 @@ class Batch:
     seeds: tuple[str, ...]
     dynamic: bool = False
     grad: bool = False
+    device: str = "cpu"
 
     def programs(self) -> list[Program]:
-        made = [generate(s, dynamic=self.dynamic, grad=self.grad) for s in self.seeds]
+        how = {"dynamic": self.dynamic, "grad": self.grad, "device": self.device}
+        made = [generate(s, **how) for s in self.seeds]
         return [p for p in made if p.steps]
 
 
-def batch(seed: int, number: int) -> Batch:
+def batch(seed: int, number: int, device: str = "cpu") -> Batch:
     """The number-th graph of a run: one in ten of dynamic sizes, one in five with gradients."""
     seeds = tuple(f"{seed}:{number}:{k}" for k in range(BATCH))
-    return Batch(seeds, dynamic=number % 10 == 3, grad=number % 5 == 4)
+    return Batch(seeds, dynamic=number % 10 == 3, grad=number % 5 == 4, device=device)
 
 
 def run_batch(b: Batch) -> tuple[int, list[Failure]]:

@@ -261,6 +261,8 @@ def _argument_lines(inputs: tuple[Input, ...], name: str) -> str:
             lines.append(f"    m{k} = torch.tensor({memory(x.detach()).tolist()}, dtype={dtype})")
         else:
             lines.append(f"    m{k} = {_values(i)}")
+        if i.device != "cpu" and i.share < 0:
+            lines.append(f"    m{k} = m{k}.to({i.device!r})")
         lines.append(f"    a{k} = m{k}.as_strided{layout}")
         if i.grad:
             lines.append(f"    a{k} = a{k}.detach().requires_grad_()")
