@@ -93,14 +93,23 @@ def read_what_was_written(gm: GraphModule) -> bool:
         if found is None:
             continue
         target, value = found
-        if not same_value(target.meta.get("val"), value.meta.get("val")):
+        if not same_value(target.meta.get("val"), value.meta.get("val"), idle=False):
             continue
         for u in list(value.users):
-            if order[u] > order[n] and u.op == "call_function":
+            if order[u] > order[n]:
                 u.replace_input_with(value, target)
+                _look_again(u)
                 changed = True
         changed |= _return_views(gm, target, value)
     return changed
+
+
+def _look_again(n: Node) -> None:
+    """Compute the value of a view, and of views of it, anew: what it views has been replaced."""
+    if _viewed(n) is not None:
+        give_value(n)
+        for u in n.users:
+            _look_again(u)
 
 
 def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:

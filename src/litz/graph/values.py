@@ -1,6 +1,6 @@
 """The fake tensors of a graph (``meta["val"]``): comparing them, and computing those of new nodes.
 
-Comparisons of symbolic sizes take no guards: sizes are equal where their expressions are.
+Comparisons of symbolic sizes take no guards: sizes are equal where that is known already.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 __all__ = ["give_value", "give_values", "same_dims", "same_value"]
 
@@ -21,22 +22,28 @@ def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
-        return bool(a.node.expr == b.node.expr)
-    return type(a) is int and type(b) is int and a == b
+    if not all(isinstance(x, torch.SymInt) or type(x) is int for x in (a, b)):
+        return False
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr:
+        return True
+    return bool(statically_known_true(a == b))
 
 
-def same_value(a: object, b: object) -> bool:
-    """Whether two fake tensors agree in type, device, layout, sizes and strides."""
+def same_value(a: object, b: object, idle: bool = True) -> bool:
+    """Whether two fake tensors agree in type, device, layout, sizes and strides.
+
+    idle: whether strides of single elements count, by which nothing is ever found.
+    """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return False
     plain = a.layout is torch.strided and b.layout is torch.strided
+    strides = zip(a.stride(), b.stride(), a.shape, strict=False) if plain else ()
     return (
         plain
         and a.dtype is b.dtype
         and a.device == b.device
         and same_dims(a.shape, b.shape)
-        and same_dims(a.stride(), b.stride())
+        and all(_same(s, t) for s, t, n in strides if idle or not _same(n, 1))
         and a.is_conj() == b.is_conj()
         and a.is_neg() == b.is_neg()
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.host.pool import Item, Places, Region, pack
+from litz.host.pool import WIDEST, Item, Places, Region, pack
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,15 @@ def lay_out(
 def _lenders(
     results: Sequence[Item], others: Sequence[int], limit: int
 ) -> tuple[tuple[Item, ...], tuple[int, ...]]:
-    """The results that can be allocated from the start, and the live bytes if they are."""
+    """The results that can be allocated from the start, and the live bytes if they are.
+
+    Of a size that is whole in elements of any type: some of ATen's operators count on that.
+    """
     live = list(others)
     chosen = []
     for item in sorted(results, key=lambda i: -i.nbytes):
-        if item.birth > 0 and max(live[: item.birth]) + item.nbytes <= limit:
+        whole = item.nbytes % WIDEST == 0
+        if whole and item.birth > 0 and max(live[: item.birth]) + item.nbytes <= limit:
             chosen.append(item)
             for t in range(item.birth):
                 live[t] += item.nbytes

@@ -148,12 +148,19 @@ def load(
     return n
 
 
+def _wrapped(value: int, dtype: DType) -> int:
+    """The number that the type holds in its place: 255 for -1 in eight bits without a sign."""
+    low = value & ((1 << dtype.bits) - 1)
+    return low - (1 << dtype.bits) if dtype.kind == "int" and low >> (dtype.bits - 1) else low
+
+
 def const(dtype: DType, value: Scalar) -> Const:
+    """A constant; an integer wraps around as it does in a cast to the type."""
     if dtype.kind == "float":
         value = float(value)
         bits: object = struct.pack("<d", value)
     else:
-        value = bool(value) if dtype.kind == "bool" else int(value)
+        value = bool(value) if dtype.kind == "bool" else _wrapped(int(value), dtype)
         bits = value
     key = ("const", dtype, bits)
     found = _INTERNED.get(key)

@@ -169,26 +169,35 @@ lower(aten.tanh_backward.default)(_simple(lambda g, y: mul(g, sub(k(y, 1), mul(y
 @lower(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(ctx: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
     second = ctx.results[1]
-    if second is None or second.shape != x.shape:
-        raise Unsupported("log_sigmoid without a buffer for its backward")
-
-    def z(a: Node) -> Node:
-        return op("exp", op("neg", op("abs", a)))
+    assert second is not None
 
     def value(a: Node) -> Node:
-        return sub(op("minimum", a, k(a, 0)), op("log1p", z(a)))
+        return sub(op("minimum", a, k(a, 0)), op("log1p", _decayed(a)))
 
-    return elementwise(ctx, value, x), elementwise(ctx, z, x)
-
-
-def _log_sigmoid_backward(g: Node, x: Node, z: Node) -> Node:
-    one = k(x, 1)
-    negative = op("lt", x, k(x, 0))
-    ratio = div(z, add(one, z))
-    return mul(g, where(negative, sub(one, ratio), ratio))
+    # On GPUs the buffer for the backward has no elements.
+    own = second.shape == x.shape
+    kept = elementwise(ctx, _decayed, x) if own else ctx.b.full(second.shape, 0, x.dtype, x.device)
+    return elementwise(ctx, value, x), kept
 
 
-lower(aten.log_sigmoid_backward.default)(_simple(_log_sigmoid_backward))
+def _decayed(a: Node) -> Node:
+    return op("exp", op("neg", op("abs", a)))
+
+
+@lower(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(
+    ctx: Call, grad: TensorValue, x: TensorValue, buffer: TensorValue
+) -> TensorValue:
+    def value(g: Node, a: Node, z: Node | None = None) -> Node:
+        z = _decayed(a) if z is None else z
+        one = k(a, 1)
+        negative = op("lt", a, k(a, 0))
+        ratio = div(z, add(one, z))
+        return mul(g, where(negative, sub(one, ratio), ratio))
+
+    if buffer.shape == x.shape:
+        return elementwise(ctx, value, grad, x, buffer)
+    return elementwise(ctx, value, grad, x)
 
 
 # --- piecewise linear ----------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
-from litz.lowering.overwriting import is_own_copy
+from litz.lowering.overwriting import is_own_copy, stored_as
 from litz.lowering.padding import (
     PRODUCTS,
     feeds_product,
@@ -475,13 +475,15 @@ class GraphLowering:
             strides = r.strides
         owner = owner_of(n)
         v = self.as_view(n, v)
+        foreign = False
         if v.ref is not None:
             foreign = owners.setdefault(self.b.root(v.ref.buffer), owner) is not owner
             if foreign or strides is not None and not same_layout(v.ref, strides):
                 v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
         if v.lazy is None:
             return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
-        v = self.b.realize(v, strides)
+        spread = strides is None and r is not None and foreign
+        v = stored_as(self, v, r) if spread and r is not None else self.b.realize(v, strides)
         self.note(n, v)
         ref = v.ref
         assert ref is not None
