@@ -124,6 +124,14 @@ MEMORY = {
         lambda x, i, s: x.scatter_reduce(0, i, s, "prod"),
         (rand(10, 6), torch.arange(24).reshape(4, 6) % 5, rand(4, 6)),
     ),
+    "scatter_best": (
+        lambda x, i, s: tuple(x.scatter_reduce(0, i, s, how) for how in ("amax", "amin")),
+        (rand(10, 6), torch.arange(24).reshape(4, 6) % 5, rand(4, 6)),
+    ),
+    "scatter_best_double": (
+        lambda x, i, s: tuple(x.scatter_reduce(0, i, s, how) for how in ("amax", "amin")),
+        (rand(90).double(), torch.arange(70) % 40, rand(70).double()),
+    ),
     "index_put": (
         lambda x, i, v: x.index_put((i,), v, accumulate=True),
         (rand(10, 6), torch.tensor([1, 1, 3]), rand(3, 6)),
@@ -173,6 +181,30 @@ def test_gradients(name: str) -> None:
         rounding = torch.finfo(got.dtype).eps * true.abs().max()
         error, limit = ((x.double() - true).norm() for x in (got, base))
         assert error <= 2 * limit + rounding, (name, error, limit)
+
+
+@pytest.mark.parametrize("how", ["amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("include", [True, False])
+def test_updates_keep_nan_of_either_sign(how: str, dtype: torch.dtype, include: bool) -> None:
+    nan = torch.tensor(float("nan")).to(dtype)
+    nan = nan.copysign(torch.tensor([1, -1]).to(dtype))
+    assert nan.signbit().tolist() == [False, True]
+    place = torch.arange(12) // 2
+    new = torch.tensor([1, 0, 0, -2, -1, 0, 0, 0, 3, -3, -0.0, 0.0]).to(dtype)
+    holes = torch.tensor([1, 2, 5, 6, 7])
+    for first in (*nan, torch.tensor(0.0), torch.tensor(-5.0), torch.tensor(5.0)):
+        x = first.to(dtype).expand(8).clone()
+        for k in range(2):
+            s = new.index_put((holes,), nan[k])
+            check(
+                lambda x, s: x.scatter_reduce(0, place, s, how, include_self=include),
+                x,
+                s,
+                runs=1,
+                judge=False,
+                **TRITON,
+            )
 
 
 def test_an_index_out_of_range_is_found() -> None:

@@ -23,6 +23,7 @@ from litz.targets.triton.reductions import accumulator
 from litz.targets.triton.source import Config
 from litz.targets.triton.values import Value
 
+# Types that updates of a mode have atomic instructions for.
 _ATOMIC = {
     "add": ("i32", "i64", "u32", "u64", "f16", "bf16", "f32", "f64"),
     "max": ("i32", "i64", "u32", "u64", "f32", "f64"),
@@ -33,9 +34,7 @@ _ATOMIC = {
 def is_serial(plan: KernelPlan) -> bool:
     """Whether a store updates memory in a way that no atomic instruction offers."""
     for s in plan.stores:
-        dtype = plan.dtype(s.buffer)
-        # Unsigned and float maxima are built from others that order nan and signs their own way.
-        if s.mode != "set" and dtype.name not in _ATOMIC.get(s.mode, ()):
+        if s.mode != "set" and plan.dtype(s.buffer).name not in _ATOMIC.get(s.mode, ()):
             return True
     return False
 

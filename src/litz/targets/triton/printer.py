@@ -354,6 +354,8 @@ class Printer(ABC):
         tail = f", {mask}" if mask else ""
         if s.mode == "set":
             return f"tl.store({at}, {value}{tail})"
+        if s.mode in ("max", "min") and self.plan.dtype(s.buffer).is_float:
+            return f"litz.atomic_best({at}, {value}, {mask or True}, {s.mode == 'max'})"
         how = f'{tail}, sem="relaxed"'
         return f"tl.atomic_{s.mode}({at}, {value}{how})"
 
