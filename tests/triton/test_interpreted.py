@@ -241,3 +241,12 @@ def test_random_numbers_are_those_of_the_other_target(fn) -> None:
         torch.manual_seed(3)
         out.append(torch.compile(fn, backend="litz", options=options)(x))
     torch.testing.assert_close(*out, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["scatter_prod", "index_put_int8", "rows_and_all"])
+def test_counters_of_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from litz.targets.triton import render
+
+    monkeypatch.setattr(render, "is_wide", lambda plan: True)
+    fn, args = CORPUS[name]
+    check(fn, *args, runs=1, **TRITON)

@@ -87,13 +87,16 @@ class NestPrinter(Printer):
         opened: list[tuple[Scope, Expr]] = []
         for v in dims:
             child = Scope(self.scope.depth + 1, self.scope, binds=str(v))
+            if self.shape.wide:  # a loop counts in 32 bits
+                child.emit(f"{v} = litz.i64({v}_)")
             opened.append((child, v))
             self.scope = child
         yield
         for child, v in reversed(opened):
             parent = child.parent
             assert parent is not None
-            parent.emit(f"for {v} in range(0, {self.index(extent(v))}):")
+            counter = f"{v}_" if self.shape.wide else str(v)
+            parent.emit(f"for {counter} in range(0, {self.index(extent(v))}):")
             parent.lines += child.lines or ["    " * child.depth + "pass"]
         self.scope = outer
 
