@@ -250,3 +250,8 @@ def test_counters_of_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(render, "is_wide", lambda plan: True)
     fn, args = CORPUS[name]
     check(fn, *args, runs=1, **TRITON)
+
+
+def test_what_is_divided_may_need_64_bits() -> None:
+    """The position in the input is a quotient of what 32 bits do not hold."""
+    check(lambda x: F.adaptive_avg_pool1d(x, 90001), rand(1, 1, 130003), runs=1, **TRITON)

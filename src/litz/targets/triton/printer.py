@@ -17,7 +17,7 @@ from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axis
 from litz.targets.triton.layout import Scope, Shape, decoded
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
-from litz.targets.triton.reach import LIMIT
+from litz.targets.triton.reach import fits
 from litz.targets.triton.spell import literal, op_text
 from litz.targets.triton.values import Value, Values
 
@@ -249,7 +249,7 @@ class Printer(ABC):
         for own, other, text in zip(v.args, reversed(v.args), reversed(args), strict=True):
             if isinstance(own.node, Index) and own.axes - other.axes:
                 e = own.node.expr
-                if e.lo is not None and e.hi is not None and 0 <= e.lo and e.hi < LIMIT:
+                if e.lo is not None and 0 <= e.lo and fits(e):
                     return f"litz.is_position({self.index(e)}, {text})"
         return ""
 
@@ -263,7 +263,7 @@ class Printer(ABC):
 
     def index_value(self, e: Expr) -> str:
         """An index as a value, computed in 64 bits where it may need them."""
-        if e.lo is not None and e.hi is not None and -LIMIT < e.lo and e.hi < LIMIT:
+        if fits(e):
             return f"litz.i64({self.index(e)})"
         names = {v: f"litz.i64({v})" for v in ("zindex", "yindex", "xindex", "rindex")}
         names |= {str(v): f"litz.i64({v})" for v in e.free}

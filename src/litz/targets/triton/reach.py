@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from litz.index import Expr, Substitution, Var, coefficient, const
+from collections.abc import Iterator
+
+from litz.index import Expr, Product, Substitution, Sum, Var, coefficient, const
 from litz.ir.body import Index, Load, walk
 from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import KernelPlan
 
 LIMIT = (1 << 31) - (1 << 16)  # a block may reach beyond the end
+
+
+def fits(e: Expr) -> bool:
+    """Whether 32 bits are enough to compute an index in."""
+    return all(map(_is_short, _measured(e)))
+
+
+def _is_short(e: Expr) -> bool:
+    return e.lo is not None and e.hi is not None and -LIMIT < e.lo and e.hi < LIMIT
+
+
+def _measured(e: Expr) -> Iterator[Expr]:
+    """An index, and what in it is divided, compared or chosen from.
+
+    These have to be right.  Other sums and products may wrap around: what they add up to will be.
+    """
+    seen: set[tuple[Expr, bool]] = set()
+    stack = [(e, True)]
+    while stack:
+        part = stack.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        top, counts = part
+        if counts:
+            yield top
+        exact = not isinstance(top, (Sum, Product))
+        stack += [(child, exact) for child in top.children() if child.children()]
 
 
 def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
@@ -26,10 +56,10 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
             exprs.append(n.index)
         elif isinstance(n, Index):
             exprs.append(n.expr)
-    for e in exprs:
-        if e.hi is not None and e.lo is not None and -LIMIT < e.lo and e.hi < LIMIT:
+    for part in (part for e in exprs for part in _measured(e)):
+        if _is_short(part):
             continue
-        end = _highest(e, plan.ints)
+        end = _highest(part, plan.ints)
         if end is None:
             return None
         out[end] = None

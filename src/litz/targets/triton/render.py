@@ -14,7 +14,7 @@ from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent, narrowest, widened
 from litz.targets.triton.layout import Shape, row_start
 from litz.targets.triton.passes import PassPrinter
-from litz.targets.triton.reach import LIMIT, reaches
+from litz.targets.triton.reach import LIMIT, fits, reaches
 from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.source import (
     Config,
@@ -154,10 +154,6 @@ def is_wide(plan: KernelPlan) -> bool:
     exprs += [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
     sizes = 1
     for d in plan.dims:
-        sizes *= max(1, _upper(d.var.extent))  # type: ignore[attr-defined]
-    return sizes >= LIMIT or any(_upper(e) >= LIMIT for e in exprs)
-
-
-def _upper(e: Expr) -> int:
-    high = e.hi if e.lo is not None and e.lo > -(1 << 31) else None
-    return high if high is not None else 1 << 62
+        high = extent(d.var).hi
+        sizes *= LIMIT if high is None else max(1, high)
+    return sizes >= LIMIT or not all(map(fits, exprs))
