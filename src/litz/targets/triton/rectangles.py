@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from litz.index import TRITON, Expr, render, size_hint, split_linear, var
+from litz.index import TRITON, Expr, const, render, size_hint, split_linear, var
 from litz.ir.body import Load, Store
 from litz.kernel.nodes import int_value, loops_of
 from litz.targets.triton.axes import Axis
@@ -48,7 +48,8 @@ class RectanglePrinter(PassPrinter):
         if found is None:
             return None
         steps, start = found
-        own = [(a, steps[v]) for a, v in places if v in steps and steps[v].lo != 0]
+        # A step that may be 0, but need not be, is one.
+        own = [(a, steps[v]) for a, v in places if steps[v] is not const(0)]
         forward = all(s.lo is not None and s.lo >= 0 for _, s in own)
         known = all(a.size.is_const and 0 < int_value(a.size) < LIMIT for a, _ in own)
         if not own or not forward or not known:
