@@ -48,12 +48,6 @@ class Axes:
         wide = tuple(a for a in self.parallel if a.name != "z")
         return (*wide, self.reduced) if self.reduced is not None else wide
 
-    def of(self, v: Expr) -> Axis:
-        for a in (*self.parallel, *self.blocked):
-            if v in a.dims:
-                return a
-        raise KeyError(v)
-
 
 def choose_axes(plan: KernelPlan) -> Axes:
     """The axes of a plan: flat, or with two dims beside each other where blocks should span both.
