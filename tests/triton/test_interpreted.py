@@ -232,6 +232,14 @@ def test_equal_sources_over_unequal_sizes() -> None:
     check(lambda x, y: (x * 2, y * 2), rand(256), rand(8192), runs=1, **TRITON)
 
 
+def test_equal_sources_over_unequal_types() -> None:
+    """What a kernel reads has its type from the arguments alone."""
+    f16, bf16, i32 = rand(64).half(), rand(64, dtype=torch.bfloat16), torch.arange(-32, 32).int()
+    check(lambda x, y: (x.float() * 2, y.float() * 2), f16, bf16, runs=1, **TRITON)
+    check(lambda x, y: (x.abs(), y.abs()), rand(64), i32, runs=1, judge=False, **TRITON)
+    check(lambda x, y: (x.max(), y.max()), rand(64).double(), i32.long(), runs=1, **TRITON)
+
+
 @pytest.mark.parametrize("fn", [lambda x: F.dropout(x, 0.3), torch.rand_like, torch.randn_like])
 def test_random_numbers_are_those_of_the_other_target(fn) -> None:
     x = rand(50, 70)
