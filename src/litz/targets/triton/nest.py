@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from litz.index import Expr
 from litz.ir.body import Reduce, Store, walk
@@ -144,7 +143,6 @@ class NestPrinter(Printer):
 
 def print_nest(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape]:
     """(source, whether it checks indices, layout) of a plan as loops within loops."""
-    plan = replace(plan, tile=None)
     shape = layout(plan, wide)
     printer = NestPrinter(plan, name, shape)
     return printer.print(), printer.checks, shape

@@ -1,4 +1,4 @@
-"""How far indices reach: which sizes let a kernel count in 32 bits."""
+"""How far indices reach: whether a kernel counts in 32 bits, and which sizes let it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import KernelPlan
 
 LIMIT = (1 << 31) - (1 << 16)  # a block may reach beyond the end
+
+
+def is_wide(plan: KernelPlan) -> bool:
+    """Whether an index or a position may not fit in 32 bits."""
+    exprs = [s.index for s in plan.stores]
+    exprs += [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
+    sizes = 1
+    for d in plan.dims:
+        high = extent(d.var).hi
+        sizes *= LIMIT if high is None else max(1, high)
+    return sizes >= LIMIT or not all(map(fits, exprs))
 
 
 def fits(e: Expr) -> bool:

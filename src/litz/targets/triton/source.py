@@ -22,6 +22,11 @@ class Style:
     contract: bool = False
 
 
+def block_name(axis: str) -> str:
+    """The constexpr of a kernel that says how many elements of an axis a block has."""
+    return f"{axis.upper()}BLOCK"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """blocks: elements of each axis in a block, by the axis's name; warps of 32 threads."""
@@ -31,7 +36,13 @@ class Config:
     stages: int = 1
 
     def block(self, axis: str) -> int:
+        """Elements of an axis in a block; 1 along axes that blocks do not span."""
         return dict(self.blocks).get(axis, 1)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        """The values of a kernel's constexprs, by their names."""
+        return tuple((block_name(axis), n) for axis, n in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
