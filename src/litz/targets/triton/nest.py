@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from litz.index import Expr
 from litz.ir.body import Reduce, Store, walk
-from litz.kernel.nodes import extent, loops_of, roots
+from litz.kernel.nodes import below, extent, loaded, loops_of, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
 from litz.targets.triton.blocks import hint, power_of_two
@@ -68,12 +68,43 @@ class NestPrinter(Printer):
         self.values.axis_of.update({v: str(v) for v in loops})
 
     def body(self) -> None:
+        """Stores by their loops, the deepest first, but each behind those that read where it goes.
+
+        What is stored outside of all loops may be computed before them.
+        """
         groups: dict[tuple[Expr, ...], list[Store]] = {}
         for s in self.plan.stores:
             groups.setdefault(self.dims_of(s), []).append(s)
-        for dims, stores in sorted(groups.items(), key=lambda g: -len(g[0])):
+        reads = {dims: loaded(roots(stores)) for dims, stores in groups.items()}
+        writes = {dims: {s.buffer for s in stores} for dims, stores in groups.items()}
+        left = sorted(groups, key=lambda dims: -len(dims))
+        early: list[tuple[Store, tuple[str, ...]]] = []
+        if any(writes[d] & reads.get((), set()) for d in left if d):
+            left.remove(())
+            early = [(s, self.evaluate(s)) for s in groups[()]]
+        while left:
+            free = (d for d in left if not any(writes[d] & reads[e] for e in left if e != d))
+            dims = next(free, None)
+            if dims is None or self.reads_late(dims, groups[dims]):
+                raise ValueError(f"{self.name}: no order of loops reads all before it is replaced")
+            left.remove(dims)
             with self.nested(dims):
-                self.stores(stores)
+                self.stores(groups[dims])
+        for s, texts in early:
+            self.put(s, texts)
+
+    def reads_late(self, dims: Sequence[Expr], stores: Sequence[Store]) -> bool:
+        """Whether a reduction within loops would read what their earlier turns have replaced.
+
+        It does not if it depends on the outermost loops alone, at the head of which it is done.
+        """
+        written = {s.buffer for s in stores}
+        for n in below(roots(stores)):
+            if isinstance(n, Reduce) and loaded((n,)) & written:
+                fixed = [v in n.vars for v in dims]
+                if fixed != sorted(fixed, reverse=True):
+                    return True
+        return False
 
     def dims_of(self, s: Store) -> tuple[Expr, ...]:
         parallel = tuple(v for v in self.loops if v in self.plan.parallel)
