@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from litz.index import Expr
 from litz.ir.body import Reduce, Store, walk
-from litz.kernel.nodes import below, extent, loaded, loops_of, roots
+from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
 from litz.targets.triton.blocks import hint, power_of_two
@@ -75,21 +75,15 @@ class NestPrinter(Printer):
         groups: dict[tuple[Expr, ...], list[Store]] = {}
         for s in self.plan.stores:
             groups.setdefault(self.dims_of(s), []).append(s)
-        reads = {dims: loaded(roots(stores)) for dims, stores in groups.items()}
-        writes = {dims: {s.buffer for s in stores} for dims, stores in groups.items()}
-        left = sorted(groups, key=lambda dims: -len(dims))
         early: list[tuple[Store, tuple[str, ...]]] = []
-        if any(writes[d] & reads.get((), set()) for d in left if d):
-            left.remove(())
-            early = [(s, self.evaluate(s)) for s in groups[()]]
-        while left:
-            free = (d for d in left if not any(writes[d] & reads[e] for e in left if e != d))
-            dims = next(free, None)
-            if dims is None or self.reads_late(dims, groups[dims]):
-                raise ValueError(f"{self.name}: no order of loops reads all before it is replaced")
-            left.remove(dims)
-            with self.nested(dims):
-                self.stores(groups[dims])
+        if {s.buffer for d in groups if d for s in groups[d]} & loaded(roots(groups.get((), []))):
+            early = [(s, self.evaluate(s)) for s in groups.pop(())]
+        order = readers_first(sorted(groups.values(), key=lambda g: -len(self.dims_of(g[0]))))
+        if order is None or any(self.reads_late(self.dims_of(g[0]), g) for g in order):
+            raise ValueError(f"{self.name}: no order of loops reads all before it is replaced")
+        for stores in order:
+            with self.nested(self.dims_of(stores[0])):
+                self.stores(stores)
         for s, texts in early:
             self.put(s, texts)
 

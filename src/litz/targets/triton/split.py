@@ -16,7 +16,15 @@ from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, walk
 from litz.ir.dtype import I64, DType
 from litz.kernel.merge import merge_loops
-from litz.kernel.nodes import extent, loaded, loops_of, mergeable, reduce_levels, roots
+from litz.kernel.nodes import (
+    extent,
+    loaded,
+    loops_of,
+    mergeable,
+    readers_first,
+    reduce_levels,
+    roots,
+)
 from litz.kernel.phases import Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
@@ -164,22 +172,30 @@ class _Maker:
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
                 plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))
-        if left:
-            every = (*self.plan.parallel, *self.plan.reduced)
-            plans.append(self.phase(every, (), rewritten(left, known)))
+        # What does not run over all reduced dims must not be done more than once: it may read
+        # what it replaces.
+        spaces: dict[Loops, list[Store]] = {}
+        for s in left:
+            spaces.setdefault(loops_of(s, self.plan.reduced), []).append(s)
+        order = readers_first([rewritten(stores, known) for stores in spaces.values()])
+        if order is None:
+            return None
+        for some in order:
+            dims = loops_of(some[0], self.plan.reduced)
+            plans.append(self.phase((*self.plan.parallel, *dims), (), some))
         return Several(tuple(plans), tuple(self.temps))
 
     def along(
         self, reduces: Sequence[Reduce], full: Sequence[Store], last: int
     ) -> list[list[Store]]:
-        """Stores of the full space that run along with the reductions of each level."""
-        left = list(full)
+        """Stores that run along with the reductions of each level: over all reduced dims too."""
+        reduced = self.plan.reduced
+        left = [s for s in full if len(loops_of(s, reduced)) == len(reduced)]
         out: list[list[Store]] = []
         for level in range(last + 1):
             ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
-            others = [
-                s for s in self.plan.stores if s not in ready and (s not in full or s in left)
-            ]
+            done = [s for stores in out for s in stores]
+            others = [s for s in self.plan.stores if s not in ready and s not in done]
             args = [r.args[0] for r in reduces if self.levels[r] >= level]
             out.append(mergeable(ready, [*args, *roots(others)]))
             left = [s for s in left if s not in out[-1]]
