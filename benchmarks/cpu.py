@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import add_only, names
 from benchmarks.measure import BASELINE, Plan, Row, Say, measure
 from benchmarks.report import summary, table
 from benchmarks.session import Session, WorkerError
@@ -35,26 +36,19 @@ from benchmarks.workloads import QUICK, WORKLOADS
 BACKENDS = "eager,inductor,litz"
 
 
-def names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.cpu",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", type=names, metavar="NAME,...", help="these workloads")
+    add_only(parser, WORKLOADS)
     parser.add_argument("--backends", type=names, default=names(BACKENDS), help=BACKENDS)
     parser.add_argument("--quick", action="store_true", help="fewer, smaller, shorter")
     parser.add_argument("--runs", type=int, help="rounds of steady-state timing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--list", action="store_true", help="name the workloads and stop")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.only or () if name not in WORKLOADS]
-    if unknown:
-        parser.error(f"no such workload: {', '.join(unknown)}; --list names them")
     if options.runs is not None and options.runs < 1:
         parser.error("--runs takes a number from 1 on")
     return options

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.registry import lookup_backend
 
+from benchmarks.arguments import add_only
 from benchmarks.report import align, geometric_mean
 from benchmarks.step import Step
 from benchmarks.workloads import WORKLOADS, Workload, build
@@ -215,16 +216,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", metavar="NAME,...", help="these workloads")
+    add_only(parser, WORKLOADS)
     parser.add_argument("--quick", action="store_true", help="fewer, smaller, shorter")
     parser.add_argument("--sizes", type=int, default=10, help="how many sizes to call with")
     parser.add_argument("--rounds", type=int, help="timed calls of each")
     options = parser.parse_args(arguments)
-    chosen = QUICK if options.quick else NAMES
-    options.names = tuple(options.only.split(",")) if options.only else chosen
-    unknown = [n for n in options.names if n not in WORKLOADS]
-    if unknown:
-        parser.error(f"no such workload: {', '.join(unknown)}")
+    options.only = options.only or (QUICK if options.quick else NAMES)
     return options
 
 
@@ -233,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     rounds = options.rounds or (15 if options.quick else 40)
     lines: list[Line] = []
-    for name in options.names:
+    for name in options.only:
         lines.append(measure(name, options.quick, options.sizes, rounds))
         print(f"{name}: ratio {lines[-1].ratio:.3f}", file=sys.stderr, flush=True)
     print(align([HEADER, *(line.cells() for line in lines)]))

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu import names
+from benchmarks.arguments import names
 from benchmarks.gpu.__main__ import checked, common, narrator, plan_of
 from benchmarks.gpu.corpus import Result, cases_text, run_cases
 from benchmarks.gpu.run import Run, gather_logs, run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import dynamic, layers
+from benchmarks import cpu, dynamic, layers
 from benchmarks.judge import Judge, KeepDouble, errors
 from benchmarks.measure import Cell, Row
 from benchmarks.report import geometric_mean, summary, table
@@ -138,3 +140,14 @@ def test_equal_layers_share_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     last = capsys.readouterr().out.splitlines()[-1]
     one, many = (int(part.split(" of ")[1].split()[0]) for part in last.split(";"))
     assert many < 2 * one  # the first and the last layer differ from those between
+
+
+@pytest.mark.parametrize("parse", [cpu.parse, dynamic.parse])
+def test_workloads_that_do_not_exist(
+    parse: Callable[[Sequence[str]], argparse.Namespace], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(["--only", "softmax, bert"]).only == ("softmax", "bert")
+    with pytest.raises(SystemExit):
+        parse(["--only", "softmax,no_such"])
+    said = capsys.readouterr().err
+    assert "no such workload: no_such; there are " in said and ", softmax, " in said

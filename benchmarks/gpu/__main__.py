@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.cpu import names
+from benchmarks.arguments import add_only, names
 from benchmarks.gpu.measure import Plan
 from benchmarks.gpu.run import Run, run
 from benchmarks.gpu.workloads import GPU_WORKLOADS
@@ -36,7 +36,7 @@ BACKENDS = {"cuda": "eager,inductor,litz", "cpu": "eager,litz"}
 
 def common(parser: argparse.ArgumentParser) -> None:
     """The arguments that the check of a machine takes as well."""
-    parser.add_argument("--only", type=names, metavar="NAME,...", help="these workloads")
+    add_only(parser, GPU_WORKLOADS)
     parser.add_argument("--backends", type=names, help=BACKENDS["cuda"])
     parser.add_argument("--device", choices=tuple(BACKENDS), default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, short rounds")
@@ -48,11 +48,6 @@ def common(parser: argparse.ArgumentParser) -> None:
 def checked(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """The arguments, sound and with their defaults."""
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.only or () if name not in GPU_WORKLOADS]
-    if unknown:
-        parser.error(
-            f"no such workload: {', '.join(unknown)}; there are {', '.join(GPU_WORKLOADS)}"
-        )
     if options.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
     options.backends = options.backends or names(BACKENDS[options.device])

@@ -16,6 +16,7 @@ import litz  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import Build, submit  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
+from litz.targets.triton import render  # noqa: E402
 from litz.targets.triton.cuda import default_configs, job_of, likely_jobs  # noqa: E402
 from litz.targets.triton.source import TritonKernel  # noqa: E402
 
@@ -68,6 +69,16 @@ def test_results_without_elements(cache: Cache) -> None:
     found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
     sources = [x.source for k in found for x in k.launches]
     assert sources and not any("tl.store(b1, " in x or "tl.store(b2, " in x for x in sources)
+    jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
+    check(submit(jobs, cache, 2), jobs)
+
+
+def test_counters_of_64_bits(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "is_wide", lambda plan: True)
+    fn, args = CORPUS["scatter_prod"]
+    graphs = litz.explain(fn, *args, options=TRITON).graphs
+    found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
+    assert any("for x0_ in range" in x.source for k in found for x in k.launches)
     jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
     check(submit(jobs, cache, 2), jobs)
 

@@ -124,6 +124,14 @@ MEMORY = {
         lambda x, i, s: x.scatter_reduce(0, i, s, "prod"),
         (rand(10, 6), torch.arange(24).reshape(4, 6) % 5, rand(4, 6)),
     ),
+    "scatter_best": (
+        lambda x, i, s: tuple(x.scatter_reduce(0, i, s, how) for how in ("amax", "amin")),
+        (rand(10, 6), torch.arange(24).reshape(4, 6) % 5, rand(4, 6)),
+    ),
+    "scatter_best_double": (
+        lambda x, i, s: tuple(x.scatter_reduce(0, i, s, how) for how in ("amax", "amin")),
+        (rand(90).double(), torch.arange(70) % 40, rand(70).double()),
+    ),
     "index_put": (
         lambda x, i, v: x.index_put((i,), v, accumulate=True),
         (rand(10, 6), torch.tensor([1, 1, 3]), rand(3, 6)),
@@ -175,6 +183,30 @@ def test_gradients(name: str) -> None:
         assert error <= 2 * limit + rounding, (name, error, limit)
 
 
+@pytest.mark.parametrize("how", ["amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("include", [True, False])
+def test_updates_keep_nan_of_either_sign(how: str, dtype: torch.dtype, include: bool) -> None:
+    nan = torch.tensor(float("nan")).to(dtype)
+    nan = nan.copysign(torch.tensor([1, -1]).to(dtype))
+    assert nan.signbit().tolist() == [False, True]
+    place = torch.arange(12) // 2
+    new = torch.tensor([1, 0, 0, -2, -1, 0, 0, 0, 3, -3, -0.0, 0.0]).to(dtype)
+    holes = torch.tensor([1, 2, 5, 6, 7])
+    for first in (*nan, torch.tensor(0.0), torch.tensor(-5.0), torch.tensor(5.0)):
+        x = first.to(dtype).expand(8).clone()
+        for k in range(2):
+            s = new.index_put((holes,), nan[k])
+            check(
+                lambda x, s: x.scatter_reduce(0, place, s, how, include_self=include),
+                x,
+                s,
+                runs=1,
+                judge=False,
+                **TRITON,
+            )
+
+
 def test_an_index_out_of_range_is_found() -> None:
     compiled = torch.compile(lambda w, i: F.embedding(i, w), backend="litz", options=TRITON)
     with pytest.raises(IndexError, match="out of range"):
@@ -200,6 +232,14 @@ def test_equal_sources_over_unequal_sizes() -> None:
     check(lambda x, y: (x * 2, y * 2), rand(256), rand(8192), runs=1, **TRITON)
 
 
+def test_equal_sources_over_unequal_types() -> None:
+    """What a kernel reads has its type from the arguments alone."""
+    f16, bf16, i32 = rand(64).half(), rand(64, dtype=torch.bfloat16), torch.arange(-32, 32).int()
+    check(lambda x, y: (x.float() * 2, y.float() * 2), f16, bf16, runs=1, **TRITON)
+    check(lambda x, y: (x.abs(), y.abs()), rand(64), i32, runs=1, judge=False, **TRITON)
+    check(lambda x, y: (x.max(), y.max()), rand(64).double(), i32.long(), runs=1, **TRITON)
+
+
 @pytest.mark.parametrize("fn", [lambda x: F.dropout(x, 0.3), torch.rand_like, torch.randn_like])
 def test_random_numbers_are_those_of_the_other_target(fn) -> None:
     x = rand(50, 70)
@@ -209,3 +249,17 @@ def test_random_numbers_are_those_of_the_other_target(fn) -> None:
         torch.manual_seed(3)
         out.append(torch.compile(fn, backend="litz", options=options)(x))
     torch.testing.assert_close(*out, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["scatter_prod", "index_put_int8", "rows_and_all"])
+def test_counters_of_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from litz.targets.triton import render
+
+    monkeypatch.setattr(render, "is_wide", lambda plan: True)
+    fn, args = CORPUS[name]
+    check(fn, *args, runs=1, **TRITON)
+
+
+def test_what_is_divided_may_need_64_bits() -> None:
+    """The position in the input is a quotient of what 32 bits do not hold."""
+    check(lambda x: F.adaptive_avg_pool1d(x, 90001), rand(1, 1, 130003), runs=1, **TRITON)

@@ -10,7 +10,13 @@ from judge import check
 pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
+from litz.index import var  # noqa: E402
+from litz.ir import body  # noqa: E402
+from litz.ir.body import Store  # noqa: E402
+from litz.ir.dtype import F16, F32  # noqa: E402
 from litz.targets.triton import blocks  # noqa: E402
+from litz.targets.triton.narrow import narrow_nodes  # noqa: E402
+from litz.targets.triton.softmax import is_total  # noqa: E402
 
 TRITON = {"target": "triton"}
 HALF = (torch.float16, torch.bfloat16)
@@ -83,3 +89,17 @@ def test_sums_of_exponentials(size: int, of: torch.dtype, monkeypatch: pytest.Mo
     check(fn, x, runs=1, judge=False, **TRITON)
     check(lambda x: (x - x.amax(1, True)).exp().sum(1), x, runs=1, **TRITON)
     check(taken, x[5:], runs=1, **TRITON)
+
+
+def test_a_maximum_over_more_is_none_of_a_softmax() -> None:
+    """Such a sum may be small: its logarithm shows every error."""
+    x, r0, r1 = var("x0", 4), var("r0", 5), var("r1", 6)
+    value = body.load(F32, "b0", 30 * x + 6 * r0 + r1)
+    for axes, want in (((r1,), True), ((r0, r1), False)):
+        top = body.reduce("max", axes, value)
+        power = body.op("exp", body.op("sub", value, top))
+        total = body.reduce("sum", (r1,), power)
+        assert is_total(total) is want
+        half = body.cast(body.op("log", total), F16)
+        stores = (Store("b1", 5 * x + r0, half),)
+        assert (power in narrow_nodes(stores)) is want

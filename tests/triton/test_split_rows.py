@@ -44,3 +44,21 @@ PROGRAMS: dict[str, tuple[Callable[..., object], Tensor]] = {
 def test_programs(name: str) -> None:
     fn, x = PROGRAMS[name]
     check(fn, x, runs=1, judge=False, **TRITON)
+
+
+def rows_halved(x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+    rows.mul_(0.5)
+    low = rows - x
+    return low, low.amin()
+
+
+def columns_moved(x: Tensor, columns: Tensor) -> tuple[Tensor, ...]:
+    columns.add_(columns.exp())
+    both = x + columns
+    return both, both.amax() * columns
+
+
+@pytest.mark.parametrize("fn", [rows_halved, columns_moved])
+def test_updates_over_some_of_the_loops_are_done_once(fn: Callable[..., object]) -> None:
+    x = rand(2, 70)
+    check(fn, x, rand(2, 1) if fn is rows_halved else rand(70), runs=1, judge=False, **TRITON)

@@ -360,6 +360,7 @@ def test_memory_that_tuning_may_copy() -> None:
     x = var("x0", 100)
     plan = scaled(100)
     assert extents(plan) == (400, 400)
+    assert extents(scaled(0)) is None
     inside = body.op("lt", body.index(x), body.const(I64, 60))
     (store,) = plan.stores
     value = body.masked(inside, store.value, body.const(F32, 0.0))

@@ -95,6 +95,25 @@ def mergeable(candidates: Sequence[Store], outside: Sequence[Node]) -> list[Stor
         inside = kept
 
 
+def readers_first(groups: Sequence[Sequence[Store]]) -> list[Sequence[Store]] | None:
+    """The groups in an order in which none replaces what a later one reads; None without one.
+
+    They stay as they are where nothing speaks against it.
+    """
+    reads = [loaded(roots(stores)) for stores in groups]
+    writes = [{s.buffer for s in stores} for stores in groups]
+    left = list(range(len(groups)))
+    out = []
+    while left:
+        free = (i for i in left if not any(writes[i] & reads[k] for k in left if k != i))
+        found = next(free, None)
+        if found is None:
+            return None
+        left.remove(found)
+        out.append(groups[found])
+    return out
+
+
 def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
     """The reduced dims that a store runs over: none if it runs once a parallel point."""
     used = dict.fromkeys(s.index.free)

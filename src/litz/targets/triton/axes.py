@@ -1,7 +1,8 @@
 """Axes: how a plan's loops become the axes of a program's blocks.
 
 Every axis is a flat range over some of the plan's dims, the last of which runs fastest.  ``x`` is
-the fastest axis of memory; ``y`` the second of a transposing tile; ``z`` holds what is left then,
+the fastest axis of memory.  ``y`` is a second one that blocks span: of a transposing tile, of
+several results of each column, or of rows that share what they compute.  ``z`` holds what is left,
 one point a program; ``r`` is reduced.  A block has the axes y, x, r in this order.
 """
 
@@ -13,6 +14,7 @@ from litz.index import Expr, coefficient, const, product, size_hint
 from litz.ir.body import Load, walk
 from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
+from litz.targets.triton.source import block_name
 
 BLOCK = 1024  # elements of a block of one axis
 WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
@@ -34,6 +36,11 @@ class Axis:
     def size(self) -> Expr:
         return product(extent(v) for v in self.dims)
 
+    @property
+    def block(self) -> str:
+        """The constexpr that holds its elements in a block."""
+        return block_name(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Axes:
@@ -47,12 +54,6 @@ class Axes:
         """The axes of a block, in the order of its shape."""
         wide = tuple(a for a in self.parallel if a.name != "z")
         return (*wide, self.reduced) if self.reduced is not None else wide
-
-    def of(self, v: Expr) -> Axis:
-        for a in (*self.parallel, *self.blocked):
-            if v in a.dims:
-                return a
-        raise KeyError(v)
 
 
 def choose_axes(plan: KernelPlan) -> Axes:

@@ -78,15 +78,14 @@ def job_of(
     pointers = [(p.name, pointer_type(p.dtype)) for p in launch.pointers]
     scalars = [(a.name, scalar_type(a.dtype)) for a in launch.scalars]
     ints = [(str(e), int_type(e, launch.wide)) for e in launch.ints]
-    blocks = [(f"{axis.upper()}BLOCK", n) for axis, n in config.blocks]
     divisible = [name for name, _ in pointers] if variant != "general" else []
     if variant == "even":
         divisible += [name for name, _ in ints]
     return KernelJob(
         launch.source,
         launch.name,
-        (*pointers, *scalars, *ints, *((name, "constexpr") for name, _ in blocks)),
-        tuple(blocks),
+        (*pointers, *scalars, *ints, *((name, "constexpr") for name, _ in config.constants)),
+        config.constants,
         tuple(divisible),
         _options(launch, config),
         target,

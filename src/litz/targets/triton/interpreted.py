@@ -21,7 +21,7 @@ def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., No
     scope: dict[str, Any] = {"temporary": lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)}
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         types = [pointer_type(p.dtype) for p in launch.pointers]
-        blocks = {f"{axis.upper()}BLOCK": n for axis, n in config.blocks}
+        blocks = dict(config.constants)
         scope[f"launch_{i}"] = interpreted(launch.source, launch.name, types, blocks)
         if (narrow := launch.narrow) is not None:
             scope[f"launch_{i}_narrow"] = interpreted(narrow.source, narrow.name, types, blocks)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from litz.index import Expr
 from litz.ir.body import Reduce, Store, walk
-from litz.kernel.nodes import extent, loops_of, roots
+from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
 from litz.targets.triton.blocks import hint, power_of_two
@@ -23,6 +22,7 @@ from litz.targets.triton.reductions import accumulator
 from litz.targets.triton.source import Config
 from litz.targets.triton.values import Value
 
+# Types that updates of a mode have atomic instructions for.
 _ATOMIC = {
     "add": ("i32", "i64", "u32", "u64", "f16", "bf16", "f32", "f64"),
     "max": ("i32", "i64", "u32", "u64", "f32", "f64"),
@@ -33,9 +33,7 @@ _ATOMIC = {
 def is_serial(plan: KernelPlan) -> bool:
     """Whether a store updates memory in a way that no atomic instruction offers."""
     for s in plan.stores:
-        dtype = plan.dtype(s.buffer)
-        # Unsigned and float maxima are built from others that order nan and signs their own way.
-        if s.mode != "set" and dtype.name not in _ATOMIC.get(s.mode, ()):
+        if s.mode != "set" and plan.dtype(s.buffer).name not in _ATOMIC.get(s.mode, ()):
             return True
     return False
 
@@ -70,12 +68,37 @@ class NestPrinter(Printer):
         self.values.axis_of.update({v: str(v) for v in loops})
 
     def body(self) -> None:
+        """Stores by their loops, the deepest first, but each behind those that read where it goes.
+
+        What is stored outside of all loops may be computed before them.
+        """
         groups: dict[tuple[Expr, ...], list[Store]] = {}
         for s in self.plan.stores:
             groups.setdefault(self.dims_of(s), []).append(s)
-        for dims, stores in sorted(groups.items(), key=lambda g: -len(g[0])):
-            with self.nested(dims):
+        early: list[tuple[Store, tuple[str, ...]]] = []
+        if {s.buffer for d in groups if d for s in groups[d]} & loaded(roots(groups.get((), []))):
+            early = [(s, self.evaluate(s)) for s in groups.pop(())]
+        order = readers_first(sorted(groups.values(), key=lambda g: -len(self.dims_of(g[0]))))
+        if order is None or any(self.reads_late(self.dims_of(g[0]), g) for g in order):
+            raise ValueError(f"{self.name}: no order of loops reads all before it is replaced")
+        for stores in order:
+            with self.nested(self.dims_of(stores[0])):
                 self.stores(stores)
+        for s, texts in early:
+            self.put(s, texts)
+
+    def reads_late(self, dims: Sequence[Expr], stores: Sequence[Store]) -> bool:
+        """Whether a reduction within loops would read what their earlier turns have replaced.
+
+        It does not if it depends on the outermost loops alone, at the head of which it is done.
+        """
+        written = {s.buffer for s in stores}
+        for n in below(roots(stores)):
+            if isinstance(n, Reduce) and loaded((n,)) & written:
+                fixed = [v in n.vars for v in dims]
+                if fixed != sorted(fixed, reverse=True):
+                    return True
+        return False
 
     def dims_of(self, s: Store) -> tuple[Expr, ...]:
         parallel = tuple(v for v in self.loops if v in self.plan.parallel)
@@ -88,13 +111,16 @@ class NestPrinter(Printer):
         opened: list[tuple[Scope, Expr]] = []
         for v in dims:
             child = Scope(self.scope.depth + 1, self.scope, binds=str(v))
+            if self.shape.wide:  # a loop counts in 32 bits
+                child.emit(f"{v} = litz.i64({v}_)")
             opened.append((child, v))
             self.scope = child
         yield
         for child, v in reversed(opened):
             parent = child.parent
             assert parent is not None
-            parent.emit(f"for {v} in range(0, {self.index(extent(v))}):")
+            counter = f"{v}_" if self.shape.wide else str(v)
+            parent.emit(f"for {counter} in range(0, {self.index(extent(v))}):")
             parent.lines += child.lines or ["    " * child.depth + "pass"]
         self.scope = outer
 
@@ -142,7 +168,6 @@ class NestPrinter(Printer):
 
 def print_nest(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape]:
     """(source, whether it checks indices, layout) of a plan as loops within loops."""
-    plan = replace(plan, tile=None)
     shape = layout(plan, wide)
     printer = NestPrinter(plan, name, shape)
     return printer.print(), printer.checks, shape

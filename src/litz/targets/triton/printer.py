@@ -17,7 +17,7 @@ from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axis
 from litz.targets.triton.layout import Scope, Shape, decoded
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
-from litz.targets.triton.reach import LIMIT
+from litz.targets.triton.reach import fits
 from litz.targets.triton.spell import literal, op_text
 from litz.targets.triton.values import Value, Values
 
@@ -48,18 +48,18 @@ class Printer(ABC):
         self.blocked = self.axes.blocked
         every = (*self.axes.parallel, *((self.axes.reduced,) if self.axes.reduced else ()))
         self.values = Values({v: a.name for a in every for v in a.dims})
-        self.flat = Substitution({v: e for a in every for v, e in decoded(a)})
-        self.used: set[str] = set()
-        self.dim_lines: dict[str, str] = {}
+        self.flat = Substitution({v: e for a in every for v, e in decoded(a)})  # dims by axes
+        self.dim_lines: dict[str, str] = {}  # lines that decode a dim, and which
+        self.used: set[str] = set()  # the dims that are: lines of others go
         self.top = Scope(1)
         self.scope = self.top
-        self.count = 0
+        self.count = 0  # of names so far
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
         self.covered = shape.even  # the axes along which no mask is needed where lines go
         self.narrow = narrow_nodes(plan.stores)
         self.vanishing = vanishing_nodes(plan.stores)
-        self.pids: dict[str, str] = {}
+        self.pids: dict[str, str] = {}  # the program's number along each parallel axis
 
     # --- what subclasses say ------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Printer(ABC):
     def extents(self, axes: Iterable[str]) -> str:
         """The shape of a block that varies along ``axes``."""
         names = tuple(axes)
-        parts = [f"{a.name.upper()}BLOCK" if a.name in names else "1" for a in self.blocked]
+        parts = [f"{a.block}" if a.name in names else "1" for a in self.blocked]
         return f"[{', '.join(parts)}]"
 
     def spread(self, axis: str) -> str:
@@ -135,7 +135,7 @@ class Printer(ABC):
         signature = [p.name for p in self.plan.params if not p.by_value]
         signature += [p.name for p in self.plan.params if p.by_value]
         signature += [str(s) for s in self.plan.ints]
-        blocks = [f"{a.name.upper()}BLOCK: tl.constexpr" for a in self.blocked]
+        blocks = [f"{a.block}: tl.constexpr" for a in self.blocked]
         head = f"def {self.name}({', '.join([*signature, *blocks])}):"
         unused = {line for line, v in self.dim_lines.items() if v not in self.used}
         lines = [x for x in self.top.lines if x.strip() not in unused] or ["    pass"]
@@ -150,8 +150,8 @@ class Printer(ABC):
             if a.name == "z":
                 self.top.emit(f"{name} = {pid}")
             else:
-                steps = f"tl.arange(0, {a.name.upper()}BLOCK){self.spread(a.name)}"
-                self.top.emit(f"{name} = {pid} * {a.name.upper()}BLOCK + {steps}")
+                steps = f"tl.arange(0, {a.block}){self.spread(a.name)}"
+                self.top.emit(f"{name} = {pid} * {a.block} + {steps}")
                 if a.name not in self.shape.even:
                     self.top.emit(f"{a.name}mask = {name} < {self.index(a.size)}")
             self.decode(self.top, a)
@@ -165,7 +165,7 @@ class Printer(ABC):
         self.top.emit(f"program = tl.program_id(0){wide}")
         for i, a in enumerate(axes):
             name = f"{a.name}program"
-            blocks = f"tl.cdiv({self.index(a.size)}, {a.name.upper()}BLOCK)"
+            blocks = f"tl.cdiv({self.index(a.size)}, {a.block})"
             blocks = self.index(a.size) if a.name == "z" else blocks
             if i + 1 < len(axes):
                 self.top.emit(f"{name} = program % ({blocks})")
@@ -249,7 +249,7 @@ class Printer(ABC):
         for own, other, text in zip(v.args, reversed(v.args), reversed(args), strict=True):
             if isinstance(own.node, Index) and own.axes - other.axes:
                 e = own.node.expr
-                if e.lo is not None and e.hi is not None and 0 <= e.lo and e.hi < LIMIT:
+                if e.lo is not None and 0 <= e.lo and fits(e):
                     return f"litz.is_position({self.index(e)}, {text})"
         return ""
 
@@ -263,7 +263,7 @@ class Printer(ABC):
 
     def index_value(self, e: Expr) -> str:
         """An index as a value, computed in 64 bits where it may need them."""
-        if e.lo is not None and e.hi is not None and -LIMIT < e.lo and e.hi < LIMIT:
+        if fits(e):
             return f"litz.i64({self.index(e)})"
         names = {v: f"litz.i64({v})" for v in ("zindex", "yindex", "xindex", "rindex")}
         names |= {str(v): f"litz.i64({v})" for v in e.free}
@@ -335,9 +335,7 @@ class Printer(ABC):
     def put(self, s: Store, texts: Sequence[str]) -> None:
         value, *rest = texts
         names = {sym.name: t for (sym, _), t in zip(_symbols(s.indirect), rest, strict=False)}
-        axes = [a.name for a in self.axes.parallel if a.name != "z"]
-        if loops_of(s, self.plan.reduced):
-            axes.append("r")
+        axes = self.axes_written(s)
         own = self.axes_of(s.index)
         for _, n in s.indirect:
             own |= self.values(n).axes
@@ -350,10 +348,17 @@ class Printer(ABC):
         at = self.pointer(s.buffer, index)
         self.scope.emit(self.put_text(s, at, value, mask))
 
+    def axes_written(self, s: Store) -> list[str]:
+        """The axes of a block that a store runs over."""
+        axes = [a.name for a in self.axes.parallel if a.name != "z"]
+        return [*axes, "r"] if loops_of(s, self.plan.reduced) else axes
+
     def put_text(self, s: Store, at: str, value: str, mask: str) -> str:
         tail = f", {mask}" if mask else ""
         if s.mode == "set":
             return f"tl.store({at}, {value}{tail})"
+        if s.mode in ("max", "min") and self.plan.dtype(s.buffer).is_float:
+            return f"litz.atomic_best({at}, {value}, {mask or True}, {s.mode == 'max'})"
         how = f'{tail}, sem="relaxed"'
         return f"tl.atomic_{s.mode}({at}, {value}{how})"
 

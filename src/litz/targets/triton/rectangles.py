@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from litz.index import TRITON, Expr, render, size_hint, split_linear, var
+from litz.index import TRITON, Expr, const, render, size_hint, split_linear, var
 from litz.ir.body import Load, Store
-from litz.kernel.nodes import int_value, loops_of
+from litz.kernel.nodes import int_value
+from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axis
+from litz.targets.triton.layout import Shape
 from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.values import Value
@@ -31,12 +33,10 @@ class Rectangle:
 class RectanglePrinter(PassPrinter):
     """Prints a plan with block pointers wherever an access is a rectangle."""
 
-    made: dict[tuple[str, Expr], str]
-    moved: dict[str, str]
-
-    def print(self) -> str:
-        self.made, self.moved = {}, {}
-        return super().print()
+    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
+        super().__init__(plan, name, shape)
+        self.made: dict[tuple[str, Expr], str] = {}  # names of pointers
+        self.moved: dict[str, str] = {}  # how each that the loop at hand uses moves in a turn
 
     # --- pointers ---------------------------------------------------------------------------------
 
@@ -48,7 +48,8 @@ class RectanglePrinter(PassPrinter):
         if found is None:
             return None
         steps, start = found
-        own = [(a, steps[v]) for a, v in places if v in steps and steps[v].lo != 0]
+        # A step that may be 0, but need not be, is one.
+        own = [(a, steps[v]) for a, v in places if steps[v] is not const(0)]
         forward = all(s.lo is not None and s.lo >= 0 for _, s in own)
         known = all(a.size.is_const and 0 < int_value(a.size) < LIMIT for a, _ in own)
         if not own or not forward or not known:
@@ -74,10 +75,10 @@ class RectanglePrinter(PassPrinter):
         sizes = ", ".join(self.index(a.size) for a in r.axes)
         steps = ", ".join(render(s, TRITON) for s in r.steps)
         places = ", ".join(
-            "0" if a.name == "r" else f"({self.pids[a.name]} * {a.name.upper()}BLOCK).to(tl.int32)"
+            "0" if a.name == "r" else f"({self.pids[a.name]} * {a.block}).to(tl.int32)"
             for a in r.axes
         )
-        blocks = ", ".join(f"{a.name.upper()}BLOCK" for a in r.axes)
+        blocks = ", ".join(f"{a.block}" for a in r.axes)
         order = sorted(range(len(r.axes)), key=lambda k: size_hint(r.steps[k]))
         return (
             f"tl.make_block_ptr({base}, ({_tuple(sizes)}), ({_tuple(steps)}), ({_tuple(places)}), "
@@ -127,9 +128,7 @@ class RectanglePrinter(PassPrinter):
         return text
 
     def put(self, s: Store, texts: Sequence[str]) -> None:
-        axes = [a.name for a in self.axes.parallel if a.name != "z"]
-        if loops_of(s, self.plan.reduced):
-            axes.append("r")
+        axes = self.axes_written(s)
         plain = s.mode != "set" or s.mask is not None or bool(s.indirect)
         rectangle = None if plain else self.rectangle(s.index)
         whole = rectangle is not None and [a.name for a in rectangle.axes] == [
@@ -140,7 +139,7 @@ class RectanglePrinter(PassPrinter):
             super().put(s, texts)
             return
         name, r = found
-        block = f"[{', '.join(f'{a.name.upper()}BLOCK' for a in r.axes)}]"
+        block = f"[{', '.join(f'{a.block}' for a in r.axes)}]"
         full = f"tl.broadcast_to({texts[0]}, {self.extents(axes)})"
         value = full if len(r.axes) == len(self.blocked) else f"tl.reshape({full}, {block})"
         self.scope.emit(f"tl.store({name}, {value}{self.bounds(r)})")

@@ -14,7 +14,7 @@ from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent, narrowest, widened
 from litz.targets.triton.layout import Shape, row_start
 from litz.targets.triton.passes import PassPrinter
-from litz.targets.triton.reach import LIMIT, reaches
+from litz.targets.triton.reach import is_wide, reaches
 from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.source import (
     Config,
@@ -22,7 +22,6 @@ from litz.targets.triton.source import (
     Pointer,
     Scalar,
     Style,
-    Temporary,
     TritonKernel,
 )
 
@@ -42,8 +41,7 @@ def render(
     if several is None:
         return TritonKernel(params, (launch(plan, name, comment, style),))
     launches = tuple(launch(p, f"{name}_{i}", comment, style) for i, p in enumerate(several.plans))
-    temps = tuple(Temporary(t.name, t.dtype, t.size) for t in several.temps)
-    return TritonKernel(params, launches, temps)
+    return TritonKernel(params, launches, several.temps)
 
 
 def launch(plan: KernelPlan, name: str, comment: str, style: Style) -> Launch:
@@ -146,18 +144,3 @@ def _flat(axes: Axes) -> bool:
     return any(
         not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel if a.name != "x"
     )
-
-
-def is_wide(plan: KernelPlan) -> bool:
-    """Whether an index or a position may not fit in 32 bits."""
-    exprs = [s.index for s in plan.stores]
-    exprs += [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
-    sizes = 1
-    for d in plan.dims:
-        sizes *= max(1, _upper(d.var.extent))  # type: ignore[attr-defined]
-    return sizes >= LIMIT or any(_upper(e) >= LIMIT for e in exprs)
-
-
-def _upper(e: Expr) -> int:
-    high = e.hi if e.lo is not None and e.lo > -(1 << 31) else None
-    return high if high is not None else 1 << 62

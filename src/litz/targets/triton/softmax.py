@@ -21,8 +21,9 @@ def lowered(n: Node) -> Op | None:
     if not (isinstance(less, Op) and less.name == "sub"):
         return None
     value, top = less.args
-    found = isinstance(top, Reduce) and top.kind == "max" and top.args[0] is value
-    return less if found else None
+    if not (isinstance(top, Reduce) and top.kind == "max" and top.args[0] is value):
+        return None
+    return less if set(top.axes) == set(n.axes) else None  # else the maximum may lie elsewhere
 
 
 def is_total(n: Node) -> bool:

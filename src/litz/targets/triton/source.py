@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from litz.index import Expr
 from litz.ir.dtype import DType
+from litz.targets.triton.signature import int_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class Style:
     contract: bool = False
 
 
+def block_name(axis: str) -> str:
+    """The constexpr of a kernel that says how many elements of an axis a block has."""
+    return f"{axis.upper()}BLOCK"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """blocks: elements of each axis in a block, by the axis's name; warps of 32 threads."""
@@ -30,7 +36,13 @@ class Config:
     stages: int = 1
 
     def block(self, axis: str) -> int:
+        """Elements of an axis in a block; 1 along axes that blocks do not span."""
         return dict(self.blocks).get(axis, 1)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        """The values of a kernel's constexprs, by their names."""
+        return tuple((block_name(axis), n) for axis, n in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +92,13 @@ class Launch:
     contract: bool = False
 
     def layout(self) -> str:
-        """What distinguishes launches of one source: the grid, and the blocks to choose from."""
+        """What distinguishes launches of one source: types, the grid, and blocks to choose from."""
+        types = [p.dtype.name for p in self.pointers] + [a.dtype.name for a in self.scalars]
+        types += [int_type(e, wide) for e in self.ints for wide in (self.wide, False)]
         grid = [f"{axis}={size}" for axis, size in self.grid]
         configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
-        return f"{grid} {configs} {self.flat} {self.copies} {self.contract}"
+        ends = [str(e) for e in self.reaches]
+        return f"{types} {grid} {configs} {self.flat} {ends} {self.copies} {self.contract}"
 
     def sources(self) -> tuple[str, ...]:
         """The sources of all its forms."""

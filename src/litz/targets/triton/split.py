@@ -16,12 +16,20 @@ from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, walk
 from litz.ir.dtype import I64, DType
 from litz.kernel.merge import merge_loops
-from litz.kernel.nodes import extent, loaded, loops_of, mergeable, reduce_levels, roots
-from litz.kernel.phases import Temp as PlanTemp
-from litz.kernel.phases import linear, phase, rewritten, values_between
+from litz.kernel.nodes import (
+    extent,
+    loaded,
+    loops_of,
+    mergeable,
+    readers_first,
+    reduce_levels,
+    roots,
+)
+from litz.kernel.phases import Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
 from litz.targets.triton.blocks import PROGRAMS
+from litz.targets.triton.source import Temporary
 from litz.targets.triton.spell import neutral_scalar
 
 Loops = tuple[Expr, ...]
@@ -37,20 +45,11 @@ GAIN = 1.5  # by which that has to make more bytes contiguous
 
 
 @dataclass(frozen=True, slots=True)
-class Temp:
-    """Memory between kernels: ``size`` elements."""
-
-    name: str
-    dtype: DType
-    size: Expr
-
-
-@dataclass(frozen=True, slots=True)
 class Several:
-    """Plans to run in order."""
+    """Plans to run in order, and the memory between them."""
 
     plans: tuple[KernelPlan, ...]
-    temps: tuple[Temp, ...]
+    temps: tuple[Temporary, ...]
 
 
 def divide(plan: KernelPlan) -> Several | None:
@@ -133,15 +132,15 @@ class _Maker:
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.at = linear(plan.parallel)
         self.cell = linear((*plan.parallel, *kept))
-        self.temps: list[Temp] = []
-        self.moment_temps: dict[Node, tuple[Temp, Temp]] = {}
+        self.temps: list[Temporary] = []
+        self.moment_temps: dict[Node, tuple[Temporary, Temporary]] = {}
         self.levels = reduce_levels(roots(plan.stores))
         self.p = var("xpart", self.parts)
         self.q = var("rpart", self.part)
         self.r = var("rparts", self.parts)
 
-    def temp(self, dtype: DType, size: Expr) -> Temp:
-        self.temps.append(Temp(f"part{len(self.temps)}", dtype, size))
+    def temp(self, dtype: DType, size: Expr) -> Temporary:
+        self.temps.append(Temporary(f"part{len(self.temps)}", dtype, size))
         return self.temps[-1]
 
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Several | None:
@@ -173,22 +172,30 @@ class _Maker:
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
                 plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))
-        if left:
-            every = (*self.plan.parallel, *self.plan.reduced)
-            plans.append(self.phase(every, (), rewritten(left, known)))
+        # What does not run over all reduced dims must not be done more than once: it may read
+        # what it replaces.
+        spaces: dict[Loops, list[Store]] = {}
+        for s in left:
+            spaces.setdefault(loops_of(s, self.plan.reduced), []).append(s)
+        order = readers_first([rewritten(stores, known) for stores in spaces.values()])
+        if order is None:
+            return None
+        for some in order:
+            dims = loops_of(some[0], self.plan.reduced)
+            plans.append(self.phase((*self.plan.parallel, *dims), (), some))
         return Several(tuple(plans), tuple(self.temps))
 
     def along(
         self, reduces: Sequence[Reduce], full: Sequence[Store], last: int
     ) -> list[list[Store]]:
-        """Stores of the full space that run along with the reductions of each level."""
-        left = list(full)
+        """Stores that run along with the reductions of each level: over all reduced dims too."""
+        reduced = self.plan.reduced
+        left = [s for s in full if len(loops_of(s, reduced)) == len(reduced)]
         out: list[list[Store]] = []
         for level in range(last + 1):
             ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
-            others = [
-                s for s in self.plan.stores if s not in ready and (s not in full or s in left)
-            ]
+            done = [s for stores in out for s in stores]
+            others = [s for s in self.plan.stores if s not in ready and s not in done]
             args = [r.args[0] for r in reduces if self.levels[r] >= level]
             out.append(mergeable(ready, [*args, *roots(others)]))
             left = [s for s in left if s not in out[-1]]
@@ -251,13 +258,13 @@ class _Maker:
             cond = self.inside(s.mask, nodes.const(s.mask.dtype, False))
         return replace(s, value=value, mask=cond)
 
-    def leave(self, stores: list[Store], part: Node) -> Temp:
+    def leave(self, stores: list[Store], part: Node) -> Temporary:
         """Memory for a value of every part, and the store that fills it."""
         t = self.temp(part.dtype, self.cells * self.parts)
         stores.append(Store(t.name, self.p * self.cells + self.cell, part))
         return t
 
-    def back(self, t: Temp) -> Node:
+    def back(self, t: Temporary) -> Node:
         return nodes.load(t.dtype, t.name, self.r * self.cells + self.cell)
 
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
@@ -287,7 +294,9 @@ class _Maker:
         between = nodes.op("mul", nodes.op("mul", off, off), count)
         return nodes.reduce("sum", axes, nodes.op("add", squared, between))
 
-    def part_moments(self, value: Node, dtype: DType, stores: list[Store]) -> tuple[Temp, Temp]:
+    def part_moments(
+        self, value: Node, dtype: DType, stores: list[Store]
+    ) -> tuple[Temporary, Temporary]:
         """Mean and squared deviations of each part, in one pass where parts are of one length."""
         if self.ragged is None:
             mean = nodes.reduce("welford_mean", (self.q,), value)
@@ -303,7 +312,7 @@ class _Maker:
 
     def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
         """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
-        temps = [PlanTemp(t.name, t.dtype) for t in self.temps]
+        temps = [Temp(t.name, t.dtype) for t in self.temps]
         axes, reduced, merged = merge_loops(
             parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
         )

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from litz.errors import RefusedSourceError
-from litz.index import Expr
+from litz.index import Expr, const
 from litz.ir.body import Load, Masked, loads, walk
+from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
@@ -123,8 +124,10 @@ def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
     """Bytes of each parameter's memory; None for one whose places data or conditions decide.
 
     Or that has none, being a value.  None for the plan: it cannot be run on copies of what it
-    writes, or its sizes are open.
+    writes, or its sizes are open, or there is nothing to run.
     """
+    if any(extent(d.var) is const(0) for d in plan.dims):
+        return None
     if plan.ints or any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
     places: dict[str, list[Expr]] = {p.name: [] for p in plan.params}
