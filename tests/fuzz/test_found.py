@@ -218,3 +218,12 @@ def test_updates_run_as_often_in_a_fused_group() -> None:
     for f in (all_alike, of_two_loops):
         check(f, x, at, torch.zeros(10, 17))
         check(f, x, at, torch.zeros(10, 17), target="triton")
+
+
+def test_a_sum_of_columns_that_are_all_alike() -> None:
+    """It runs outside of the loop over columns, where what is stored of them cannot join it."""
+
+    def f(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return y.expand(300, 20) * 2, y.repeat(15)[:, None].expand(300, 20).sum(0) + y
+
+    check(f, torch.randn(20))
