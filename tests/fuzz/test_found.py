@@ -198,3 +198,32 @@ def test_a_write_into_one_of_two_windows_of_one_memory() -> None:
         return first, both + 0
 
     check(f, X)
+
+
+def test_updates_run_as_often_in_a_fused_group() -> None:
+    """Sums in memory of what a row's reduction leaves, once an element of the row."""
+
+    def all_alike(x: torch.Tensor, at: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.sum((1, 2))
+        wide = rows[:, None].expand(8, 17)
+        return y[:, 0].index_put((at[:, None].expand(8, 17),), wide, accumulate=True), rows
+
+    def of_two_loops(
+        x: torch.Tensor, at: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        rows = x.sum((1, 2))
+        return y.scatter_add(0, at[:, None].expand(8, 17), x[:, 0] + rows[:, None]), rows
+
+    x, at = torch.randint(-4, 5, (8, 5, 17)).float(), torch.randint(0, 10, (8,))
+    for f in (all_alike, of_two_loops):
+        check(f, x, at, torch.zeros(10, 17))
+        check(f, x, at, torch.zeros(10, 17), target="triton")
+
+
+def test_a_sum_of_columns_that_are_all_alike() -> None:
+    """It runs outside of the loop over columns, where what is stored of them cannot join it."""
+
+    def f(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return y.expand(300, 20) * 2, y.repeat(15)[:, None].expand(300, 20).sum(0) + y
+
+    check(f, torch.randn(20))

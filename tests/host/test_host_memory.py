@@ -11,7 +11,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from peak import peak_bytes
 
 from litz.host.inplace import inplace_pairs
-from litz.host.lines import Allocate, Free, HostProgram, Place, Reuse, Workspace, host_text
+from litz.host.lines import (
+    Allocate,
+    BindSize,
+    Free,
+    HostProgram,
+    Place,
+    Reuse,
+    Workspace,
+    host_text,
+)
 from litz.host.memory import plan_memory
 from litz.host.plan import plan
 from litz.host.python import load_host, print_host
@@ -204,6 +213,16 @@ def test_unused_inputs_die_first():
     (a,) = maker.group("flip", ["arg1_1"], 1, 8)
     planned = plan_memory(plan(maker.finish([a]), maker.kernels))
     assert planned.lines[:2] == (Free("arg0_1"), Free("arg2_1"))
+
+
+def test_an_input_lives_until_its_sizes_are_read():
+    maker = Maker(1)
+    maker.buffer("arg0_1", S0, "input")
+    (a,) = maker.group("pointwise", [], 1, S0)
+    schedule = maker.finish([a])
+    by_size = replace(schedule, program=replace(schedule.program, symbols=((S0, 0, 0),)))
+    planned = plan_memory(plan(by_size, maker.kernels))
+    assert planned.lines[:2] == (BindSize(S0, 0, 0), Free("arg0_1"))
 
 
 def test_other_devices_run_kernel_by_kernel_in_memory_of_their_own():

@@ -68,7 +68,7 @@ def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lif
         match line:
             case Allocate(name):
                 out.blocks[name] = _block(host.buffers[name], step, hints)
-            case Free(name):
+            case Free(name) if step > 0:
                 freed[name] = step - 1
             case CallExtern(extern):
                 for result in extern.outputs:

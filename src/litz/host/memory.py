@@ -286,12 +286,13 @@ def _emit(p: _Plan) -> Iterator[Line]:
         dying.setdefault(block.death, []).append(block)
         for m in block.members:
             born.setdefault(_birth(p, m), []).append((block, m))
-    yield from (Free(name) for name in p.times.frees.get(-1, ()))
+    if p.times.end:  # sizes are read, and inputs that nothing uses die, before all else
+        yield from p.times.kept.get(0, ())
     yield from (Allocate(_tensors(p, loose[name])[0]) for name in p.arena.lenders)
     arena = _arena_span(p)
     for first, last in p.segments:
         steps = range(first, last + 1)
-        yield from (line for i in steps for line in p.times.kept.get(i, ()))
+        yield from (line for i in steps if i for line in p.times.kept.get(i, ()))
         if first <= arena[0] <= last:
             yield Workspace(ARENA, p.arena.extent, "cpu")
         if p.scratch.get(first):

@@ -11,7 +11,7 @@ it they are free, above it they are not.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from weakref import WeakValueDictionary
@@ -277,6 +277,18 @@ class Store:
         """The nodes that this store evaluates."""
         extra = () if self.mask is None else (self.mask,)
         return (self.value, *(v for _, v in self.indirect), *extra)
+
+
+def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The reduced loops that a group's store runs over: none if it runs once a parallel point.
+
+    An update that depends on some of them runs over all.
+    """
+    used = dict.fromkeys(s.index.free)
+    for n in s.roots():
+        used.update(dict.fromkeys(n.vars))
+    dims = tuple(v for v in reduced if v in used)
+    return tuple(reduced) if dims and s.mode != "set" else dims
 
 
 def walk(roots: Iterable[Node]) -> Iterator[Node]:

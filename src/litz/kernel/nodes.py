@@ -8,6 +8,7 @@ from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.body import load as load_node
+from litz.ir.body import loops_of as loops_of
 from litz.ir.body import masked as masked_node
 from litz.ir.body import op as op_node
 from litz.ir.body import reduce as reduce_node
@@ -112,15 +113,6 @@ def readers_first(groups: Sequence[Sequence[Store]]) -> list[Sequence[Store]] | 
         left.remove(found)
         out.append(groups[found])
     return out
-
-
-def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The reduced dims that a store runs over: none if it runs once a parallel point."""
-    used = dict.fromkeys(s.index.free)
-    for n in s.roots():
-        used.update(dict.fromkeys(n.vars))
-    dims = tuple(v for v in reduced if v in used)
-    return tuple(reduced) if dims and s.mode != "set" else dims
 
 
 def loaded(nodes: Sequence[Node]) -> set[str]:

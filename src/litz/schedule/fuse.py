@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from litz.index import Expr, Substitution, size_hint
+from litz.index import Expr, Substitution, Var, size_hint
 from litz.ir import body
-from litz.ir.body import Load, Node, Rewriter, Store
+from litz.ir.body import Load, Node, Rewriter, Store, loops_of
 from litz.ir.program import Extern, Loops, Program
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
@@ -91,6 +91,11 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
     left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
     first = a if left is a.stores else replace(a, space=how.space, stores=left)
     second = b if right is b.stores else replace(b, space=how.space, stores=right)
+    if not (
+        _updates_as_often(a, left, how.left, how.space)
+        and _updates_as_often(b, right, how.right, how.space)
+    ):
+        return None
     if not _accesses_agree(first, second, roots):
         return None
     forwarded = {s.buffer: s.value for s in left if s.buffer in second.reads}
@@ -112,6 +117,22 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
         (*a.nodes, *b.nodes),
         (*a.origins, *(o for o in b.origins if o not in a.origins)),
     )
+
+
+def _updates_as_often(
+    g: Draft, stores: tuple[Store, ...], mapping: Mapping[Expr, Expr], space: Space
+) -> bool:
+    """Whether sums and products in memory run over the same points in the fused ``space``.
+
+    A loop that the other side reduces is none for an update that does not depend on it.
+    """
+    for old, new in zip(g.stores, stores, strict=True):
+        if old.mode in ("add", "mul"):
+            loops = (*g.space.axes, *loops_of(old, g.space.reduce_axes))
+            now = {v for o in loops for v in mapping.get(o, o).free if isinstance(v, Var)}
+            if now != {*space.axes, *loops_of(new, space.reduce_axes)}:
+                return False
+    return True
 
 
 def _accesses_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:

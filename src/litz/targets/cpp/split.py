@@ -56,7 +56,7 @@ def one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
     flat = [s for s in space.stores if s not in full]
     same = len({space.lane in n.vars for n in reduces}) == 1
     # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
-    every = all(set(space.units) <= {*n.vars, space.lane} for n in reduces)
+    every = all(set(space.units) <= set(n.vars) for n in reduces)
     return (
         same
         and every

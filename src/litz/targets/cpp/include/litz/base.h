@@ -256,10 +256,14 @@ LITZ_HW_(double, 8, pd)
 #undef LITZ_HW_
 
 // Comparisons into bit masks; select by bit mask (on integers of the element's width).
+// The empty asm keeps a mask apart from its extension to a wider integer: GCC 12 makes one
+// instruction of the two, and may then keep one byte of it in memory and read back two.
 #define LITZ_CMP_(T, N, builtin, As, kind, ...)                                                 \
   template <class P> LITZ_FN unsigned cmp(reg<T, N> a, reg<T, N> b) {                           \
-    return __builtin_ia32_##builtin##_mask((reg<As, N>)a, (reg<As, N>)b, P::kind,               \
-                                           -1 __VA_ARGS__);                                     \
+    auto m = __builtin_ia32_##builtin##_mask((reg<As, N>)a, (reg<As, N>)b, P::kind,             \
+                                             -1 __VA_ARGS__);                                   \
+    asm("" : "+k"(m));                                                                          \
+    return m;                                                                                   \
   }
 LITZ_CMP_(float, 16, cmpps512, float, F, , 4)
 LITZ_CMP_(float, 8, cmpps256, float, F)
