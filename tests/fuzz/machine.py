@@ -122,6 +122,8 @@ class Machine:
         rough = any(map(self.is_rough, step.args))
         if step.kind in ("discrete", "cast") and rough:
             raise Rejected("a decision on a rounded value")
+        if self.cuda and "0.6, rounding_mode" in step.text:
+            raise Rejected("a quotient that CUDA makes a product, rounded to whole numbers")
         if self.cuda and len(args) == 2 and any(word in step.text for word in DIVISIONS):
             divisor = args[1]
             if not divisor.is_floating_point() and bool((divisor == 0).any()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -309,15 +309,12 @@ class GraphLowering:
 
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:
         if isinstance(out, TensorValue):
-            out = values.with_known_ones(out, call.result.shape)
-            return self.settle(n, out, call.result, call.n_users)
+            promised = as_promised(n, out, call.result)
+            return self.settle(n, promised, call.result, call.n_users)
         if isinstance(out, tuple | list):
-            shapes = [None if r is None else r.shape for r in call.results]
             return tuple(
-                self.b.limit(values.with_known_ones(o, s))
-                if isinstance(o, TensorValue) and s is not None
-                else o
-                for o, s in zip(out, shapes, strict=True)
+                self.b.limit(as_promised(n, o, r)) if isinstance(o, TensorValue) else o
+                for o, r in zip(out, call.results, strict=True)
             )
         return out
 
@@ -489,6 +486,23 @@ class GraphLowering:
         assert ref is not None
         owners[self.b.root(ref.buffer)] = owner
         return ref
+
+
+def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
+    """A result as the graph's metadata describes it: its device, and sizes that are surely 1.
+
+    Raises GraphUnsupported where the metadata is wrong, as PyTorch's is at times: what reads the
+    result goes by it.
+    """
+    if r is None:
+        return v
+    pairs = list(zip(v.shape, r.shape, strict=False))
+    if v.ndim != len(r.shape) or any(s is not t and s.is_const and t.is_const for s, t in pairs):
+        own, other = (f"({', '.join(map(str, shape))})" for shape in (v.shape, r.shape))
+        raise GraphUnsupported(f"{n.target} gives shape {own} and not {other}, as PyTorch says")
+    if v.lazy is not None and v.device != r.device:
+        v = replace(v, device=r.device)
+    return values.with_known_ones(v, r.shape)
 
 
 def several_devices(given: Sequence[Any]) -> bool:

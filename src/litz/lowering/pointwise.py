@@ -14,7 +14,7 @@ from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Operand, Unsupported
-from litz.lowering.promotion import as_tensors, common_dtype, is_number, operand
+from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import TensorValue
@@ -39,7 +39,7 @@ def elementwise(
     common = compute or common_dtype(operands)
     if common.kind == "uint" and common.bits > 8:
         raise Unsupported(f"arithmetic on {common}")
-    device = next(o.device for o in operands if isinstance(o, TensorValue))
+    device = device_of(operands)
     tensors = as_tensors(b, operands)
     shape, nodes = b.broadcast(tensors)
     wide = [
@@ -391,7 +391,7 @@ def where(ctx: Call, cond: TensorValue, x: Operand, y: Operand) -> TensorValue:
     shape, (c, *nodes) = b.broadcast([cond, *as_tensors(b, (x, y))])
     # Selection needs no opmath: keep the stored type where both sides have it.
     picked = [n if n.dtype is common else body.cast(operand(b, n, common), common) for n in nodes]
-    return TensorValue(common, shape, cond.device, lazy=op("where", truth(c), *picked))
+    return TensorValue(common, shape, device_of((cond, x, y)), lazy=op("where", truth(c), *picked))
 
 
 @lower(aten.masked_fill.Scalar, aten.masked_fill.Tensor)

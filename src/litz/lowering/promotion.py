@@ -50,9 +50,15 @@ def common_dtype(operands: Sequence[Operand]) -> DType:
     return best
 
 
+def device_of(operands: Sequence[Operand]) -> str:
+    """Where a result lies: tensors without dimensions go from the host to any device."""
+    devices = [o.device for o in operands if isinstance(o, TensorValue)]
+    return next((device for device in devices if device != "cpu"), "cpu")
+
+
 def as_tensors(b: Builder, operands: Sequence[Operand]) -> list[TensorValue]:
     """Numbers become 0-d values of their own category's widest type."""
-    device = next((o.device for o in operands if isinstance(o, TensorValue)), "cpu")
+    device = device_of(operands)
     out = []
     for o in operands:
         if isinstance(o, TensorValue):

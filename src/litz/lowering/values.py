@@ -124,8 +124,6 @@ def viewed(v: TensorValue, shape: Shape, index: Sequence[Expr]) -> TensorValue:
 
 def with_known_ones(v: TensorValue, shape: Shape) -> TensorValue:
     """``v`` with sizes that are 1 in ``shape``, which is its own, perhaps better known."""
-    if len(v.shape) != len(shape):
-        return v  # PyTorch's metadata is wrong at times
     ones = [t is ONE and s is not ONE for s, t in zip(v.shape, shape, strict=True)]
     if not any(ones):
         return v

@@ -1,0 +1,89 @@
+"""Graphs for a GPU, lowered without one: what runs where, and what CUDA's operators promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from litz.index import const
+from litz.ir import body
+from litz.ir.dtype import F32
+from litz.ir.program import Extern, Loops, Program
+from litz.ir.verify import verify
+from litz.lowering.context import GraphUnsupported, Settings
+from litz.lowering.graph import as_promised, lower_graph
+from litz.lowering.registry import Result
+from litz.lowering.values import ONE, TensorValue
+
+Tensor = torch.Tensor
+
+
+def lowered(fn: Callable[..., Any]) -> Program:
+    """``fn`` of a number on the host, a tensor and a number on a GPU."""
+    with FakeTensorMode():
+        args = torch.empty(()), torch.empty(4, 5, device="cuda"), torch.empty((), device="cuda")
+        graph = make_fx(fn)(*args)
+    program = lower_graph(graph, Settings(inference=True))
+    verify(program, "lowering")
+    return program
+
+
+MIXED: list[Callable[..., Any]] = [
+    lambda n, x, g: (n * x,),
+    lambda n, x, g: (n + g,),
+    lambda n, x, g: (torch.where(n > 0, x, g),),
+    lambda n, x, g: (torch.where(x > 0, n, g),),
+    lambda n, x, g: (torch.maximum(n, g).exp() + x,),
+    lambda n, x, g: (x.sum() / n, n - x.mean(0)),
+    lambda n, x, g: (torch.pow(n, x), torch.atan2(n, g)),
+    lambda n, x, g: (x.masked_fill(x > 0, n),),
+]
+
+
+@pytest.mark.parametrize("fn", MIXED)
+def test_numbers_of_the_host_go_to_the_gpu(fn: Callable[..., Any]) -> None:
+    program = lowered(fn)
+    assert not [n for n in program.nodes if isinstance(n, Loops) and n.device == "cpu"]
+    assert not [n for n in program.nodes if isinstance(n, Extern)]
+
+
+def test_log_sigmoid_keeps_nothing_for_its_backward() -> None:
+    def fn(n: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        value, buffer = torch.ops.aten.log_sigmoid_forward(x)
+        return value, torch.ops.aten.log_sigmoid_backward(value, x, buffer)
+
+    assert not [n for n in lowered(fn).nodes if isinstance(n, Extern)]
+
+
+def test_log_sigmoid_backward_without_a_buffer() -> None:
+    x = torch.tensor([-100.0, -3.0, -0.0, 0.5, 3.0, 100.0, float("nan")], requires_grad=True)
+
+    def fn(x: Tensor) -> Tensor:
+        return torch.ops.aten.log_sigmoid_backward(torch.ones_like(x), x, x.new_empty(0))
+
+    F.logsigmoid(x).sum().backward()
+    got = torch.compile(fn, backend="litz", fullgraph=True)(x.detach())
+    torch.testing.assert_close(got, x.grad, equal_nan=True)
+
+
+def test_wrong_metadata_is_noticed() -> None:
+    (n,) = (n for n in make_fx(torch.neg)(torch.ones(3)).graph.nodes if n.op == "call_function")
+    v = zeros((3, 1))
+    for shape in ((3,), (3, 2)):
+        with pytest.raises(GraphUnsupported, match="as PyTorch says"):
+            as_promised(n, v, result(shape))
+
+
+def result(shape: tuple[int, ...]) -> Result:
+    sizes = tuple(map(const, shape))
+    return Result(F32, sizes, tuple(ONE for _ in sizes), "cpu")
+
+
+def zeros(shape: tuple[int, ...]) -> TensorValue:
+    return TensorValue(F32, result(shape).shape, "cpu", lazy=body.const(F32, 0))
