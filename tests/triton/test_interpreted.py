@@ -109,6 +109,10 @@ REDUCTIONS = {
         ),
         (rand(20, 70) + 3,),
     ),
+    "any_of_one": (
+        lambda x: (x.sum(1), ((x[0, 0] - x[1, 1]) > (x[2, 2] - 1)).expand(20, 70).any(1)),
+        (rand(20, 70),),
+    ),
     "logsumexp": (lambda x: torch.logsumexp(x, 1), (rand(20, 70),)),
     "norm": (lambda x: torch.linalg.vector_norm(x, dim=1), (rand(20, 70),)),
 }
@@ -131,6 +135,13 @@ MEMORY = {
     "scatter_best_double": (
         lambda x, i, s: tuple(x.scatter_reduce(0, i, s, how) for how in ("amax", "amin")),
         (rand(90).double(), torch.arange(70) % 40, rand(70).double()),
+    ),
+    "scatter_rows": (
+        lambda x, i, y: [
+            y.scatter_reduce(0, i[:, None].expand(8, 17), x.sum(1)[:, None].expand(8, 17), how)
+            for how in ("sum", "amin", "amax")
+        ],
+        (rand(8, 17), torch.arange(8) % 5, rand(10, 17)),
     ),
     "index_put": (
         lambda x, i, v: x.index_put((i,), v, accumulate=True),
@@ -263,3 +274,16 @@ def test_counters_of_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_divided_may_need_64_bits() -> None:
     """The position in the input is a quotient of what 32 bits do not hold."""
     check(lambda x: F.adaptive_avg_pool1d(x, 90001), rand(1, 1, 130003), runs=1, **TRITON)
+
+
+def test_what_loops_replace_is_read_before() -> None:
+    """Reductions of a loop over all points and of one over some: a kernel of loops in loops."""
+
+    def f(x: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + m[:, None]
+        mean = y.mean()
+        found = (mean - m).clamp(-1, 1).prod()
+        x.copy_(y)
+        return found, (y * mean).amax()
+
+    check(f, rand(16, 32), rand(16), **TRITON)

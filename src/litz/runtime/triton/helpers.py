@@ -358,12 +358,12 @@ def _times(a, b):
 
 
 @triton.jit
-def _either(a, b):
+def either(a, b):
     return a | b
 
 
 @triton.jit
-def _both(a, b):
+def both(a, b):
     return a & b
 
 
@@ -389,12 +389,12 @@ def min(x, axis: tl.constexpr):
 
 @triton.jit
 def any(x, axis: tl.constexpr):
-    return tl.reduce(x.to(tl.int32), axis, _either, keep_dims=True) != 0
+    return tl.reduce(x.to(tl.int32), axis, either, keep_dims=True) != 0
 
 
 @triton.jit
 def all(x, axis: tl.constexpr):
-    return tl.reduce(x.to(tl.int32), axis, _both, keep_dims=True) != 0
+    return tl.reduce(x.to(tl.int32), axis, both, keep_dims=True) != 0
 
 
 @triton.jit
@@ -429,6 +429,27 @@ def _is_nan(bits):
 
 
 @triton.jit
+def own(value, at):
+    """A value for the places ``at``; the interpreter wants it in memory of its own."""
+    return value
+
+
+@triton.jit
+def atomic_add(at, value, mask=None):
+    tl.atomic_add(at, own(value, at), mask, sem="relaxed")
+
+
+@triton.jit
+def atomic_max(at, value, mask=None):
+    tl.atomic_max(at, own(value, at), mask, sem="relaxed")
+
+
+@triton.jit
+def atomic_min(at, value, mask=None):
+    tl.atomic_min(at, own(value, at), mask, sem="relaxed")
+
+
+@triton.jit
 def atomic_best(at, value, mask, largest: tl.constexpr):
     """The maximum (minimum) of floats and what lies in memory, where nan is: nan.
 
@@ -439,8 +460,8 @@ def atomic_best(at, value, mask, largest: tl.constexpr):
     signed: tl.constexpr = tl.int32 if value.dtype == tl.float32 else tl.int64
     unsigned: tl.constexpr = tl.uint32 if value.dtype == tl.float32 else tl.uint64
     ones: tl.constexpr = 0x7FFFFFFF if value.dtype == tl.float32 else 0x7FFFFFFFFFFFFFFF
-    nan = tl.full([], ones if largest else -1, signed)
-    bits = value.to(signed, bitcast=True)
+    nan = own(tl.full([], ones if largest else -1, signed), at)
+    bits = own(value, at).to(signed, bitcast=True)
     bits = tl.where(_is_nan(bits), nan, bits)
     up, down = (bits >= 0) & mask, (bits < 0) & mask
     at_signed = at.to(tl.pointer_type(signed), bitcast=True)

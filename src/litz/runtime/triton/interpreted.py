@@ -116,13 +116,35 @@ def check_divisor(valid):
 prod = _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype))
 max = _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True))
 min = _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True))
-any = _reduction(lambda a, axis: np.any(a, axis=axis, keepdims=True))
-all = _reduction(lambda a, axis: np.all(a, axis=axis, keepdims=True))
+
+
+def _truth(function):
+    # The interpreter spreads a single truth value as a number.
+    def apply(x, axis):
+        axis = getattr(axis, "value", axis)
+        return _tensor(function(_array(x) != 0, axis=axis, keepdims=True), tl.int1)
+
+    return apply
+
+
+def _logic(function):
+    return lambda a, b: _tensor(function(_array(a) != 0, _array(b) != 0), tl.int1)
+
+
+any, all = _truth(np.any), _truth(np.all)
+either, both = _logic(np.logical_or), _logic(np.logical_and)
+
+
+def own(value, at):
+    # The interpreter takes a value that it has spread over a block for one in memory of its own.
+    return _tensor(np.array(np.broadcast_to(_array(value), _array(at).shape)), value.dtype)
+
 
 _NAMES = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
     atanh erf erfc erfinv lgamma pow copysign nextafter _fmod rsqrt trunc round fma
     prod max min any all flush_exp2 check check_divisor to_bf16
+    either both own
 """
 FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}
 """What takes the place of the functions of ``litz.runtime.triton.helpers``."""

@@ -359,8 +359,7 @@ class Printer(ABC):
             return f"tl.store({at}, {value}{tail})"
         if s.mode in ("max", "min") and self.plan.dtype(s.buffer).is_float:
             return f"litz.atomic_best({at}, {value}, {mask or True}, {s.mode == 'max'})"
-        how = f'{tail}, sem="relaxed"'
-        return f"tl.atomic_{s.mode}({at}, {value}{how})"
+        return f"litz.atomic_{s.mode}({at}, {value}{tail})"
 
 
 def _symbols(indirect: Iterable[tuple[Expr, object]]) -> list[tuple[Symbol, object]]:

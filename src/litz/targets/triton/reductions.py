@@ -54,8 +54,8 @@ class Accumulator:
             "prod": f"{a} * {value}",
             "max": f"litz.maximum({a}, {value})",
             "min": f"litz.minimum({a}, {value})",
-            "any": f"{a} | {value}",
-            "all": f"{a} & {value}",
+            "any": f"litz.either({a}, {value})",
+            "all": f"litz.both({a}, {value})",
         }[self.kind]
 
     def finish(self) -> list[str]:
