@@ -158,7 +158,7 @@ def _as_full(n: Node, value: torch.Tensor) -> Node | None:
     if not value.is_contiguous() or value.element_size() not in _BITS:
         return None
     number = value.flatten()[0].item()
-    again = torch.full(value.shape, number, dtype=value.dtype)
+    again = torch.full(value.shape, number, dtype=value.dtype, device=value.device)
     bits = _BITS[value.element_size()]
     if not torch.equal(value.view(bits), again.view(bits)):
         return None

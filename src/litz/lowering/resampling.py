@@ -55,11 +55,11 @@ def _nearest(i: Expr, size: Expr, count: Expr, scale: float | None, exact: bool)
 
 def _whole(size: int, count: int, ratio: float, exact: bool) -> tuple[int, int] | None:
     """A fraction whose integer division gives every source position, if there is one."""
-    at = torch.arange(count, dtype=torch.float32) + (0.5 if exact else 0.0)
+    at = torch.arange(count, dtype=torch.float32, device="cpu") + (0.5 if exact else 0.0)
     want = (at * ratio).floor().to(torch.int64).clamp(max=size - 1)
     common = math.gcd(size, count)
     up, down = size // common, count // common
-    got = torch.arange(count) * up // down
+    got = torch.arange(count, device="cpu") * up // down
     return (up, down) if torch.equal(want, got) else None
 
 

@@ -124,17 +124,17 @@ class Allocator:
                 break
             nbytes += (extent - 1) * step * dtype.itemsize
         if nbytes < self.min_bytes or not can_tell_idle():
-            return torch.empty_strided(size, stride, dtype=dtype)
+            return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         storage = self._take(nbytes)
-        return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(size), tuple(stride))
+        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(size), tuple(stride))
 
     def workspace(self, nbytes: int) -> torch.Tensor:
         """Scratch: `nbytes` bytes of undefined content, free again once the tensor is dropped."""
         if nbytes < self.min_bytes or not can_tell_idle():
-            return torch.empty(nbytes, dtype=torch.uint8)
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         # Scratch is not looked at from outside: whole huge pages let near sizes share a block.
         storage = self._take(-(-nbytes // HUGE_PAGE) * HUGE_PAGE)
-        return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (nbytes,), (1,))
+        return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage, 0, (nbytes,), (1,))
 
     def trim(self, keep: int = 0) -> None:
         """Give idle blocks back to the system until at most `keep` bytes of them are left."""
@@ -260,7 +260,7 @@ def can_tell_idle() -> bool:
     if storage_use_count is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
     block = _Block(new_storage(64), 64, 0)
-    tensor = torch.empty(0).set_(block.storage, 0, (16,), (1,))
+    tensor = torch.empty(0, device="cpu").set_(block.storage, 0, (16,), (1,))
     view = tensor[2:4]
     del tensor
     by_tensor = block.idle()
@@ -280,7 +280,7 @@ def retype(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """All of the storage of ``base`` as a flat tensor of ``dtype``, odd bytes left out."""
     storage = base.untyped_storage()
     length = storage.nbytes() // dtype.itemsize
-    return torch.empty(0, dtype=dtype).set_(storage, 0, (length,), (1,))
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, (length,), (1,))
 
 
 def memory_limit() -> int:

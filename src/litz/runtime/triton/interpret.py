@@ -89,7 +89,7 @@ def interpreted(
 def _tensor(address: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor at an address, of which the interpreter takes no more than that."""
     if address == 0:
-        return torch.empty(0, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device="cpu")
     room = (ctypes.c_char * dtype.itemsize).from_address(address)
     return torch.frombuffer(room, dtype=dtype)
 

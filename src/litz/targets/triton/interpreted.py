@@ -14,11 +14,15 @@ from litz.targets.triton.signature import pointer_type
 from litz.targets.triton.source import TritonKernel
 
 
+def _memory(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+
+
 def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., None]:
     """The launcher of a kernel whose launches are interpreted on the CPU."""
     configs = [launch.configs[0] for launch in kernel.launches]
     text = print_launcher(kernel, plan.ints, configs)
-    scope: dict[str, Any] = {"temporary": lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)}
+    scope: dict[str, Any] = {"temporary": _memory}
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         types = [pointer_type(p.dtype) for p in launch.pointers]
         blocks = dict(config.constants)
