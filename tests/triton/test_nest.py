@@ -44,7 +44,19 @@ def both_replaced(g: Tensor, x: Tensor) -> tuple[Tensor, ...]:
     return (g * x).sum(), out
 
 
-PROGRAMS = (read_whole_then_doubled, replaced_in_the_deepest_loops, both_replaced)
+def each_reads_the_other(g: Tensor, x: Tensor) -> Tensor:
+    mean, out = g.mean(), x * g
+    x.copy_(x * 0.5 + mean)
+    g.copy_(g * 0.5 + x)
+    return out
+
+
+PROGRAMS = (
+    read_whole_then_doubled,
+    replaced_in_the_deepest_loops,
+    both_replaced,
+    each_reads_the_other,
+)
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)

@@ -25,7 +25,7 @@ from litz.ir import body, ops
 from litz.ir.program import Extern, TensorRef
 from litz.kernel import merge
 from litz.lowering import registry, values
-from litz.lowering.graph import GraphLowering
+from litz.lowering.readers import Readers
 from litz.schedule import fuse
 from litz.targets.cpp import printer as cpp_printer
 
@@ -147,7 +147,7 @@ def test_illegal_fusion(tmp_path: Path, monkeypatch: Patch) -> None:
 
 def test_lost_dependency(tmp_path: Path, monkeypatch: Patch) -> None:
     """A value of old memory is computed after the memory has changed."""
-    monkeypatch.setattr(GraphLowering, "before_mutation", lambda *_: None)
+    monkeypatch.setattr(Readers, "before_mutation", lambda *_: None)
 
     def swap(x: torch.Tensor, y: torch.Tensor) -> None:
         old = x.clone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
@@ -96,12 +96,15 @@ def mergeable(candidates: Sequence[Store], outside: Sequence[Node]) -> list[Stor
         inside = kept
 
 
-def readers_first(groups: Sequence[Sequence[Store]]) -> list[Sequence[Store]] | None:
+def readers_first(
+    groups: Sequence[Sequence[Store]], done: Collection[Node] = ()
+) -> list[Sequence[Store]] | None:
     """The groups in an order in which none replaces what a later one reads; None without one.
 
-    They stay as they are where nothing speaks against it.
+    They stay as they are where nothing speaks against it.  done: reductions that are known before.
     """
-    reads = [loaded(roots(stores)) for stores in groups]
+    heads = [[n for n in below(roots(stores)) if n not in done] for stores in groups]
+    reads = [loaded([n for n in ns if isinstance(n, (Load, Reduce))]) for ns in heads]
     writes = [{s.buffer for s in stores} for stores in groups]
     left = list(range(len(groups)))
     out = []

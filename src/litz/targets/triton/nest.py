@@ -7,11 +7,11 @@ make the parallel dims loops too: one program then runs them in turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from litz.index import Expr
-from litz.ir.body import Reduce, Store, walk
+from litz.ir.body import Node, Reduce, Store, walk
 from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
@@ -70,15 +70,18 @@ class NestPrinter(Printer):
     def body(self) -> None:
         """Stores by their loops, the deepest first, but each behind those that read where it goes.
 
-        What is stored outside of all loops may be computed before them.
+        Where that is not enough, what depends on no loop is computed first.
         """
         groups: dict[tuple[Expr, ...], list[Store]] = {}
         for s in self.plan.stores:
             groups.setdefault(self.dims_of(s), []).append(s)
+        some = sorted(groups.values(), key=lambda g: -len(self.dims_of(g[0])))
+        order = readers_first(some)
         early: list[tuple[Store, tuple[str, ...]]] = []
-        if {s.buffer for d in groups if d for s in groups[d]} & loaded(roots(groups.get((), []))):
-            early = [(s, self.evaluate(s)) for s in groups.pop(())]
-        order = readers_first(sorted(groups.values(), key=lambda g: -len(self.dims_of(g[0]))))
+        if order is None:
+            done = self.reduce_early(some)
+            early = [(s, self.evaluate(s)) for s in groups.pop((), [])]
+            order = readers_first([g for g in some if self.dims_of(g[0])], done)
         if order is None or any(self.reads_late(self.dims_of(g[0]), g) for g in order):
             raise ValueError(f"{self.name}: no order of loops reads all before it is replaced")
         for stores in order:
@@ -86,6 +89,25 @@ class NestPrinter(Printer):
                 self.stores(stores)
         for s, texts in early:
             self.put(s, texts)
+
+    def reduce_early(self, groups: Iterable[Sequence[Store]]) -> set[Node]:
+        """Do the reductions that depend on no loop, wherever they are used; their nodes."""
+        stack = [self.values(r) for stores in groups for r in roots(stores)]
+        found: dict[Value, None] = {}
+        seen: set[int] = set()
+        while stack:
+            v = stack.pop()
+            if isinstance(v.node, Reduce):
+                found[v] = None
+            elif id(v) not in seen:
+                seen.add(id(v))
+                stack += reversed((*v.args, *v.conds))
+        names = {str(v) for v in self.loops}
+        bound = {v.node for v in found if v.axes & names}
+        free = [v for v in found if v.node not in bound]
+        for v in free:
+            self.value(v)
+        return {v.node for v in free}
 
     def reads_late(self, dims: Sequence[Expr], stores: Sequence[Store]) -> bool:
         """Whether a reduction within loops would read what their earlier turns have replaced.
