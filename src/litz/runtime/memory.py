@@ -126,7 +126,8 @@ class Allocator:
         if nbytes < self.min_bytes or not can_tell_idle():
             return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         storage = self._take(nbytes)
-        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(size), tuple(stride))
+        empty = torch.empty(0, dtype=dtype, device="cpu")
+        return empty.set_(storage, 0, tuple(size), tuple(stride))
 
     def workspace(self, nbytes: int) -> torch.Tensor:
         """Scratch: `nbytes` bytes of undefined content, free again once the tensor is dropped."""
