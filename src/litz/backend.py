@@ -14,7 +14,7 @@ from litz.errors import CompilationError, LitzError, RefusedSourceError, Toolcha
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.host.capturable import Recorder
-from litz.lowering.context import GraphUnsupported
+from litz.lowering.context import GraphUnsupported, WrongMetadata
 from litz.options import Options
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 from litz.runtime.collector import uncollected
@@ -33,13 +33,20 @@ def compile_with(
 
     recompile = dynamo.recompile_reason()
     recorder = Recorder(options)
+    # What is wrong with the metadata of a forward graph, which its backward graph shares.
+    wrong: list[str] = []
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             stages = Stages()
             report_graph(kind, dynamo.count_calls(graph), recompile)
             guards = len(dynamo.guards(graph))
-            call = compile_or_fall_back(graph, options, stages, kind)
+            if wrong:
+                call = _through_aten(graph, stages, kind, wrong[0])
+            else:
+                call = compile_or_fall_back(graph, options, stages, kind)
+            if stages.wrong_metadata:
+                wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
             call = recorded(call, recorder, stages, kind)
             if observe is not None:
@@ -67,6 +74,7 @@ def compile_or_fall_back(
         with uncollected():  # a backward graph may come long after PyTorch's call of the backend
             call = compile_graph(graph, options, stages, inference=inference, guarded=True)
     except GraphUnsupported as e:
+        stages.wrong_metadata = isinstance(e, WrongMetadata)
         return _through_aten(restored(graph, before), stages, kind, str(e))
     except RefusedSourceError as e:
         return _failed(restored(graph, before), options, stages, kind, e)

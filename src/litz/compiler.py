@@ -53,6 +53,7 @@ families.load()
 class Stages:
     """What a compilation made, stage by stage; ``explain`` reads it.
 
+    fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
     seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
     after all other stages ran beside it.
@@ -66,6 +67,7 @@ class Stages:
     units: tuple[Path, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
+    wrong_metadata: bool = False
     watch: Watch | None = None
     cuda_graphs: CudaGraphs | str | None = None
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import litz
+from litz import backend
 from litz.lowering import registry
 
 
@@ -105,3 +107,27 @@ def test_backend_is_found_without_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[3.0, 3.0, 3.0]", done.stderr
+
+
+def test_wrong_metadata_sends_both_graphs_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch 2.11 takes the norm over a single element for one that keeps the dimension."""
+    from litz.lowering import graph
+    from litz.lowering.context import WrongMetadata
+
+    def promised(n: Any, v: Any, r: Any) -> Any:
+        if "norm" in n.name:
+            raise WrongMetadata("norm gives shape (4), not (1, 4), as PyTorch says")
+        return v
+
+    kinds: list[str] = []
+
+    def spy(gm: Any, stages: Any, kind: str, reason: str) -> Any:
+        kinds.append(kind)
+        return through_aten(gm, stages, kind, reason)
+
+    through_aten = backend._through_aten
+    monkeypatch.setattr(graph, "as_promised", promised)
+    monkeypatch.setattr(backend, "_through_aten", spy)
+    x = torch.randn(1, 4, requires_grad=True)
+    compile_it(lambda x: torch.linalg.vector_norm(x, 2, dim=1).sin())(x).sum().backward()
+    assert kinds == ["forward", "backward"]

@@ -124,6 +124,10 @@ class Machine:
             raise Rejected("a decision on a rounded value")
         if self.cuda and "0.6, rounding_mode" in step.text:
             raise Rejected("a quotient that CUDA makes a product, rounded to whole numbers")
+        if self.cuda and any(word in step.text for word in ("hardsigmoid", "hardswish")):
+            raise Rejected("CUDA's kernels hold 1/6 in 32 bits, whatever the type")
+        if self.cuda and "fmod(" in step.text and args[0].dtype.itemsize == 2:
+            raise Rejected("CUDA rounds the divisor to 16 bits")
         if self.cuda and len(args) == 2 and any(word in step.text for word in DIVISIONS):
             divisor = args[1]
             if not divisor.is_floating_point() and bool((divisor == 0).any()):

@@ -31,6 +31,10 @@ class GraphUnsupported(Exception):
     """The graph holds something Litz has no value for; it runs as it is, and the text says why."""
 
 
+class WrongMetadata(GraphUnsupported):
+    """PyTorch promises what an operator does not give; its backward graph is promised it too."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What lowering needs to know of the options.

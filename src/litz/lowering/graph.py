@@ -18,7 +18,14 @@ from litz.ir import body
 from litz.ir.program import Buffer, HostFloat, Program
 from litz.lowering import families, limits, values
 from litz.lowering.bindings import Binding
-from litz.lowering.context import RECOMPUTE_COST, Builder, GraphUnsupported, Settings, Unsupported
+from litz.lowering.context import (
+    RECOMPUTE_COST,
+    Builder,
+    GraphUnsupported,
+    Settings,
+    Unsupported,
+    WrongMetadata,
+)
 from litz.lowering.externs import (
     MAYBE_VIEWS,
     Opaque,
@@ -491,7 +498,7 @@ class GraphLowering:
 def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
     """A result as the graph's metadata describes it: its device, and sizes that are surely 1.
 
-    Raises GraphUnsupported where the metadata is wrong, as PyTorch's is at times: what reads the
+    Raises WrongMetadata where it is wrong, as PyTorch's is at times: what reads the
     result goes by it.
     """
     if r is None:
@@ -499,7 +506,7 @@ def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
     pairs = list(zip(v.shape, r.shape, strict=False))
     if v.ndim != len(r.shape) or any(s is not t and s.is_const and t.is_const for s, t in pairs):
         own, other = (f"({', '.join(map(str, shape))})" for shape in (v.shape, r.shape))
-        raise GraphUnsupported(f"{n.target} gives shape {own} and not {other}, as PyTorch says")
+        raise WrongMetadata(f"{n.target} gives shape {own} and not {other}, as PyTorch says")
     if v.lazy is not None and v.device != r.device:
         v = replace(v, device=r.device)
     return values.with_known_ones(v, r.shape)
