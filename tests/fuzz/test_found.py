@@ -227,3 +227,26 @@ def test_a_sum_of_columns_that_are_all_alike() -> None:
         return y.expand(300, 20) * 2, y.repeat(15)[:, None].expand(300, 20).sum(0) + y
 
     check(f, torch.randn(20))
+
+
+def test_what_is_computed_first_owns_the_memory() -> None:
+    """A copy of it comes first among the results, a view of it behind."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sinh()
+        return torch.select_copy(y, -1, 0), y[0], y
+
+    torch._dynamo.reset()
+    copy, view, whole = torch.compile(f, backend="litz", fullgraph=True)(torch.ones(1))
+    memory = [t.untyped_storage().data_ptr() for t in (copy, view, whole)]
+    assert memory[1] == memory[2] != memory[0]
+
+
+def test_sums_of_one_negative_zero() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(1), x.mean(1, keepdim=True), torch.atan2(x, x.mean(1, keepdim=True))
+
+    x = torch.tensor([[-0.0], [0.0], [-1.0]])
+    got, want = torch.compile(f, backend="litz", fullgraph=True)(x), f(x)
+    for g, w in zip(got, want, strict=True):
+        assert torch.equal(g, w) and torch.equal(g.signbit(), w.signbit())

@@ -438,6 +438,12 @@ class GraphLowering:
         for n in self.gm.graph.nodes:
             if n.op in ("placeholder", "get_attr") and n.name in self.b.buffers:
                 owners[n.name] = n
+        # Of several results in one piece of memory it is that of the first that was computed.
+        nodes = {owner_of(r): None for r in results if isinstance(r, FxNode)}
+        for owner in sorted(nodes, key=self.places.__getitem__):
+            v = self.env[owner]
+            if isinstance(v, TensorValue) and v.ref is not None:
+                owners.setdefault(self.b.root(v.ref.buffer), owner)
         for r in results:
             if not isinstance(r, FxNode):
                 out.append(r)

@@ -57,6 +57,8 @@ def fold(kind: ReduceKind, over: tuple[Expr, ...], node: Node) -> Node:
     if kind == "welford_m2":
         diff = op("sub", node, node)  # inf and nan spread as through (x - mean)**2
         return op("mul", diff, diff)
+    if kind == "sum" and node.dtype.is_float:
+        return op("add", node, body.const(node.dtype, 0))  # a sum of -0.0 alone is 0.0
     return node
 
 
