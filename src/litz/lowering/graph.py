@@ -27,7 +27,6 @@ from litz.lowering.context import (
     WrongMetadata,
 )
 from litz.lowering.externs import (
-    MAYBE_VIEWS,
     Opaque,
     call_extern,
     has_opaque,
@@ -45,7 +44,8 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
-from litz.lowering.overwriting import is_own_copy, stored_as
+from litz.lowering.outputs import Outputs, is_inplace, returned_views
+from litz.lowering.overwriting import is_own_copy
 from litz.lowering.padding import (
     PRODUCTS,
     feeds_product,
@@ -57,9 +57,7 @@ from litz.lowering.registry import Call, Result, find
 from litz.lowering.strides import (
     dense,
     plain_strides,
-    same_layout,
     spaced,
-    with_idle_strides,
 )
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
@@ -108,7 +106,7 @@ class GraphLowering:
                 elif n.op == "get_attr":
                     self.bind(n, self.attribute(n))
                 elif n.op == "output":
-                    outputs = self.output(n)
+                    outputs = Outputs(self).run(n)
                 else:
                     self.bind(n, self.call(n))
             except (LitzError, GraphUnsupported):
@@ -391,7 +389,7 @@ class GraphLowering:
         given = (self.env.get(a) for a in (call or n).all_input_nodes)
         roots = [self.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
         passed = self.b.root(out.ref.buffer) in roots
-        if not passed or _is_inplace(n.target) or not self.shares_memory(n):
+        if not passed or is_inplace(n.target) or not self.shares_memory(n):
             return out
         lazy = TensorValue(out.dtype, out.shape, out.device, lazy=out.node)
         return self.b.realize(lazy, r.strides if dense(r) else None)
@@ -426,80 +424,6 @@ class GraphLowering:
             return self.expr(value)
         return value
 
-    # --- results ------------------------------------------------------------------------------
-
-    def output(self, n: FxNode) -> tuple[object, ...]:
-        (results,) = n.args
-        assert isinstance(results, tuple | list)
-        out: list[object] = []
-        done: dict[FxNode, object] = {}
-        # Which node's value a piece of memory is: what eager keeps apart must not share it.
-        owners: dict[str, FxNode] = {}
-        for n in self.gm.graph.nodes:
-            if n.op in ("placeholder", "get_attr") and n.name in self.b.buffers:
-                owners[n.name] = n
-        # Of several results in one piece of memory it is that of the first that was computed.
-        nodes = {owner_of(r): None for r in results if isinstance(r, FxNode)}
-        for owner in sorted(nodes, key=self.places.__getitem__):
-            v = self.env[owner]
-            if isinstance(v, TensorValue) and v.ref is not None:
-                owners.setdefault(self.b.root(v.ref.buffer), owner)
-        for r in results:
-            if not isinstance(r, FxNode):
-                out.append(r)
-                continue
-            if r not in done:
-                done[r] = self.returned(r, owners)
-            out.append(done[r])
-        return tuple(out)
-
-    def as_view(self, n: FxNode, v: TensorValue) -> TensorValue:
-        """A returned view with eager's strides and offset, which lowering may not have proved.
-
-        PyTorch makes such a result anew, of the memory it lies in, by these numbers.
-        """
-        base = viewed_node(n)
-        own, val = self.env[base], n.meta["val"]
-        if v.lazy is None or base is n or not isinstance(own, TensorValue) or own.ref is None:
-            return v
-        r, whole = self.result(val), self.result(base.meta["val"])
-        if r is None or whole is None or not same_layout(own.ref, whole.strides):
-            return v
-        root = self.b.root(own.ref.buffer)
-        known = v.dtype is own.dtype and r.dtype is v.dtype
-        if not known or any(self.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
-            return v
-        gap = self.expr(val.storage_offset()) - self.expr(base.meta["val"].storage_offset())
-        return values.strided(own, r.shape, r.strides, own.ref.offset + gap)
-
-    def returned(self, n: FxNode, owners: dict[str, FxNode]) -> object:
-        v = self.env[n]
-        if isinstance(v, Opaque):
-            return v.ref
-        if not isinstance(v, TensorValue):
-            return v
-        self.b.origins = self.sources[n]
-        meta = n.meta.get("eager_val", n.meta.get("val"))
-        strides, r = None, self.result(meta) if isinstance(meta, torch.Tensor) else None
-        if r is not None and dense(r):
-            strides = r.strides
-        owner = owner_of(n)
-        v = self.as_view(n, v)
-        foreign = False
-        if v.ref is not None:
-            foreign = owners.setdefault(self.b.root(v.ref.buffer), owner) is not owner
-            if foreign or strides is not None and not same_layout(v.ref, strides):
-                v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-        if v.lazy is None:
-            return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
-        spread = strides is None and r is not None and foreign
-        v = stored_as(self, v, r) if spread and r is not None else self.b.realize(v, strides)
-        self.note(n, v)
-        ref = v.ref
-        assert ref is not None
-        owners[self.b.root(ref.buffer)] = owner
-        return ref
-
 
 def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
     """A result as the graph's metadata describes it: its device, and sizes that are surely 1.
@@ -522,49 +446,6 @@ def several_devices(given: Sequence[Any]) -> bool:
     """Whether tensors lie on several devices; a number of the host's goes to any."""
     flat = [x for v in given for x in (v if isinstance(v, list | tuple) else (v,))]
     return len({v.device for v in flat if isinstance(v, TensorValue) and v.ndim}) > 1
-
-
-def viewed_node(n: FxNode) -> FxNode:
-    """The node that ``n`` is a view of, through views that the schemas promise."""
-    while n.op == "call_function" and n.args and isinstance(n.args[0], FxNode):
-        first = n.args[0]
-        view = n.target is operator.getitem and is_view_op(first.target)
-        if not view and not is_view_op(n.target):
-            return n
-        n = first
-    return n
-
-
-def returned_views(n: FxNode) -> list[FxNode]:
-    """Views of ``n``, and views of those, that the graph returns."""
-    found = []
-    for u in n.users:
-        if is_view_op(u.target) or (u.target is operator.getitem and is_view_op(n.target)):
-            found += [u] if any(w.op == "output" for w in u.users) else []
-            found += returned_views(u)
-    return found
-
-
-def owner_of(n: FxNode) -> FxNode:
-    """The node whose memory ``n`` is, or is a view of, going by the schemas."""
-    while n.op == "call_function" and n.args:
-        first = n.args[0]
-        if n.target is operator.getitem:
-            if not (isinstance(first, FxNode) and is_view_op(first.target)):
-                return n
-        elif not (is_view_op(n.target) or n.target in MAYBE_VIEWS or _is_inplace(n.target)):
-            return n
-        if not isinstance(first, FxNode):
-            return n
-        n = first
-    return n
-
-
-def _is_inplace(target: object) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    returns = target._schema.returns
-    return len(returns) == 1 and returns[0].alias_info is not None
 
 
 def body_buffer(b: Builder, name: str, r: Result, kind: str = "input") -> Buffer:

@@ -1,0 +1,148 @@
+"""What a graph returns: memory with eager's strides, shared just where eager shares it."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch.fx import Node as FxNode
+
+from litz.ir import body
+from litz.lowering import values
+from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_op
+from litz.lowering.overwriting import stored_as
+from litz.lowering.strides import dense, same_layout, with_idle_strides
+from litz.lowering.values import TensorValue
+
+if TYPE_CHECKING:
+    from litz.lowering.graph import GraphLowering
+
+
+@dataclass
+class Outputs:
+    """The results of one graph.
+
+    owners: which node's value a piece of memory is, by the buffer that owns it: what eager keeps
+    apart must not share it.
+    """
+
+    low: GraphLowering
+    owners: dict[str, FxNode] = field(default_factory=dict)
+
+    def run(self, output: FxNode) -> tuple[object, ...]:
+        """The results that the graph's output node names, as programs have them."""
+        (results,) = output.args
+        assert isinstance(results, tuple | list)
+        nodes = [r for r in results if isinstance(r, FxNode)]
+        self.own(nodes)
+        done = {r: self.returned(r) for r in dict.fromkeys(nodes)}
+        return tuple(done[r] if isinstance(r, FxNode) else r for r in results)
+
+    def own(self, results: list[FxNode]) -> None:
+        """Inputs and constants own their memory; else it is that of what was computed first."""
+        low = self.low
+        for n in low.gm.graph.nodes:
+            if n.op in ("placeholder", "get_attr") and n.name in low.b.buffers:
+                self.owners[n.name] = n
+        computed = dict.fromkeys(map(owner_of, results))
+        for n in sorted(computed, key=low.places.__getitem__):
+            v = low.env[n]
+            if isinstance(v, TensorValue) and v.ref is not None:
+                self.owners.setdefault(low.b.root(v.ref.buffer), n)
+
+    def as_view(self, n: FxNode, v: TensorValue) -> TensorValue:
+        """A returned view with eager's strides and offset, which lowering may not have proved.
+
+        PyTorch makes such a result anew, of the memory it lies in, by these numbers.
+        """
+        base = viewed_node(n)
+        own, val = self.low.env[base], n.meta["val"]
+        if v.lazy is None or base is n or not isinstance(own, TensorValue) or own.ref is None:
+            return v
+        r, whole = self.low.result(val), self.low.result(base.meta["val"])
+        if r is None or whole is None or not same_layout(own.ref, whole.strides):
+            return v
+        root = self.low.b.root(own.ref.buffer)
+        known = v.dtype is own.dtype and r.dtype is v.dtype
+        if not known or any(self.low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
+            return v
+        gap = self.low.expr(val.storage_offset()) - self.low.expr(base.meta["val"].storage_offset())
+        return values.strided(own, r.shape, r.strides, own.ref.offset + gap)
+
+    def returned(self, n: FxNode) -> object:
+        """Where a result lies, in memory of its own unless it is a view of another's in eager."""
+        v = self.low.env[n]
+        if isinstance(v, Opaque):
+            return v.ref
+        if not isinstance(v, TensorValue):
+            return v
+        self.low.b.origins = self.low.sources[n]
+        meta = n.meta.get("eager_val", n.meta.get("val"))
+        strides, r = None, self.low.result(meta) if isinstance(meta, torch.Tensor) else None
+        if r is not None and dense(r):
+            strides = r.strides
+        owner = owner_of(n)
+        v = self.as_view(n, v)
+        foreign = False
+        if v.ref is not None:
+            foreign = self.owners.setdefault(self.low.b.root(v.ref.buffer), owner) is not owner
+            if foreign or strides is not None and not same_layout(v.ref, strides):
+                v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+        if v.lazy is None:
+            return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
+        spread = strides is None and r is not None and foreign
+        v = (
+            stored_as(self.low, v, r)
+            if spread and r is not None
+            else self.low.b.realize(v, strides)
+        )
+        self.low.note(n, v)
+        ref = v.ref
+        assert ref is not None
+        self.owners[self.low.b.root(ref.buffer)] = owner
+        return ref
+
+
+def viewed_node(n: FxNode) -> FxNode:
+    """The node that ``n`` is a view of, through views that the schemas promise."""
+    while n.op == "call_function" and n.args and isinstance(n.args[0], FxNode):
+        first = n.args[0]
+        view = n.target is operator.getitem and is_view_op(first.target)
+        if not view and not is_view_op(n.target):
+            return n
+        n = first
+    return n
+
+
+def returned_views(n: FxNode) -> list[FxNode]:
+    """Views of ``n``, and views of those, that the graph returns."""
+    found = []
+    for u in n.users:
+        if is_view_op(u.target) or (u.target is operator.getitem and is_view_op(n.target)):
+            found += [u] if any(w.op == "output" for w in u.users) else []
+            found += returned_views(u)
+    return found
+
+
+def owner_of(n: FxNode) -> FxNode:
+    """The node whose memory ``n`` is, or is a view of, going by the schemas."""
+    while n.op == "call_function" and n.args:
+        first = n.args[0]
+        if n.target is operator.getitem:
+            if not (isinstance(first, FxNode) and is_view_op(first.target)):
+                return n
+        elif not (is_view_op(n.target) or n.target in MAYBE_VIEWS or is_inplace(n.target)):
+            return n
+        if not isinstance(first, FxNode):
+            return n
+        n = first
+    return n
+
+
+def is_inplace(target: object) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return len(returns) == 1 and returns[0].alias_info is not None
