@@ -200,6 +200,20 @@ def test_a_write_into_one_of_two_windows_of_one_memory() -> None:
     check(f, X)
 
 
+def test_writes_to_overlapping_windows_of_what_the_program_holds() -> None:
+    """A window begins so far into the value, wherever in memory that lies."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pairs = x.flatten().clone().as_strided((20, 2), (1, 1), 0)
+        pairs[0].add_(1)
+        x.sub_(0.5)
+        three = (x.flatten() + 1).as_strided((10, 3), (2, 1), 1)
+        three[1:5:2].mul_(2)
+        return pairs, three.clone(), three[3]
+
+    check(f, X)
+
+
 def test_updates_run_as_often_in_a_fused_group() -> None:
     """Sums in memory of what a row's reduction leaves, once an element of the row."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from litz.index import Var, as_expr, mixed_radix
+from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported, Unsupported
 from litz.lowering.joins import converted, result_buffer
@@ -55,10 +56,30 @@ def as_strided_scatter(
     shape = tuple(as_expr(s) for s in size)
     where = values.linear(values.axes(shape), tuple(as_expr(s) for s in stride))
     radix = mixed_radix(where, [v for v in values.axes(shape) if isinstance(v, Var)])
-    if radix is None or not radix.injective:
-        raise Unsupported("a write to places that may overlap, where the last one counts")
     out = result_buffer(ctx)
     ctx.b.store_into(x, out)
     place = window(out, size, stride, ZERO if storage_offset is None else storage_offset)
-    ctx.b.store_into(converted(ctx, values.expand(src, place.shape)), place)
+    new = converted(ctx, values.expand(src, place.shape))
+    if radix is not None and radix.injective:
+        ctx.b.store_into(new, place)
+    else:
+        _copy_in_order(ctx, new, place)
     return out
+
+
+def _copy_in_order(ctx: Call, value: TensorValue, place: TensorValue) -> None:
+    """Have ATen write to places that may overlap: the last write counts, as in eager mode.
+
+    Of values that overlap in the same way it takes them where they lie, for they agree.
+    """
+    b = ctx.b
+    stored = value if value.ref is not None else b.realize(value)
+    assert stored.ref is not None and place.ref is not None
+    target = aten.copy_.default
+    b.extern(
+        Extern(
+            f"extern{len(b.nodes)}", target, str(target), (place.ref, stored.ref), (), (None,),
+            place.device, "a write to places that may overlap, where the last one counts",
+            mutates=(b.root(place.ref.buffer),), origins=b.origins,
+        )
+    )  # fmt: skip
