@@ -200,6 +200,24 @@ def test_a_write_into_one_of_two_windows_of_one_memory() -> None:
     check(f, X)
 
 
+def test_positions_along_a_step_of_zero() -> None:
+    """They are checked though no address depends on them."""
+    base, first = torch.arange(32.0), torch.zeros((), dtype=torch.int64)
+
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((1, 10), (0, 3), 1).index_fill_(0, i, 2)
+
+    check(f, base, first)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x, i: x.index_fill_(0, i, 2), backend="litz", options={"check_ir": True}
+    )
+    x = base.clone().as_strided((1, 10), (0, 3), 1)
+    assert torch.equal(compiled(x, first), torch.full((1, 10), 2.0))
+    with pytest.raises(IndexError):
+        compiled(x, first + 1)
+
+
 def test_writes_to_overlapping_windows_of_what_the_program_holds() -> None:
     """A window begins so far into the value, wherever in memory that lies."""
 

@@ -276,7 +276,8 @@ class _Checker:
             )
         bound = [s for s, _ in indirect]
         for s, value in indirect:
-            if not value.dtype.is_int or bound.count(s) > 1 or s not in index.free:
+            used = s in index.free or as_expr(0) in b.strides  # where a step is 0, in none
+            if not value.dtype.is_int or bound.count(s) > 1 or not used:
                 self.fail("indirect", f"{s} of {buffer} is bound to {value.dtype}", culprit)
 
     def variables(self, leaves: Iterable[Expr], n: Nest, culprit: Culprit) -> None:
