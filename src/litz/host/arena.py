@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.host.pool import WIDEST, Item, Places, Region, pack
+from litz.host.pool import Item, Places, Region, pack
+
+WIDEST = 16  # bytes of the largest type of element
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 ALIGNMENT = 64
-WIDEST = 16  # bytes of the largest type of element
 
 
 def aligned(nbytes: int) -> int:
@@ -90,4 +89,4 @@ def _place(items: Sequence[Item], hosts: Sequence[Region]) -> tuple[Places, int]
                 region.placed.append((offset, item))
                 places[item.name] = (region.name, offset)
                 break
-    return places, -(-scratch.extent // WIDEST) * WIDEST
+    return places, scratch.extent

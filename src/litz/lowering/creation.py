@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -106,11 +106,8 @@ def _plain(options: dict[str, Any]) -> None:
 # --- one value everywhere ------------------------------------------------------------------------
 
 
-@lower(
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-    # What memory holds before it is written is anybody's choice; zero is the one that repeats.
+# Memory without a value: what it holds is anybody's choice, and zero is the one that repeats.
+EMPTY: Final = (
     aten.empty.memory_format,
     aten.empty_like.default,
     aten.empty_strided.default,
@@ -118,6 +115,9 @@ def _plain(options: dict[str, Any]) -> None:
     aten.new_empty.default,
     aten.new_empty_strided.default,
 )
+
+
+@lower(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, *EMPTY)
 def zeros(ctx: Call, *_: Any, **options: Any) -> TensorValue:
     _plain(options)
     return filled(ctx, 0)

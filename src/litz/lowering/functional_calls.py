@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Expr
 from litz.ir.program import TensorRef
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import Opaque, add_call
 from litz.lowering.numbers import assert_not_negative, require
 from litz.lowering.overwriting import Arguments, exprs
 from litz.lowering.registry import Result
-from litz.lowering.torch_types import from_torch
-from litz.lowering.values import ONE, ZERO, Shape, strided
+from litz.lowering.torch_types import from_torch, takes_anything
+from litz.lowering.values import last, strided
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -57,7 +56,7 @@ class _Call:
 
     def run(self) -> Any:
         low, schema = self.low, self.op._schema
-        if any(isinstance(a.type, torch._C.AnyType) for a in schema.arguments):
+        if any(takes_anything(a.type) for a in schema.arguments):
             raise GraphUnsupported(f"a call of {self.op}, which takes a graph")
         written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
         found = {
@@ -163,7 +162,7 @@ class _Call:
             raise GraphUnsupported(f"{self.op}: it writes a view of a type only ATen handles")
         sizes, strides = (tuple(low.expr(low.map(x)) for x in xs) for xs in (size, stride))
         begin = low.expr(low.map(offset)) - low.expr(node.meta["val"].storage_offset())
-        gap = _last(ref.shape, ref.strides) - begin - _last(sizes, strides)
+        gap = last(ref.shape, ref.strides) - begin - last(sizes, strides)
         if any(e.hi is not None and e.hi < 0 for e in (begin, gap)):
             raise GraphUnsupported(f"{self.op}: it writes a view that reaches beyond its base")
         for e in (begin, gap):
@@ -213,8 +212,3 @@ def _filled(pattern: Any, values: Iterator[Any]) -> Any:
     if isinstance(pattern, list | tuple):
         return tuple(_filled(x, values) for x in pattern)
     return next(values)
-
-
-def _last(shape: Shape, strides: Shape) -> Expr:
-    """How far behind the first element the last one lies."""
-    return sum(((n - ONE) * st for n, st in zip(shape, strides, strict=True)), start=ZERO)

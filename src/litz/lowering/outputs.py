@@ -92,12 +92,10 @@ class Outputs:
                 v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
         if v.lazy is None:
             return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
-        spread = strides is None and r is not None and foreign
-        v = (
-            stored_as(self.low, v, r)
-            if spread and r is not None
-            else self.low.b.realize(v, strides)
-        )
+        if foreign and strides is None and r is not None:
+            v = stored_as(self.low, v, r)
+        else:
+            v = self.low.b.realize(v, strides)
         self.low.note(n, v)
         ref = v.ref
         assert ref is not None

@@ -20,6 +20,7 @@ from litz.index import Expr
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported
+from litz.lowering.creation import EMPTY
 from litz.lowering.externs import Opaque, opaque_buffer
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
@@ -34,27 +35,19 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 MEMORY: Final = "memory for a call to write"
-EMPTY: Final = frozenset(
+# Their results are memory of their own, whatever the type.
+OWN: Final = frozenset(
     {
-        aten.empty.memory_format,
-        aten.empty_like.default,
-        aten.empty_strided.default,
-        aten.empty_permuted.default,
-        aten.new_empty.default,
-        aten.new_empty_strided.default,
+        *EMPTY,
+        aten.clone.default,
+        aten.zeros.default,
+        aten.zeros_like.default,
+        aten.ones.default,
+        aten.ones_like.default,
+        aten.full.default,
+        aten.full_like.default,
     }
 )
-
-# Their results are memory of their own, whatever the type.
-OWN: Final = EMPTY | {
-    aten.clone.default,
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.ones.default,
-    aten.ones_like.default,
-    aten.full.default,
-    aten.full_like.default,
-}
 
 
 @dataclass
@@ -236,11 +229,7 @@ def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
     b = low.b
     if dense(r):
         return b.realize(_lazy(v), r.strides)
-    span = ONE
-    for size, stride in zip(r.shape, r.strides, strict=True):
-        span = span + (size - ONE) * stride
-    if ZERO in r.shape:
-        span = ZERO
+    span = ZERO if ZERO in r.shape else values.last(r.shape, r.strides) + ONE
     if v.ref is not None and same_strides(v.ref, r):  # gaps may hold something too
         flat = b.realize(_lazy(values.strided(v, (span,), (ONE,), v.ref.offset)))
         assert flat.ref is not None

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from litz.index import Var, as_expr, mixed_radix
+from litz.index import as_expr
 from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported, Unsupported
 from litz.lowering.joins import converted, result_buffer
 from litz.lowering.registry import Call, lower
+from litz.lowering.strides import injective
 from litz.lowering.values import ONE, ZERO, TensorValue
 
 aten = torch.ops.aten
@@ -53,14 +54,11 @@ def as_strided_scatter(
     ctx: Call, x: TensorValue, src: TensorValue, size: Any, stride: Any, storage_offset: Any = None
 ) -> TensorValue:
     check_flat(ctx)
-    shape = tuple(as_expr(s) for s in size)
-    where = values.linear(values.axes(shape), tuple(as_expr(s) for s in stride))
-    radix = mixed_radix(where, [v for v in values.axes(shape) if isinstance(v, Var)])
     out = result_buffer(ctx)
     ctx.b.store_into(x, out)
     place = window(out, size, stride, ZERO if storage_offset is None else storage_offset)
     new = converted(ctx, values.expand(src, place.shape))
-    if radix is not None and radix.injective:
+    if injective(place.shape, tuple(as_expr(s) for s in stride)):
         ctx.b.store_into(new, place)
     else:
         _copy_in_order(ctx, new, place)

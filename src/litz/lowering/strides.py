@@ -30,10 +30,13 @@ def spaced(r: Result) -> bool:
 
 def apart(r: Result) -> bool:
     """Whether each element surely lies in a place of its own."""
-    if dense(r) or spaced(r):
-        return True
-    own = axes(r.shape)
-    radix = mixed_radix(linear(own, r.strides), [v for v in own if isinstance(v, Var)])
+    return dense(r) or spaced(r) or injective(r.shape, r.strides)
+
+
+def injective(shape: Shape, strides: Shape) -> bool:
+    """Whether a view's elements surely lie in places of their own, in whatever order and gaps."""
+    own = axes(shape)
+    radix = mixed_radix(linear(own, strides), [v for v in own if isinstance(v, Var)])
     return radix is not None and radix.injective
 
 

@@ -40,6 +40,11 @@ def promote(a: d.DType, b: d.DType) -> d.DType:
     return FROM_TORCH[torch.promote_types(TO_TORCH[a], TO_TORCH[b])]
 
 
+def takes_anything(type_: Any) -> bool:
+    """Whether an argument of a schema's type may be anything: a graph, say."""
+    return isinstance(type_, torch._C.AnyType)
+
+
 def user_kernel(number: int, constants: int) -> tuple[Any, Mapping[str, object]]:
     """A user's Triton kernel and its constant arguments, by their numbers in Dynamo's table."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table

@@ -54,6 +54,11 @@ def linear(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) 
     return total
 
 
+def last(shape: Shape, strides: Shape) -> Expr:
+    """How far behind a view's first element its last one lies."""
+    return linear([n - ONE for n in shape], strides)
+
+
 def at_dims(ndim: int, dims: Sequence[int], index: Sequence[Expr]) -> list[Expr]:
     """An index of ``ndim`` dimensions: ``index`` at ``dims``, zero elsewhere."""
     placed = dict(zip(dims, index, strict=True))
