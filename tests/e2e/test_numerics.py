@@ -134,3 +134,21 @@ def test_sums_of_like_terms_are_as_exact_as_eager(
         return float((got.double() - exact).norm() / exact.norm())
 
     assert error(compiled(lambda x: x.sum(dim))(x)) <= 2 * error(x.sum(dim))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e18, 1e30])
+@pytest.mark.parametrize("dim", [0, 1, (0, 1)])
+def test_deviations_of_tiny_and_huge_values(
+    dtype: torch.dtype, scale: float, dim: int | tuple[int, int]
+) -> None:
+    """Their squares leave float32 at both ends; in double, as eager sums them, they do not."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*torch.std_mean(x, dim), torch.var(x, dim))
+
+    torch.manual_seed(3)
+    x = (torch.randn(33, 70) * scale).to(dtype)
+    for ours, eager in zip(torch.compile(fn, backend="litz")(x), fn(x), strict=True):
+        # A variance of such values is infinite or nothing in both.
+        torch.testing.assert_close(ours, eager, rtol=torch.finfo(dtype).eps * 4, atol=0)

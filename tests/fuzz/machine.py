@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tests.fuzz.program import Input, Program, Step, one_step, tensors
+from tests.fuzz.undetermined import open_result
 
 MAX_ELEMENTS = 1 << 21
 
@@ -30,9 +31,6 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-DIVISIONS = ("div", "//", "%", "remainder", "fmod")
 
 
 def storage(x: torch.Tensor) -> int:
@@ -122,20 +120,9 @@ class Machine:
         rough = any(map(self.is_rough, step.args))
         if step.kind in ("discrete", "cast") and rough:
             raise Rejected("a decision on a rounded value")
-        if ".view(torch." in step.text and bool(torch.isnan(args[0]).any()):
-            raise Rejected("the bits of nan are nobody's promise")
-        if "alpha=" in step.text and any(a.dtype is torch.float16 for a in args):
-            raise Rejected("eager rounds the product where it goes by elements, not by vectors")
-        if self.cuda and "0.6, rounding_mode" in step.text:
-            raise Rejected("a quotient that CUDA makes a product, rounded to whole numbers")
-        if self.cuda and any(word in step.text for word in ("hardsigmoid", "hardswish")):
-            raise Rejected("CUDA's kernels hold 1/6 in 32 bits, whatever the type")
-        if self.cuda and "fmod(" in step.text and args[0].dtype.itemsize == 2:
-            raise Rejected("CUDA rounds the divisor to 16 bits")
-        if self.cuda and len(args) == 2 and any(word in step.text for word in DIVISIONS):
-            divisor = args[1]
-            if not divisor.is_floating_point() and bool((divisor == 0).any()):
-                raise Rejected("an integer over zero, which CUDA leaves open")
+        why = open_result(step.text, [a for a in args if isinstance(a, torch.Tensor)], self.cuda)
+        if why:
+            raise Rejected(why)
         written = args[: step.writes]
         if len({storage(t) for t in written}) < len(written):
             raise Rejected("writes into the same memory, in any order")

@@ -446,12 +446,16 @@ def _moments(
         return (nothing,) * (2 if means else 1)
     less = 1 if correction is None else correction
 
+    # As eager's on CPUs: squares of a float neither overflow nor vanish in a double.
+    accumulated = d.F64 if x.device.startswith("cpu") else x.dtype.opmath
+
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
-        var_ = variance_of(fold("welford_m2", over, n[0]), size, less)
+        terms = body.cast(n[0], accumulated)
+        var_ = variance_of(fold("welford_m2", over, terms), size, less)
         spread_ = body.cast(op("sqrt", var_) if root else var_, ctx.dtype)
         if not means:
             return (spread_,)
-        return spread_, body.cast(fold("welford_mean", over, n[0]), ctx.dtype)
+        return spread_, body.cast(fold("welford_mean", over, terms), ctx.dtype)
 
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims, fn, keepdim=keepdim)
 
