@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -152,3 +153,20 @@ def test_deviations_of_tiny_and_huge_values(
     for ours, eager in zip(torch.compile(fn, backend="litz")(x), fn(x), strict=True):
         # A variance of such values is infinite or nothing in both.
         torch.testing.assert_close(ours, eager, rtol=torch.finfo(dtype).eps * 4, atol=0)
+
+
+@pytest.mark.parametrize("isa", ["", "generic", "avx2"])
+@pytest.mark.parametrize("whole", [torch.int8, torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_whole_numbers_made_floats_again(isa: str, whole: torch.dtype, dtype: torch.dtype) -> None:
+    """No compiler may make trunc of it, which keeps -0.0 and what no integer holds."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.to(whole).to(x.dtype if dtype is not torch.bfloat16 else torch.float32)
+
+    call = torch.compile(fn, backend="litz", dynamic=False, options={"isa": isa} if isa else {})
+    some = torch.tensor([-0.73, 0.73, -1.5, 100.5, -0.0] + [3e9, 1e19, math.nan, math.inf])
+    x = (some if whole.itemsize >= 4 else some[:3]).to(dtype)
+    for a in (x[0], x[-1], x, x.repeat(9)):
+        ours, eager = call(a), fn(a)
+        assert torch.equal(ours, eager) and torch.equal(ours.signbit(), eager.signbit())

@@ -15,7 +15,7 @@ from tests.fuzz.program import Input, Program, function, memory, tensors
 
 # What rounding alone may cost where eager happens to be exact, relative to the largest element.
 FLOOR = {
-    torch.float64: 1e-14,
+    torch.float64: 1e-13,  # the shadow rounds as eager does, but for the order of sums
     torch.float32: 2e-6,
     torch.bfloat16: 1e-2,
     torch.float16: 2e-3,

@@ -230,3 +230,21 @@ def test_copysign_of_numbers() -> None:
     for sign in (1.5, -0.0, 0.0, -3):
         check(lambda x, s=sign: (torch.copysign(x, s), torch.copysign(x.bfloat16(), s)), x)
     check(lambda x: torch.copysign(x, -1), torch.arange(4))
+
+
+@pytest.mark.parametrize(
+    ("x", "members"),
+    [
+        (torch.tensor([-1, 0, 44], dtype=torch.int32), torch.tensor(2**62 - 1)),
+        (torch.tensor([44, 0], dtype=torch.uint8), torch.tensor(300)),
+        (torch.tensor([1.1, 3.0]).half(), torch.tensor(1.1, dtype=torch.float64)),
+        (torch.tensor([1.1, 3.0]).half(), torch.tensor([1.1], dtype=torch.float64)),
+        (torch.tensor(44, dtype=torch.int8), torch.tensor([300, 44, -1])),
+        (300, torch.tensor([44, 7], dtype=torch.int8)),
+    ],
+)
+def test_membership_is_decided_in_the_common_type(x: Any, members: torch.Tensor) -> None:
+    if isinstance(x, torch.Tensor):
+        check(lambda x, m: (torch.isin(x, m), torch.isin(x, m, invert=True)), x, members)
+    else:
+        check(lambda m: torch.isin(x, m), members)

@@ -299,3 +299,22 @@ def test_tagged_operators(tag: str) -> None:
         x = torch.randn(4, 5)
         got = torch.compile(fn, backend="litz", fullgraph=True)(x)
         torch.testing.assert_close(got, fn(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("begin", [0, 2], ids=lambda n: f"from_{n}")
+@pytest.mark.parametrize("offset", [0, 6, 15])
+def test_a_part_of_an_argument_that_begins_behind_its_memory(
+    offset: int, begin: int, dynamic: bool
+) -> None:
+    """Rows of a view: in which rows of the view they lie, not of the memory."""
+
+    def fn(x: Tensor) -> Tensor:
+        add_(x[begin : begin + 2], 1.0)
+        return x[:3] * 2
+
+    mine, theirs = torch.zeros(60), torch.zeros(60)
+    args = [m.as_strided((8, 3), (3, 1), offset) for m in (mine, theirs)]
+    got = torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)(args[0])
+    torch.testing.assert_close(got, fn(args[1]), rtol=0, atol=0)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

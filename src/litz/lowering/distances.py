@@ -10,8 +10,8 @@ from litz.index import Const, Expr
 from litz.ir.body import Node, Scalar, op
 from litz.lowering import values
 from litz.lowering.context import Operand, Unsupported
-from litz.lowering.pointwise import elementwise
-from litz.lowering.promotion import as_tensors
+from litz.lowering.pointwise import elementwise, to_dtype
+from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ZERO, TensorValue
@@ -53,11 +53,13 @@ def cdist(
 
 
 def _is_in(ctx: Call, x: Operand, members: TensorValue, invert: bool) -> TensorValue:
-    members = values.reshape(members, (members.numel,))
+    common = common_dtype((x, members))
+    members = values.reshape(to_dtype(ctx, members, common), (members.numel,))
     count = members.shape[0]
     if not isinstance(count, Const) or not 0 < count.value <= MAX_MEMBERS:
         raise Unsupported("membership among many: ATen sorts them")
     (x,) = as_tensors(ctx.b, (x,)) if not isinstance(x, TensorValue) else (x,)
+    x = to_dtype(ctx, x, common)
     if ZERO in x.shape:
         return ctx.b.full(x.shape, False, ctx.dtype, members.device)
     equal = elementwise(ctx, lambda a, c: op("eq", a, c), values.insert_dim(x, x.ndim), members)

@@ -20,8 +20,8 @@ from litz.lowering.externs import Opaque, add_call
 from litz.lowering.numbers import assert_not_negative, require
 from litz.lowering.overwriting import Arguments, exprs
 from litz.lowering.registry import Result
-from litz.lowering.torch_types import from_torch, takes_anything
-from litz.lowering.values import last, strided
+from litz.lowering.torch_types import from_torch, slices_count_from_storage, takes_anything
+from litz.lowering.values import ZERO, last, strided
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -147,7 +147,8 @@ class _Call:
             own = node.meta["val"]
             size, stride, offset = list(own.shape), own.stride(), own.storage_offset()
             size[dim] = self.low.expr(end) - self.low.expr(start)
-            offset = self.low.expr(offset) + self.low.expr(start) * self.low.expr(stride[dim])
+            skipped = self.low.expr(start) * self.low.expr(stride[dim])
+            offset = skipped + (ZERO if slices_count_from_storage() else self.low.expr(offset))
         else:
             return ref
         return self.part(ref, node, size, stride, offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -43,6 +44,19 @@ def promote(a: d.DType, b: d.DType) -> d.DType:
 def takes_anything(type_: Any) -> bool:
     """Whether an argument of a schema's type may be anything: a graph, say."""
     return isinstance(type_, torch._C.AnyType)
+
+
+@functools.cache
+def slices_count_from_storage() -> bool:
+    """Whether ``auto_functionalized_v2`` counts a slice's start from where the storage begins.
+
+    It should from where the base does; PyTorch up to 2.13 confuses the two.
+    """
+    from torch._higher_order_ops.auto_functionalize import try_use_slice
+
+    base = torch.empty(4, device="meta")[1:]
+    found: tuple[int, int, int] | None = try_use_slice(base, base[:2])
+    return found is not None and found[1] == 1
 
 
 def user_kernel(number: int, constants: int) -> tuple[Any, Mapping[str, object]]:

@@ -112,6 +112,20 @@ LITZ_FN float to_float(f16 x) {
 // ---- vectors
 
 namespace detail {
+// Of an integer that comes from a float and becomes one again GCC makes trunc, which keeps -0.0 and
+// what no integer holds.  Behind these it does not see where an integer, or a register, comes from.
+template <class T> LITZ_FN T integer(T a) {
+  __asm__("" : "+r"(a));
+  return a;
+}
+template <class R> LITZ_FN R integers(R a) {
+#if defined(__aarch64__)
+  __asm__("" : "+w"(a));
+#elif defined(__x86_64__)
+  if constexpr (sizeof(R) >= 16) __asm__("" : "+x"(a));
+#endif
+  return a;
+}
 // The type to convert through on the way from a float to an integer To.
 template <class To, class From> struct through_ { using type = i32; };
 template <class From> struct through_<i64, From> { using type = i64; };
@@ -125,6 +139,8 @@ template <class To, class From, int N> LITZ_FN Vec<To, N> convert(Vec<From, N> a
     return join(convert<To>(low(a)), convert<To>(high(a)));
   } else if constexpr (sizeof(To) == 2 && sizeof(From) == 1) {
     return convert<To>(convert<i32>(a));
+  } else if constexpr (is_float<From> && !is_float<To>) {
+    return integers(hw::cvt(a.v, hw::to<To>()));
   } else {
     return hw::cvt(a.v, hw::to<To>());
   }
@@ -174,9 +190,9 @@ template <class To, class From> LITZ_FN To cast(From a) {
   else if constexpr (is_half<From>) return cast<To>(to_float(a));
   else if constexpr (is_same<To, bool>) return a != From(0);
   else if constexpr (is_float<From> && is_same<To, u64>)
-    return a >= From(0x1p63) ? (u64)(i64)(a - From(0x1p63)) ^ (u64)1 << 63 : (u64)(i64)a;
+    return a >= From(0x1p63) ? (u64)(i64)(a - From(0x1p63)) ^ (u64)1 << 63 : (u64)detail::integer((i64)a);
   else if constexpr (is_float<From> && !is_float<To>)
-    return (To)(typename detail::through_<To, From>::type)a;
+    return (To)detail::integer((typename detail::through_<To, From>::type)a);
   else return (To)a;
 }
 
