@@ -57,16 +57,19 @@ class Run:
             command += ["--worker", f"{first}:{self.graphs}:{self.args.jobs}"]
             command += ["--device", self.args.device]
             command += [] if self.args.shrink else ["--no-shrink"]
-            p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            assert p.stdout is not None
-            current = first
-            for raw in p.stdout:
-                if raw.startswith(b"{"):
-                    current = self.read(json.loads(raw), current)
-            if p.wait() == 0:
-                return
+            with tempfile.TemporaryFile() as said:
+                p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
+                assert p.stdout is not None
+                current = first
+                for raw in p.stdout:
+                    if raw.startswith(b"{"):
+                        current = self.read(json.loads(raw), current)
+                if p.wait() == 0:
+                    return
+                said.seek(0)
+                last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
             with self.lock:
-                self.report(current, [f"the process ended with status {p.returncode}"], "")
+                self.report(current, [f"the process ended with status {p.returncode}: {last}"], "")
             first = current + self.args.jobs
 
     def read(self, row: dict[str, Any], current: int) -> int:

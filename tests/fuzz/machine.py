@@ -58,6 +58,26 @@ def fits(x: torch.Tensor, dtype: torch.dtype) -> bool:
     return bool(wide.min() >= info.min) and bool(wide.max() <= float(info.max) * (1 - 2**-20))
 
 
+def _result_size(step: Step, args: list[Any]) -> int:
+    """How many elements a result will have, as far as that shows without memory for it."""
+    if not any(isinstance(a, torch.Tensor) and a.numel() ** 2 > MAX_ELEMENTS for a in args):
+        return 0
+
+    def shape_of(a: Any) -> Any:
+        if not isinstance(a, torch.Tensor):
+            return a
+        return torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device="meta")
+
+    try:
+        out = one_step(step.text, len(args), False)(*map(shape_of, args))
+    except Exception:  # its shape depends on data, or eager refuses it too
+        return 0
+    sizes = [
+        t.numel() for t in (out if isinstance(out, tuple | list) else (out,)) if hasattr(t, "numel")
+    ]
+    return max(sizes, default=0)
+
+
 class Machine:
     """The state after some steps.  noise: seed of roundings that are added to the shadow."""
 
@@ -83,6 +103,8 @@ class Machine:
         written arguments changed."""
         args = [self.values[a] for a in step.args]
         self._admit(step, args)
+        if _result_size(step, args) > MAX_ELEMENTS:
+            raise Rejected("a result that would fill the memory")
         out = one_step(step.text, len(args), False)(*args)
         if step.text.startswith("!"):
             out = args[0]
@@ -187,6 +209,10 @@ class Machine:
             return 1 + eps * (2 * noise.to(shadow.device) - 1).double()
 
         out = shadow * factors()
+        if not shadow.requires_grad:
+            # Nor is the sign of a zero settled that rounding made.
+            signs = torch.randint(0, 2, shadow.shape, generator=self.noise) * 2 - 1
+            out = torch.where(out == 0, out * signs.to(out.device), out)
         if out.requires_grad:
             back = factors()
             out.register_hook(lambda g: None if g is None else g * back)  # type: ignore[no-untyped-call]
