@@ -211,7 +211,7 @@ class Machine:
         out = shadow * factors()
         if not shadow.requires_grad:
             # Nor is the sign of a zero settled that rounding made.
-            signs = torch.randint(0, 2, shadow.shape, generator=self.noise) * 2 - 1
+            signs = 2 * torch.randint(0, 2, shadow.shape, generator=self.noise, device="cpu") - 1
             out = torch.where(out == 0, out * signs.to(out.device), out)
         if out.requires_grad:
             back = factors()

@@ -101,6 +101,8 @@ def run_stages(
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
+    from litz.runtime.triton.ptx import without_pairs
+
     backend = make_backend(target)
     parsed = backend.parse_options(options)
     stages: dict[str, Any] = {}
@@ -114,6 +116,8 @@ def run_stages(
     made: dict[str, Any] = {}
     for name, stage in stages.items():
         module = stage(module, metadata)
+        if name == "ptx":
+            module = without_pairs(module)
         made[name] = module
     return made, metadata
 
