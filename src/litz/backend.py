@@ -14,7 +14,7 @@ from litz.errors import CompilationError, LitzError, RefusedSourceError, Toolcha
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.host.capturable import Recorder
-from litz.lowering.context import GraphUnsupported, WrongMetadata
+from litz.lowering.context import EagerOnly, GraphUnsupported, WrongMetadata
 from litz.options import Options
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 from litz.runtime.collector import uncollected
@@ -55,13 +55,19 @@ def compile_with(
 
         return compile_one
 
-    return dynamo.compile_through_aot(
-        gm,
-        example_inputs,
-        forward=compiler("forward"),
-        backward=compiler("backward"),
-        inference=compiler("inference"),
-    )
+    try:
+        return dynamo.compile_through_aot(
+            gm,
+            example_inputs,
+            forward=compiler("forward"),
+            backward=compiler("backward"),
+            inference=compiler("inference"),
+        )
+    except EagerOnly as e:
+        report_fallback("whole", str(e))
+        if observe is not None:
+            observe("eager", gm, Stages(fallback=str(e)))
+        return gm.forward
 
 
 def compile_or_fall_back(
@@ -73,6 +79,8 @@ def compile_or_fall_back(
         inference = kind == "inference"
         with uncollected():  # a backward graph may come long after PyTorch's call of the backend
             call = compile_graph(graph, options, stages, inference=inference, guarded=True)
+    except EagerOnly:
+        raise
     except GraphUnsupported as e:
         stages.wrong_metadata = isinstance(e, WrongMetadata)
         return _through_aten(restored(graph, before), stages, kind, str(e))

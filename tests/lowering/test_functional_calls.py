@@ -318,3 +318,33 @@ def test_a_part_of_an_argument_that_begins_behind_its_memory(
     got = torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)(args[0])
     torch.testing.assert_close(got, fn(args[1]), rtol=0, atol=0)
     torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("before", ["nothing", "row", "all", "filled"])
+@pytest.mark.parametrize("rows", ["slice", "diagonal"])
+def test_a_part_of_an_argument_that_was_written_before(
+    rows: str, before: str, dynamic: bool
+) -> None:
+    """Of the argument's memory in eager; the graph has a new value, in memory of its own."""
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        if before == "row":
+            x[1] *= 2
+        elif before == "all":
+            x.mul_(2)
+        elif before == "filled":
+            torch.add(y, 1, out=x)
+        add_(x[1:3] if rows == "slice" else x.diagonal(1), 1.0)
+        z = y * 2
+        add_(z[1:4], 1.0)
+        return x[:3] - z[:3]
+
+    memory = torch.arange(60.0)
+    mine, theirs = memory.clone(), memory.clone()
+    (x, y), (u, v) = (
+        [m.as_strided((8, 3), (3, 1), 6), m[30:54].view(8, 3)] for m in (mine, theirs)
+    )
+    got = torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)(x, y.clone())
+    torch.testing.assert_close(got, fn(u, v.clone()), rtol=0, atol=0)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_ptx import JOB as SPLIT_JOB
 from triton_samples import ADD_JOB
 
 from litz.runtime.cache import Cache
@@ -55,6 +56,13 @@ def test_launches(tmp_path: Path) -> None:
     for n in (1, 511, 512, N, N + 3):
         run(launch, n)
     run(bound(Cache(tmp_path), replace(ADD_JOB, divisible=())), 1000, shift=1)
+
+
+def test_indices_that_are_counted_in_16_bits(tmp_path: Path) -> None:
+    """See ``test_ptx``."""
+    x, y = torch.rand(8192, device="cuda"), torch.zeros(4900, device="cuda")
+    bound(Cache(tmp_path), SPLIT_JOB)(1, 1, 1, x.data_ptr(), y.data_ptr())
+    assert torch.equal(y, x[:4900].reshape(7, 100, 7).transpose(0, 1).flatten())
 
 
 def test_streams(tmp_path: Path) -> None:

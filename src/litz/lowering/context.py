@@ -35,6 +35,10 @@ class WrongMetadata(GraphUnsupported):
     """PyTorch promises what an operator does not give; its backward graph is promised it too."""
 
 
+class EagerOnly(GraphUnsupported):
+    """PyTorch's graph does not say what eager does; only Dynamo's own graph does."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What lowering needs to know of the options.

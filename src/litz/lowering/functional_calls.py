@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.fx import Node as FxNode
 
+from litz.index import Expr
 from litz.ir.program import TensorRef
-from litz.lowering.context import GraphUnsupported
+from litz.lowering.context import EagerOnly, GraphUnsupported
 from litz.lowering.externs import Opaque, add_call
 from litz.lowering.numbers import assert_not_negative, require
 from litz.lowering.overwriting import Arguments, exprs
 from litz.lowering.registry import Result
 from litz.lowering.torch_types import from_torch, slices_count_from_storage, takes_anything
-from litz.lowering.values import ZERO, last, strided
+from litz.lowering.values import last, strided
+from litz.lowering.versions import states_before
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -145,29 +147,42 @@ class _Call:
             names = ("slice_dim", "slice_start", "slice_end")
             dim, start, end = (self.low.map(self.given[f"{prefix}_{w}"]) for w in names)
             own = node.meta["val"]
-            size, stride, offset = list(own.shape), own.stride(), own.storage_offset()
+            size, stride = list(own.shape), own.stride()
             size[dim] = self.low.expr(end) - self.low.expr(start)
             skipped = self.low.expr(start) * self.low.expr(stride[dim])
-            offset = skipped + (ZERO if slices_count_from_storage() else self.low.expr(offset))
+            if not slices_count_from_storage():
+                return self.part(ref, size, stride, [skipped])
+            offset = skipped
         else:
             return ref
-        return self.part(ref, node, size, stride, offset)
+        offset = self.low.expr(self.low.map(offset))
+        begins = dict.fromkeys(self.low.expr(o) for o in _offsets(node))
+        return self.part(ref, size, stride, [offset - begin for begin in begins])
 
     def part(
-        self, ref: TensorRef, node: FxNode, size: Any, stride: Any, offset: Any
+        self, ref: TensorRef, size: Any, stride: Any, begins: Sequence[Expr]
     ) -> TensorRef | None:
-        """The view of a base that begins at an offset of the base's memory in eager."""
+        """The view of a base that begins at one of these of its elements.
+
+        Raises EagerOnly where more than one may be meant.
+        """
         low = self.low
         v = self.memory.result(ref)
         if isinstance(v, Opaque):
             raise GraphUnsupported(f"{self.op}: it writes a view of a type only ATen handles")
         sizes, strides = (tuple(low.expr(low.map(x)) for x in xs) for xs in (size, stride))
-        begin = low.expr(low.map(offset)) - low.expr(node.meta["val"].storage_offset())
-        gap = last(ref.shape, ref.strides) - begin - last(sizes, strides)
-        if any(e.hi is not None and e.hi < 0 for e in (begin, gap)):
+        room = last(ref.shape, ref.strides) - last(sizes, strides)
+        inside = [(b, room - b) for b in begins if not (_is_negative(b) or _is_negative(room - b))]
+        if not inside:
             raise GraphUnsupported(f"{self.op}: it writes a view that reaches beyond its base")
-        for e in (begin, gap):
+        if len(inside) > 1:
+            raise EagerOnly(
+                f"{self.op} writes a part of an argument that the graph has changed before, and "
+                "PyTorch's graph does not tell which part: such graphs run in eager mode"
+            )
+        for e in inside[0]:
             assert_not_negative(low, e, f"{self.op} writes a view that reaches beyond its base")
+        begin, _ = inside[0]
         return strided(v, sizes, strides, ref.offset + begin).ref
 
     # --- results ----------------------------------------------------------------------------
@@ -206,6 +221,19 @@ def _flat(nodes: Any) -> Iterator[FxNode | None]:
             yield from _flat(x)
         else:
             yield x
+
+
+def _offsets(base: FxNode) -> list[Any]:
+    """Where a base may begin in its memory when a view of it was made.
+
+    PyTorch counts from where the memory of the state began of which it was made, be it the
+    argument itself or one of the values that have taken its place since.
+    """
+    return [s.meta["val"].storage_offset() for s in states_before(base) or [base]]
+
+
+def _is_negative(e: Expr) -> bool:
+    return e.hi is not None and e.hi < 0
 
 
 def _filled(pattern: Any, values: Iterator[Any]) -> Any:
