@@ -194,8 +194,8 @@ def _tried(p: Program, fails: Fails, kind: str) -> Failure | None:
 
 # --- script --------------------------------------------------------------------------------------
 
-SCRIPT = '''\
-"""{why}"""
+SCRIPT = """\
+# {why}
 
 import torch
 import torch.nn.functional as F
@@ -224,7 +224,7 @@ for args in {calls}:
         for k, (e, c) in enumerate(zip(es, cs)):
             if e is not None:
                 print("gradient", k, (e.double() - c.double()).abs().max().item())
-'''
+"""
 
 
 def _values(i: Input) -> str:
@@ -290,7 +290,7 @@ def script(f: Failure) -> str:
         calls = "(arguments, others)"
     why = "\n".join(f.mismatches[:5]).replace('"""', "'''").replace("\\", "/")
     return SCRIPT.format(
-        why=why,
+        why=" ".join(why.split()),
         extra=_extra(p),
         function=source(p),
         arguments="\n\n\n".join(parts),

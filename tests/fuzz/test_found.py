@@ -282,3 +282,27 @@ def test_sums_of_one_negative_zero() -> None:
     got, want = torch.compile(f, backend="litz", fullgraph=True)(x), f(x)
     for g, w in zip(got, want, strict=True):
         assert torch.equal(g, w) and torch.equal(g.signbit(), w.signbit())
+
+
+def test_moments_of_chunks_of_one_row() -> None:
+    """How many terms such a chunk has is a number, known outside of it."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x + y, None, None, training=True)
+
+    check(f, torch.randn(17, 121), torch.randn(121, 1, 17, 1))
+
+
+def test_an_operator_that_reads_what_it_writes_through_an_older_view() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        v = x.diagonal(-1, 0, 1)
+        w = v.div_(v.abs() + 1)
+        torch.ops.litz_fuzz.gather_into_(v, w)
+        return w
+
+    assert custom is not None  # registers the operators
+    mine, theirs = (torch.linspace(-2, 2, 60)[3:52].view(7, 7) for _ in range(2))
+    torch._dynamo.reset()
+    got = torch.compile(f, backend="litz", fullgraph=True, dynamic=False)(mine)
+    torch.testing.assert_close(got, f(theirs), rtol=0, atol=0)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)

@@ -48,6 +48,11 @@ RULES = (
         lambda args: bool(torch.isinf(args[0]).any()),
     ),
     Rule(
+        "eager leaves the shape as it is, its meta function does not",
+        ("pixel_shuffle(", "pixel_unshuffle("),
+        lambda args: args[0].numel() == 0,
+    ),
+    Rule(
         "a quotient that CUDA makes a product, rounded to whole numbers",
         ("0.6, rounding_mode",),
         cuda=True,
