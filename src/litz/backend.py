@@ -64,10 +64,11 @@ def compile_with(
             inference=compiler("inference"),
         )
     except EagerOnly as e:
-        report_fallback("whole", str(e))
-        if observe is not None:
-            observe("eager", gm, Stages(fallback=str(e)))
-        return gm.forward
+        return _in_eager_mode(gm, str(e), observe)
+    except RuntimeError as e:
+        if not dynamo.is_refusal(e):
+            raise
+        return _in_eager_mode(gm, str(e).partition("\n")[0], observe)
 
 
 def compile_or_fall_back(
@@ -104,6 +105,14 @@ def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxe
         return call
     stages.cuda_graphs = found = recorder.record(call, stages.program, kind)
     return call if isinstance(found, str) else found
+
+
+def _in_eager_mode(gm: GraphModule, reason: str, observe: Observer | None) -> Callable[..., Any]:
+    """Dynamo's own graph, as it is."""
+    report_fallback("whole", reason)
+    if observe is not None:
+        observe("eager", gm, Stages(fallback=reason))
+    return gm.forward
 
 
 def _through_aten(graph: GraphModule, stages: Stages, kind: str, reason: str) -> Boxed:

@@ -30,6 +30,7 @@ from litz.lowering import families
 from litz.lowering.bindings import Binding
 from litz.lowering.context import Settings
 from litz.lowering.graph import check_devices, drawn_buffers, lower_with_bindings
+from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.runtime.arguments import checked
 from litz.runtime.cuda_graphs import CudaGraphs
@@ -118,6 +119,7 @@ def compile_graph(
 
         start_workers()  # they are ready when the first kernel is
     with s.timed("passes"):
+        check_offsets(gm.graph)
         before, after = options.before_passes, options.after_passes
         run_passes(gm, inference=inference, before=before, after=after)
     _show(options, "graph", lambda: gm.print_readable(print_output=False))

@@ -37,6 +37,11 @@ def compile_through_aot(
     return compiled
 
 
+def is_refusal(error: RuntimeError) -> bool:
+    """Whether AOTAutograd says that no graph without mutation stands for a program."""
+    return "encountered a mutation on a view chain" in str(error)
+
+
 def boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Mark ``call`` as taking one list of arguments that it may empty."""
     call._boxed_call = True  # type: ignore[attr-defined]

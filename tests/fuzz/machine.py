@@ -180,6 +180,9 @@ class Machine:
             if rough:
                 raise Rejected("bits of a rounded value")
             self.pinned.add(storage(out))
+        for t in (out, *args[: step.writes]):
+            if storage(t) in self.pinned and bool(torch.isnan(t).any()):
+                raise Rejected("nan where integers are read: its bits are nobody's promise")
 
     def _settle(self, step: Step, e: torch.Tensor, s: torch.Tensor, loose: bool) -> torch.Tensor:
         if s.shape != e.shape:

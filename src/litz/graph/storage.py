@@ -4,7 +4,9 @@ These operators address the storage below their argument, as eager lays it out. 
 values out as it likes, so here such an argument becomes the flat tensor of its storage's elements
 in order: then an offset and strides are an index into values, wherever they lie.  Calls that stand
 on such a tensor carry ``FLAT``.  Inputs and constants have the storage that eager gave them: on
-those the operators are called as they are, without views between.
+those the operators are called as they are, without views between.  Where such a call has no offset,
+it begins where its argument does, and no two calls of a program need agree on where that is in the
+storage: of views that begin elsewhere than the input it stays a call, which carries ``ANCHORED``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from litz.graph.values import give_value, same_dims
 
 aten = torch.ops.aten
 FLAT = "litz_flat"
+ANCHORED = "litz_anchored"
 
 READS = (aten.as_strided.default, aten.as_strided_copy.default)
 SCATTER = aten.as_strided_scatter.default
@@ -44,14 +47,21 @@ def make_storage_explicit(gm: GraphModule) -> bool:
 
 def _read(n: Node) -> bool:
     x, size, stride, offset = _arguments(n)
-    val = x.meta["val"]
-    if n.target is READS[0] and _same_view(val, size, stride, offset) and not is_returned(n):
+    base = owner(x)
+    absolute = _is_given(n, "storage_offset") and not _is_computed(base)
+    same = not absolute and _same_view(x.meta["val"], size, stride, offset)
+    if n.target is READS[0] and same and not is_returned(n):
         n.replace_all_uses_with(x)
         n.graph.erase_node(n)
         return True
-    base = owner(x)
     if not _is_computed(base):
-        n.args, n.kwargs = (base, size, stride, offset), {}
+        if absolute:
+            n.args, n.kwargs = (base, size, stride, offset), {}
+        elif _equal(_offset(x), _offset(base)):
+            n.args, n.kwargs = (base, size, stride), {}
+        else:
+            n.meta[ANCHORED] = True
+            return False
         return base is not x
     with n.graph.inserting_before(n):
         flat = _flat(base)
@@ -94,6 +104,13 @@ def _arguments(n: Node) -> tuple[Any, ...]:
     *found, offset = (given.get(name) for name in names)
     tensor: Any = found[0]
     return (*found, _offset(tensor) if offset is None else offset)
+
+
+def _is_given(n: Node, name: str) -> bool:
+    """Whether the call has an optional argument that is last in its schema."""
+    assert isinstance(n.target, torch._ops.OpOverload)
+    given = n.kwargs.get(name)
+    return given is not None or n.args[len(n.target._schema.arguments) - 1 :] not in ((), (None,))
 
 
 def owner(x: Node) -> Node:

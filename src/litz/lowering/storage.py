@@ -16,8 +16,10 @@ from litz.lowering.strides import injective
 from litz.lowering.values import ONE, ZERO, TensorValue
 
 aten = torch.ops.aten
-# The mark that the graph pass leaves on calls whose argument is a whole storage in order.
+# The marks that the graph pass leaves on calls whose argument is a whole storage in order, or a
+# view of an input that begins elsewhere.
 FLAT = "litz_flat"
+ANCHORED = "litz_anchored"
 
 
 def check_flat(ctx: Call) -> None:
@@ -25,7 +27,8 @@ def check_flat(ctx: Call) -> None:
     if ctx.node.meta.get(FLAT):
         return
     base = ctx.node.args[0]
-    if isinstance(base, torch.fx.Node) and base.op in ("placeholder", "get_attr"):
+    own = isinstance(base, torch.fx.Node) and base.op in ("placeholder", "get_attr")
+    if own or ctx.node.meta.get(ANCHORED):
         raise Unsupported("it reads memory around its argument, which only ATen knows")
     raise GraphUnsupported("as_strided over memory whose layout is not known")
 

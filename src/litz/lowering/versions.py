@@ -1,13 +1,52 @@
-"""Which argument a computed value is a later state of."""
+"""Which argument a computed value is a later state of, and where PyTorch loses track of that.
+
+A graph without mutation gives a written argument's next state memory of its own.  An offset into
+the argument's memory, which PyTorch still counts from where that began, then leads elsewhere.
+"""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
+
+from litz.lowering.context import EagerOnly
 
 aten = torch.ops.aten
+READS = (aten.as_strided.default, aten.as_strided_copy.default)
+WRITE = aten.as_strided_scatter.default
+
+
+def check_offsets(graph: Graph) -> None:
+    """Raise EagerOnly where a graph counts an offset from where an argument began that it changed,
+    or changes by it.
+
+    Also where that is where its storage begins: nobody guards that it is so in the next call.
+    """
+    for target, states in ((READS[0], 2), (READS[1], 2), (WRITE, 1)):
+        for n in graph.find_nodes(op="call_function", target=target):
+            if any(len(states_before(base)) >= states for base in _views_below(n.args[0])):
+                raise EagerOnly(
+                    f"{target} on an argument that the graph changes, and PyTorch's graph does "
+                    "not tell where it begins: such graphs run in eager mode"
+                )
+
+
+def _views_below(x: object) -> Iterator[Node]:
+    """A tensor, what it is a view of, and so on."""
+    while isinstance(x, Node):
+        yield x
+        source = x.args[0] if x.op == "call_function" and x.args else None
+        if not isinstance(source, Node) or _storage(source) != _storage(x):
+            return
+        x = source
+
+
+def _storage(x: Node) -> int | None:
+    val = x.meta.get("val")
+    return val.untyped_storage()._cdata if isinstance(val, torch.Tensor) else None
 
 
 def states_before(n: Node) -> list[Node]:
