@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -22,9 +23,17 @@ aten = torch.ops.aten
 MAX_GAMMAS = 8
 
 
+def _steps(ctx: Call) -> Callable[[Node], Node]:
+    """Rounding as between the steps of the CPU's kernels; those of GPUs keep 32 bits."""
+    result = ctx.results[0]
+    if result is not None and not result.device.startswith("cpu"):
+        return lambda a: a
+    return steps(ctx, ctx.dtype)
+
+
 @lower(aten.logit.default)
 def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = _steps(ctx)
 
     def fn(a: Node) -> Node:
         one = k(a, 1)
@@ -39,7 +48,7 @@ def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
 def logit_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, eps: float | None = None
 ) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = _steps(ctx)
 
     def fn(g: Node, a: Node) -> Node:
         one, zero = k(a, 1), k(a, 0)
@@ -65,7 +74,7 @@ def xlog1py(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 
 def _times_log(ctx: Call, x: Operand, y: Operand, log: str) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = _steps(ctx)
 
     def fn(a: Node, b: Node) -> Node:
         value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, r(op(log, b))))
@@ -76,7 +85,7 @@ def _times_log(ctx: Call, x: Operand, y: Operand, log: str) -> TensorValue:
 
 @lower(aten.special_entr.default)
 def entr(ctx: Call, x: TensorValue) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = _steps(ctx)
 
     def fn(a: Node) -> Node:
         zero = k(a, 0)
