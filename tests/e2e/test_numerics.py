@@ -170,3 +170,19 @@ def test_whole_numbers_made_floats_again(isa: str, whole: torch.dtype, dtype: to
     for a in (x[0], x[-1], x, x.repeat(9)):
         ours, eager = call(a), fn(a)
         assert torch.equal(ours, eager) and torch.equal(ours.signbit(), eager.signbit())
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("shape", [(), (1,), (40,)])
+def test_numbers_keep_their_digits(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Beside 16-bit tensors, those without dimensions too."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * 0.3, 0.7 * x, x / 1.1, x + 0.3, x - 0.7, 1.1 - x, 0.3 / x
+
+    call = torch.compile(fn, backend="litz", dynamic=False)
+    torch.manual_seed(5)
+    for _ in range(1 if shape == (40,) else 40):
+        x = torch.randn(shape).to(dtype)
+        for ours, eager in zip(call(x), fn(x), strict=True):
+            assert torch.equal(ours, eager)

@@ -28,6 +28,7 @@ class Expected:
     """One tensor that eager made, its float64 shadow, and whether its bits are determined.
 
     floor: see FLOOR; a gradient gathers in the types on its way, of which one may be float32.
+    scale: what its terms are as large as at least, though they may cancel.
     """
 
     what: str
@@ -35,6 +36,7 @@ class Expected:
     shadow: torch.Tensor | None
     rough: bool
     floor: float = 0.0
+    scale: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def expectations(p: Program, m: Machine) -> list[Expected]:
         coarsest = FLOOR[torch.float32] if single else 0.0
         for n, (e, s) in enumerate(zip(eager, exact, strict=True)):
             if e is not None:
-                found.append(Expected(f"gradient {n}", e, s, True, coarsest))
+                found.append(Expected(f"gradient {n}", e, s, True, coarsest, scale=1.0))
     return found
 
 
@@ -138,7 +140,7 @@ def error(a: torch.Tensor, x: Expected, noise: Sequence[torch.Tensor]) -> tuple[
     got, e, ref = got[keep], torch.where(better, ref, e)[keep], ref[keep]
     mine, theirs = _worst(got, ref), _worst(e, ref)
     spread = [_worst(s.detach().double()[keep].nan_to_num(), ref) for s in noise]
-    top = (float(ref.abs().max()), float(ref.norm()))
+    top = (max(x.scale, float(ref.abs().max())), max(x.scale, float(ref.norm())))
     tiny = torch.finfo(x.eager.dtype).smallest_normal
     for k, name in enumerate(("largest", "total")):
         allowed = 2 * theirs[k] + max(x.floor, FLOOR[x.eager.dtype]) * top[k] + 8 * tiny

@@ -306,3 +306,18 @@ def test_an_operator_that_reads_what_it_writes_through_an_older_view() -> None:
     got = torch.compile(f, backend="litz", fullgraph=True, dynamic=False)(mine)
     torch.testing.assert_close(got, f(theirs), rtol=0, atol=0)
     torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def test_an_operator_sees_the_strides_of_single_rows() -> None:
+    """Where the same memory is read and written, ATen compares them too."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        v = x.transpose(0, -1)
+        w = v.fill_(3).div_(v.abs().sum() + 1)
+        return torch.ops.litz_fuzz.gather_into_(v, w)
+
+    torch._dynamo.reset()
+    mine, theirs = torch.ones(1, 2), torch.ones(1, 2)
+    got = torch.compile(f, backend="litz", fullgraph=True, dynamic=False)(mine)
+    torch.testing.assert_close(got, f(theirs), rtol=1e-6, atol=0)
+    torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=0)

@@ -11,7 +11,7 @@ DIVISIONS = ("div", "//", "%", "remainder", "fmod")
 
 
 def _any_half(args: Sequence[torch.Tensor]) -> bool:
-    return any(a.dtype is torch.float16 for a in args)
+    return any(a.is_floating_point() and a.dtype.itemsize == 2 for a in args)
 
 
 def _zero_divisor(args: Sequence[torch.Tensor]) -> bool:

@@ -21,6 +21,7 @@ from litz.lowering.externs import Opaque, add_call
 from litz.lowering.numbers import assert_not_negative, require
 from litz.lowering.overwriting import Arguments, exprs
 from litz.lowering.registry import Result
+from litz.lowering.strides import same_place
 from litz.lowering.torch_types import from_torch, slices_count_from_storage, takes_anything
 from litz.lowering.values import last, strided
 from litz.lowering.versions import states_before
@@ -76,6 +77,10 @@ class _Call:
         refs = iter(self.bases)
         for w in written:
             found[w] = _filled(self.given[w], refs) if whole else self.view_or_list(w)
+        shown = [r for w in written for r in _flat([found[w]]) if isinstance(r, TensorRef)]
+        for name, v in found.items():
+            if isinstance(v, TensorRef):
+                found[name] = next((r for r in shown if same_place(r, v)), v)
         args = tuple(found[a.name] for a in schema.arguments if not a.kwarg_only)
         kwargs = tuple((a.name, found[a.name]) for a in schema.arguments if a.kwarg_only)
         require(low, *exprs((args, tuple(v for _, v in kwargs))))

@@ -24,7 +24,7 @@ from litz.lowering.creation import EMPTY
 from litz.lowering.externs import Opaque, opaque_buffer
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
-from litz.lowering.strides import dense
+from litz.lowering.strides import dense, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
 from litz.lowering.values import ONE, ZERO, TensorValue
@@ -77,13 +77,13 @@ class Arguments:
         if not isinstance(v, TensorValue) or r is None:
             raise GraphUnsupported(f"{self.what}: an argument that is no tensor")
         if v.ref is not None and same_strides(v.ref, r):
-            return v.ref
+            return with_idle_strides(v.ref, r.strides)
         outer, low.b.origins = low.b.origins, low.sources[arg]
         stored = stored_as(low, v, r)
         low.b.origins = outer
         low.bind(arg, stored)
         assert stored.ref is not None
-        return stored.ref
+        return with_idle_strides(stored.ref, r.strides)
 
     def write(self, name: str, arg: FxNode) -> TensorRef:
         """Memory with the argument's old value, which nobody else will look at."""
@@ -113,10 +113,10 @@ class Arguments:
         if arg.target in EMPTY and v.lazy is not None:
             return self.empty(r)
         if v.ref is not None and same_strides(v.ref, r) and self._overwrites(v.ref, name, arg):
-            return v.ref
+            return with_idle_strides(v.ref, r.strides)
         ref = stored_as(low, v, r).ref
         assert ref is not None
-        return ref
+        return with_idle_strides(ref, r.strides)
 
     def empty(self, r: Result) -> TensorRef:
         """New memory without a value."""

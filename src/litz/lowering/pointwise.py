@@ -43,7 +43,7 @@ def elementwise(
     tensors = as_tensors(b, operands)
     shape, nodes = b.broadcast(tensors)
     wide = [
-        (exact and k == 1 and not tensors[k].ndim and bool(tensors[0].ndim))
+        (exact and k == 1 and not tensors[k].ndim)
         or (not device.startswith("cpu") and is_number(n))
         for k, n in enumerate(nodes)
     ]

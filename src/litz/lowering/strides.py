@@ -81,6 +81,13 @@ def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
     )
 
 
+def same_place(a: TensorRef, b: TensorRef) -> bool:
+    """Whether two references are to the same elements, in the same order."""
+    steps = zip(a.shape, a.strides, b.strides, strict=True) if a.shape == b.shape else ()
+    same = (a.buffer, a.dtype, a.offset, a.shape) == (b.buffer, b.dtype, b.offset, b.shape)
+    return same and all(s is ONE or mine == its for s, mine, its in steps)
+
+
 def with_idle_strides(ref: TensorRef, strides: Sequence[Expr]) -> TensorRef:
     """A reference with eager's strides along dimensions of one element, where any would do."""
     sizes = zip(ref.shape, ref.strides, strides, strict=True)
