@@ -97,7 +97,8 @@ def test_a_module_in_full():
     printed = print_host(program)
     assert printed.source == (
         "import torch\n"
-        "from litz.runtime.prelude import empty_large, empty_strided, reinterpret, workspace\n"
+        "from litz.runtime.prelude import "
+        "empty_large, empty_strided, in_memory, reinterpret, workspace\n"
         "\n"
         "_t0 = torch.float32\n"
         "_op1 = torch.mm\n"
@@ -111,7 +112,8 @@ def test_a_module_in_full():
         "    v_workspace_0_ptr = workspace_0.data_ptr()\n"
         "    buf0 = empty_strided((s0, 4), (4, 1), _t0)\n"
         "    buf3 = empty_large((2048, 1024), (1024, 1), _t0)\n"
-        "    segment_0(x.data_ptr(), v_workspace_0_ptr + 128, buf0.data_ptr(), "
+        "    segment_0((x.data_ptr() or (x := in_memory(x)).data_ptr()), "
+        "v_workspace_0_ptr + 128, buf0.data_ptr(), "
         "buf3.data_ptr(), s0, 4*s0)\n"
         "    del workspace_0, x\n"
         "    buf1 = empty_strided((s0, 4), (4, 1), _t0)\n"

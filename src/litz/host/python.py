@@ -38,7 +38,7 @@ from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
 
-PRELUDE: Final = ("empty_large", "empty_strided", "reinterpret", "retype", "workspace")
+PRELUDE: Final = ("empty_large", "empty_strided", "in_memory", "reinterpret", "retype", "workspace")
 LARGE_BYTES: Final = 4 << 20
 _BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
 _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "probe", *_BUILTINS))
@@ -324,6 +324,14 @@ class _Printer:
             offset += more
         return buffer, offset
 
+    def _pointer(self, owner: str) -> str:
+        """The address of a tensor; one that comes from elsewhere may have no memory behind it."""
+        name = self.name(owner)
+        address = f"{name}.data_ptr()"
+        if self.buffers[owner].kind in ("input", "extern", "opaque"):
+            return f"({address} or ({name} := {self.prelude('in_memory')}({name})).data_ptr())"
+        return address
+
     def _call(self, name: str, buffers: Iterable[str], ints: Iterable[Expr]) -> None:
         buffers = tuple(buffers)
         there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
@@ -335,7 +343,7 @@ class _Printer:
         for owner in dict.fromkeys(owners):
             if owner in pointers:
                 continue
-            pointers[owner] = f"{self.name(owner)}.data_ptr()"
+            pointers[owner] = self._pointer(owner)
             if owners.count(owner) > 1:
                 local = self.name(f"{owner}.ptr")
                 self.emit(f"{local} = {pointers[owner]}")

@@ -117,7 +117,13 @@ EMPTY: Final = (
 )
 
 
-@lower(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, *EMPTY)
+@lower(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten._efficientzerotensor.default,
+    *EMPTY,
+)
 def zeros(ctx: Call, *_: Any, **options: Any) -> TensorValue:
     _plain(options)
     return filled(ctx, 0)

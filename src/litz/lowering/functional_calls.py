@@ -77,10 +77,10 @@ class _Call:
         refs = iter(self.bases)
         for w in written:
             found[w] = _filled(self.given[w], refs) if whole else self.view_or_list(w)
-        shown = [r for w in written for r in _flat([found[w]]) if isinstance(r, TensorRef)]
+        shown = [r for w in written for r in _refs(found[w])]
         for name, v in found.items():
             if isinstance(v, TensorRef):
-                found[name] = next((r for r in shown if same_place(r, v)), v)
+                found[name] = next((place for place in shown if same_place(place, v)), v)
         args = tuple(found[a.name] for a in schema.arguments if not a.kwarg_only)
         kwargs = tuple((a.name, found[a.name]) for a in schema.arguments if a.kwarg_only)
         require(low, *exprs((args, tuple(v for _, v in kwargs))))
@@ -226,6 +226,12 @@ def _flat(nodes: Any) -> Iterator[FxNode | None]:
             yield from _flat(x)
         else:
             yield x
+
+
+def _refs(v: object) -> list[TensorRef]:
+    if isinstance(v, list | tuple):
+        return [r for x in v for r in _refs(x)]
+    return [v] if isinstance(v, TensorRef) else []
 
 
 def _offsets(base: FxNode) -> list[Any]:

@@ -35,7 +35,7 @@ import torch
 
 from litz.runtime.torch_private import storage_address, storage_use_count
 
-__all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator", "retype"]
+__all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator", "in_memory", "retype"]
 
 LARGE = 4 << 20
 """Bytes from which a buffer is worth recycling; below, the C library reuses memory well itself."""
@@ -275,6 +275,22 @@ def can_tell_idle() -> bool:
 def new_storage(nbytes: int) -> torch.UntypedStorage:
     """A storage from PyTorch's CPU allocator."""
     return torch.UntypedStorage(nbytes)  # type: ignore[no-untyped-call]
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose address is 0, with memory for its elements, if it has any.
+
+    PyTorch's zero tensors have none: autograd hands such gradients on.
+    Raises RuntimeError for a tensor whose memory has been given back.
+    """
+    if tensor.numel() == 0:
+        return tensor
+    if not tensor._is_zerotensor():
+        raise RuntimeError("litz: the memory of an argument has been freed (resized to no bytes)")
+    with torch.no_grad():
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ).zero_()
 
 
 def retype(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -4,6 +4,7 @@ empty_strided(size, stride, dtype)       a new CPU tensor; for buffers below `LA
 empty_large(size, stride, dtype)         the same on recycled huge pages; any size is right
 workspace(nbytes)                        bytes of scratch, recycled
 reinterpret(base, size, stride, offset)  another shape over base's storage, from element `offset`
+in_memory(tensor)                        a tensor at no address, with memory for its elements
 retype(base, dtype)                      all of base's storage as a flat tensor of `dtype`
 draw_seed()                              the seed of a call's random numbers
 Runtime, Library, Segment, Step          loading and calling kernels
@@ -11,7 +12,7 @@ Runtime, Library, Segment, Step          loading and calling kernels
 
 from __future__ import annotations
 
-from litz.runtime.memory import LARGE, default_allocator, retype
+from litz.runtime.memory import LARGE, default_allocator, in_memory, retype
 from litz.runtime.native import Library, Runtime, Segment, Step
 from litz.runtime.rng import draw_seed
 from litz.runtime.torch_private import empty_strided_cpu as empty_strided
@@ -26,6 +27,7 @@ __all__ = [
     "draw_seed",
     "empty_large",
     "empty_strided",
+    "in_memory",
     "reinterpret",
     "retype",
     "workspace",
