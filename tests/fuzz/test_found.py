@@ -321,3 +321,10 @@ def test_an_operator_sees_the_strides_of_single_rows() -> None:
     got = torch.compile(f, backend="litz", fullgraph=True, dynamic=False)(mine)
     torch.testing.assert_close(got, f(theirs), rtol=1e-6, atol=0)
     torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=0)
+
+
+def test_a_view_of_one_element_in_another_width() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.unsqueeze_copy(x, 1).view(torch.int16)
+
+    check(f, torch.arange(20).as_strided((1, 1), (4, 3), 16))

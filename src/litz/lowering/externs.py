@@ -23,6 +23,7 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import family_reason
+from litz.lowering.strides import with_idle_strides
 from litz.lowering.symbols import Solution, solve
 from litz.lowering.values import ZERO, TensorValue, contiguous_strides
 
@@ -282,7 +283,10 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
         if by.target not in PRODUCTS and low.b.root(v.ref.buffer) in low.b.padded:
             lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
             v = low.b.realize(lazy, low.eager_strides(value))
-        return v.ref
+        meta = low.result(value.meta["val"]) if by.target is aten.view.dtype else None
+        assert v.ref is not None
+        # This view looks at the strides of single elements too.
+        return v.ref if meta is None else with_idle_strides(v.ref, meta.strides)
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
