@@ -18,6 +18,11 @@ def read_behind_a_write(x: Tensor) -> Tensor:
     return x.as_strided((2, 2), (3, 1), 7) * 1
 
 
+def read_of_a_piece(x: Tensor) -> Tensor:
+    x.mul_(2)
+    return x.split(2)[1].as_strided((2, 2), (3, 1), 7) * 1
+
+
 def older_view(x: Tensor) -> Tensor:
     v = x[1:]
     x.mul_(2)
@@ -77,8 +82,9 @@ def flat_and_whole(x: Tensor) -> Tensor:
 
 
 PROGRAMS = [
-    read_behind_a_write, older_view, write_through_the_second, write_behind_a_write, write, of_rows,
-    of_later_rows, around, its_own_layout, returned, of_a_value, flat_and_whole,
+    read_behind_a_write, read_of_a_piece, older_view, write_through_the_second,
+    write_behind_a_write, write, of_rows, of_later_rows, around, its_own_layout, returned,
+    of_a_value, flat_and_whole,
 ]  # fmt: skip
 
 

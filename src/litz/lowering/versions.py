@@ -7,12 +7,12 @@ the argument's memory, which PyTorch still counts from where that began, then le
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 
 import torch
 from torch.fx import Graph, Node
 
 from litz.lowering.context import EagerOnly
+from litz.lowering.outputs import owner_of
 
 aten = torch.ops.aten
 READS = (aten.as_strided.default, aten.as_strided_copy.default)
@@ -27,26 +27,12 @@ def check_offsets(graph: Graph) -> None:
     """
     for target, states in ((READS[0], 2), (READS[1], 2), (WRITE, 1)):
         for n in graph.find_nodes(op="call_function", target=target):
-            if any(len(states_before(base)) >= states for base in _views_below(n.args[0])):
+            x = n.args[0]
+            if isinstance(x, Node) and len(states_before(owner_of(x))) >= states:
                 raise EagerOnly(
                     f"{target} on an argument that the graph changes, and PyTorch's graph does "
                     "not tell where it begins: such graphs run in eager mode"
                 )
-
-
-def _views_below(x: object) -> Iterator[Node]:
-    """A tensor, what it is a view of, and so on."""
-    while isinstance(x, Node):
-        yield x
-        source = x.args[0] if x.op == "call_function" and x.args else None
-        if not isinstance(source, Node) or _storage(source) != _storage(x):
-            return
-        x = source
-
-
-def _storage(x: Node) -> int | None:
-    val = x.meta.get("val")
-    return val.untyped_storage()._cdata if isinstance(val, torch.Tensor) else None
 
 
 def states_before(n: Node) -> list[Node]:
@@ -59,12 +45,13 @@ def states_before(n: Node) -> list[Node]:
     if n.op == "placeholder":
         return [n]
     for write in n.graph.find_nodes(op="call_function", target=aten.copy_.default):
-        states = [write.args[1]]
-        while isinstance(states[-1], Node) and states[-1].op != "placeholder":
-            states.append(_before(states[-1]))
-        if n in states:
-            earlier = [s for s in states[states.index(n) :] if isinstance(s, Node)]
-            return [*earlier, *(w for w in write.args[:1] if w not in earlier)]
+        argument, state = write.args[:2]
+        states: list[Node] = []
+        while isinstance(state, Node) and state.op != "placeholder":
+            states.append(state)
+            state = _before(state)
+        if n in states and isinstance(argument, Node):
+            return [*states[states.index(n) :], argument]
     return []
 
 
@@ -76,11 +63,8 @@ def _before(state: Node) -> Node | None:
     if state.target is operator.getitem and isinstance(source, Node):
         bases = source.kwargs.get("_all_bases")
         if isinstance(bases, list | tuple):
-            at = int(state.args[1]) - (_results(source) - len(bases))  # type: ignore[arg-type]
+            own = len(source.meta["val"]) - len(bases)  # the operator's results come first
+            at = int(state.args[1]) - own  # type: ignore[arg-type]
             base = bases[at] if at >= 0 else None
             return base if isinstance(base, Node) else None
     return source if isinstance(source, Node) else None
-
-
-def _results(call: Node) -> int:
-    return len(call.meta["val"])
