@@ -288,9 +288,8 @@ def script(f: Failure) -> str:
     if p.others:
         parts.append(_argument_lines(p.others, "others"))
         calls = "(arguments, others)"
-    why = "\n".join(f.mismatches[:5]).replace('"""', "'''").replace("\\", "/")
     return SCRIPT.format(
-        why=" ".join(why.split()),
+        why=" ".join(" ".join(f.mismatches[:5]).split()),
         extra=_extra(p),
         function=source(p),
         arguments="\n\n\n".join(parts),

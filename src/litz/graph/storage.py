@@ -46,9 +46,10 @@ def make_storage_explicit(gm: GraphModule) -> bool:
 
 
 def _read(n: Node) -> bool:
-    x, size, stride, offset = _arguments(n)
+    x, size, stride, offset = _given(n)
     base = owner(x)
-    absolute = _is_given(n, "storage_offset") and not _is_computed(base)
+    absolute = offset is not None and not _is_computed(base)
+    offset = _offset(x) if offset is None else offset
     same = not absolute and _same_view(x.meta["val"], size, stride, offset)
     if n.target is READS[0] and same and not is_returned(n):
         n.replace_all_uses_with(x)
@@ -72,7 +73,8 @@ def _read(n: Node) -> bool:
 
 
 def _scatter(n: Node) -> bool:
-    x, source, size, stride, offset = _arguments(n)
+    x, source, size, stride, offset = _given(n)
+    offset = _offset(x) if offset is None else offset
     base = owner(x)
     if not _is_computed(base):
         return False
@@ -96,21 +98,12 @@ def _scatter(n: Node) -> bool:
     return True
 
 
-def _arguments(n: Node) -> tuple[Any, ...]:
-    """The arguments in order; the offset is the (first) tensor's own where none is given."""
+def _given(n: Node) -> tuple[Any, ...]:
+    """The arguments in order, None for those that are left out."""
     assert isinstance(n.target, torch._ops.OpOverload)
     names = [a.name for a in n.target._schema.arguments]
     given: dict[str, Any] = {**dict(zip(names, n.args, strict=False)), **n.kwargs}
-    *found, offset = (given.get(name) for name in names)
-    tensor: Any = found[0]
-    return (*found, _offset(tensor) if offset is None else offset)
-
-
-def _is_given(n: Node, name: str) -> bool:
-    """Whether the call has an optional argument that is last in its schema."""
-    assert isinstance(n.target, torch._ops.OpOverload)
-    given = n.kwargs.get(name)
-    return given is not None or n.args[len(n.target._schema.arguments) - 1 :] not in ((), (None,))
+    return tuple(given.get(name) for name in names)
 
 
 def owner(x: Node) -> Node:

@@ -154,10 +154,9 @@ class _Call:
             own = node.meta["val"]
             size, stride = list(own.shape), own.stride()
             size[dim] = self.low.expr(end) - self.low.expr(start)
-            skipped = self.low.expr(start) * self.low.expr(stride[dim])
+            offset = self.low.expr(start) * self.low.expr(stride[dim])
             if not slices_count_from_storage():
-                return self.part(ref, size, stride, [skipped])
-            offset = skipped
+                return self.part(ref, size, stride, [offset])
         else:
             return ref
         offset = self.low.expr(self.low.map(offset))

@@ -24,7 +24,7 @@ from litz.lowering.creation import EMPTY
 from litz.lowering.externs import Opaque, opaque_buffer
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
-from litz.lowering.strides import dense, with_idle_strides
+from litz.lowering.strides import dense, same_layout, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
 from litz.lowering.values import ONE, ZERO, TensorValue
@@ -76,7 +76,7 @@ class Arguments:
         r = low.result(arg.meta["val"])
         if not isinstance(v, TensorValue) or r is None:
             raise GraphUnsupported(f"{self.what}: an argument that is no tensor")
-        if v.ref is not None and same_strides(v.ref, r):
+        if v.ref is not None and same_layout(v.ref, r.strides):
             return with_idle_strides(v.ref, r.strides)
         outer, low.b.origins = low.b.origins, low.sources[arg]
         stored = stored_as(low, v, r)
@@ -112,8 +112,9 @@ class Arguments:
             raise GraphUnsupported(f"{self.what}: it writes an argument that is no tensor")
         if arg.target in EMPTY and v.lazy is not None:
             return self.empty(r)
-        if v.ref is not None and same_strides(v.ref, r) and self._overwrites(v.ref, name, arg):
-            return with_idle_strides(v.ref, r.strides)
+        ref = v.ref
+        if ref is not None and same_layout(ref, r.strides) and self._overwrites(ref, name, arg):
+            return with_idle_strides(ref, r.strides)
         ref = stored_as(low, v, r).ref
         assert ref is not None
         return with_idle_strides(ref, r.strides)
@@ -230,7 +231,7 @@ def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
     if dense(r):
         return b.realize(_lazy(v), r.strides)
     span = ZERO if ZERO in r.shape else values.last(r.shape, r.strides) + ONE
-    if v.ref is not None and same_strides(v.ref, r):  # gaps may hold something too
+    if v.ref is not None and same_layout(v.ref, r.strides):  # gaps may hold something too
         flat = b.realize(_lazy(values.strided(v, (span,), (ONE,), v.ref.offset)))
         assert flat.ref is not None
         return values.strided(flat, r.shape, r.strides, ZERO)
@@ -247,10 +248,6 @@ def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
 def _lazy(v: TensorValue) -> TensorValue:
     """The same elements as a value without memory."""
     return TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-
-
-def same_strides(ref: TensorRef, r: Result) -> bool:
-    return all(a is b or s is ONE for a, b, s in zip(ref.strides, r.strides, r.shape, strict=True))
 
 
 def _written_once(ref: TensorRef) -> bool:

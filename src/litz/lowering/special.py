@@ -25,10 +25,7 @@ MAX_GAMMAS = 8
 
 def _steps(ctx: Call) -> Callable[[Node], Node]:
     """Rounding as between the steps of the CPU's kernels; those of GPUs keep 32 bits."""
-    result = ctx.results[0]
-    if result is not None and not result.device.startswith("cpu"):
-        return lambda a: a
-    return steps(ctx, ctx.dtype)
+    return steps(ctx, ctx.dtype) if ctx.result.device.startswith("cpu") else lambda a: a
 
 
 @lower(aten.logit.default)

@@ -76,6 +76,7 @@ def _order(stride: Expr) -> tuple[int, tuple[object, ...]]:
 
 
 def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
+    """Whether a reference has these strides, along dimensions of more than one element."""
     return all(
         a is b for a, b, s in zip(ref.strides, strides, ref.shape, strict=True) if s is not ONE
     )
@@ -83,9 +84,8 @@ def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
 
 def same_place(a: TensorRef, b: TensorRef) -> bool:
     """Whether two references are to the same elements, in the same order."""
-    steps = zip(a.shape, a.strides, b.strides, strict=True) if a.shape == b.shape else ()
     same = (a.buffer, a.dtype, a.offset, a.shape) == (b.buffer, b.dtype, b.offset, b.shape)
-    return same and all(s is ONE or mine == its for s, mine, its in steps)
+    return same and same_layout(a, b.strides)
 
 
 def with_idle_strides(ref: TensorRef, strides: Sequence[Expr]) -> TensorRef:

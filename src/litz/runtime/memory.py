@@ -33,7 +33,7 @@ from pathlib import Path
 
 import torch
 
-from litz.runtime.torch_private import storage_address, storage_use_count
+from litz.runtime.torch_private import is_zero_tensor, storage_address, storage_use_count
 
 __all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator", "in_memory", "retype"]
 
@@ -285,7 +285,7 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     """
     if tensor.numel() == 0:
         return tensor
-    if not tensor._is_zerotensor():
+    if not is_zero_tensor(tensor):
         raise RuntimeError("litz: the memory of an argument has been freed (resized to no bytes)")
     with torch.no_grad():
         return torch.empty_strided(

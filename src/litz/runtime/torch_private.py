@@ -13,6 +13,7 @@ import torch
 __all__ = [
     "current_raw_stream",
     "empty_strided_cpu",
+    "is_zero_tensor",
     "reinterpret",
     "storage_address",
     "storage_use_count",
@@ -75,3 +76,8 @@ no public equal: None makes the allocator hand out plain tensors."""
 def storage_address(storage: torch.UntypedStorage) -> int:
     """What `storage_use_count` takes."""
     return int(storage._cdata)
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is zero everywhere by what it is, without memory."""
+    return tensor._is_zerotensor()

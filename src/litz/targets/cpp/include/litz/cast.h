@@ -190,7 +190,8 @@ template <class To, class From> LITZ_FN To cast(From a) {
   else if constexpr (is_half<From>) return cast<To>(to_float(a));
   else if constexpr (is_same<To, bool>) return a != From(0);
   else if constexpr (is_float<From> && is_same<To, u64>)
-    return a >= From(0x1p63) ? (u64)(i64)(a - From(0x1p63)) ^ (u64)1 << 63 : (u64)detail::integer((i64)a);
+    return a >= From(0x1p63) ? (u64)(i64)(a - From(0x1p63)) ^ (u64)1 << 63
+                             : (u64)detail::integer((i64)a);
   else if constexpr (is_float<From> && !is_float<To>)
     return (To)detail::integer((typename detail::through_<To, From>::type)a);
   else return (To)a;
