@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from litz.index import Expr, product
-from litz.ir.body import Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.body import cast as cast_node
 from litz.ir.body import const as const_node
 from litz.ir.body import index as index_node
@@ -48,9 +48,36 @@ def _of_one(n: Reduce, value: Node) -> Node:
     return const_node(n.dtype, 0) if n.kind in ("argmax", "argmin", "welford_m2") else value
 
 
-def chunk_moments(value: Node, axes: tuple[Expr, ...], count: Expr) -> tuple[Node, Node]:
-    """Mean and sum of squared deviations of ``value`` over ``axes``, in two passes."""
+def chunk_moments(
+    value: Node, axes: tuple[Expr, ...], count: Expr, counted: Callable[[Node], Node] | None = None
+) -> tuple[Node, Node]:
+    """Mean and sum of squared deviations of ``value`` over ``axes``, in two passes.
+
+    A sum that rounds gives a mean that is off, of equal values too.  The deviations tell by how
+    much: their sum is 0 from the true mean.
+
+    counted: what sums take of a term, where that is not all of it, once.
+    """
+
+    def total(n: Node) -> Node:
+        return reduce_node("sum", axes, n if counted is None else counted(n))
+
     terms = cast_node(index_node(count), value.dtype)
-    mean = op_node("div", reduce_node("sum", axes, value), terms)
+    mean = op_node("div", total(value), terms)
     off = op_node("sub", value, mean)
-    return mean, reduce_node("sum", axes, op_node("mul", off, off))
+    squares = total(op_node("mul", off, off))
+    if _sums_exactly(value):
+        return mean, squares
+    left = total(off)
+    rest = op_node("div", left, terms)
+    squares = op_node("sub", squares, op_node("mul", rest, left))
+    return (
+        op_node("add", mean, rest),
+        op_node("maximum", squares, const_node(value.dtype, 0)),
+    )
+
+
+def _sums_exactly(value: Node) -> bool:
+    """Whether all numbers that ``value`` comes from are narrower: sums lose little, or nothing."""
+    loads = [n for n in walk([value]) if isinstance(n, Load) and n.dtype.is_float]
+    return all(n.dtype.bytes < value.dtype.bytes for n in loads)

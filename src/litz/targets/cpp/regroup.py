@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from litz.index import Expr, Substitution, coefficient, const, product, size_hint, substitute, var
 from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, walk
+from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import extent, loaded, loops_of, reduce_levels, roots
 from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
@@ -157,12 +158,9 @@ class _Maker:
         parts = [nodes.load(n.dtype, self.channels[n].name, at) for n in self.of_channel(r)]
         if not r.kind.startswith("welford"):
             return nodes.reduce(r.kind, axes, parts[0])
-        channels = nodes.cast(nodes.index(self.m.size), r.dtype)
-        mean = nodes.op("div", nodes.reduce("sum", axes, parts[0]), channels)
+        mean, between = chunk_moments(parts[0], axes, self.m.size)
         if r.kind == "welford_mean":
             return mean
-        off = nodes.op("sub", parts[0], mean)
         count = nodes.cast(nodes.index(product(extent(v) for v in self.rest)), r.dtype)
-        between = nodes.reduce("sum", axes, nodes.op("mul", off, off))
         within = nodes.reduce("sum", axes, parts[1])
         return nodes.op("add", within, nodes.op("mul", between, count))

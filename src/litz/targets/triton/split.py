@@ -16,6 +16,7 @@ from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, walk
 from litz.ir.dtype import I64, DType
 from litz.kernel.merge import merge_loops
+from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
     extent,
     loaded,
@@ -285,14 +286,11 @@ class _Maker:
         means, squared = (self.back(t) for t in self.moment_temps[value])
         axes = (self.r, *self.kept)
         count = nodes.cast(nodes.index(min_(self.part, self.size - self.r * self.part)), dtype)
-        total = nodes.reduce("sum", axes, nodes.op("mul", means, count))
-        whole = nodes.index(product(extent(v) for v in self.plan.reduced))
-        mean = nodes.op("div", total, nodes.cast(whole, dtype))
+        whole = product(extent(v) for v in self.plan.reduced)
+        mean, between = chunk_moments(means, axes, whole, lambda x: nodes.op("mul", x, count))
         if n.kind == "welford_mean":
             return mean
-        off = nodes.op("sub", means, mean)
-        between = nodes.op("mul", nodes.op("mul", off, off), count)
-        return nodes.reduce("sum", axes, nodes.op("add", squared, between))
+        return nodes.op("add", nodes.reduce("sum", axes, squared), between)
 
     def part_moments(
         self, value: Node, dtype: DType, stores: list[Store]
@@ -303,11 +301,8 @@ class _Maker:
             squares = nodes.reduce("welford_m2", (self.q,), value)
             return self.leave(stores, mean), self.leave(stores, squares)
         zero = nodes.const(dtype, 0)
-        count = nodes.index(min_(self.part, self.size - self.p * self.part))
-        total = nodes.reduce("sum", (self.q,), self.inside(value, zero))
-        mean = nodes.op("div", total, nodes.cast(count, dtype))
-        off = nodes.op("sub", value, mean)
-        deviations = nodes.reduce("sum", (self.q,), self.inside(nodes.op("mul", off, off), zero))
+        count = min_(self.part, self.size - self.p * self.part)
+        mean, deviations = chunk_moments(value, (self.q,), count, lambda x: self.inside(x, zero))
         return self.leave(stores, mean), self.leave(stores, deviations)
 
     def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
