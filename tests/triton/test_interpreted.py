@@ -93,6 +93,11 @@ REDUCTIONS = {
     "nan_max": (lambda x: x.amax(1), (torch.tensor([[1.0, float("nan"), 2.0], [1, 2, 3]]),)),
     "inf_softmax": (lambda x: F.softmax(x, -1), (torch.tensor([[0.0, float("-inf")], [1, 2]]),)),
     "twice": (lambda x: (x.sum(1) * 2).sum(), (rand(30, 40),)),
+    # Copies of a mean are stored behind what is computed from it.
+    "copies_late": (
+        lambda x: (lambda m: (m.abs() + 1, m.flip(0), m + m))(x.mean(0, keepdim=True)),
+        (rand(17, 1),),
+    ),
     "two_dims": (lambda x: x.sum((1, 3)), (rand(4, 9, 5, 17),)),
     "block32": (
         lambda x: (x.reshape(-1, 32).abs().amax(1), x * 2),

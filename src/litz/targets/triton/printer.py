@@ -54,6 +54,7 @@ class Printer(ABC):
         self.top = Scope(1)
         self.scope = self.top
         self.count = 0  # of names so far
+        self.lines: dict[str, int] = {}  # names of values, in the order of their lines
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
         self.covered = shape.even  # the axes along which no mask is needed where lines go
@@ -203,6 +204,7 @@ class Printer(ABC):
                 name = self.fresh()
                 home.emit(f"{name} = {text}")
                 text = name
+                self.lines[name] = len(self.lines)
             home.known[v] = text
         found = self.scope.find(root)
         assert found is not None
@@ -324,10 +326,16 @@ class Printer(ABC):
     # --- stores ---------------------------------------------------------------------------------
 
     def stores(self, stores: Sequence[Store]) -> None:
-        """All values first, so that no store overwrites what another still reads."""
-        values = [self.evaluate(s) for s in stores]
-        for store, value in zip(stores, values, strict=True):
-            self.put(store, value)
+        """All values first, so that no store overwrites what another still reads.
+
+        Then each in the order of its value's line: Triton (3.6, 3.7) fails to build some kernels
+        that store a quotient of a reduction between two values computed from it.
+        """
+        todo = [(s, self.evaluate(s)) for s in stores]
+        if len({s.buffer for s in stores}) == len(stores):
+            todo.sort(key=lambda x: self.lines.get(x[1][0], -1))
+        for store, texts in todo:
+            self.put(store, texts)
 
     def evaluate(self, s: Store) -> tuple[str, ...]:
         return tuple(self.value(self.values(root)) for root in s.roots())
