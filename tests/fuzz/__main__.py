@@ -22,6 +22,8 @@ from tests.fuzz.generate import generate
 from tests.fuzz.program import source
 from tests.fuzz.run import BATCH, batch, failure, run_batch
 
+LIMIT = 600.0  # seconds for a graph, with shrinking where it differs
+
 
 def worker(seed: int, first: int, last: int, stride: int, shrinking: bool, device: str) -> None:
     """Run graphs; report each as a line of JSON: started, then finished."""
@@ -47,6 +49,7 @@ class Run:
         self.lock = Lock()
         self.programs = 0
         self.failures: list[str] = []
+        self.running: dict[subprocess.Popen[bytes], float] = {}  # when its graph began
         self.out = Path(args.out or tempfile.mkdtemp(prefix="litz-fuzz-"))
         self.begin = time.monotonic()
 
@@ -62,14 +65,18 @@ class Run:
                 assert p.stdout is not None
                 current = first
                 for raw in p.stdout:
+                    self.running[p] = time.monotonic()
                     if raw.startswith(b"{"):
                         current = self.read(json.loads(raw), current)
-                if p.wait() == 0:
+                ended = p.wait() == 0
+                late = self.running.pop(p, None) is None
+                if ended:
                     return
                 said.seek(0)
                 last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            why = f"no end after {LIMIT:.0f} s" if late else f"status {p.returncode}: {last}"
             with self.lock:
-                self.report(current, [f"the process ended with status {p.returncode}: {last}"], "")
+                self.report(current, [f"the process of a graph: {why}"], "")
             first = current + self.args.jobs
 
     def read(self, row: dict[str, Any], current: int) -> int:
@@ -99,8 +106,11 @@ class Run:
         threads = [Thread(target=self.line, args=(k,)) for k in range(self.args.jobs)]
         for t in threads:
             t.start()
-        for t in threads:
-            t.join()
+        while any(t.is_alive() for t in threads):
+            time.sleep(0.2)
+            for p, begin in list(self.running.items()):
+                if time.monotonic() - begin > LIMIT and self.running.pop(p, None):
+                    p.kill()
         spent = time.monotonic() - self.begin
         print(
             f"seed {self.args.seed}: {self.programs} programs, {len(self.failures)} differ,", end=""
