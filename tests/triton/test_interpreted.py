@@ -93,6 +93,19 @@ REDUCTIONS = {
     "nan_max": (lambda x: x.amax(1), (torch.tensor([[1.0, float("nan"), 2.0], [1, 2, 3]]),)),
     "inf_softmax": (lambda x: F.softmax(x, -1), (torch.tensor([[0.0, float("-inf")], [1, 2]]),)),
     "twice": (lambda x: (x.sum(1) * 2).sum(), (rand(30, 40),)),
+    # NVIDIA's assembler loses signs here.
+    "largest_negated": (
+        lambda *xs: [f(-x, 1) for x in xs for f in (torch.amax, torch.amin)],
+        tuple(
+            (torch.arange(81) * 7 % 19 - 9).reshape(3, 3, 9).to(t)
+            for t in (
+                torch.int8,
+                torch.int16,
+                torch.int32,
+                torch.int64,
+            )
+        ),
+    ),
     # Copies of a mean are stored behind what is computed from it.
     "copies_late": (
         lambda x: (lambda m: (m.abs() + 1, m.flip(0), m + m))(x.mean(0, keepdim=True)),

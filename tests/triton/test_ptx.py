@@ -1,4 +1,4 @@
-"""Sums of two 16-bit integers at once, which the assembler gets wrong, are taken apart."""
+"""What the assembler gets wrong reaches it in other words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import build  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
-from litz.runtime.triton.ptx import without_pairs  # noqa: E402
+from litz.runtime.triton.ptx import without_negations, without_pairs  # noqa: E402
 
 # Of 8192 indices below 4900, split by 7 and by 100: LLVM counts in 16 bits, some in pairs of which
 # one half is used, as in `7*r0 + r2` where r0 is one number for all threads.
@@ -32,6 +32,16 @@ def split(x, y, RBLOCK: tl.constexpr):
     v = tl.load(x + rindex, rmask)
     tl.store(y + (7*r0 + 49*r1 + r2), v, rmask)
 """
+LARGEST = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def largest(x, y):
+    at = tl.arange(0, 32)
+    a, b, c = tl.load(x + at), tl.load(x + 32 + at), tl.load(x + 64 + at)
+    tl.store(y + at, tl.maximum(tl.maximum(-a, -b), -c))
+"""
 JOB = KernelJob(
     SOURCE,
     "split",
@@ -40,6 +50,18 @@ JOB = KernelJob(
     ("x", "y"),
     (("num_warps", 16),),
 )
+
+
+def largest(dtype: str) -> KernelJob:
+    """The largest of three negated numbers."""
+    return KernelJob(
+        LARGEST,
+        "largest",
+        (("x", f"*{dtype}"), ("y", f"*{dtype}")),
+        (),
+        ("x", "y"),
+        (("num_warps", 1),),
+    )
 
 
 def test_pairs_are_taken_apart() -> None:
@@ -61,13 +83,39 @@ def test_pairs_are_taken_apart() -> None:
     )
 
 
-def test_no_constant_is_lost(tmp_path: Path) -> None:
+def test_negations_beside_maxima() -> None:
+    text = "\tneg.s32 \t%r3, %r2;\n\tsub.s16 \t%rs3, 0, %rs2;\n\tsub.s32 %r4, %r5, %r6;\n"
+    assert without_negations(text + "\tmax.f32 %f1, %f2, %f3;\n").startswith(text)
+    best = "\tmax.s32 %r7, %r3, %r4;\n"
+    assert without_negations(text + best) == (
+        "\tnot.b32 %r3, %r2;\n"
+        "\tadd.s32 %r3, %r3, 1;\n"
+        "\tnot.b16 %rs3, %rs2;\n"
+        "\tadd.s16 %rs3, %rs3, 1;\n"
+        "\tsub.s32 %r4, %r5, %r6;\n" + best
+    )
+
+
+def assembled(job: KernelJob, tmp_path: Path) -> str:
+    """The machine code of a job."""
     tool = Path(find_triton().folder) / "backends/nvidia/bin/nvdisasm"
     if not tool.exists():
         pytest.skip("this Triton brings no nvdisasm, which shows what the assembler made")
-    (binary,) = build([JOB], Cache(tmp_path))
+    (binary,) = build([job], Cache(tmp_path))
     path = tmp_path / "kernel.cubin"
     path.write_bytes(binary.code)
     said = subprocess.run([tool, path], capture_output=True, text=True, check=True).stdout
     assert re.search(r"\bSTG\b", said)
-    assert not re.search(r"VIADD\.16x2 \w+, \w+, 0x0 ", said)
+    return said
+
+
+def test_no_constant_is_lost(tmp_path: Path) -> None:
+    assert not re.search(r"VIADD\.16x2 \w+, \w+, 0x0 ", assembled(JOB, tmp_path))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32"])
+def test_no_sign_is_lost(dtype: str, tmp_path: Path) -> None:
+    said = assembled(largest(dtype), tmp_path)
+    assert "MNMX" in said
+    complements = re.findall(r"LOP3\.LUT \w+, RZ, \w+, RZ, 0x33", said)
+    assert len(complements) == 3, said

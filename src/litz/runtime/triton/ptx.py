@@ -1,4 +1,4 @@
-"""A fault of NVIDIA's assembler, and how PTX avoids it."""
+"""Faults of NVIDIA's assembler, and how PTX avoids them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ _APART = """{{
 	mov.b32 {to}, {{%litz_al, %litz_ah}};
 	}}"""
 
+_NEGATION = re.compile(
+    r"(?:neg\.s(?P<bits>16|32)|sub\.[su](?P<bits_>16|32)(?=[^,]+,\s*0,))"
+    r"\s+(?P<to>[^,]+),\s*(?:0,\s*)?(?P<a>[^,;]+);"
+)
+_BEST = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
+
+
+def sound(ptx: str) -> str:
+    """PTX that the assembler makes right code of."""
+    return without_negations(without_pairs(ptx))
+
 
 def without_pairs(ptx: str) -> str:
     """PTX whose sums of two 16-bit integers at once are two sums.
@@ -24,3 +35,19 @@ def without_pairs(ptx: str) -> str:
     ptxas 12.8 adds 0 where such a sum has a constant operand and half of it is used.
     """
     return _PAIRS.sub(lambda m: _APART.format(**m.groupdict()), ptx)
+
+
+def without_negations(ptx: str) -> str:
+    """PTX that negates no integer, if it has a largest or least of signed integers.
+
+    Of three values, ptxas 12.8 loses the second one's sign: of max(max(a, -b), c) it makes the
+    largest of a, b and c.
+    """
+    if not _BEST.search(ptx):
+        return ptx
+
+    def other(m: re.Match[str]) -> str:
+        bits, to, a = m["bits"] or m["bits_"], m["to"], m["a"]
+        return f"not.b{bits} {to}, {a};\n\tadd.s{bits} {to}, {to}, 1;"
+
+    return _NEGATION.sub(other, ptx)

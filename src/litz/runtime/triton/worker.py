@@ -101,7 +101,7 @@ def run_stages(
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
-    from litz.runtime.triton.ptx import without_pairs
+    from litz.runtime.triton.ptx import sound
 
     backend = make_backend(target)
     parsed = backend.parse_options(options)
@@ -117,7 +117,7 @@ def run_stages(
     for name, stage in stages.items():
         module = stage(module, metadata)
         if name == "ptx":
-            module = without_pairs(module)
+            module = sound(module)
         made[name] = module
     return made, metadata
 
