@@ -84,3 +84,24 @@ def test_symbolic_sizes() -> None:
 
     check(f, torch.randn(7, 5), dynamic=True)
     check(f, torch.randn(9, 6), dynamic=True)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("strides", [(3, 3), (1, 5), (6, 2)])
+def test_view_as_another_type_of_what_has_gaps(grad: bool, strides: tuple[int, int]) -> None:
+    """In memory of one width, a value is replaced by itself as an integer."""
+
+    def fn(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, y.view(torch.int32).copy_(y)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    base = torch.randn(400) * 4
+    x = torch.randn(3, requires_grad=grad)
+    results, memory = [], []
+    for f in (fn, compiled):
+        memory.append(base.clone())
+        y = memory[-1].as_strided((40, 1) if strides == (3, 3) else (5, 3), strides, 16)
+        results.append(f(x, y)[1])
+    assert torch.equal(*results) and results[0].stride() == results[1].stride()
+    assert torch.equal(*(m.view(torch.int32) for m in memory))

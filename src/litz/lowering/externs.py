@@ -23,7 +23,7 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import family_reason
-from litz.lowering.strides import with_idle_strides
+from litz.lowering.strides import apart, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
 from litz.lowering.values import ZERO, TensorValue, contiguous_strides
 
@@ -283,10 +283,8 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
         if by.target not in PRODUCTS and low.b.root(v.ref.buffer) in low.b.padded:
             lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
             v = low.b.realize(lazy, low.eager_strides(value))
-        meta = low.result(value.meta["val"]) if by.target is aten.view.dtype else None
         assert v.ref is not None
-        # This view looks at the strides of single elements too.
-        return v.ref if meta is None else with_idle_strides(v.ref, meta.strides)
+        return _viewed(low, value, v, by) if is_view_op(by.target) else v.ref
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
@@ -294,6 +292,22 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     if isinstance(v, torch.SymInt):
         return low.expr(v)
     return v
+
+
+def _viewed(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
+    """What a view is taken of, laid out as in eager mode: so the graph describes the view."""
+    meta, ref = low.result(n.meta["val"]), v.ref
+    assert ref is not None
+    if meta is None:
+        return ref
+    if not same_layout(ref, meta.strides):
+        if not apart(meta):
+            raise GraphUnsupported(f"{by.target} of what lies elsewhere in eager mode")
+        lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+        ref = low.b.realize(lazy, meta.strides).ref
+        assert ref is not None
+    # A view as another type looks at the strides of single elements too.
+    return with_idle_strides(ref, meta.strides) if by.target is aten.view.dtype else ref
 
 
 def settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
