@@ -22,6 +22,10 @@ def _always(_: Sequence[torch.Tensor]) -> bool:
     return True
 
 
+def _expanded(args: Sequence[torch.Tensor]) -> bool:
+    return any(st == 0 and n > 1 for a in args for st, n in zip(a.stride(), a.shape, strict=True))
+
+
 @dataclass(frozen=True)
 class Rule:
     """reason: why the result is open, if one of ``words`` is in the step's text and ``of`` holds
@@ -47,6 +51,7 @@ RULES = (
         ("std_mean(", "var_mean("),
         lambda args: bool(torch.isinf(args[0]).any()),
     ),
+    Rule("eager's reads memory that is not the tensor's", ("median(",), _expanded),
     Rule(
         "its slope near 0 is a small difference of large terms",
         ("sinc(",),
