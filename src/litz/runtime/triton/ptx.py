@@ -21,7 +21,7 @@ _NEGATION = re.compile(
     r"(?:neg\.s(?P<bits>16|32)|sub\.[su](?P<bits_>16|32)(?=[^,]+,\s*0,))"
     r"\s+(?P<to>[^,]+),\s*(?:0,\s*)?(?P<a>[^,;]+);"
 )
-_BEST = re.compile(r"\b(?:max|min)\.s(?:16|32)\b")
+_BEST = re.compile(r"\b(?:max|min)\.s(?:16|32)")
 
 
 def sound(ptx: str) -> str:
