@@ -79,5 +79,13 @@ def chunk_moments(
 
 def _sums_exactly(value: Node) -> bool:
     """Whether all numbers that ``value`` comes from are narrower: sums lose little, or nothing."""
-    loads = [n for n in walk([value]) if isinstance(n, Load) and n.dtype.is_float]
-    return all(n.dtype.bytes < value.dtype.bytes for n in loads)
+    todo, seen = [value], {value}
+    while todo:
+        n = todo.pop()
+        if isinstance(n, Load) and n.dtype.bytes >= value.dtype.bytes:
+            return False
+        # What a load is told where to read is not among them.
+        found = () if isinstance(n, Load) else [a for a in n.args if a not in seen]
+        todo.extend(found)
+        seen.update(found)
+    return True
