@@ -87,3 +87,15 @@ def result(shape: tuple[int, ...]) -> Result:
 
 def zeros(shape: tuple[int, ...]) -> TensorValue:
     return TensorValue(F32, result(shape).shape, "cpu", lazy=body.const(F32, 0))
+
+
+def test_positions_in_an_image_are_rounded_as_eager_does() -> None:
+    """CUDA's kernels round a product and its sum once; one of hundreds of elements shows it."""
+
+    def fn(n: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor]:
+        image, grid = x.expand(1, 1, 3, 4, 5), x.narrow(1, 0, 3).expand(1, 2, 3, 4, 3)
+        return (torch.ops.aten.grid_sampler_3d.default(image, grid, 0, 2, False),)
+
+    loops = [n for n in lowered(fn).nodes if isinstance(n, Loops)]
+    roots = [r for n in loops for s in n.stores for r in s.roots()]
+    assert any(isinstance(n, body.Op) and n.name == "fma" for n in body.walk(roots))

@@ -29,12 +29,18 @@ BORDER: Final = 1
 CUBIC: Final = -0.75
 
 
-def _on_scale(a: Node, size: Expr, align: bool) -> Node:
-    """A coordinate in [-1, 1] as a position among ``size`` elements."""
+def _on_scale(a: Node, size: Expr, align: bool, once: bool) -> Node:
+    """A coordinate in [-1, 1] as a position among ``size`` elements.
+
+    once: round once where eager's CUDA kernels do, so that positions are theirs.
+    """
     one, half = k(a, 1), k(a, 0.5)
     if align:
         return mul(mul(add(a, one), half), num(a, size - 1))
-    return mul(sub(mul(add(a, one), num(a, size)), one), half)
+    from_one = add(a, one)
+    if once:
+        return mul(op("fma", from_one, num(a, size), k(a, -1)), half)
+    return mul(sub(mul(from_one, num(a, size)), one), half)
 
 
 def _clip(a: Node, size: Expr) -> Node:
@@ -157,7 +163,8 @@ def _sample(
     grid = ctx.b.limit(grid)
     # The grid's last dimension counts from the image's last one.
     coordinates = [grid.at((n, *rest, ZERO + (rank - 1 - j))) for j in range(rank)]
-    at = [_on_scale(a, s, align) for a, s in zip(coordinates, image.sizes, strict=True)]
+    cuda = x.device.startswith("cuda")
+    at = [_on_scale(a, s, align, cuda) for a, s in zip(coordinates, image.sizes, strict=True)]
     if mode not in (BILINEAR, NEAREST):
         node = _cubic(image, at, padding, align)
     else:
