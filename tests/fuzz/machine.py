@@ -114,11 +114,14 @@ class Machine:
         if self.noise is not None and step.kind == "rough" and not step.writes:
             # A sum rounds on the way: its error goes with the largest of its terms.
             shadows = [self._shaken(s, e) for s, e in zip(shadows, args, strict=True)]
+        before = shadows[0].detach().clone() if self._shakes_written(step) else None
         if ".view(torch." in step.text:
             shadow = out  # the bits of another width would be others: see _settle
         else:
             with default_dtype(torch.float64):
                 shadow = one_step(step.text, len(args), True)(*shadows)
+        if before is not None:
+            shadows[0].add_(self._shaken(before, args[0]) - before)
         if step.text.startswith("!"):
             shadow = shadows[0]
         loose = step.kind == "rough" or any(map(self.is_rough, step.args))
@@ -135,6 +138,12 @@ class Machine:
         self.shadows.append(tuple(made) if isinstance(out, tuple | list) else made[0])
         if step.writes and not self.grad:
             self._anchor_all()
+
+    def _shakes_written(self, step: Step) -> bool:
+        """Whether what a step writes errs by what it finds there: a mean taken off, say."""
+        return (
+            self.noise is not None and step.kind == "rough" and step.writes == 1 and not self.grad
+        )
 
     def _admit(self, step: Step, args: list[Any]) -> None:
         if not all(isinstance(a, torch.Tensor) or step.kind == "view" for a in args):
