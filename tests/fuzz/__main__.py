@@ -25,19 +25,17 @@ from tests.fuzz.run import BATCH, batch, failure, run_batch
 LIMIT = 600.0  # seconds for a graph, with shrinking where it differs
 
 
-def worker(seed: int, first: int, last: int, stride: int, shrinking: bool, device: str) -> None:
-    """Run graphs; report each as a line of JSON: started, then finished."""
+def worker(seed: int, shrinking: bool, device: str) -> None:
+    """Run the graphs whose numbers come in; report each as a line of JSON."""
     from tests.fuzz.shrink import script, shrink
 
-    for number in range(first, last, stride):
-        print(json.dumps({"start": number}), flush=True)
-        b = batch(seed, number, device)
-        count, failures = run_batch(b)
+    for line in sys.stdin:
+        count, failures = run_batch(batch(seed, int(line), device))
         found = []
         for f in failures:
             small = shrink(f) if shrinking else f
             found.append({"why": list(small.mismatches), "script": script(small)})
-        print(json.dumps({"done": number, "count": count, "failures": found}), flush=True)
+        print(json.dumps({"count": count, "failures": found}), flush=True)
 
 
 class Run:
@@ -46,6 +44,7 @@ class Run:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.graphs = -(-args.count // BATCH)
+        self.numbers = iter(range(self.graphs))
         self.lock = Lock()
         self.programs = 0
         self.failures: list[str] = []
@@ -53,44 +52,58 @@ class Run:
         self.out = Path(args.out or tempfile.mkdtemp(prefix="litz-fuzz-"))
         self.begin = time.monotonic()
 
-    def line(self, k: int) -> None:
-        first = k
-        while first < self.graphs:
-            command = [sys.executable, "-m", "tests.fuzz", "--seed", str(self.args.seed)]
-            command += ["--worker", f"{first}:{self.graphs}:{self.args.jobs}"]
-            command += ["--device", self.args.device]
-            command += [] if self.args.shrink else ["--no-shrink"]
+    def line(self) -> None:
+        """Keep one worker busy for as long as there are graphs."""
+        number = self.following()
+        command = [sys.executable, "-m", "tests.fuzz", "--seed", str(self.args.seed), "--worker"]
+        command += ["--device", self.args.device]
+        command += [] if self.args.shrink else ["--no-shrink"]
+        while number is not None:
             with tempfile.TemporaryFile() as said:
-                p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
-                assert p.stdout is not None
-                current = first
-                for raw in p.stdout:
-                    self.running[p] = time.monotonic()
-                    if raw.startswith(b"{"):
-                        current = self.read(json.loads(raw), current)
-                ended = p.wait() == 0
+                p = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+                )
+                while number is not None and self.graph(p, number):
+                    number = self.following()
                 late = self.running.pop(p, None) is None
-                if ended:
+                p.communicate()
+                if number is None:
                     return
                 said.seek(0)
                 last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
             why = f"no end after {LIMIT:.0f} s" if late else f"status {p.returncode}: {last}"
             with self.lock:
-                self.report(current, [f"the process of a graph: {why}"], "")
-            first = current + self.args.jobs
+                self.report(number, [f"the process of a graph: {why}"], "")
+            number = self.following()
 
-    def read(self, row: dict[str, Any], current: int) -> int:
-        if "start" in row:
-            return int(row["start"])
+    def following(self) -> int | None:
+        with self.lock:
+            return next(self.numbers, None)
+
+    def graph(self, p: subprocess.Popen[bytes], number: int) -> bool:
+        """One graph in a worker; whether the worker came to its end."""
+        assert p.stdin is not None and p.stdout is not None
+        self.running[p] = time.monotonic()
+        try:
+            p.stdin.write(b"%d\n" % number)
+            p.stdin.flush()
+        except BrokenPipeError:
+            return False
+        for raw in p.stdout:
+            if raw.startswith(b"{"):
+                self.read(number, json.loads(raw))
+                return True
+        return False
+
+    def read(self, number: int, row: dict[str, Any]) -> None:
         with self.lock:
             self.programs += row["count"]
             for f in row["failures"]:
-                self.report(row["done"], f["why"], f["script"])
-            if row["done"] % 25 == 0:
+                self.report(number, f["why"], f["script"])
+            if number % 25 == 0:
                 spent = time.monotonic() - self.begin
                 print(f"{self.programs} programs, {len(self.failures)} differ, {spent:.0f} s")
                 sys.stdout.flush()
-        return current
 
     def report(self, number: int, why: list[str], text: str) -> None:
         path = self.out / f"fuzz_{self.args.seed}_{number}_{len(self.failures)}.py"
@@ -103,7 +116,7 @@ class Run:
 
     def run(self) -> int:
         print(f"seed {self.args.seed}, {self.graphs} graphs of {BATCH} programs")
-        threads = [Thread(target=self.line, args=(k,)) for k in range(self.args.jobs)]
+        threads = [Thread(target=self.line) for _ in range(self.args.jobs)]
         for t in threads:
             t.start()
         while any(t.is_alive() for t in threads):
@@ -149,13 +162,12 @@ def main() -> int:
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--grad", action="store_true")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1 << 30)
     if args.worker:
-        first, last, stride = map(int, args.worker.split(":"))
-        worker(args.seed, first, last, stride, args.shrink, args.device)
+        worker(args.seed, args.shrink, args.device)
         return 0
     if args.only or args.batch:
         return one(args)
