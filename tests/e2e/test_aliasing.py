@@ -117,6 +117,8 @@ OF_RESULTS: list[Fn] = [
     lambda x: (x * 2).unfold(1, 3, 1),
     lambda x: (x * 2).diagonal(),
     lambda x: (y := x.floor(), y.view(torch.int32)),
+    lambda x: x.sum(1).view(torch.int32).split(3),
+    lambda x: (x * 2).view(torch.int32).unbind(1)[1:3],
     lambda x: (y := (x * 2).t(), y.reshape(-1), y.reshape(6, 2, 2)),
     lambda x: (x + 1).flip(0).narrow(1, 0, 3),
     lambda x: ((x + 1)[:, :3], (x + 1)[:, 3:]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -239,4 +240,9 @@ def _is_returned(n: torch.fx.Node) -> bool:
     """Whether the graph returns the value or a view of it."""
     from litz.lowering.externs import is_view_op
 
-    return any(u.op == "output" or (is_view_op(u.target) and _is_returned(u)) for u in n.users)
+    return any(
+        u.op == "output"
+        or (is_view_op(u.target) or u.target is operator.getitem)
+        and _is_returned(u)
+        for u in n.users
+    )
