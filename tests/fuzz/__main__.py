@@ -23,6 +23,7 @@ from tests.fuzz.program import source
 from tests.fuzz.run import BATCH, batch, failure, run_batch
 
 LIMIT = 600.0  # seconds for a graph, with shrinking where it differs
+SLOW = 60.0  # one that takes longer is named
 
 
 def worker(seed: int, shrinking: bool, device: str) -> None:
@@ -48,7 +49,8 @@ class Run:
         self.lock = Lock()
         self.programs = 0
         self.failures: list[str] = []
-        self.running: dict[subprocess.Popen[bytes], float] = {}  # when its graph began
+        # Its graph, and when that began.
+        self.running: dict[subprocess.Popen[bytes], tuple[int, float]] = {}
         self.out = Path(args.out or tempfile.mkdtemp(prefix="litz-fuzz-"))
         self.begin = time.monotonic()
 
@@ -83,7 +85,7 @@ class Run:
     def graph(self, p: subprocess.Popen[bytes], number: int) -> bool:
         """One graph in a worker; whether the worker came to its end."""
         assert p.stdin is not None and p.stdout is not None
-        self.running[p] = time.monotonic()
+        self.running[p] = (number, time.monotonic())
         try:
             p.stdin.write(b"%d\n" % number)
             p.stdin.flush()
@@ -119,10 +121,15 @@ class Run:
         threads = [Thread(target=self.line) for _ in range(self.args.jobs)]
         for t in threads:
             t.start()
+        named: set[int] = set()
         while any(t.is_alive() for t in threads):
             time.sleep(0.2)
-            for p, begin in list(self.running.items()):
-                if time.monotonic() - begin > LIMIT and self.running.pop(p, None):
+            for p, (number, begin) in list(self.running.items()):
+                spent = time.monotonic() - begin
+                if spent > SLOW and number not in named:
+                    named.add(number)
+                    print(f"slow {self.args.seed}:{number}", flush=True)
+                if spent > LIMIT and self.running.pop(p, None):
                     p.kill()
         spent = time.monotonic() - self.begin
         print(

@@ -39,6 +39,10 @@ besides; where one result is worse, eight draws of other numbers decide whether 
 float64 eager itself is the reference, within eight units. *as aot_eager*: what `torch.compile` does
 with ATen alone behind it differs from eager in the same way.
 """
+SHARED = """\
+With `backend="aot_eager"`, which runs ATen's own kernels, the same call differs from eager in the
+same way; the first such call of each entry.
+"""
 
 
 def entry_name(op: Any) -> str:
@@ -131,15 +135,30 @@ def _results(rows: Sequence[Row]) -> list[str]:
 
 
 def _differences(rows: Sequence[Row]) -> list[str]:
-    lines = ["## Known differences", ""]
-    known: dict[tuple[str, str], list[str]] = {}
+    known = _entries(rows, "known")
+    shared = _entries(rows, "upstream")
+    lines = ["## Known differences", "", *known, ""]
+    return [*lines, "## Differences of torch.compile itself", "", SHARED, *shared, ""]
+
+
+def _entries(rows: Sequence[Row], state: str) -> list[str]:
+    """The entries with a state, each with its reason and where it was found."""
+    found: dict[tuple[str, str], list[str]] = {}
     for r in rows:
-        if r.state == "known":
-            where = f"{r.check} {r.dtype}"
-            known.setdefault((r.entry, r.detail), []).append(where)
-    for (entry, why), where in sorted(known.items()):
-        lines.append(f"- `{entry}` ({', '.join(sorted(set(where)))}): {why}")
-    return [*lines, ""]
+        if r.state == state:
+            found.setdefault((r.entry, _without_sample(r.detail)), []).append(
+                f"{r.check} {r.dtype}"
+            )
+    return [
+        f"- `{entry}` ({', '.join(sorted(set(where)))}): {why}"
+        for (entry, why), where in sorted(found.items())
+    ]
+
+
+def _without_sample(detail: str) -> str:
+    """What differs, without the number of the sample and without its arguments."""
+    text = re.sub(r"^case \d+: ", "", detail.partition("\n")[0])
+    return text.partition(" [")[0][:200]
 
 
 def write_table(rows: Sequence[Row], op_db: Sequence[Any]) -> str:
