@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from litz import dynamo
 from litz.compiler import Stages, compile_graph
 from litz.errors import CompilationError, LitzError, RefusedSourceError, ToolchainError
+from litz.graph.dropout import drop_idle_dropout
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.host.capturable import Recorder
@@ -35,6 +36,7 @@ def compile_with(
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
+    drop_idle_dropout(gm)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:

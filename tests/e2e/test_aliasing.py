@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 Fn = Callable[..., Any]
 
@@ -75,6 +76,8 @@ OF_ARGUMENTS: list[Fn] = [
     lambda x: x.t().mul_(2)[1:],
     lambda x: (x.detach(), x.clone()),
     lambda x: x.flip(0),
+    lambda x: F.dropout(x, 0.0),
+    lambda x: F.dropout(x, 0.5, training=False).add_(1)[1:],
 ]
 
 
