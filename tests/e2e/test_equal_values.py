@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -50,3 +51,47 @@ def test_equal_values(name: str, options: dict[str, Any]) -> None:
         unit = 2**-23 * abs(value)
         most = unit**2 if "variance" in name else unit / (unit**2 + 1e-5) ** 0.5
         assert compiled(x).abs().max() <= (0 if value == 0.1 else most), value
+
+
+# Computed from 16 bits, with all the digits of 32.
+WIDENED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a power": lambda x: F.layer_norm(x.float().exp(), x.shape[-1:]),
+    "a product": lambda x: F.group_norm(x.float() * 1000.1, 3),
+    "a quotient": lambda x: (x.float() / 255).var(-1),
+    "a sum of two": lambda x: F.layer_norm(x.float() + x.flip(0).float() / 3, x.shape[-1:]),
+}
+
+
+@pytest.mark.parametrize("options", [CPU, TRITON], ids=["cpu", "triton"])
+@pytest.mark.parametrize("name", WIDENED)
+def test_equal_values_computed_from_narrower_ones(name: str, options: dict[str, Any]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(WIDENED[name], backend="litz", options=options)
+    for value in (9.0, 0.1):
+        x = torch.full((3, 3003), value, dtype=torch.bfloat16)
+        assert compiled(x).abs().max() == 0
+
+
+@pytest.mark.parametrize("options", [CPU, TRITON], ids=["cpu", "triton"])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 3e38])
+def test_means_beyond_all_numbers(value: float, options: dict[str, Any]) -> None:
+    """They stay infinite, also where their sum alone is beyond float32's range."""
+
+    def means(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        running = torch.zeros(2)
+        F.batch_norm(x, running, torch.ones(2), training=True)
+        return running, torch.ops.aten.native_layer_norm(x[0, 1], [8], None, None, 1e-5)[1]
+
+    torch.manual_seed(0)
+    x = torch.randn(4, 2, 8, 8)
+    x[1:3, 0, 2] = value
+    x[0, 1, 3, -1] = value
+    compiled = torch.compile(means, backend="litz", options=options)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch._dynamo.reset()
+        mine, eager = compiled(x.to(memory_format=layout)), means(x)
+        if isfinite(value):
+            assert torch.isfinite(mine[1]).all()
+            mine, eager = (mine[0][1:], *mine[1:]), (eager[0][1:], *eager[1:])
+        for a, e in zip(mine, eager, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)

@@ -105,3 +105,23 @@ def test_view_as_another_type_of_what_has_gaps(grad: bool, strides: tuple[int, i
         results.append(f(x, y)[1])
     assert torch.equal(*results) and results[0].stride() == results[1].stride()
     assert torch.equal(*(m.view(torch.int32) for m in memory))
+
+
+def test_a_copy_of_what_has_gaps_lives_as_long_as_its_views() -> None:
+    """The memory of what a view is taken of is not given to the next such copy."""
+
+    def gapped(x: Tensor) -> Tensor:
+        return torch.empty_strided((256, 256), (260, 1)).copy_(x).view(torch.int16)
+
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        v = gapped(-x)
+        return v + gapped(x * 5 + v[:, :256]), v.clone()
+
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        v = y.copy_(-x).view(torch.int16)
+        return v + gapped(x * 5 + v[:, :256])
+
+    torch._dynamo.reset()
+    x, y = torch.randn(256, 256), torch.zeros(256 * 260).as_strided((256, 256), (260, 1))
+    assert all(map(torch.equal, torch.compile(fn, backend="litz")(x), fn(x)))
+    assert torch.equal(torch.compile(written, backend="litz")(x, y), written(x, y))

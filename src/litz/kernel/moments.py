@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from litz.index import Expr, product
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Node, Op, Reduce, Store, walk
 from litz.ir.body import cast as cast_node
 from litz.ir.body import const as const_node
 from litz.ir.body import index as index_node
@@ -49,43 +49,45 @@ def _of_one(n: Reduce, value: Node) -> Node:
 
 
 def chunk_moments(
-    value: Node, axes: tuple[Expr, ...], count: Expr, counted: Callable[[Node], Node] | None = None
+    value: Node,
+    axes: tuple[Expr, ...],
+    count: Expr,
+    weighted: Callable[[Node], Node] | None = None,
 ) -> tuple[Node, Node]:
-    """Mean and sum of squared deviations of ``value`` over ``axes``, in two passes.
+    """Mean and sum of squared deviations of ``value`` over ``axes``, in two corrected passes.
 
     A sum that rounds gives a mean that is off, of equal values too.  The deviations tell by how
-    much: their sum is 0 from the true mean.
+    much: their sum is 0 from the true mean (Chan, Golub and LeVeque, 1983).
 
-    counted: what sums take of a term, where that is not all of it, once.
+    count: of all values.  weighted: a term as sums take it: times how many values it stands for,
+    or 0 where it is none.
     """
 
     def total(n: Node) -> Node:
-        return reduce_node("sum", axes, n if counted is None else counted(n))
+        return reduce_node("sum", axes, n if weighted is None else weighted(n))
 
     terms = cast_node(index_node(count), value.dtype)
     mean = op_node("div", total(value), terms)
     off = op_node("sub", value, mean)
     squares = total(op_node("mul", off, off))
-    if _sums_exactly(value):
+    if _is_narrow(value):
         return mean, squares
     left = total(off)
     rest = op_node("div", left, terms)
     squares = op_node("sub", squares, op_node("mul", rest, left))
+    # Of an infinite mean there is nothing left that could be told.
+    told = op_node("lt", op_node("abs", rest), const_node(value.dtype, float("inf")))
     return (
-        op_node("add", mean, rest),
+        op_node("where", told, op_node("add", mean, rest), mean),
         op_node("maximum", squares, const_node(value.dtype, 0)),
     )
 
 
-def _sums_exactly(value: Node) -> bool:
-    """Whether all numbers that ``value`` comes from are narrower: sums lose little, or nothing."""
-    todo, seen = [value], {value}
-    while todo:
-        n = todo.pop()
-        if isinstance(n, Load) and n.dtype.bytes >= value.dtype.bytes:
-            return False
-        # What a load is told where to read is not among them.
-        found = () if isinstance(n, Load) else [a for a in n.args if a not in seen]
-        todo.extend(found)
-        seen.update(found)
-    return True
+def _is_narrow(value: Node) -> bool:
+    """Whether the numbers have fewer digits than their type: their sums lose little, or nothing."""
+    while isinstance(value, Op) and value.name in ("neg", "abs"):
+        (value,) = value.args
+    if not isinstance(value, Op) or value.name not in ("round_to", "cast"):
+        return False
+    through = value.param if value.name == "round_to" else value.args[0].dtype
+    return through is not None and through.bits < value.dtype.bits

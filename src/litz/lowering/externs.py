@@ -25,7 +25,7 @@ from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import family_reason
 from litz.lowering.strides import apart, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
-from litz.lowering.values import ZERO, TensorValue, contiguous_strides
+from litz.lowering.values import ZERO, Shape, TensorValue, contiguous_strides
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -133,9 +133,10 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     target = n.target
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
-    mutated = _mutated(low, n, target)
     args = tuple(_argument(low, a, n) for a in n.args)
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
+    passed = _named(target, args, kwargs)
+    mutated = _mutated(low, passed)
     for root in mutated:
         low.readers.before_mutation(root, n)
     val = n.meta.get("val")
@@ -144,7 +145,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     out_target = OUT_VARIANTS.get(target)
     r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
-    alias = _alias(low, n, target)
+    alias = _alias(low, target, passed)
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
     called = out_target if use_out and out_target is not None else target
@@ -281,10 +282,9 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
             v = settled(low, value, v)
         assert v.ref is not None
         if by.target not in PRODUCTS and low.b.root(v.ref.buffer) in low.b.padded:
-            lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-            v = low.b.realize(lazy, low.eager_strides(value))
+            v = _copied(low, value, v, low.eager_strides(value), keep=_may_share(by.target))
         assert v.ref is not None
-        return _viewed(low, value, v, by) if is_view_op(by.target) else v.ref
+        return _as_in_eager(low, value, v, by) if is_view_op(by.target) else v.ref
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
@@ -294,20 +294,34 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     return v
 
 
-def _viewed(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
+def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
     """What a view is taken of, laid out as in eager mode: so the graph describes the view."""
-    meta, ref = low.result(n.meta["val"]), v.ref
-    assert ref is not None
+    meta = low.result(n.meta["val"])
+    assert v.ref is not None
     if meta is None:
-        return ref
-    if not same_layout(ref, meta.strides):
+        return v.ref
+    if not same_layout(v.ref, meta.strides):
         if not apart(meta):
             raise GraphUnsupported(f"{by.target} of what lies elsewhere in eager mode")
-        lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-        ref = low.b.realize(lazy, meta.strides).ref
-        assert ref is not None
+        v = _copied(low, n, v, meta.strides, keep=True)
+    assert v.ref is not None
     # A view as another type looks at the strides of single elements too.
-    return with_idle_strides(ref, meta.strides) if by.target is aten.view.dtype else ref
+    return with_idle_strides(v.ref, meta.strides) if by.target is aten.view.dtype else v.ref
+
+
+def _copied(
+    low: GraphLowering, n: FxNode, v: TensorValue, strides: Shape | None, *, keep: bool
+) -> TensorValue:
+    """The stored value of a node once more, with other strides.
+
+    keep: it is the node's from here on.  What shares the copy's memory, or is written there, shares
+    it with the node.
+    """
+    lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+    stored = low.b.realize(lazy, strides)
+    if keep:
+        low.bind(n, stored)
+    return stored
 
 
 def settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
@@ -320,55 +334,50 @@ def settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
     return stored
 
 
-def _root_of(low: GraphLowering, value: Any) -> str | None:
-    v = low.env[value] if isinstance(value, FxNode) else None
-    if isinstance(v, TensorValue):
-        if v.ref is None:
-            assert isinstance(value, FxNode)
-            v = settled(low, value, v)
-        assert v.ref is not None
-        return low.b.root(v.ref.buffer)
-    if isinstance(v, Opaque):
-        return low.b.root(v.ref.buffer)
-    return None
+def _may_share(target: object) -> bool:
+    """Whether an operator writes to an argument, or may return one or a view of it."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return target in MAYBE_VIEWS or any(a.alias_info for a in target._schema.arguments)
 
 
-def _named_arguments(n: FxNode, target: torch._ops.OpOverload) -> list[tuple[Any, Any]]:
+def _named(
+    target: torch._ops.OpOverload, args: Sequence[object], kwargs: Sequence[tuple[str, object]]
+) -> list[tuple[Any, object]]:
+    """What is passed, beside the parameters of the schema."""
     schema = target._schema.arguments
-    pairs = list(zip(schema, n.args, strict=False))
     by_name = {a.name: a for a in schema}
-    pairs += [(by_name[k], v) for k, v in n.kwargs.items() if k in by_name]
-    return pairs
+    pairs: list[tuple[Any, object]] = list(zip(schema, args, strict=False))
+    return pairs + [(by_name[k], v) for k, v in kwargs if k in by_name]
 
 
-def _mutated(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> tuple[str, ...]:
+def _roots(low: GraphLowering, value: object) -> list[str]:
+    values = value if isinstance(value, list | tuple) else (value,)
+    return [low.b.root(v.buffer) for v in values if isinstance(v, TensorRef)]
+
+
+def _mutated(low: GraphLowering, passed: Sequence[tuple[Any, object]]) -> tuple[str, ...]:
     roots: dict[str, None] = {}
-    for arg, value in _named_arguments(n, target):
+    for arg, value in passed:
         if arg.alias_info is not None and arg.alias_info.is_write:
-            for v in value if isinstance(value, list | tuple) else (value,):
-                root = _root_of(low, v)
-                if root is not None:
-                    roots[root] = None
+            roots.update(dict.fromkeys(_roots(low, value)))
     return tuple(roots)
 
 
-def _alias(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> str | None:
+def _alias(
+    low: GraphLowering, target: torch._ops.OpOverload, passed: Sequence[tuple[Any, object]]
+) -> str | None:
     """The buffer whose memory the result shares, if the schema says so.
 
     ``reshape`` and ``contiguous`` may return their argument, which no schema says.
     """
     maybe = target in MAYBE_VIEWS
     returns = target._schema.returns
-    if not maybe and not any(r.alias_info is not None for r in returns):
-        return None
-    names = (
-        set() if maybe else {s for r in returns if r.alias_info for s in r.alias_info.before_set}
-    )
-    for arg, value in _named_arguments(n, target):
+    names = {s for r in returns if r.alias_info for s in r.alias_info.before_set}
+    for arg, value in passed:
         sets = arg.alias_info.before_set if arg.alias_info is not None else ()
         if maybe or any(s in names for s in sets):
-            first = value[0] if isinstance(value, list | tuple) and value else value
-            return _root_of(low, first)
+            return next(iter(_roots(low, value)), None)
     return None
 
 

@@ -17,9 +17,10 @@ _APART = """{{
 	mov.b32 {to}, {{%litz_al, %litz_ah}};
 	}}"""
 
-_NEGATION = re.compile(
-    r"(?:neg\.s(?P<bits>16|32)|sub\.[su](?P<bits_>16|32)(?=[^,]+,\s*0,))"
-    r"\s+(?P<to>[^,]+),\s*(?:0,\s*)?(?P<a>[^,;]+);"
+# The predicate, the bits, where to, and of what.
+_NEGATIONS = (
+    re.compile(r"(@!?%\w+\s+)?neg\.s(16|32)\s+([^,]+),\s*([^;]+);"),
+    re.compile(r"(@!?%\w+\s+)?sub\.[su](16|32)\s+([^,]+),\s*0,\s*([^;]+);"),
 )
 _BEST = re.compile(r"\b(?:max|min)\.s(?:16|32)")
 
@@ -47,7 +48,9 @@ def without_negations(ptx: str) -> str:
         return ptx
 
     def other(m: re.Match[str]) -> str:
-        bits, to, a = m["bits"] or m["bits_"], m["to"], m["a"]
-        return f"not.b{bits} {to}, {a};\n\tadd.s{bits} {to}, {to}, 1;"
+        when, bits, to, a = m.groups(default="")
+        return f"{when}not.b{bits} {to}, {a};\n\t{when}add.s{bits} {to}, {to}, 1;"
 
-    return _NEGATION.sub(other, ptx)
+    for negation in _NEGATIONS:
+        ptx = negation.sub(other, ptx)
+    return ptx

@@ -134,8 +134,10 @@ class MomentAccumulator(Accumulator):
             f"{a}_seen = tl.zeros({self.shape}, {self.type}) + {seen}",
             f"{a}_all = litz.sum({a}_seen, {axis})",
             f"{a}_rough = litz.div(litz.sum({a}_mean * {a}_seen, {axis}), {a}_all)",
-            f"{a}_off = litz.sum(({a}_mean - {a}_rough) * {a}_seen, {axis})",
-            f"{a}_mean_ = {a}_rough + litz.div({a}_off, {a}_all)",
+            f"{a}_left = litz.sum(({a}_mean - {a}_rough) * {a}_seen, {axis})",
+            f"{a}_rest = litz.div({a}_left, {a}_all)",
+            f"{a}_rest = tl.where(tl.abs({a}_rest) < float('inf'), {a}_rest, 0)",
+            f"{a}_mean_ = {a}_rough + {a}_rest",
             f"{a}_off = {a}_mean - {a}_mean_",
             f"{a}_m2_ = litz.sum({a}_m2 + {a}_off * {a}_off * {a}_seen, {axis})",
         ]
