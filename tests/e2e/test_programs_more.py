@@ -269,3 +269,20 @@ def test_generation(cache: str) -> None:
         model.generation_config.cache_implementation = "static"
     model.forward = litz(model.forward, dynamic=cache == "dynamic" or None)
     assert torch.equal(model.generate(tokens, **options), expected)
+
+
+def test_what_goes_from_operator_to_operator_may_have_another_shape() -> None:
+    """The metadata of a bag of 16-bit rows is wrong about a list that its gradient takes."""
+
+    def fn(w: Tensor, scale: Tensor) -> Tensor:
+        at, offsets = torch.tensor([1, 7, 2, 7, 3]), torch.tensor([0, 3])
+        return F.embedding_bag(at, w * 2, offsets, mode="sum", per_sample_weights=scale).float()
+
+    torch.manual_seed(0)
+    w = torch.randn(10, 5, dtype=torch.bfloat16, requires_grad=True)
+    scale = torch.randn(5, dtype=torch.bfloat16, requires_grad=True)
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    mine = torch.autograd.grad(compiled(w, scale).sin().sum(), (w, scale))
+    theirs = torch.autograd.grad(fn(w, scale).sin().sum(), (w, scale))
+    for m, t in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(m, t)

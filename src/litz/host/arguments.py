@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import torch
 
 from litz.index import Expr
-from litz.ir.program import Program
+from litz.ir.program import Extern, Program, TensorRef
+from litz.ir.text import is_whole
 from litz.lowering.torch_types import to_torch
 from litz.runtime.arguments import Argument
 
@@ -15,6 +16,7 @@ from litz.runtime.arguments import Argument
 def arguments(program: Program) -> tuple[Argument, ...]:
     """The tensor arguments that kernels read by type and strides, in order."""
     written = {b for n in program.nodes for b in n.write_buffers()}
+    looked_into = _looked_into(program)
     found: list[Argument] = []
     for position, name in enumerate(program.inputs):
         b = program.buffers.get(name)
@@ -27,8 +29,21 @@ def arguments(program: Program) -> tuple[Argument, ...]:
         )
         device = torch.device(b.device)
         dtype = to_torch(b.dtype)
-        found.append(Argument(position, name, dtype, device, shape, strides, name in written))
+        on = name not in looked_into
+        found.append(Argument(position, name, dtype, device, shape, strides, name in written, on))
     return tuple(found)
+
+
+def _looked_into(program: Program) -> frozenset[str]:
+    """Buffers that a kernel reads or writes, or that someone takes a view of."""
+    refs = [r for r in program.outputs if isinstance(r, TensorRef)]
+    names: set[str] = set()
+    for n in program.nodes:
+        if isinstance(n, Extern):
+            refs += n.refs()
+        else:
+            names |= {*n.read_buffers(), *n.write_buffers()}
+    return frozenset(names | {r.buffer for r in refs if not is_whole(r, program.buffers)})
 
 
 def _known(exprs: Iterable[Expr]) -> tuple[int | None, ...]:

@@ -24,7 +24,7 @@ class Argument:
     """One tensor argument: dtype, device; shape and strides in elements, None where dynamic.
 
     A stride is also None where it says nothing, as of a dimension of size 1.  written: the graph
-    writes into the argument.
+    writes into the argument.  handed_on: operators of ATen alone take it, as it is.
     """
 
     position: int
@@ -34,6 +34,7 @@ class Argument:
     shape: _Dims
     strides: _Dims
     written: bool
+    handed_on: bool = False
 
     def fault(self, value: object) -> str:
         """What is wrong with a value beside its strides; "" for nothing."""
@@ -43,9 +44,12 @@ class Argument:
             return f"has the type {value.dtype}, not {self.dtype}"
         if value.device != self.device:
             return f"is on {value.device}, not on {self.device}"
-        if value.dim() != len(self.shape) or not _fits(value.shape, self.shape):
+        if not self.has_shape(value):
             return f"has the shape {_text(value.shape)}, not {_text(self.shape)}"
         return ""
+
+    def has_shape(self, value: torch.Tensor) -> bool:
+        return value.dim() == len(self.shape) and _fits(value.shape, self.shape)
 
     def is_start_of(self, value: object) -> bool:
         """Whether a longer row begins with the argument.
@@ -101,6 +105,10 @@ def _relay(argument: Argument, args: list[Any], strict: bool) -> bool:
     if not strict and argument.is_start_of(value):
         args[argument.position] = value.detach()[: argument.shape[0]]
         return True
+    if not strict and argument.handed_on and isinstance(value, torch.Tensor):
+        # Between ATen's operators the metadata may be wrong about what eager hands on as well.
+        if not argument.has_shape(value):
+            return False
     fault = argument.fault(value)
     if not fault and not argument.fits(value):
         fault = f"has the strides {_text(value.stride())}, not {_text(argument.strides)}"
