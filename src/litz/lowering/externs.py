@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,13 @@ def is_view_op(target: object) -> bool:
         and returns[0].alias_info is not None
         and not returns[0].alias_info.is_write
     ) or target is aten._unsafe_view.default
+
+
+def view_users(n: FxNode) -> Iterator[FxNode]:
+    """Users of a value that are views of it; of a call with several results, these."""
+    for u in n.users:
+        if is_view_op(u.target) or (u.target is operator.getitem and is_view_op(n.target)):
+            yield u
 
 
 def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:

@@ -11,7 +11,7 @@ from torch.fx import Node as FxNode
 
 from litz.ir import body
 from litz.lowering import values
-from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_op
+from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_op, view_users
 from litz.lowering.overwriting import stored_as
 from litz.lowering.strides import dense, same_layout, with_idle_strides
 from litz.lowering.values import TensorValue
@@ -117,10 +117,9 @@ def viewed_node(n: FxNode) -> FxNode:
 def returned_views(n: FxNode) -> list[FxNode]:
     """Views of ``n``, and views of those, that the graph returns."""
     found = []
-    for u in n.users:
-        if is_view_op(u.target) or (u.target is operator.getitem and is_view_op(n.target)):
-            found += [u] if any(w.op == "output" for w in u.users) else []
-            found += returned_views(u)
+    for u in view_users(n):
+        found += [u] if any(w.op == "output" for w in u.users) else []
+        found += returned_views(u)
     return found
 
 

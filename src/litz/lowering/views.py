@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -238,11 +237,7 @@ def view_dtype(ctx: Call, x: TensorValue, dtype: torch.dtype) -> TensorValue:
 
 def _is_returned(n: torch.fx.Node) -> bool:
     """Whether the graph returns the value or a view of it."""
-    from litz.lowering.externs import is_view_op
+    from litz.lowering.externs import view_users
 
-    return any(
-        u.op == "output"
-        or (is_view_op(u.target) or u.target is operator.getitem)
-        and _is_returned(u)
-        for u in n.users
-    )
+    own = any(u.op == "output" for u in n.users)
+    return own or any(_is_returned(u) for u in view_users(n))

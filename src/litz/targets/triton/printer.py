@@ -329,7 +329,8 @@ class Printer(ABC):
         """All values first, so that no store overwrites what another still reads.
 
         Then each in the order of its value's line: Triton (3.6, 3.7) fails to build some kernels
-        that store a quotient of a reduction between two values computed from it.
+        that store a quotient of a reduction between two values computed from it.  What has no line
+        of its own comes first.  Stores to one buffer may overlap: those stay as they are.
         """
         todo = [(s, self.evaluate(s)) for s in stores]
         if len({s.buffer for s in stores}) == len(stores):
