@@ -12,6 +12,7 @@ from litz import dynamo
 from litz.compiler import Stages, compile_graph
 from litz.errors import CompilationError, LitzError, RefusedSourceError, ToolchainError
 from litz.graph.dropout import drop_idle_dropout
+from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.host.capturable import Recorder
@@ -36,6 +37,8 @@ def compile_with(
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
+    if reason := mistraced(gm):
+        return _in_eager_mode(gm, reason, observe)
     drop_idle_dropout(gm)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:

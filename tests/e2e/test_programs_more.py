@@ -286,3 +286,21 @@ def test_what_goes_from_operator_to_operator_may_have_another_shape() -> None:
     theirs = torch.autograd.grad(fn(w, scale).sin().sum(), (w, scale))
     for m, t in zip(mine, theirs, strict=True):
         torch.testing.assert_close(m, t)
+
+
+COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.linalg.pinv(x) @ x,
+        lambda x: torch.pinverse(x).imag,
+        lambda x: x.pinverse().real,
+        lambda x: torch.linalg.matrix_rank(x.real, out=torch.empty((), dtype=torch.int64)),
+        lambda x: (x.real.abs() + 1).polygamma_(1),
+    ],
+)
+def test_what_is_traced_wrongly_runs_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    torch.testing.assert_close(compiled(COMPLEX), fn(COMPLEX))
