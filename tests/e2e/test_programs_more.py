@@ -288,6 +288,7 @@ def test_what_goes_from_operator_to_operator_may_have_another_shape() -> None:
         torch.testing.assert_close(m, t)
 
 
+IMAGE = torch.randint(256, (2, 3, 270, 270), dtype=torch.uint8)
 COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
 
 
@@ -299,6 +300,9 @@ COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
         lambda x: x.pinverse().real,
         lambda x: torch.linalg.matrix_rank(x.real, out=torch.empty((), dtype=torch.int64)),
         lambda x: (x.real.abs() + 1).polygamma_(1),
+        lambda x: F.interpolate(IMAGE, (130, 130), mode="bilinear"),
+        lambda x: F.interpolate(IMAGE, (130, 130), None, "bicubic"),
+        lambda x: F.interpolate(IMAGE, (33, 33), mode="bilinear", antialias=True),
     ],
 )
 def test_what_is_traced_wrongly_runs_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:
