@@ -23,7 +23,7 @@ DISCRETE = (
 )  # fmt: skip
 # On floats; slopes are bounded.
 SMOOTH = (
-    "torch.logit({0}.sigmoid(), 1e-3)", "torch.special.xlog1py({0}, {0}.abs())",
+    "torch.logit({0}.clamp(0.05, 0.95), 1e-3)", "torch.special.xlog1py({0}, {0}.abs())",
     "torch.polygamma(1, {0}.abs() + 1)", "torch.mvlgamma({0}.abs() + 2, 2)",
     "F.rrelu({0})", "{0}.rad2deg()", "torch.special.i0e({0})", "torch.special.erfcx({0}.abs())",
     "torch.float_power({0}.abs() + 1, 1.5)", "torch.ldexp({0}, torch.tensor(2))",
