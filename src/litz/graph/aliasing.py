@@ -9,6 +9,8 @@ from functools import lru_cache
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.graph.calls import argument
+
 aten = torch.ops.aten
 
 # Ops that return their argument at times without saying so in their schema.
@@ -92,6 +94,6 @@ def _writes(n: Node) -> Iterator[Node]:
         yield from n.all_input_nodes
     elif isinstance(n.target, torch._ops.OpOverload):
         for i, name in _written_parameters(n.target):
-            value = n.args[i] if i < len(n.args) else n.kwargs.get(name)
+            value = argument(n, i, name)
             items = value if isinstance(value, list | tuple) else (value,)
             yield from (v for v in items if isinstance(v, Node))

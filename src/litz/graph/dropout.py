@@ -13,6 +13,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.nn import functional
 
+from litz.graph.calls import argument
+
 # The positions of the probability and of whether to drop at all, and their defaults.
 OPERATOR: Final = {"p": (1, None), "train": (2, None)}
 CALLS: Final[dict[object, dict[str, tuple[int, Any]]]] = {
@@ -27,7 +29,7 @@ def drop_idle_dropout(gm: GraphModule) -> None:
     """Let users of dropout with p = 0, or outside of training, read its argument."""
     idle = [n for n in gm.graph.nodes if n.op == "call_function" and _is_idle(n)]
     for n in idle:
-        n.replace_all_uses_with(_given(n, 0, "input"))
+        n.replace_all_uses_with(argument(n, 0, "input"))
         gm.graph.erase_node(n)
     if idle:
         gm.recompile()
@@ -36,11 +38,6 @@ def drop_idle_dropout(gm: GraphModule) -> None:
 def _is_idle(n: Node) -> bool:
     if n.target not in CALLS:
         return False
-    given = [_given(n, at, name, value) for name, (at, value) in CALLS[n.target].items()]
+    given = [argument(n, at, name, value) for name, (at, value) in CALLS[n.target].items()]
     # What a program computes is a node, and not known here.
     return 0 in [v for v in given if isinstance(v, int | float)]
-
-
-def _given(n: Node, at: int, name: str, default: Any = None) -> Any:
-    """An argument of a call."""
-    return n.args[at] if at < len(n.args) else n.kwargs.get(name, default)

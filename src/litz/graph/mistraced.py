@@ -8,6 +8,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.nn import functional
 
+from litz.graph.calls import argument
+
 # Of complex numbers the trace forgets a conjugation.
 PSEUDOINVERSES: Final = (torch.linalg.pinv, torch.pinverse, "pinverse")
 # The trace writes the rank of something else into ``out``.
@@ -43,5 +45,5 @@ def _mixes(n: Node) -> bool:
     """Whether a resized image's elements are sums of several, by a kernel without antialiasing."""
     if n.target is functional.upsample_bilinear:
         return True
-    mode = n.kwargs.get("mode", n.args[3] if len(n.args) > 3 else "nearest")
+    mode = argument(n, 3, "mode", "nearest")
     return mode in ("bilinear", "bicubic") and not n.kwargs.get("antialias")

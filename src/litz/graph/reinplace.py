@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import is_view, leaves
+from litz.graph.calls import argument
 from litz.graph.values import give_value, same_dims, same_value
 
 aten = torch.ops.aten
@@ -252,7 +253,7 @@ def _in_place(n: Node) -> bool:
 
 
 def _adds(n: Node) -> bool:
-    return bool(n.kwargs.get("accumulate", n.args[3] if len(n.args) > 3 else False))
+    return bool(argument(n, 3, "accumulate", False))
 
 
 def _alike(a: Node, b: Node) -> bool:
@@ -354,7 +355,7 @@ def _arguments(n: Node, first: int) -> Iterator[object]:
     """All arguments from a position on, with the defaults of those that are not given."""
     assert isinstance(n.target, torch._ops.OpOverload)
     for k, p in enumerate(n.target._schema.arguments[first:], first):
-        given = n.args[k] if k < len(n.args) else n.kwargs.get(p.name, p.default_value)
+        given = argument(n, k, p.name, p.default_value)
         yield (type(given), given)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from litz.index import Expr
-from litz.ir.program import Extern, Program, TensorRef
+from litz.ir.program import Extern, Program
 from litz.ir.text import is_whole
 from litz.lowering.torch_types import to_torch
 from litz.runtime.arguments import Argument
@@ -36,7 +36,7 @@ def arguments(program: Program) -> tuple[Argument, ...]:
 
 def _looked_into(program: Program) -> frozenset[str]:
     """Buffers that a kernel reads or writes, or that someone takes a view of."""
-    refs = [r for r in program.outputs if isinstance(r, TensorRef)]
+    refs = list(program.output_refs())
     names: set[str] = set()
     for n in program.nodes:
         if isinstance(n, Extern):

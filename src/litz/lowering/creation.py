@@ -177,7 +177,7 @@ def fill_tensor(ctx: Call, x: TensorValue, value: TensorValue) -> TensorValue:
 
 @lower(aten.lift_fresh_copy.default)
 def lift_fresh_copy(ctx: Call, x: TensorValue) -> TensorValue:
-    return TensorValue(x.dtype, x.shape, x.device, lazy=x.node)
+    return x.without_memory()
 
 
 # --- ranges --------------------------------------------------------------------------------------

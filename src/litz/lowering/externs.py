@@ -129,11 +129,16 @@ def is_view_op(target: object) -> bool:
     ) or target is aten._unsafe_view.default
 
 
+def is_view_node(n: FxNode) -> bool:
+    """Whether a node is a view of its first argument, or one of several views that this holds."""
+    if n.target is not operator.getitem:
+        return is_view_op(n.target)
+    return isinstance(n.args[0], FxNode) and is_view_op(n.args[0].target)
+
+
 def view_users(n: FxNode) -> Iterator[FxNode]:
     """Users of a value that are views of it; of a call with several results, these."""
-    for u in n.users:
-        if is_view_op(u.target) or (u.target is operator.getitem and is_view_op(n.target)):
-            yield u
+    return (u for u in n.users if is_view_node(u))
 
 
 def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
@@ -325,8 +330,7 @@ def _copied(
     keep: it is the node's from here on.  What shares the copy's memory, or is written there, shares
     it with the node.
     """
-    lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
-    stored = low.b.realize(lazy, strides)
+    stored = low.b.realize(v.without_memory(), strides)
     if keep:
         low.bind(n, stored)
     return stored

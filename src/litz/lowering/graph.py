@@ -391,7 +391,7 @@ class GraphLowering:
         passed = self.b.root(out.ref.buffer) in roots
         if not passed or is_inplace(n.target) or not self.shares_memory(n):
             return out
-        lazy = TensorValue(out.dtype, out.shape, out.device, lazy=out.node)
+        lazy = out.without_memory()
         return self.b.realize(lazy, r.strides if dense(r) else None)
 
     def shares_memory(self, n: FxNode) -> bool:

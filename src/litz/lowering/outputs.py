@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from torch.fx import Node as FxNode
 
 from litz.ir import body
 from litz.lowering import values
-from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_op, view_users
+from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_node, view_users
 from litz.lowering.overwriting import stored_as
 from litz.lowering.strides import dense, same_layout, with_idle_strides
 from litz.lowering.values import TensorValue
@@ -89,7 +88,7 @@ class Outputs:
         if v.ref is not None:
             foreign = self.owners.setdefault(self.low.b.root(v.ref.buffer), owner) is not owner
             if foreign or strides is not None and not same_layout(v.ref, strides):
-                v = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+                v = v.without_memory()
         if v.lazy is None:
             return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
         if foreign and strides is None and r is not None:
@@ -105,12 +104,8 @@ class Outputs:
 
 def viewed_node(n: FxNode) -> FxNode:
     """The node that ``n`` is a view of, through views that the schemas promise."""
-    while n.op == "call_function" and n.args and isinstance(n.args[0], FxNode):
-        first = n.args[0]
-        view = n.target is operator.getitem and is_view_op(first.target)
-        if not view and not is_view_op(n.target):
-            return n
-        n = first
+    while is_view_node(n) and n.args and isinstance(n.args[0], FxNode):
+        n = n.args[0]
     return n
 
 
@@ -125,16 +120,10 @@ def returned_views(n: FxNode) -> list[FxNode]:
 
 def owner_of(n: FxNode) -> FxNode:
     """The node whose memory ``n`` is, or is a view of, going by the schemas."""
-    while n.op == "call_function" and n.args:
-        first = n.args[0]
-        if n.target is operator.getitem:
-            if not (isinstance(first, FxNode) and is_view_op(first.target)):
-                return n
-        elif not (is_view_op(n.target) or n.target in MAYBE_VIEWS or is_inplace(n.target)):
+    while is_view_node(n) or n.target in MAYBE_VIEWS or is_inplace(n.target):
+        if not n.args or not isinstance(n.args[0], FxNode):
             return n
-        if not isinstance(first, FxNode):
-            return n
-        n = first
+        n = n.args[0]
     return n
 
 

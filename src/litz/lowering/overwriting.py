@@ -229,10 +229,10 @@ def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
     """``v`` in memory of its own with exactly the strides of ``r``, gaps and overlaps included."""
     b = low.b
     if dense(r):
-        return b.realize(_lazy(v), r.strides)
+        return b.realize(v.without_memory(), r.strides)
     span = ZERO if ZERO in r.shape else values.last(r.shape, r.strides) + ONE
     if v.ref is not None and same_layout(v.ref, r.strides):  # gaps may hold something too
-        flat = b.realize(_lazy(values.strided(v, (span,), (ONE,), v.ref.offset)))
+        flat = b.realize(values.strided(v, (span,), (ONE,), v.ref.offset).without_memory())
         assert flat.ref is not None
         return values.strided(flat, r.shape, r.strides, ZERO)
     buf = b.new_buffer(v.dtype, (span,), (ONE,), v.device)
@@ -243,11 +243,6 @@ def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
     where = TensorRef(buf.name, v.dtype, kept, r.strides, ZERO)
     b.store_into(once, TensorValue(v.dtype, kept, v.device, ref=where))
     return TensorValue(v.dtype, r.shape, v.device, ref=ref)
-
-
-def _lazy(v: TensorValue) -> TensorValue:
-    """The same elements as a value without memory."""
-    return TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
 
 
 def _written_once(ref: TensorRef) -> bool:

@@ -131,7 +131,7 @@ class _Operand:
         assert v.ref is not None
         if self.at_hand(low, grown, zeros):
             return values.strided(v, shape, v.ref.strides, v.ref.offset)
-        lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+        lazy = v.without_memory()
         dense = contiguous_strides(shape)
         if not self.rows_first:
             flipped = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
@@ -196,7 +196,7 @@ def _longer(low: GraphLowering, v: TensorValue, size: int, grown: int) -> Tensor
     if grown == size:
         return v
     v = values.expand(v, (const(size),))
-    lazy = TensorValue(v.dtype, v.shape, v.device, lazy=v.node)
+    lazy = v.without_memory()
     return low.b.realize(with_zeros(lazy, (const(grown),)))
 
 

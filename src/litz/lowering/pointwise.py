@@ -512,4 +512,4 @@ def to_copy(ctx: Call, x: TensorValue, **kwargs: Any) -> TensorValue:
 @lower(aten.clone.default)
 def clone(ctx: Call, x: TensorValue, memory_format: Any = None) -> TensorValue:
     """A value of its own; stored only if something needs it in memory."""
-    return TensorValue(x.dtype, x.shape, x.device, lazy=x.node)
+    return x.without_memory()

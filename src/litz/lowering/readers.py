@@ -100,4 +100,4 @@ class Readers:
             return self.low.b.realize(v)
         if n.op == "placeholder":
             return v
-        return self.low.b.realize(TensorValue(v.dtype, v.shape, v.device, lazy=v.node))
+        return self.low.b.realize(v.without_memory())

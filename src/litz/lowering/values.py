@@ -109,6 +109,10 @@ class TensorValue:
             )
         return body.substitute(self.node, mapping)
 
+    def without_memory(self) -> TensorValue:
+        """The same elements as a value that is computed: stored, it is a copy."""
+        return TensorValue(self.dtype, self.shape, self.device, lazy=self.node)
+
     def with_node(self, node: Node, shape: Shape | None = None) -> TensorValue:
         return TensorValue(
             node.dtype, self.shape if shape is None else shape, self.device, lazy=node

@@ -105,10 +105,10 @@ def _relay(argument: Argument, args: list[Any], strict: bool) -> bool:
     if not strict and argument.is_start_of(value):
         args[argument.position] = value.detach()[: argument.shape[0]]
         return True
-    if not strict and argument.handed_on and isinstance(value, torch.Tensor):
-        # Between ATen's operators the metadata may be wrong about what eager hands on as well.
-        if not argument.has_shape(value):
-            return False
+    # Between ATen's operators the metadata may be wrong about what eager hands on as well.
+    handed_on = not strict and argument.handed_on and isinstance(value, torch.Tensor)
+    if handed_on and not argument.has_shape(value):
+        return False
     fault = argument.fault(value)
     if not fault and not argument.fits(value):
         fault = f"has the strides {_text(value.stride())}, not {_text(argument.strides)}"

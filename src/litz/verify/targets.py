@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, Node
 
+from litz.graph.calls import argument
 from litz.ir.program import Program
 from litz.lowering.bindings import Binding
 from litz.lowering.externs import is_view_op
@@ -220,7 +221,7 @@ def _argument(n: Node, name: str) -> object:
     assert isinstance(n.target, torch._ops.OpOverload)
     for k, a in enumerate(n.target._schema.arguments):
         if a.name == name:
-            return n.args[k] if k < len(n.args) else n.kwargs.get(name, a.default_value)
+            return argument(n, k, name, a.default_value)
     return None
 
 
