@@ -170,6 +170,16 @@ def test_other_ranks_of_avg_pool() -> None:
     check_training(lambda x: F.avg_pool1d(x, 3, 2), X[0].clone().requires_grad_(), ulps=4)
 
 
+@pytest.mark.parametrize("pool", [F.avg_pool2d, F.avg_pool3d])
+def test_a_divisor_of_0_is_refused(pool: Fn) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return pool(x, 2, divisor_override=0)
+
+    for call in (fn, torch.compile(fn, backend="litz")):
+        with pytest.raises(RuntimeError, match="divisor must be not zero"):
+            call(X)
+
+
 def test_avg_pool_of_large_windows() -> None:
     program = check(lambda x: F.avg_pool2d(x, 7, 1, 3), X)
     assert any(isinstance(n, Loops) and n.reduce_axes for n in program.nodes)

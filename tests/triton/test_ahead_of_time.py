@@ -63,9 +63,16 @@ def test_block_pointers(name: str, cache: Cache) -> None:
     check(submit(jobs, cache, 2), jobs)
 
 
-def test_results_without_elements(cache: Cache) -> None:
-    x = torch.ones(0, 3)
-    graphs = litz.explain(lambda x: (x * x).sum(1), x, options=TRITON).graphs
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (lambda x: (x * x).sum(1), [(0, 3)]),
+        (lambda x: torch.nn.functional.pad(x.sin(), (1, 2)), [(0, 3)]),
+        (torch.ops.aten._adaptive_avg_pool2d_backward, [(0, 8, 1, 5), (0, 8, 1, 8)]),
+    ],
+)
+def test_results_without_elements(fn: Any, shapes: Any, cache: Cache) -> None:
+    graphs = litz.explain(fn, *map(torch.ones, shapes), options=TRITON).graphs
     found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
     sources = [x.source for k in found for x in k.launches]
     assert sources and not any("tl.store(b1, " in x or "tl.store(b2, " in x for x in sources)

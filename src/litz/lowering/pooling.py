@@ -265,6 +265,8 @@ def _divisor(
     w: Windows, outer: Sequence[Expr], sizes: Sequence[Expr], pad: bool, override: int | None
 ) -> Expr:
     """How many elements the window ``outer`` averages over."""
+    if override == 0:
+        raise Unsupported("averages over nothing, which eager refuses")
     if override is not None:
         return as_expr(override)
     ends = []
