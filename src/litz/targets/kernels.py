@@ -80,9 +80,9 @@ def triton_kernel(
 
     draft = render_triton(plan, PLACEHOLDER, style=style)
     # Sizes that every block divides are in no source, only in the grid.
-    text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(
-        part for x in draft.launches for part in (*x.sources(), x.layout())
-    )
+    parts = [part for x in draft.launches for part in (*x.sources(), x.layout())]
+    signature = [*draft.params, *map(str, plan.ints)]  # all there is where nothing is launched
+    text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(parts or signature)
     index = device.partition(":")[2] or "0"
     name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
     made = render_triton(plan, name, origins, style=style)

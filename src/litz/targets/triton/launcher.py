@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.index import PYTHON, Expr, ceildiv, render
-from litz.kernel.nodes import int_value
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.source import Config, Launch, TritonKernel
 
@@ -51,8 +50,6 @@ def _launch(launch: Launch, config: Config, name: str) -> list[str]:
         for c in counts[1:]:
             flat = flat * c
         counts = [flat]
-    if any(c.is_const and int_value(c) == 0 for c in counts):
-        return ["pass  # no element: nothing to launch"]
     sizes = [render(c, PYTHON) for c in counts] + ["1"] * (3 - len(counts))
     if launch.copies > 1:
         sizes[-1] = str(launch.copies)

@@ -120,10 +120,6 @@ class Printer(ABC):
         text = render(self.flat(v), TRITON)
         return text.count("//") + text.count("%")
 
-    def everywhere(self, index: str, axes: Iterable[str]) -> str:
-        """An index at the shape of a block that varies along ``axes``."""
-        return f"tl.zeros({self.extents(axes)}, tl.int32) + ({index})"
-
     def mask(self, axes: Iterable[str], conds: Sequence[str] = ()) -> str:
         """The mask of a block that varies along ``axes``; empty where all of it is valid."""
         wanted = set(axes)
@@ -299,8 +295,6 @@ class Printer(ABC):
         mask = self.mask(own, conds)
         if any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
-        elif own and is_number(index):
-            index = self.everywhere(index, own)
         tail = f", {mask}, other=0" if mask else ""
         if "r" in own:
             tail += self.eviction()
@@ -355,8 +349,8 @@ class Printer(ABC):
         for _, n in s.indirect:
             own |= self.values(n).axes
         index = self.aligned(s.index) or self.index(s.index, names)
-        if not set(axes) <= own or is_number(index):
-            index = self.everywhere(index, axes)
+        if not set(axes) <= own:
+            index = f"tl.zeros({self.extents(axes)}, tl.int32) + ({index})"
         conds = [texts[-1]] if s.mask is not None else []
         mask = self.mask(axes, conds)
         at = self.pointer(s.buffer, index)
@@ -374,11 +368,6 @@ class Printer(ABC):
         if s.mode in ("max", "min") and self.plan.dtype(s.buffer).is_float:
             return f"litz.atomic_best({at}, {value}, {mask or True}, {s.mode == 'max'})"
         return f"litz.atomic_{s.mode}({at}, {value}{tail})"
-
-
-def is_number(index: str) -> bool:
-    """Whether an index names nothing that varies: along axes without elements none does."""
-    return not any(c.isalpha() for c in index)
 
 
 def _symbols(indirect: Iterable[tuple[Expr, object]]) -> list[tuple[Symbol, object]]:

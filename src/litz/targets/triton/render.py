@@ -31,12 +31,15 @@ GRID = 65535  # programs along the second and third axis of a grid
 def render(
     plan: KernelPlan, name: str, comment: str = "", *, style: Style | None = None
 ) -> TritonKernel:
-    """The kernels of a plan: one, or several where few rows are long.
+    """The kernels of a plan: one, several where few rows are long, none where no point is.
 
     comment: lines for the head of each source.
     """
     style = style or Style()
     params = tuple(p.name for p in plan.params)
+    sizes = [extent(v) for v in plan.parallel]
+    if any(s.is_const and int_value(s) == 0 for s in sizes):
+        return TritonKernel(params, ())
     several = split.divide(plan)
     if several is None:
         return TritonKernel(params, (launch(plan, name, comment, style),))
