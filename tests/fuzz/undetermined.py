@@ -78,6 +78,11 @@ RULES = (
         lambda args: args[0].dtype.itemsize == 2,
         cuda=True,
     ),
+    Rule(
+        "CUDA gives the argument itself where no channel moves, which the schema denies",
+        ("channel_shuffle(",),
+        cuda=True,
+    ),
     Rule("an integer over zero, which CUDA leaves open", DIVISIONS, _zero_divisor, cuda=True),
 )
 

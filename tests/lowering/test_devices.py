@@ -99,3 +99,14 @@ def test_positions_in_an_image_are_rounded_as_eager_does() -> None:
     loops = [n for n in lowered(fn).nodes if isinstance(n, Loops)]
     roots = [r for n in loops for s in n.stores for r in s.roots()]
     assert any(isinstance(n, body.Op) and n.name == "fma" for n in body.walk(roots))
+
+
+@pytest.mark.parametrize(("device", "count"), [("cpu", 0), ("cuda", 2)])
+def test_gpus_round_what_they_scaled(device: str, count: int) -> None:
+    """``round(decimals=1)``: the number and the power of ten, in the type of the tensor."""
+    with FakeTensorMode():
+        x = torch.empty(3, dtype=torch.bfloat16, device=device)
+        graph = make_fx(lambda x: (x.round(decimals=1),))(x)
+    (loops,) = (n for n in lower_graph(graph, Settings()).nodes if isinstance(n, Loops))
+    nodes = body.walk(tuple(r for s in loops.stores for r in s.roots()))
+    assert sum(isinstance(n, body.Op) and n.name == "round_to" for n in nodes) == count

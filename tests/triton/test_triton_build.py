@@ -20,6 +20,7 @@ pytest.importorskip("triton.language")
 from litz.errors import RefusedSourceError, ToolchainError  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton import build as building  # noqa: E402
+from litz.runtime.triton import worker  # noqa: E402
 from litz.runtime.triton.build import build, job_key, numbered, start_workers, submit  # noqa: E402
 from litz.runtime.triton.cubin import resources  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
@@ -213,6 +214,31 @@ def test_other_faults(cache: Cache, old: str, new: str, words: str) -> None:
         build([altered(old, new)], cache)
     # The worker goes on.
     assert build([ADD_JOB], cache)
+
+
+def test_a_kernel_that_tritons_passes_break_is_built_for_other_warps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def breaks_below(job: KernelJob, options: dict[str, int]) -> Binary:
+        tried.append(options["num_warps"])
+        if tried[-1] < least:
+            raise RuntimeError(said)
+        return Binary(b"", job.name, (), 0, tried[-1])
+
+    monkeypatch.setattr(worker, "compile_as", breaks_below)
+    least, said = 8, "PassManager::run failed"
+    assert worker.compile_job(ADD_JOB).num_warps == 8
+    assert tried == [4, 2, 8]
+    least = 16
+    with pytest.raises(RuntimeError, match="PassManager"):
+        worker.compile_job(ADD_JOB)
+    assert sorted(tried[3:]) == [1, 2, 4, 8]
+    said = "something else"
+    with pytest.raises(RuntimeError, match="something else"):
+        worker.compile_job(ADD_JOB)
+    assert len(tried) == 8
 
 
 def test_unknown_arguments_and_options_are_refused(cache: Cache) -> None:

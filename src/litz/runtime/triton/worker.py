@@ -15,11 +15,15 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from litz.runtime.triton.job import Binary, KernelJob
+
+
+WARPS = (2, 4, 8, 1)  # numbers to try where Triton fails at another
 
 
 def import_package(name: str, folder: str) -> None:
@@ -55,7 +59,26 @@ def file_of(job: KernelJob) -> str:
 
 
 def compile_job(job: KernelJob) -> Binary:
-    """The binary of a job; raises whatever Triton raises."""
+    """The binary of a job; raises whatever Triton raises.
+
+    Triton's own passes break some kernels (3.6: values that do not dominate their uses) at one
+    number of warps and not at others, so that those come next.
+    """
+    options = dict(job.options)
+    try:
+        return compile_as(job, options)
+    except RuntimeError as error:
+        if "PassManager::run failed" not in str(error):
+            raise
+        for warps in WARPS:
+            if warps != options.get("num_warps"):
+                with suppress(RuntimeError):
+                    return compile_as(job, {**options, "num_warps": warps})
+        raise
+
+
+def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
+    """The binary of a job with some options of Triton's."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -68,7 +91,7 @@ def compile_job(job: KernelJob) -> Binary:
     place = {name: i for i, name in enumerate(fn.arg_names)}
     attrs = {(place[name],): [["tt.divisibility", 16]] for name in job.divisible}
     source = ASTSource(fn, dict(job.signature), dict(job.constants), attrs)
-    made, data = run_stages(source, GPUTarget(*job.target), dict(job.options))
+    made, data = run_stages(source, GPUTarget(*job.target), options)
     if data.get("num_ctas", 1) != 1:
         raise ValueError("clusters of blocks (the option num_ctas) are not supported")
     for name in ("launch_cooperative_grid", "launch_pdl"):
