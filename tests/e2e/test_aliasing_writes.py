@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import litz
@@ -464,3 +465,41 @@ def test_an_update_of_random_numbers_is_verified() -> None:
 
     compiled = torch.compile(f, backend="litz", fullgraph=True, options={"verify": True})
     assert compiled(X, I4)[1].max() < 2
+
+
+# --- rows that what is reduced from them overwrites, where a mask holds ----------------------------
+
+
+def _padded_norm(x: Tensor) -> None:
+    x.copy_(F.pad(F.layer_norm(x, (50,))[:, 3:], (3, 0)))
+
+
+def _padded_softmax(x: Tensor) -> None:
+    x.copy_(F.pad(F.softmax(x, 1)[1:, 2:48], (2, 2, 1, 0)))
+
+
+def _padded_columns(x: Tensor) -> None:
+    x.copy_(F.pad(F.softmax(x, 0)[1:, 2:48], (2, 2, 1, 0)))
+
+
+def _padded_maximum(x: Tensor) -> None:
+    x.copy_(F.pad((x.amax(1, keepdim=True) + 1).expand(40, 40), (0, 10)))
+
+
+def _row_in_part(x: Tensor) -> None:
+    z = x.new_zeros(40, 50)
+    z[:, 5:] = x.sum(1, keepdim=True) + 1
+    x.copy_(z)
+
+
+@pytest.mark.parametrize(
+    "fn", [_padded_norm, _padded_softmax, _padded_columns, _padded_maximum, _row_in_part]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_masked_reductions_of_what_is_overwritten(fn: Fn, dynamic: bool) -> None:
+    x = torch.randn(40, 50, generator=torch.Generator().manual_seed(0))
+    e, c = x.clone(), x.clone()
+    fn(e)
+    torch._dynamo.reset()
+    torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)(c)
+    torch.testing.assert_close(c, e, rtol=1e-5, atol=1e-6)

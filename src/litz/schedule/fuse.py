@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from litz.index import Expr, Substitution, Var, size_hint
 from litz.ir import body
-from litz.ir.body import Load, Node, Rewriter, Store, loops_of
+from litz.ir.body import Load, Node, Reduce, Rewriter, Store, loops_of
+from litz.ir.masks import open_reduces
 from litz.ir.program import Extern, Loops, Program
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
@@ -108,7 +109,7 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
         right = tuple(rw.store(s) for s in right)
     overwritten = {s.buffer for s in right}
     kept = tuple(s for s in left if s.buffer not in overwritten)
-    return Draft(
+    made = Draft(
         min(a.first, b.first),
         max(a.last, b.last),
         how.space,
@@ -117,6 +118,23 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
         (*a.nodes, *b.nodes),
         (*a.origins, *(o for o in b.origins if o not in a.origins)),
     )
+    return made if _reduced_in_time(made, roots) else None
+
+
+def _reduced_in_time(g: Draft, roots: Mapping[str, str]) -> bool:
+    """Whether reductions of what the group overwrites run before that: all but some below masks.
+
+    Each store counts by itself, as another that needs a reduction may not stay in the end.
+    """
+    written = {roots[x] for x in g.writes}
+    if written.isdisjoint(roots[x] for x in g.reads):
+        return True
+    for s in g.stores:
+        known = set(open_reduces(s.roots()))
+        late = (n for n in body.walk(s.roots()) if isinstance(n, Reduce) and n not in known)
+        if any(roots[n.buffer] in written for n in body.loads(tuple(late))):
+            return False
+    return True
 
 
 def _updates_as_often(

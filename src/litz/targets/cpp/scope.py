@@ -14,6 +14,7 @@ from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, wa
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
+from litz.ir.masks import open_reduces
 from litz.ir.ops import CHECKS
 from litz.kernel.nodes import roots
 from litz.targets.cpp import tree
@@ -105,7 +106,7 @@ class Placer:
         self.reads: dict[Node, bool] = {}  # whether a node loads, or checks an index
         self.levels: dict[Node, int] = {}  # reductions in the longest chain below, less one
         self.analyse(roots(stores))
-        self.open = _open_reduces(roots(stores))
+        self.open = open_reduces(roots(stores))
 
     def analyse(self, nodes: Sequence[Node]) -> None:
         for n in walk(nodes):
@@ -242,20 +243,3 @@ class Placer:
         ref = Ref(self.name(), BOOL, True)
         home.body.append(tree.Let(ref.text, _AND, (outer, cond), True))
         return ref
-
-
-def _open_reduces(nodes: Sequence[Node]) -> list[Reduce]:
-    """Reductions that some store needs whatever masks say, in order."""
-    out: list[Reduce] = []
-    seen: set[Node] = set()
-    stack = list(reversed(nodes))
-    while stack:
-        n = stack.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        if isinstance(n, Reduce):
-            out.append(n)
-        args = (n.args[0], n.args[2]) if isinstance(n, Masked) else n.args
-        stack.extend(reversed(args))
-    return out
