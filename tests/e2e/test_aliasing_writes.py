@@ -467,7 +467,7 @@ def test_an_update_of_random_numbers_is_verified() -> None:
     assert compiled(X, I4)[1].max() < 2
 
 
-# --- rows that what is reduced from them overwrites, where a mask holds ----------------------------
+# --- masked reductions of what is overwritten -----------------------------------------------------
 
 
 def _padded_norm(x: Tensor) -> None:

@@ -73,6 +73,30 @@ def test_equal_values_computed_from_narrower_ones(name: str, options: dict[str, 
 
 
 @pytest.mark.parametrize("options", [CPU, TRITON], ids=["cpu", "triton"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "value", "size"),
+    [
+        (torch.int16, 32767, 1001),
+        (torch.int16, 1237, 16001),
+        (torch.uint8, 255, 70001),
+        (torch.bfloat16, 1004, 70001),
+        (torch.float16, 1004, 16385),
+    ],
+)
+def test_so_many_narrow_values_that_their_sum_is_not(
+    dtype: torch.dtype, value: int, size: int, dynamic: bool, options: dict[str, Any]
+) -> None:
+    torch._dynamo.reset()
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x.float(), x.shape[-1:])
+
+    compiled = torch.compile(norm, backend="litz", dynamic=dynamic, options=options)
+    assert compiled(torch.full((2, size), value).to(dtype)).abs().max() == 0
+
+
+@pytest.mark.parametrize("options", [CPU, TRITON], ids=["cpu", "triton"])
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), 3e38])
 def test_means_beyond_all_numbers(value: float, options: dict[str, Any]) -> None:
     """They stay infinite, also where their sum alone is beyond float32's range."""

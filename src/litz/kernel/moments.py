@@ -11,6 +11,7 @@ from litz.ir.body import const as const_node
 from litz.ir.body import index as index_node
 from litz.ir.body import op as op_node
 from litz.ir.body import reduce as reduce_node
+from litz.ir.dtype import DType
 from litz.kernel.nodes import extent, rebuild, roots
 
 
@@ -53,13 +54,14 @@ def chunk_moments(
     axes: tuple[Expr, ...],
     count: Expr,
     weighted: Callable[[Node], Node] | None = None,
+    most: int | None = None,
 ) -> tuple[Node, Node]:
     """Mean and sum of squared deviations of ``value`` over ``axes``, in two corrected passes.
 
     A sum that rounds gives a mean that is off, of equal values too.  The deviations tell by how
     much: their sum is 0 from the true mean (Chan, Golub and LeVeque, 1983).
 
-    count: of all values.  weighted: a term as sums take it: times how many values it stands for,
+    count: of all values; most: as many at most, where ``count`` does not say.  weighted: a term as sums take it: times how many values it stands for,
     or 0 where it is none.
     """
 
@@ -70,7 +72,7 @@ def chunk_moments(
     mean = op_node("div", total(value), terms)
     off = op_node("sub", value, mean)
     squares = total(op_node("mul", off, off))
-    if _is_narrow(value):
+    if _sums_exactly(value, count.hi if most is None else most):
         return mean, squares
     left = total(off)
     rest = op_node("div", left, terms)
@@ -83,11 +85,16 @@ def chunk_moments(
     )
 
 
-def _is_narrow(value: Node) -> bool:
-    """Whether the numbers have fewer digits than their type: their sums lose little, or nothing."""
+def _sums_exactly(value: Node, most: int | None) -> bool:
+    """Whether the sum of up to ``most`` equal numbers has all its digits: they have few."""
     while isinstance(value, Op) and value.name in ("neg", "abs"):
         (value,) = value.args
-    if not isinstance(value, Op) or value.name not in ("round_to", "cast"):
+    if most is None or not isinstance(value, Op) or value.name not in ("round_to", "cast"):
         return False
     through = value.param if value.name == "round_to" else value.args[0].dtype
-    return through is not None and through.bits < value.dtype.bits
+    return through is not None and _digits(through) + most.bit_length() <= _digits(value.dtype)
+
+
+def _digits(dtype: DType) -> int:
+    """The binary digits that every number of a type has at most."""
+    return {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}.get(dtype.name, dtype.bits)

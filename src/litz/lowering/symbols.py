@@ -41,7 +41,8 @@ class Symbols:
     algebra, by their sympy expression.  given: names of what has a value at this point of the
     program.  data: names of what has its value from tensors' elements.  floats: by the shape
     environment's names.  inputs: (symbol, argument, dimension) as ``Program.symbols`` has them.
-    ones: whether sizes that were 1 in the run that was traced are 1 in all.
+    ones: whether sizes that were 1 in the run that was traced are 1 in all.  alike: how sizes are
+    written that guards found equal to another, by their sympy expression; read: guards so far.
     """
 
     scope: dict[str, Expr] = field(default_factory=dict)
@@ -55,6 +56,8 @@ class Symbols:
     env: Any = None
     ones: dict[Expr, bool] = field(default_factory=dict)
     count: int = 0
+    alike: dict[Any, Any] = field(default_factory=dict)
+    read: int = 0
     taken: set[str] = field(default_factory=set)
 
     # --- conversion -------------------------------------------------------------------------
@@ -68,12 +71,36 @@ class Symbols:
         if value.node.is_nested_int():
             raise GraphUnsupported("a ragged tensor")
         self.env = value.node.shape_env
-        found = self.from_sympy(value.node.expr)
+        found = self.from_sympy(self._alike(value.node.expr))
         return const(1) if self.is_one(value, found) else found
 
+    def _alike(self, expr: Any) -> Any:
+        """A size, written as all that guards found equal to it are: as a number if one is known.
+
+        What runs over an axis of one tensor then runs over that of another.
+        """
+        guards = self.env.guards
+        if self.read < len(guards):
+            for g in guards[self.read :]:
+                if getattr(g.expr, "is_Equality", False):
+                    self._unite(*(self.env.replace(e) for e in g.expr.args))
+            self.read = len(guards)
+        return self.alike.get(expr, expr)
+
+    def _unite(self, a: Any, b: Any) -> None:
+        a, b = self.alike.get(a, a), self.alike.get(b, b)
+        kept, other = (b, a) if b.is_Integer else (a, b)
+        self.alike[other] = kept
+        for e, known in self.alike.items():
+            if known == other:
+                self.alike[e] = kept
+
     def is_one(self, value: torch.SymInt, e: Expr) -> bool:
-        """Whether a guard makes a computed size 1: what it is then broadcast to may be longer."""
-        if isinstance(e, Symbol | Const) or not e.free or size_hint(e) != 1:
+        """Whether a guard or a check makes a size 1: what it is broadcast to may be longer."""
+        if not e.free or (e.lo is not None and e.lo > 1):
+            return False
+        backed = all(not isinstance(s, Symbol) or s.hint is not None for s in e.free)
+        if backed and size_hint(e) != 1:
             return False
         if e not in self.ones:
             self.ones[e] = bool(statically_known_true(value == 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from litz.index import Expr, Var, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
@@ -215,7 +216,9 @@ class Builder(Placer):
         before = self.ranges.get(v)
         self.ranges[v] = Part(count, end, size, chunk.depth)
         terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
-        mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms)
+        inner = [self.most(u) for u in axes[at + 1 :]]
+        most = None if None in inner else prod([size, *filter(None, inner)])
+        mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms, most=most)
         self.analyse([mean, m2])
         inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
         chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
