@@ -43,6 +43,10 @@ class OptionError(LitzError, ValueError):
     """An unknown option or a value of the wrong kind."""
 
 
+class OutOfRangeError(LitzError, IndexError, RuntimeError):
+    """A position outside of a tensor.  Eager raises one or the other, by the operator."""
+
+
 class VerifyError(LitzError):
     """A program broke one of the IR's rules; always a bug in Litz."""
 

@@ -352,3 +352,80 @@ def test_strides_of_sizes_that_may_be_zero() -> None:
         x = torch.randn(n)
         for actual, eager in zip(compiled(x, k), fn(x, k), strict=True):
             assert torch.equal(actual, eager) and actual.stride() == eager.stride()
+
+
+# --- sizes of which nothing is known -------------------------------------------------------------
+
+
+def unbacked(*shape: int) -> torch.Tensor:
+    x = torch.randn(shape)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    return x
+
+
+def test_a_size_that_a_check_makes_1_broadcasts() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch._check(x.size(0) == 1)
+        rows = x.repeat(3, 1), torch.stack([x.expand(3, 5), y]), y.clone().copy_(x)
+        return x.expand(3, 5) * 1, x * y, torch.where(x > 0, x, y), *rows
+
+    compiles_once(fn, (unbacked(1, 5), torch.randn(3, 5)))
+
+    def found(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = x.nonzero()
+        torch._check(z.size(0) == 1)
+        return z + torch.arange(3)[:, None], x[z[:, 0]].expand(3, x.size(1)) + 1
+
+    compiles_once(found, (torch.diag(T([0.0, 2.0, 0.0])),))
+
+
+@pytest.mark.parametrize(
+    ("fn", "bad", "kind"),
+    [
+        (lambda x: x.max(0)[0] + 1, 0, IndexError),
+        (lambda x: x.max() + 1, 0, RuntimeError),
+        (lambda x: x[T([3])] + 1, 0, IndexError),
+        (lambda x: F.embedding(T([3]), x) + 1, 0, RuntimeError),
+        (lambda x: x.index_put((T([3]),), T(1.0)), 0, IndexError),
+        (lambda x: x.gather(0, T([[3, 1]])) + 1, 2, RuntimeError),
+        (lambda x: x.select_scatter(torch.ones(4), 0, 3) + 1, 2, IndexError),
+        (lambda x: x.slice_scatter(torch.ones(2, 4), 0, 1, 3) + 1, 2, RuntimeError),
+        (lambda x: F.interpolate(x.t()[None], size=7), 0, (RuntimeError, IndexError)),
+        (lambda x: F.pad(x.t()[None], (1, 1), mode="replicate") + 1, 0, RuntimeError),
+    ],
+)
+def test_what_needs_more_elements_raises(
+    fn: Callable[..., Any], bad: int, kind: type[Exception]
+) -> None:
+    fails_like_eager(fn, (unbacked(5, 4),), (unbacked(bad, 4),), kind)
+
+
+def test_positions_among_rows_that_data_decide() -> None:
+    def fn(x: torch.Tensor, m: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x[m][i] + 1
+
+    x, i = torch.randn(5, 4), T([0, 1])
+    fails_like_eager(fn, (x, x[:, 0] < 99, i), (x, x[:, 0] > 99, i), IndexError)
+
+
+def test_sizes_that_only_a_guard_finds_equal() -> None:
+    def pools(x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(x, 2) + F.adaptive_max_pool2d(x, (4, 4))
+
+    def mixed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(x, 2).softmax(-1) * F.max_pool2d(y, 3) * F.adaptive_max_pool2d(y, 4)
+
+    for fn, sizes in ((pools, [(8, 8)]), (mixed, [(8, 8), (12, 12)])):
+        args = [torch.randn(2, 3, *s, requires_grad=True) for s in sizes]
+        again = [x.detach().clone().requires_grad_() for x in args]
+        fn(*args).sum().backward()
+        compiled = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)
+        compiled(*again).sum().backward()
+        for x, y in zip(args, again, strict=True):
+            torch.testing.assert_close(y.grad, x.grad)
+
+    def unpooled(x: torch.Tensor, i: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.max_unpool2d(x[:, :, ::2, ::2].sin() + 0 * w, i, 2)
+
+    i = torch.arange(32).view(1, 2, 4, 4) % 16
+    compiles_once(unpooled, (torch.randn(1, 2, 8, 8), i, torch.zeros(4)))

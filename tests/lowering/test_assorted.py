@@ -248,3 +248,12 @@ def test_membership_is_decided_in_the_common_type(x: Any, members: torch.Tensor)
         check(lambda x, m: (torch.isin(x, m), torch.isin(x, m, invert=True)), x, members)
     else:
         check(lambda m: torch.isin(x, m), members)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda a: a - 1.5, lambda a: 1 - a, lambda a: a.float() - a, lambda a: 2 - a.t()]
+)
+def test_a_difference_with_bools_is_refused(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for call in (fn, torch.compile(fn, backend="litz")):
+        with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
+            call(torch.tensor([True, False]))

@@ -377,3 +377,21 @@ def test_searchsorted() -> None:
 ])  # fmt: skip
 def test_dynamic(fn: Fn) -> None:
     check(fn, W, IDS, dynamic=True, ulps=4)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [
+        (lambda x, i: x[i] + 1, IndexError),
+        (lambda x, i: x.gather(0, i) + 1, RuntimeError),
+        (lambda x, i: x.scatter_add(0, i, x[:1]) + 1, RuntimeError),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 5])
+def test_positions_outside_raise_what_eager_raises(
+    fn: Callable[..., Tensor], kind: type[Exception], size: int
+) -> None:
+    x, i = torch.randn(size), torch.tensor([7])
+    for call in (fn, torch.compile(fn, backend="litz")):
+        with pytest.raises(kind):
+            call(x, i)

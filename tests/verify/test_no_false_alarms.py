@@ -176,3 +176,19 @@ def test_training_step_of_convolutions(tmp_path: Path) -> None:
     compiled, seen = watched(model, tmp_path)
     F.cross_entropy(compiled(r(2, 3, 14, 14)), torch.tensor([1, 3])).backward()
     assert len(seen) == 2 and not unchecked(seen)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ties_with_what_an_earlier_graph_has_rounded(seed: int, tmp_path: Path) -> None:
+    """The gradient of a maximum asks who equals it, of numbers that are computed anew."""
+    g = torch.Generator().manual_seed(seed)
+    x, v = (torch.randn(5, 9, generator=g).requires_grad_() for _ in range(2))
+    i = torch.randint(0, 9, (5, 9), generator=g)
+
+    def fn(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        found = x.sin().scatter_reduce(1, i, v.exp() * -1, "amax") + 1
+        return (x.sin() * 3).amax(1).sum() + found.sum()
+
+    compiled, seen = watched(fn, tmp_path)
+    compiled(x, v).backward()
+    assert len(seen) == 2

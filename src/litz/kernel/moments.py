@@ -61,8 +61,8 @@ def chunk_moments(
     A sum that rounds gives a mean that is off, of equal values too.  The deviations tell by how
     much: their sum is 0 from the true mean (Chan, Golub and LeVeque, 1983).
 
-    count: of all values; most: as many at most, where ``count`` does not say.  weighted: a term as sums take it: times how many values it stands for,
-    or 0 where it is none.
+    count: of all values; most: as many at most, where ``count`` does not say.
+    weighted: a term as sums take it: times how many values it stands for, or 0 where it is none.
     """
 
     def total(n: Node) -> Node:

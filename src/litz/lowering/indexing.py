@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, Substitution, const, symbol
+from litz.index import Const, Expr, Substitution, const, provably_le, symbol
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Load, Node, Rewriter, Scalar, op
@@ -112,9 +112,14 @@ def _through(
 
 
 def position(node: Node, size: Expr, *, negative: bool = False) -> Node:
-    """An index element as an i64 node in [0, size): checked, and from the end if negative."""
+    """An index element as an i64 node in [0, size): checked, and from the end if negative.
+
+    Where the check fails, it is 0, so that there must be an element.
+    """
     if node.dtype.kind == "bool" or not node.dtype.is_int:
         raise Unsupported(f"an index of type {node.dtype}")
+    if not provably_le(ONE, size):
+        raise Unsupported("a position where perhaps nothing is")
     i = body.cast(node, d.I64)
     extent = body.index(size)
     if isinstance(i, body.Const) and isinstance(extent, body.Const):

@@ -7,7 +7,7 @@ from typing import Final
 
 from torch.fx import Node as FxNode
 
-from litz.index import Expr, provably_le
+from litz.index import Expr, Symbol, provably_le
 from litz.ir.program import HostFloat
 from litz.lowering.context import Unsupported
 from litz.lowering.externs import op_name
@@ -31,10 +31,14 @@ CHECK_POSITIONS: Final = frozenset(
         "slice_scatter", "select_copy", "slice_copy", "constant_pad_nd", "unfold",
     )
 )  # fmt: skip
-# Reductions that have no value over nothing, where eager raises.
-NEED_ELEMENTS: Final = frozenset(
-    ("max", "min", "amax", "amin", "argmax", "argmin", "aminmax", "max_pool2d_with_indices")
-)
+# Ops that write into a part, which must lie inside.
+WRITE_PARTS: Final = frozenset(("select_scatter", "slice_scatter"))
+# Ops that have no value over nothing, where eager raises; and more by how their names begin.
+NEED_ELEMENTS: Final = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "aminmax"))
+NEED_ELEMENTS_ALL: Final = (
+    "max_pool", "avg_pool", "_adaptive_avg_pool", "upsample_", "_upsample_", "grid_sampler_",
+    "reflection_pad", "replication_pad",
+)  # fmt: skip
 
 
 def check(
@@ -47,15 +51,18 @@ def check(
         raise Unsupported("sizes that depend on data")
     if name not in TAKES_FLOATS and _has(args, HostFloat):
         raise Unsupported("a symbolic float")
+    sizes = [s for a in _leaves(args) if isinstance(a, TensorValue) for s in a.shape]
+    perhaps_none = any(not s.is_const and not provably_le(ONE, s) for s in sizes)
+    unbacked = any(isinstance(e, Symbol) and e.hint is None for s in sizes for e in s.free)
+    if unbacked and name in WRITE_PARTS:
+        raise Unsupported("a write into a part that perhaps lies outside")
+    if perhaps_none and (name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_ALL)):
+        raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
         return
     numbers = [a for a in _leaves(args) if isinstance(a, Expr)]
     if name in CHECK_POSITIONS and symbols.from_data(numbers):
         raise Unsupported("a position that depends on data")
-    if name in NEED_ELEMENTS:
-        sizes = [s for a in _leaves(args) if isinstance(a, TensorValue) for s in a.shape]
-        if any(symbols.from_data((s,)) and not provably_le(ONE, s) for s in sizes):
-            raise Unsupported("a reduction of perhaps nothing")
 
 
 def has_symbolic(args: Sequence[object]) -> bool:

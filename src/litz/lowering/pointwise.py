@@ -159,11 +159,11 @@ for _name, _packet in LOGICAL.items():
 
 def _scaled(name: str, ctx: Call, x: Operand, y: Operand, alpha: float | int) -> TensorValue:
     bool_op = {"add": "or_", "mul": "and_"}.get(name)
+    if bool_op is None and any(isinstance(v, TensorValue) and v.dtype is d.BOOL for v in (x, y)):
+        raise Unsupported("subtraction of bools")
 
     def fn(a: Node, c: Node) -> Node:
-        if a.dtype is d.BOOL:
-            if bool_op is None:
-                raise Unsupported("subtraction of bools")
+        if a.dtype is d.BOOL and bool_op is not None:
             return op(bool_op, a, c) if alpha else a
         if not isinstance(alpha, Expr | HostFloat) and alpha == 1:
             return op(name, a, c)

@@ -72,7 +72,11 @@ class Symbols:
             raise GraphUnsupported("a ragged tensor")
         self.env = value.node.shape_env
         found = self.from_sympy(self._alike(value.node.expr))
-        return const(1) if self.is_one(value, found) else found
+        if not self.is_one(value, found):
+            return found
+        if isinstance(found, Symbol):  # in other sizes too, as nothing has to give it a value
+            self.scope[str(found)] = const(1)
+        return const(1)
 
     def _alike(self, expr: Any) -> Any:
         """A size, written as all that guards found equal to it are: as a number if one is known.
@@ -89,7 +93,9 @@ class Symbols:
 
     def _unite(self, a: Any, b: Any) -> None:
         a, b = self.alike.get(a, a), self.alike.get(b, b)
-        kept, other = (b, a) if b.is_Integer else (a, b)
+        kept, other = (b, a) if b.is_Integer or b.is_Symbol and not a.is_Integer else (a, b)
+        if other.is_Symbol:  # which has a value of its own
+            return
         self.alike[other] = kept
         for e, known in self.alike.items():
             if known == other:

@@ -9,7 +9,8 @@ just the size that is asked for, and the tensors over it are ordinary tensors: t
 pickle and outlive the program like any others.  The allocator keeps one reference to each block; a
 block with no other reference, neither in C++ nor in Python, is idle and can be handed out again.  A
 user's last reference may go in any thread at any time, and needs no callback.  A block whose memory
-was exchanged meanwhile (resized, moved to shared memory) is let go.
+was exchanged meanwhile (resized, moved to shared memory) is let go, as is one that has changed for
+good: memory that NumPy has seen can no longer be resized, and a storage may bear attributes.
 
 How much is kept.  Live and idle blocks together never exceed the most bytes that were live at one
 time lately, plus `slack`, and idle ones never exceed `max_idle`; the longest unused go first.
@@ -80,8 +81,10 @@ class _Block:
         return self.counts() == _idle_counts()
 
     def whole(self) -> bool:
-        """Whether this is still the memory that was allocated."""
-        return self.storage.data_ptr() == self.ptr and self.storage.nbytes() == self.nbytes
+        """Whether this is still the memory that was allocated, and as good as new."""
+        s = self.storage
+        same = s.data_ptr() == self.ptr and s.nbytes() == self.nbytes
+        return same and s.resizable() and not vars(s)
 
 
 class Allocator:

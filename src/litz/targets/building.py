@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from litz.errors import ToolchainError
+from litz.errors import OutOfRangeError, ToolchainError
 from litz.host.lines import HostProgram
 from litz.host.segment import bind_segments, segment_tables
 from litz.logs import events
@@ -29,7 +29,7 @@ from litz.targets.cpp.toolchain import (
 from litz.targets.kernels import Kernel
 
 # By the numbers that kernels report: a bad index is 1, a divisor of zero 2, both together 3.
-INDEX_FAULT: Fault = (IndexError, "index out of range in a compiled kernel")
+INDEX_FAULT: Fault = (OutOfRangeError, "index out of range in a compiled kernel")
 ZERO_FAULT: Fault = (RuntimeError, "ZeroDivisionError in a compiled kernel")
 FAULTS = (INDEX_FAULT, ZERO_FAULT, INDEX_FAULT)
 

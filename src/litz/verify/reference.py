@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,40 @@ from litz.lowering.externs import is_view_op
 aten = torch.ops.aten
 
 Env = dict[Node, Any]
-Perturb = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+# Comparisons, whose outcome rounding decides where both sides are about equal.
+COMPARISONS = frozenset((aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge))
+NEARLY = 4.0  # rounding errors between numbers that count as about equal
+
+
+@dataclass
+class Perturbation:
+    """Random relative errors: ``scale`` times those of rounding."""
+
+    scale: float
+    seed: int
+    generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+
+    def __call__(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """``x`` (float64) with errors as large as those of ``dtype``."""
+        return x * (1 + self.scale * torch.finfo(dtype).eps * self._draw(x))
+
+    def compared(
+        self, outcome: torch.Tensor, sides: Sequence[torch.Tensor], eps: float
+    ) -> torch.Tensor:
+        """The outcome of a comparison; where the sides are about equal, it may be either."""
+        a, b = sides
+        size = torch.maximum(a.abs(), b.abs())
+        about = (a - b).abs() < NEARLY * self.scale * eps * size
+        return outcome ^ (about & (self._draw(outcome) > 0))
+
+    def _draw(self, x: torch.Tensor) -> torch.Tensor:
+        """A number of [-1/2, 1/2) for each element."""
+        g = self.generators.get(x.device)
+        if g is None:
+            g = self.generators[x.device] = torch.Generator(x.device)
+            g.manual_seed(self.seed)
+        u = torch.empty(x.shape, dtype=torch.float64, device=x.device)
+        return u.uniform_(-0.5, 0.5, generator=g)
 
 
 @dataclass(frozen=True)
@@ -121,20 +154,9 @@ class Reference:
 
     def perturbed(self, scale: float, seed: int) -> Env:
         """In float64 with random relative errors: ``scale`` times those of rounding."""
-        generators: dict[torch.device, torch.Generator] = {}
+        return self._wide(Perturbation(scale, seed))
 
-        def perturb(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-            g = generators.get(x.device)
-            if g is None:
-                g = generators[x.device] = torch.Generator(x.device)
-                g.manual_seed(seed)
-            u = torch.empty(x.shape, dtype=torch.float64, device=x.device)
-            u.uniform_(-0.5, 0.5, generator=g)
-            return x * (1 + scale * torch.finfo(dtype).eps * u)
-
-        return self._wide(perturb)
-
-    def _wide(self, perturb: Perturb | None) -> Env:
+    def _wide(self, perturb: Perturbation | None) -> Env:
         own = self.own()
         env: Env = {}
         for n, v in self.leaves.items():
@@ -144,7 +166,22 @@ class Reference:
             # What only moves data neither rounds nor may come apart from what it is a view of.
             moves = is_view_op(n.target) or n.target is operator.getitem
             env[n] = value if moves else _perturbed(value, own[n], perturb)
+            if perturb is not None and _compares(n):
+                env[n] = self._compared(n, env, own, perturb)
         return env
+
+    def _compared(self, n: Node, env: Env, own: Env, perturb: Perturbation) -> torch.Tensor:
+        """A comparison of floats; not of two that are 0, which no rounding moves."""
+        outcome: torch.Tensor = env[n]
+        given = [own[a] for a in n.args if isinstance(a, Node)]
+        types = [v.dtype for v in given if isinstance(v, torch.Tensor) and v.is_floating_point()]
+        if not types:
+            return outcome
+        sides = [env[a] if isinstance(a, Node) else a for a in n.args[:2]]
+        if not all(isinstance(v, torch.Tensor | int | float) for v in sides):
+            return outcome
+        wide = [torch.as_tensor(v, dtype=torch.float64, device=outcome.device) for v in sides]
+        return perturb.compared(outcome, wide, max(torch.finfo(t).eps for t in types))
 
     def _wide_call(self, n: Node, env: Env, own: Env) -> Any:
         if not _is_tensor_valued(own[n]):
@@ -224,7 +261,11 @@ def _wants_own_type(target: object) -> bool:
     return packet in OWN_TYPE_ONLY or f"{packet}.{target._overloadname}" in OWN_TYPE_ONLY
 
 
-def _perturbed(value: Any, own: Any, perturb: Perturb | None) -> Any:
+def _compares(n: Node) -> bool:
+    return getattr(n.target, "overloadpacket", None) in COMPARISONS
+
+
+def _perturbed(value: Any, own: Any, perturb: Perturbation | None) -> Any:
     if perturb is None:
         return value
     if isinstance(value, list | tuple):

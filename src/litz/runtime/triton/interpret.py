@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from litz.errors import ToolchainError
+from litz.errors import OutOfRangeError, ToolchainError
 from litz.runtime.cache import content_key
 
 INDEX_FAULT = "index out of range"  # what a kernel's check says
@@ -61,7 +61,7 @@ def interpreted(
 
     source: a module that defines the kernel ``name``.  pointers: types of the leading arguments.
     blocks: the kernel's constexprs.
-    Raises IndexError where the kernel's own check of an index fails.
+    Raises OutOfRangeError where the kernel's own check of an index fails.
     """
     require_interpreter()
     module: dict[str, Any] = {"__name__": f"litz_kernel_{name}"}
@@ -80,7 +80,7 @@ def interpreted(
                 kernel[x, y, z](*tensors, *args[len(types) :], **blocks)
         except Exception as error:
             if _is_index_fault(error):
-                raise IndexError("index out of range in a compiled kernel") from None
+                raise OutOfRangeError("index out of range in a compiled kernel") from None
             raise
 
     return run
