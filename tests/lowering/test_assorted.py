@@ -257,3 +257,49 @@ def test_a_difference_with_bools_is_refused(fn: Callable[[torch.Tensor], torch.T
     for call in (fn, torch.compile(fn, backend="litz")):
         with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
             call(torch.tensor([True, False]))
+
+
+BEYOND: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: x.masked_fill(x > 0, -1e9),
+    lambda x: torch.full((2,), 1e9, dtype=x.dtype),
+    lambda x: x.clamp(max=1e9),
+    lambda x: torch.add(x, x, alpha=1e9),
+    lambda x: F.pad(x, (1, 1), value=1e9),
+    lambda x: F.hardtanh(x, -1.0, 1e9),
+    lambda x: x.index_fill(0, torch.tensor([1]), 1e9),
+]
+
+
+@pytest.mark.parametrize("fn", BEYOND)
+def test_numbers_that_the_type_does_not_hold_are_refused(
+    fn: Callable[[torch.Tensor], Any],
+) -> None:
+    x = torch.ones(3, dtype=torch.float16)
+    for call in (fn, torch.compile(fn, backend="litz")):
+        with pytest.raises(RuntimeError, match="overflow"):
+            call(x)
+
+
+def test_numbers_beyond_a_type_that_eager_takes() -> None:
+    x = torch.tensor([1.0, -2.0, float("inf")], dtype=torch.float16)
+    check(lambda x: (x + 1e9, x * 1e9, x > 1e9, x == -1e9, x.clamp(max=float("inf"))), x)
+    check(lambda x: (x.masked_fill(x > 0, float("-inf")), x[:9223372036854775807] + 65504.0), x)
+    check(lambda x: (x * 300, x.masked_fill(x > 0, 127), x % 300), x[:2].to(torch.int8))
+
+
+def test_a_float_argument_that_grows_beyond_the_type() -> None:
+    def fn(x: torch.Tensor, v: float) -> torch.Tensor:
+        return x.masked_fill(x > 0, v) + 1
+
+    x = torch.ones(3, dtype=torch.float16)
+    compiled = torch.compile(fn, backend="litz", dynamic=True)
+    assert torch.equal(compiled(x, 1.5), fn(x, 1.5))
+    with pytest.raises(RuntimeError, match="overflow"):
+        compiled(x, 1e9)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x**-1, lambda x: F.leaky_relu(x, -1)])
+def test_what_integers_cannot_do_is_refused(fn: Callable[[torch.Tensor], Any]) -> None:
+    for call in (fn, torch.compile(fn, backend="litz")):
+        with pytest.raises(RuntimeError):
+            call(torch.tensor([1, 2], dtype=torch.uint8))

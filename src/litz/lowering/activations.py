@@ -255,6 +255,9 @@ def hardtanh_backward(
 
 @lower(aten.leaky_relu.default)
 def leaky_relu(ctx: Call, x: TensorValue, negative_slope: Number = 0.01) -> TensorValue:
+    if not x.dtype.is_float:
+        raise Unsupported("an activation of integers")
+
     def fn(a: Node) -> Node:
         return where(op("gt", a, k(a, 0)), a, mul(a, num(a, negative_slope)))
 

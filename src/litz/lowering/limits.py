@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
+import torch
 from torch.fx import Node as FxNode
 
 from litz.index import Expr, Symbol, provably_le
+from litz.ir.dtype import BOOL, F16, DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Unsupported
 from litz.lowering.externs import op_name
 from litz.lowering.registry import Result
 from litz.lowering.symbols import Symbols
+from litz.lowering.torch_types import to_torch
 from litz.lowering.values import ONE, TensorValue
 
 # Lowerings that take a symbolic float wherever they take a number.
@@ -21,6 +26,13 @@ TAKES_FLOATS: Final = frozenset(
         "add", "sub", "rsub", "mul", "div", "true_divide", "remainder", "fmod", "floor_divide",
         "eq", "ne", "lt", "le", "gt", "ge", "pow", "where", "masked_fill", "clamp", "clamp_min",
         "clamp_max", "lerp", "addcmul", "addcdiv", "full", "full_like", "new_full",
+        "scalar_tensor", "fill",
+    )
+)  # fmt: skip
+# Those of them that convert it to the type of their tensors, and refuse what that does not hold.
+REFUSE_FLOATS: Final = frozenset(
+    (
+        "where", "masked_fill", "clamp", "clamp_min", "clamp_max", "full", "full_like", "new_full",
         "scalar_tensor", "fill",
     )
 )  # fmt: skip
@@ -51,7 +63,10 @@ def check(
         raise Unsupported("sizes that depend on data")
     if name not in TAKES_FLOATS and _has(args, HostFloat):
         raise Unsupported("a symbolic float")
-    sizes = [s for a in _leaves(args) if isinstance(a, TensorValue) for s in a.shape]
+    tensors = [a for a in _leaves(args) if isinstance(a, TensorValue)]
+    if _beyond(n, {v.dtype for v in tensors} | {r.dtype for r in results if r is not None}):
+        raise Unsupported("a number that a type does not hold, which eager may refuse")
+    sizes = [s for v in tensors for s in v.shape]
     perhaps_none = any(not s.is_const and not provably_le(ONE, s) for s in sizes)
     unbacked = any(isinstance(e, Symbol) and e.hint is None for s in sizes for e in s.free)
     if unbacked and name in WRITE_PARTS:
@@ -63,6 +78,41 @@ def check(
     numbers = [a for a in _leaves(args) if isinstance(a, Expr)]
     if name in CHECK_POSITIONS and symbols.from_data(numbers):
         raise Unsupported("a position that depends on data")
+
+
+def _beyond(n: FxNode, dtypes: set[DType]) -> bool:
+    """Whether a number is none of some type: eager refuses to convert it, where it has to."""
+    places = _number_parameters(n.target)
+    if not places:
+        return False
+    given = [n.args[i] if i < len(n.args) else n.kwargs.get(name) for i, name in places]
+    numbers = [abs(v) for v in given if isinstance(v, int | float) and math.isfinite(v)]
+    symbolic = any(isinstance(v, torch.SymFloat) for v in given)
+    if symbolic and F16 in dtypes and op_name(n.target) in REFUSE_FLOATS:
+        return True
+    return any(v > _largest(t) for v in numbers for t in dtypes if v > 1 and t is not BOOL)
+
+
+@lru_cache(maxsize=1024)
+def _number_parameters(target: object) -> tuple[tuple[int, str], ...]:
+    """The parameters of an operator that it converts to the type of its tensors.
+
+    Comparisons and arithmetic take their other side as it is.
+    """
+    name = op_name(target)
+    if not isinstance(target, torch._ops.OpOverload) or name == "isin":
+        return ()
+    as_it_is = "" if name == "where" else "other"
+    named = [(i, a) for i, a in enumerate(target._schema.arguments) if a.name != as_it_is]
+    return tuple((i, a.name) for i, a in named if str(a.type) in ("number", "Optional[number]"))
+
+
+@lru_cache(maxsize=64)
+def _largest(dtype: DType) -> float:
+    """The largest number of a type; of a negative one, eager takes the same of unsigned types."""
+    torch_type = to_torch(dtype)
+    info = torch.finfo(torch_type) if dtype.is_float else torch.iinfo(torch_type)
+    return info.max + (not dtype.is_float and info.min < 0)
 
 
 def has_symbolic(args: Sequence[object]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr
+from litz.index import Expr, provably_le
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -17,7 +17,7 @@ from litz.lowering.context import Operand, Unsupported
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import from_torch
-from litz.lowering.values import TensorValue
+from litz.lowering.values import ZERO, TensorValue
 
 aten = torch.ops.aten
 Elementwise = Callable[..., Node]
@@ -351,6 +351,9 @@ def right_shift(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 
 @lower(aten.pow.Tensor_Scalar)
 def pow_scalar(ctx: Call, x: TensorValue, y: Any) -> TensorValue:
+    small = isinstance(y, Expr) and not provably_le(ZERO, y) or isinstance(y, int) and y < 0
+    if ctx.dtype.is_int and small:
+        raise Unsupported("an integer to a negative power, which eager refuses")
     if isinstance(y, Expr | HostFloat):
         return pow_tensor(ctx, x, y)
     if x.dtype.is_float:
