@@ -503,3 +503,68 @@ def test_masked_reductions_of_what_is_overwritten(fn: Fn, dynamic: bool) -> None
     torch._dynamo.reset()
     torch.compile(fn, backend="litz", fullgraph=True, dynamic=dynamic)(c)
     torch.testing.assert_close(c, e, rtol=1e-5, atol=1e-6)
+
+
+# --- writes that run over some of the dims that are reduced --------------------------------------
+
+
+def _ints(*shape: int) -> Tensor:
+    n = torch.Size(shape).numel()
+    return (torch.arange(n) % 7 - 2).double().reshape(shape)
+
+
+def _rows_take_a_sum(b: Tensor, c: Tensor) -> Tensor:
+    u = (c + b[:, None]).sum((0, 1))
+    b.add_(u)
+    return u
+
+
+def _rows_beside_all(b: Tensor, c: Tensor) -> Tensor:
+    u = c.sum((0, 1))
+    e = c * b[:, None] + u
+    b.add_(u)
+    return e
+
+
+def _few_long_rows(b: Tensor, c: Tensor) -> Tensor:
+    u = (c + b[:, None]).sum((1, 2))
+    b.add_(u[:, None])
+    return u
+
+
+def _running_mean(b: Tensor, c: Tensor) -> Tensor:
+    m = (c - b[0]).amax((0, 1))
+    b.mul_(m.expand_as(b))
+    return m
+
+
+def _groups(b: Tensor, c: Tensor) -> Tensor:
+    u = c.sum((0, 2))
+    e = c * b + u[:, None]
+    b.add_(u[:, None])
+    return e
+
+
+def _both_in_place(b: Tensor, c: Tensor) -> Tensor:
+    u = c.sum((1, 2))
+    x, y = c * b[:, :, None] + u[:, None, None], b + u[:, None]
+    c.copy_(x)
+    b.copy_(y)
+    return u
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [
+        (_rows_take_a_sum, [(30, 64), (30, 40, 64)]),
+        (_rows_beside_all, [(30, 64), (30, 40, 64)]),
+        (_few_long_rows, [(10, 200), (10, 300, 200)]),
+        (_running_mean, [(40, 64), (30, 40, 64)]),
+        (_groups, [(4, 8), (50, 4, 8)]),
+        (_groups, [(4, 16), (500, 4, 16)]),
+        (_both_in_place, [(20, 30), (20, 30, 17)]),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_writes_over_some_of_the_reduced_dims(fn: Fn, shapes: Any, dynamic: bool) -> None:
+    check(fn, *(_ints(*s) for s in shapes), dynamic=dynamic)

@@ -370,6 +370,11 @@ def test_a_size_that_a_check_makes_1_broadcasts() -> None:
         return x.expand(3, 5) * 1, x * y, torch.where(x > 0, x, y), *rows
 
     compiles_once(fn, (unbacked(1, 5), torch.randn(3, 5)))
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    compiled(unbacked(1, 5), torch.randn(3, 5))
+    with pytest.raises(RuntimeError, match="assertion"):
+        compiled(unbacked(2, 5), torch.randn(3, 5))
 
     def found(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         z = x.nonzero()

@@ -43,3 +43,16 @@ def test_inside_of_another_reduction() -> None:
     assert open_reduces((body.masked(TOP, total, ZERO),)) == []
     padded = body.reduce("sum", (V,), body.masked(LEFT, body.op("exp", centred), ZERO))
     assert open_reduces((padded,)) == [padded, MAX]
+
+
+def test_a_condition_on_both_may_guard() -> None:
+    mixed = body.op("lt", body.index(ROW * 30 + V), body.index(symbol("s")))
+    assert open_reduces((body.masked(mixed, MAX, ZERO),)) == []
+
+
+def test_deep_masks_take_no_longer() -> None:
+    value = body.op("add", MAX, body.load(F32, "b", V))
+    for k in range(60):
+        cond = body.op("lt", body.index(V), body.index(symbol(f"s{k}")))
+        value = body.masked(cond, body.op("exp", value), value)
+    assert open_reduces((value,)) == [MAX]

@@ -1,42 +1,50 @@
-"""Reductions and the masks around them."""
+"""Which reductions may run before the masks around them are looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from litz.index import Expr, Var
-from litz.ir.body import Masked, Node, Op, Reduce
-
-Conds = tuple[Node, ...]
+from litz.ir.body import Masked, Node, Op, Reduce, walk
 
 
 def open_reduces(nodes: Sequence[Node]) -> list[Reduce]:
     """The reductions that may run before what ``nodes`` are computed for, each once, in order.
 
-    One below a mask may too, if no part of the condition is the same for all that it stands for:
-    ``masked(i < 20, f(max of a row))`` needs the row's maximum, whatever ``i`` is.
+    One below a mask may too if the condition says nothing of the point that it is computed for:
+    ``masked(i < 20, f(maximum of row j))`` needs the maximum of every row, so that its loads are
+    those of elements that are there.  A condition on sizes alone, or on ``j``, may guard them.
     """
-    out: dict[Reduce, None] = {}
-    seen: set[tuple[Node, Conds]] = set()
-    stack: list[tuple[Node, Conds]] = [(n, ()) for n in reversed(nodes)]
+    below = list(walk(nodes))
+    found: dict[Reduce, None] = {}
+    sources = list(nodes)
+    for r in reversed(below):  # users first
+        if isinstance(r, Reduce) and _reached(r, sources):
+            found[r] = None
+            sources += r.args
+    return [n for n in _in_order(nodes) if n in found] if found else []
+
+
+def _reached(r: Reduce, sources: Sequence[Node]) -> bool:
+    """Whether ``r`` is needed whatever masks between say that could guard its loads."""
+    own = set(r.vars)
+    seen: set[Node] = set()
+    stack = list(sources)
     while stack:
-        n, conds = stack.pop()
-        if (n, conds) in seen or (n, ()) in seen:
+        n = stack.pop()
+        if n is r:
+            return True
+        if n in seen or isinstance(n, Reduce):
             continue
-        seen.add((n, conds))
-        below = [(a, conds) for a in n.args]
-        if isinstance(n, Masked):
-            below[1] = (n.args[1], tuple(dict.fromkeys((*conds, *_parts(n.args[0])))))
-        elif isinstance(n, Reduce):
-            own = set(n.vars)
-            if not any(_loops(c) <= own for c in conds):
-                out[n] = None
-                conds = ()
-            # Inside, the reduced axes are others than those around.
-            kept = tuple(c for c in conds if not _loops(c) & set(n.axes))
-            below = [(a, kept) for a in n.args]
-        stack.extend(reversed(below))
-    return list(out)
+        seen.add(n)
+        guarded = isinstance(n, Masked) and any(_guards(c, own) for c in _parts(n.args[0]))
+        stack.extend((n.args[0], n.args[2]) if guarded else n.args)
+    return False
+
+
+def _guards(cond: Node, own: set[Expr]) -> bool:
+    loops = {v for v in cond.vars if isinstance(v, Var)}
+    return not loops or not loops.isdisjoint(own)
 
 
 def _parts(cond: Node) -> Iterator[Node]:
@@ -47,5 +55,14 @@ def _parts(cond: Node) -> Iterator[Node]:
         yield cond
 
 
-def _loops(cond: Node) -> set[Expr]:
-    return {v for v in cond.vars if isinstance(v, Var)}
+def _in_order(nodes: Sequence[Node]) -> Iterator[Reduce]:
+    """Reductions, users first, in the order of arguments."""
+    seen: set[Node] = set()
+    stack = list(reversed(nodes))
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            if isinstance(n, Reduce):
+                yield n
+            stack.extend(reversed(n.args))

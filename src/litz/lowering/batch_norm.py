@@ -38,7 +38,7 @@ from litz.lowering.reductions import (
     wide,
 )
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ZERO, TensorValue, axes
+from litz.lowering.values import ZERO, TensorValue, axes, expand
 
 aten = torch.ops.aten
 
@@ -262,7 +262,7 @@ def batch_norm_backward(
     b = ctx.b
     dims = _channels(x)
     mean = save_mean if train else running_mean
-    x, grad = shared(b, x), shared(b, grad)
+    x, grad = shared(b, x), shared(b, expand(grad, x.shape))
     own = axes(x.shape)
     at = own[1:2]
     g, v = wide(b, grad), wide(b, x)

@@ -237,6 +237,7 @@ def _result(
 ) -> tuple[Any, str | None]:
     b = low.b
     if isinstance(v, torch.Tensor):
+        low.symbols.settle_ones(v.shape)
         r = low.result(v)
         if r is None:
             name = f"buf{len(b.buffers)}"

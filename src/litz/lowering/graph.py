@@ -181,7 +181,7 @@ class GraphLowering:
         position = len(self.inputs)
         if isinstance(val, torch.SymInt | int) and not isinstance(val, bool):
             self.inputs.append(n.name)
-            e = self.expr(val)
+            e = self.symbols.as_written(val)
             self.symbols.input(e, position, None)
             return e
         if isinstance(val, torch.SymFloat):
@@ -203,8 +203,8 @@ class GraphLowering:
         if r is None:
             return opaque_buffer(self.b, name, val)
         buf = body_buffer(self.b, name, r)
-        for dim, s in enumerate(r.shape):
-            self.symbols.input(s, position, dim)
+        for dim, s in enumerate(val.shape):
+            self.symbols.input(self.symbols.as_written(s), position, dim)
         if n.users:
             self.layouts += [*r.shape, *r.strides]
         return self.b.of_buffer(buf)

@@ -47,7 +47,7 @@ CHECK_POSITIONS: Final = frozenset(
 WRITE_PARTS: Final = frozenset(("select_scatter", "slice_scatter"))
 # Ops that have no value over nothing, where eager raises; and more by how their names begin.
 NEED_ELEMENTS: Final = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "aminmax"))
-NEED_ELEMENTS_ALL: Final = (
+NEED_ELEMENTS_PREFIXES: Final = (
     "max_pool", "avg_pool", "_adaptive_avg_pool", "upsample_", "_upsample_", "grid_sampler_",
     "reflection_pad", "replication_pad",
 )  # fmt: skip
@@ -71,7 +71,7 @@ def check(
     unbacked = any(isinstance(e, Symbol) and e.hint is None for s in sizes for e in s.free)
     if unbacked and name in WRITE_PARTS:
         raise Unsupported("a write into a part that perhaps lies outside")
-    if perhaps_none and (name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_ALL)):
+    if perhaps_none and (name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_PREFIXES)):
         raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
         return

@@ -191,7 +191,7 @@ def _rows_backward(
     b = ctx.b
     lead = x.ndim - rank
     dims = list(range(lead, x.ndim))
-    x, grad = shared(b, x), shared(b, grad)
+    x, grad = shared(b, x), shared(b, values.expand(grad, x.shape))
     own = axes(x.shape)
     row = (*own[:lead], *(ZERO for _ in dims))
     g = wide(b, grad)
@@ -318,7 +318,7 @@ def group_norm_backward(
     b = ctx.b
     groups = as_expr(group)
     depth = floordiv(x.shape[1], groups)
-    x, grad = shared(b, x), shared(b, grad)
+    x, grad = shared(b, x), shared(b, values.expand(grad, x.shape))
     own = axes(x.shape)
     g = wide(b, grad)
     mean, rstd = wide(b, mean), wide(b, rstd)

@@ -242,7 +242,8 @@ def max_pool_backward(ctx: Call, grad: TensorValue, rank: int, indices: TensorVa
     if flat is None:
         raise Unsupported("gradients in planes with gaps")
     target = strided(out, plane, flat, out.ref.offset)
-    at = indexing.position(indices.node, plane[-1])
+    # A guard may have found sizes of both equal that are written differently.
+    at = indexing.position(indices.at(axes(grad.shape)), plane[-1])
     value = ctx.b.opmath(grad.node)
     store_at(ctx, target, grad.shape, [*axes(grad.shape)[:-rank], at], value, "add")
     return finish(ctx, out)

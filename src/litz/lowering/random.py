@@ -163,7 +163,7 @@ def normal_about(
     if std < 0 or mean.dtype is not _float_result(ctx):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
-    return _value(ctx, op("add", noise, ctx.b.opmath(mean.node)))
+    return _value(ctx, op("add", noise, ctx.b.opmath(mean.at(axes(ctx.shape)))))
 
 
 @lower(aten.log_normal.default)
@@ -220,7 +220,7 @@ def native_dropout(
 def _dropped(ctx: Call, x: TensorValue, mask: TensorValue, scale: float) -> TensorValue:
     """``x * mask * scale``, rounded after each step as eager rounds it."""
     opmath = ctx.b.opmath
-    kept = op("mul", opmath(x.node), body.cast(mask.node, x.dtype.opmath))
+    kept = op("mul", opmath(x.node), body.cast(mask.at(axes(x.shape)), x.dtype.opmath))
     kept = opmath(body.cast(kept, x.dtype))
     node = op("mul", kept, body.const(kept.dtype, scale))
     return x.with_node(body.cast(node, x.dtype))

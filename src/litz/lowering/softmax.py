@@ -109,6 +109,7 @@ def softmax_backward(
 ) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b
+    grad = values.expand(grad, output.shape)  # the same sizes, which may be written differently
     g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
     weighted = y.with_node(op("mul", g.node, y.node))
     total = reduce_one(b, weighted, [dim], lambda n, over: fold("sum", over, n))
@@ -123,6 +124,7 @@ def log_softmax_backward(
 ) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b
+    grad = values.expand(grad, output.shape)
     y, g = wide(b, shared(b, output)), wide(b, grad)
     sum_ = sum_of_one_hot(g.node, axes(g.shape)[dim])
     if sum_ is None:

@@ -41,8 +41,7 @@ class Symbols:
     algebra, by their sympy expression.  given: names of what has a value at this point of the
     program.  data: names of what has its value from tensors' elements.  floats: by the shape
     environment's names.  inputs: (symbol, argument, dimension) as ``Program.symbols`` has them.
-    ones: whether sizes that were 1 in the run that was traced are 1 in all.  alike: how sizes are
-    written that guards found equal to another, by their sympy expression; read: guards so far.
+    ones: whether sizes that were 1 in the run that was traced are 1 in all.
     """
 
     scope: dict[str, Expr] = field(default_factory=dict)
@@ -56,8 +55,6 @@ class Symbols:
     env: Any = None
     ones: dict[Expr, bool] = field(default_factory=dict)
     count: int = 0
-    alike: dict[Any, Any] = field(default_factory=dict)
-    read: int = 0
     taken: set[str] = field(default_factory=set)
 
     # --- conversion -------------------------------------------------------------------------
@@ -71,35 +68,26 @@ class Symbols:
         if value.node.is_nested_int():
             raise GraphUnsupported("a ragged tensor")
         self.env = value.node.shape_env
-        found = self.from_sympy(self._alike(value.node.expr))
-        if not self.is_one(value, found):
-            return found
-        if isinstance(found, Symbol):  # in other sizes too, as nothing has to give it a value
-            self.scope[str(found)] = const(1)
-        return const(1)
+        found = self.from_sympy(value.node.expr)
+        return const(1) if self.is_one(value, found) else found
 
-    def _alike(self, expr: Any) -> Any:
-        """A size, written as all that guards found equal to it are: as a number if one is known.
+    def settle_ones(self, sizes: Iterable[Any]) -> None:
+        """Write 1 for symbols of a call's results that are 1, wherever they occur from here on.
 
-        What runs over an axis of one tensor then runs over that of another.
+        The sizes of results are checked, so that nothing has to give such a symbol a value.
         """
-        guards = self.env.guards
-        if self.read < len(guards):
-            for g in guards[self.read :]:
-                if getattr(g.expr, "is_Equality", False):
-                    self._unite(*(self.env.replace(e) for e in g.expr.args))
-            self.read = len(guards)
-        return self.alike.get(expr, expr)
+        for value in sizes:
+            if isinstance(value, torch.SymInt) and self.convert(value) == const(1):
+                name = str(value.node.expr)
+                if isinstance(self.scope.get(name), Symbol) and name not in self.given:
+                    self.scope[name] = const(1)
 
-    def _unite(self, a: Any, b: Any) -> None:
-        a, b = self.alike.get(a, a), self.alike.get(b, b)
-        kept, other = (b, a) if b.is_Integer or b.is_Symbol and not a.is_Integer else (a, b)
-        if other.is_Symbol:  # which has a value of its own
-            return
-        self.alike[other] = kept
-        for e, known in self.alike.items():
-            if known == other:
-                self.alike[e] = kept
+    def as_written(self, value: Any) -> Expr:
+        """A size in its own symbols, though it may be known to be 1: what gives them a value."""
+        if not isinstance(value, torch.SymInt):
+            return self.convert(value)
+        self.convert(value)
+        return self.from_sympy(value.node.expr)
 
     def is_one(self, value: torch.SymInt, e: Expr) -> bool:
         """Whether a guard or a check makes a size 1: what it is broadcast to may be longer."""

@@ -106,8 +106,9 @@ def _max_unpool(ctx: Call, x: TensorValue, indices: TensorValue, rank: int) -> T
     target = strided(out, plane, flat, out.ref.offset)
     if plane[-1] is ZERO or ZERO in x.shape:
         return out
-    at = indexing.position(indices.node, plane[-1])
-    store_at(ctx, target, x.shape, [*axes(x.shape)[:-rank], at], x.node, "set")
+    own = axes(x.shape)  # sizes that a guard finds equal may be written differently
+    at = indexing.position(indices.at(own), plane[-1])
+    store_at(ctx, target, x.shape, [*own[:-rank], at], x.node, "set")
     return finish(ctx, out)
 
 

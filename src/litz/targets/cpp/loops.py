@@ -16,7 +16,7 @@ from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
 from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
 from litz.kernel.moments import chunk_moments
-from litz.kernel.nodes import below, extent, int_value, loaded, loops_of, mergeable, roots
+from litz.kernel.nodes import below, extent, int_value, loops_of, mergeable, readers_first, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
 from litz.targets.cpp.prepare import Space
@@ -217,7 +217,8 @@ class Builder(Placer):
         self.ranges[v] = Part(count, end, size, chunk.depth)
         terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
         inner = [self.most(u) for u in axes[at + 1 :]]
-        most = None if None in inner else prod([size, *filter(None, inner)])
+        known = [n for n in inner if n is not None]
+        most = prod([size, *known]) if len(known) == len(inner) else None
         mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms, most=most)
         self.analyse([mean, m2])
         inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
@@ -454,7 +455,12 @@ class Builder(Placer):
         groups: dict[tuple[Expr, ...], list[Store]] = {}
         for s in self.pending:
             groups.setdefault(loops_of(s, self.space.reduced), []).append(s)
-        return _ordered(groups)
+        assert self.inmost is not None
+        done = [r for r in self.open if self.inmost.find(r) is not None]
+        order = readers_first(list(groups.values()), done)
+        if order is None:
+            raise ValueError("stores over different dims overwrite each other's loads")
+        return [(loops_of(stores[0], self.space.reduced), list(stores)) for stores in order]
 
     def reduce_first(self, nodes: Sequence[Node], scope: Scope) -> None:
         """Run the reductions that ``nodes`` wait for, so that values which they keep are there."""
@@ -513,20 +519,3 @@ def position(r: Reduce) -> Expr:
         pos = v if pos is None else pos * extent(v) + v
     assert pos is not None
     return pos
-
-
-def _ordered(
-    groups: dict[tuple[Expr, ...], list[Store]],
-) -> list[tuple[tuple[Expr, ...], list[Store]]]:
-    """Groups so that none loads what an earlier one has overwritten."""
-    left = list(groups.items())
-    out: list[tuple[tuple[Expr, ...], list[Store]]] = []
-    while left:
-        for i, (_, stores) in enumerate(left):
-            others = [s for j, (_, g) in enumerate(left) if j != i for s in g]
-            if not {s.buffer for s in stores} & loaded(roots(others)):
-                out.append(left.pop(i))
-                break
-        else:
-            raise ValueError("stores over different dims overwrite each other's loads")
-    return out

@@ -68,6 +68,8 @@ class _Maker:
         flat = [s for s in self.space.stores if s not in full]
         merged = self.merged(full, last)
         left = [s for s in full if not any(s in stores for stores in merged)]
+        if any(set(loops_of(s, self.space.reduced)) != set(self.space.reduced) for s in left):
+            return None  # it would run more than once, upon what it has written
         if {s.buffer for s in flat} & loaded(roots(left)):
             return None  # a later phase would read what an earlier one replaces
         contexts = [(n, last + 1) for n in roots(left)] + [(n, last) for n in roots(flat)]

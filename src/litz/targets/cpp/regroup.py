@@ -42,6 +42,8 @@ def divide(plan: KernelPlan) -> Phases | None:
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
     inner = plan.lane
+    if any(set(loops_of(s, plan.reduced)) != set(plan.reduced) for s in full):
+        return None  # it would run more than once, upon what it has written
     if not reduces or not full or inner is None or inner not in plan.reduced:
         return None
     if any(n.kind not in KINDS or set(n.axes) != set(plan.reduced) for n in reduces):
