@@ -434,3 +434,18 @@ def test_sizes_that_only_a_guard_finds_equal() -> None:
 
     i = torch.arange(32).view(1, 2, 4, 4) % 16
     compiles_once(unpooled, (torch.randn(1, 2, 8, 8), i, torch.zeros(4)))
+
+
+def test_writes_through_a_view_of_unknown_sizes() -> None:
+    def fn(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        n = int(t.item())
+        torch._check(n > 1)
+        torch._check(n * 6 == x.numel())
+        w = x.view(n, 6)
+        w[T([0])] = 5.0
+        w[1][1:].mul_(2)
+        return x + 1
+
+    x, y = (torch.arange(24.0).reshape(3, 8) for _ in range(2))
+    out = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)(x, T(4))
+    assert torch.equal(out, fn(y, T(4))) and torch.equal(x, y)

@@ -146,6 +146,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     target = n.target
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
+    _check_writes(low, n, target)
     args = tuple(_argument(low, a, n) for a in n.args)
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
     passed = _named(target, args, kwargs)
@@ -362,6 +363,23 @@ def _named(
     by_name = {a.name: a for a in schema}
     pairs: list[tuple[Any, object]] = list(zip(schema, args, strict=False))
     return pairs + [(by_name[k], v) for k, v in kwargs if k in by_name]
+
+
+def _check_writes(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> None:
+    """Decline a write through a view that index algebra cannot show: it would go into a copy."""
+    for arg, value in _named(target, n.args, tuple(n.kwargs.items())):
+        written = arg.alias_info is not None and arg.alias_info.is_write
+        if not written or not isinstance(value, FxNode) or _in_memory(low, value):
+            continue
+        while isinstance(value, FxNode) and is_view_node(value):
+            name, value = op_name(value.target), value.args[0]
+            if isinstance(value, FxNode) and _in_memory(low, value):
+                raise GraphUnsupported(f"a write through {name}, of which there is but a copy")
+
+
+def _in_memory(low: GraphLowering, n: FxNode) -> bool:
+    v = low.env.get(n)
+    return isinstance(v, TensorValue) and v.ref is not None
 
 
 def _roots(low: GraphLowering, value: object) -> list[str]:
