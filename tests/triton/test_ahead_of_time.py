@@ -137,3 +137,12 @@ def test_kernels_that_check_indices_can_stop(cache: Cache) -> None:
         assert kernel.launches[0].checks == checks
         # The assertion's message is in the code only where the assertion is.
         assert (b"index out of range" in binary.code) == checks
+
+
+def test_a_load_stays_inside_along_every_axis_of_its_condition() -> None:
+    """``r == x + 1`` holds for one point beyond the last row, if a block has it."""
+    x = torch.ones(5, 5)
+    graphs = litz.explain(lambda x: torch.diag_embed(x, 1).amax(2), x, options=TRITON).graphs
+    sources = [k.source for g in graphs for k in g.stages.kernels]
+    loads = [line for s in sources for line in s.splitlines() if "tl.load(" in line]
+    assert loads and all("rmask" in line and "xmask" in line for line in loads)

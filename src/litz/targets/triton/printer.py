@@ -292,7 +292,8 @@ class Printer(ABC):
         index = self.aligned(node.index) or self.index(node.index, names)
         own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
         conds = [self.value(c) for c in v.conds]
-        mask = self.mask(own, conds)
+        # A condition says that the element is there for points inside of its own axes alone.
+        mask = self.mask(own.union(*(c.axes for c in v.conds)), conds)
         if any(not c.axes <= own for c in v.conds):
             index = f"litz.like({index}, {mask})"
         tail = f", {mask}, other=0" if mask else ""
