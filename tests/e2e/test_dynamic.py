@@ -449,3 +449,34 @@ def test_writes_through_a_view_of_unknown_sizes() -> None:
     x, y = (torch.arange(24.0).reshape(3, 8) for _ in range(2))
     out = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)(x, T(4))
     assert torch.equal(out, fn(y, T(4))) and torch.equal(x, y)
+
+
+def test_sizes_that_are_1_here_leave_eager_s_strides() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = x.permute(2, 0, 1)[:, :, : x.shape[1] // 2]
+        return z * 2, y[..., : y.shape[-1] // 2] + 1, z.clone()
+
+    x, y = torch.randn(3, 2, 4), torch.randn(3, 5, 4, 2)
+    y = y.contiguous(memory_format=torch.channels_last)
+    compiled = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)
+    for a, e in zip(compiled(x, y), fn(x, y), strict=True):
+        assert torch.equal(a, e) and a.stride() == e.stride()
+
+
+def test_a_slice_that_a_guard_drops() -> None:
+    """Its size is another's, and still written as the slice's."""
+
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        v = a * 2
+        v.narrow(2, v.shape[2] // 3, v.shape[2] // 2).zero_()
+        w = v[:, :, :, v.shape[3] // 3 : v.shape[3] - v.shape[3] // 3]
+        return torch.cat([w[w.shape[0] - w.shape[0] // 2 :], -w[: w.shape[0] // 2]], 0)
+
+    x, y = (torch.randn(4, 2, 4, 2, dtype=torch.float64) for _ in range(2))
+    y.copy_(x).requires_grad_()
+    x.requires_grad_()
+    out = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)(x)
+    assert torch.equal(out, fn(y))
+    out.sum().backward()
+    fn(y).sum().backward()
+    assert torch.equal(x.grad, y.grad)

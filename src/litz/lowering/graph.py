@@ -426,7 +426,7 @@ class GraphLowering:
 
 
 def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
-    """A result as the graph's metadata describes it: its device, and sizes that are surely 1.
+    """A result as the graph's metadata describes it: its device, and how sizes are written.
 
     Raises WrongMetadata where it is wrong, as PyTorch's is at times: what reads the
     result goes by it.
@@ -439,7 +439,7 @@ def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
         raise WrongMetadata(f"{n.target} gives shape {own} and not {other}, as PyTorch says")
     if v.lazy is not None and v.device != r.device:
         v = replace(v, device=r.device)
-    return values.with_known_ones(v, r.shape)
+    return values.written_as(v, r.shape)
 
 
 def several_devices(given: Sequence[Any]) -> bool:

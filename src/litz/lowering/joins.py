@@ -109,7 +109,7 @@ def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValu
     if not parts or any(s is ZERO for s in ctx.shape):
         return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(0, ctx.dtype))
     if len(parts) == 1:
-        return parts[0].with_node(parts[0].node, ctx.shape)
+        return parts[0].with_node(parts[0].at(axes(ctx.shape)), ctx.shape)
     cheap = sum(body.cost(t.node) for t in parts) <= MAX_LAZY_COST
     fuses = ctx.n_users == 1 and cheap and _read_elementwise(ctx.node)
     if len(parts) <= MAX_LAZY_INPUTS and fuses:
@@ -119,8 +119,7 @@ def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValu
     for t in parts:
         size = t.shape[dim]
         shape = (*ctx.shape[:dim], size, *ctx.shape[dim + 1 :])
-        piece = TensorValue(t.dtype, shape, t.device, t.ref, t.lazy)
-        ctx.b.store_into(piece, values.slice_dim(out, dim, start, size, ONE))
+        ctx.b.store_into(values.expand(t, shape), values.slice_dim(out, dim, start, size, ONE))
         start = start + size
     return out
 

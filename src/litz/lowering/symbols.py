@@ -41,7 +41,8 @@ class Symbols:
     algebra, by their sympy expression.  given: names of what has a value at this point of the
     program.  data: names of what has its value from tensors' elements.  floats: by the shape
     environment's names.  inputs: (symbol, argument, dimension) as ``Program.symbols`` has them.
-    ones: whether sizes that were 1 in the run that was traced are 1 in all.
+    ones: whether sizes that were 1 in the run that was traced are 1 in all.  units: the computed
+    ones among them, by their sympy expression: strides are products of them too.
     """
 
     scope: dict[str, Expr] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Symbols:
     unsolved: list[tuple[Expr, int, int | None]] = field(default_factory=list)
     env: Any = None
     ones: dict[Expr, bool] = field(default_factory=dict)
+    units: dict[Any, Any] = field(default_factory=dict)
     count: int = 0
     taken: set[str] = field(default_factory=set)
 
@@ -68,8 +70,13 @@ class Symbols:
         if value.node.is_nested_int():
             raise GraphUnsupported("a ragged tensor")
         self.env = value.node.shape_env
-        found = self.from_sympy(value.node.expr)
-        return const(1) if self.is_one(value, found) else found
+        expr = value.node.expr
+        found = self.from_sympy(expr.xreplace(self.units) if self.units else expr)
+        if not self.is_one(value, found):
+            return found
+        if not expr.is_Symbol:
+            self.units[expr] = expr**0
+        return const(1)
 
     def settle_ones(self, sizes: Iterable[Any]) -> None:
         """Write 1 for symbols of a call's results that are 1, wherever they occur from here on.

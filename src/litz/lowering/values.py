@@ -131,12 +131,14 @@ def viewed(v: TensorValue, shape: Shape, index: Sequence[Expr]) -> TensorValue:
     return TensorValue(v.dtype, shape, v.device, lazy=v.at(index))
 
 
-def with_known_ones(v: TensorValue, shape: Shape) -> TensorValue:
-    """``v`` with sizes that are 1 in ``shape``, which is its own, perhaps better known."""
-    ones = [t is ONE and s is not ONE for s, t in zip(v.shape, shape, strict=True)]
-    if not any(ones):
+def written_as(v: TensorValue, shape: Shape) -> TensorValue:
+    """``v`` with its sizes as ``shape`` writes them, which is its own; those known to be 1 are 1.
+
+    Guards may have found sizes equal that are written differently, and loops over them as well.
+    """
+    kept = tuple(ONE if s is ONE else t for s, t in zip(v.shape, shape, strict=True))
+    if kept == v.shape:
         return v
-    kept = tuple(ONE if one else s for one, s in zip(ones, v.shape, strict=True))
     if v.ref is not None:
         return strided(v, kept, v.ref.strides, v.ref.offset)
     return viewed(v, kept, axes(kept))
