@@ -114,6 +114,9 @@ def runs(p: Program) -> bool:
             for inputs in (p.inputs, p.others) if p.others else (p.inputs,):
                 expectations(p, replay(p, inputs))
     except (Rejected, RuntimeError):
+        if p.inputs[0].device == "cuda":
+            # After a fault on the GPU all that follows would seem refused: the worker ends here.
+            torch.cuda.synchronize()
         return False
     return True
 
