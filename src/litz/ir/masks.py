@@ -1,4 +1,4 @@
-"""Which reductions may run before the masks around them are looked at."""
+"""Conditions, and which reductions may run before the masks around them are looked at."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def open_reduces(nodes: Sequence[Node]) -> list[Reduce]:
     return [n for n in _in_order(nodes) if n in found] if found else []
 
 
+def conjuncts(cond: Node) -> list[Node]:
+    """The parts of a condition that all have to hold."""
+    if isinstance(cond, Op) and cond.name == "and_":
+        return [c for a in cond.args for c in conjuncts(a)]
+    return [cond]
+
+
 def _reached(r: Reduce, sources: Sequence[Node]) -> bool:
     """Whether ``r`` is needed whatever masks between say that could guard its loads."""
     own = set(r.vars)
@@ -37,7 +44,7 @@ def _reached(r: Reduce, sources: Sequence[Node]) -> bool:
         if n in seen or isinstance(n, Reduce):
             continue
         seen.add(n)
-        guarded = isinstance(n, Masked) and any(_guards(c, own) for c in _parts(n.args[0]))
+        guarded = isinstance(n, Masked) and any(_guards(c, own) for c in conjuncts(n.args[0]))
         stack.extend((n.args[0], n.args[2]) if guarded else n.args)
     return False
 
@@ -45,14 +52,6 @@ def _reached(r: Reduce, sources: Sequence[Node]) -> bool:
 def _guards(cond: Node, own: set[Expr]) -> bool:
     loops = {v for v in cond.vars if isinstance(v, Var)}
     return not loops or not loops.isdisjoint(own)
-
-
-def _parts(cond: Node) -> Iterator[Node]:
-    if isinstance(cond, Op) and cond.name == "and_":
-        for a in cond.args:
-            yield from _parts(a)
-    else:
-        yield cond
 
 
 def _in_order(nodes: Sequence[Node]) -> Iterator[Reduce]:

@@ -6,6 +6,7 @@ from litz.index import Expr, Var, as_expr
 from litz.ir import body
 from litz.ir.body import Const, Index, Node, Op
 from litz.ir.dtype import I64
+from litz.ir.masks import conjuncts
 
 
 def sum_of_one_hot(value: Node, v: Expr) -> Node | None:
@@ -25,7 +26,7 @@ def sum_of_one_hot(value: Node, v: Expr) -> Node | None:
     hit, found, zero = value.args
     if not (isinstance(zero, Const) and zero.value == 0) or v in found.vars:
         return None
-    conds = _conjuncts(hit)
+    conds = conjuncts(hit)
     at = next((a for c in conds if (a := _position(c, v)) is not None), None)
     rest = [c for c in conds if v not in c.vars]
     if at is None or len(rest) != len(conds) - 1:
@@ -36,12 +37,6 @@ def sum_of_one_hot(value: Node, v: Expr) -> Node | None:
     for c in rest[1:]:
         cond = body.op("and_", cond, c)
     return body.op("where", cond, found, zero)
-
-
-def _conjuncts(cond: Node) -> list[Node]:
-    if isinstance(cond, Op) and cond.name == "and_":
-        return [c for a in cond.args for c in _conjuncts(a)]
-    return [cond]
 
 
 def _position(cond: Node, v: Expr) -> Node | None:

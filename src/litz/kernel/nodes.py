@@ -24,6 +24,11 @@ def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
     return tuple(r for s in stores for r in s.roots())
 
 
+def over_all(s: Store, dims: Sequence[Expr]) -> bool:
+    """Whether a store runs over all of some loops."""
+    return len(loops_of(s, dims)) == len(dims)
+
+
 def rebuild(n: Node, args: tuple[Node, ...]) -> Node:
     """``n`` with other arguments."""
     if args == n.args:

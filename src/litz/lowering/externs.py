@@ -367,9 +367,8 @@ def _named(
 
 def _check_writes(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> None:
     """Decline a write through a view that index algebra cannot show: it would go into a copy."""
-    for arg, value in _named(target, n.args, tuple(n.kwargs.items())):
-        written = arg.alias_info is not None and arg.alias_info.is_write
-        if not written or not isinstance(value, FxNode) or _in_memory(low, value):
+    for value in _written(_named(target, n.args, tuple(n.kwargs.items()))):
+        if not isinstance(value, FxNode) or _in_memory(low, value):
             continue
         while isinstance(value, FxNode) and is_view_node(value):
             name, value = op_name(value.target), value.args[0]
@@ -388,11 +387,14 @@ def _roots(low: GraphLowering, value: object) -> list[str]:
 
 
 def _mutated(low: GraphLowering, passed: Sequence[tuple[Any, object]]) -> tuple[str, ...]:
-    roots: dict[str, None] = {}
+    return tuple(dict.fromkeys(r for v in _written(passed) for r in _roots(low, v)))
+
+
+def _written(passed: Sequence[tuple[Any, object]]) -> Iterator[object]:
+    """What is passed for parameters that the operator writes into."""
     for arg, value in passed:
         if arg.alias_info is not None and arg.alias_info.is_write:
-            roots.update(dict.fromkeys(_roots(low, value)))
-    return tuple(roots)
+            yield value
 
 
 def _alias(

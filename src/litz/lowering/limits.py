@@ -64,14 +64,12 @@ def check(
     if name not in TAKES_FLOATS and _has(args, HostFloat):
         raise Unsupported("a symbolic float")
     tensors = [a for a in _leaves(args) if isinstance(a, TensorValue)]
-    if _beyond(n, {v.dtype for v in tensors} | {r.dtype for r in results if r is not None}):
+    if _beyond(n, tensors, results):
         raise Unsupported("a number that a type does not hold, which eager may refuse")
-    sizes = [s for v in tensors for s in v.shape]
-    perhaps_none = any(not s.is_const and not provably_le(ONE, s) for s in sizes)
-    unbacked = any(isinstance(e, Symbol) and e.hint is None for s in sizes for e in s.free)
-    if unbacked and name in WRITE_PARTS:
+    if name in WRITE_PARTS and any(_is_unbacked(s) for v in tensors for s in v.shape):
         raise Unsupported("a write into a part that perhaps lies outside")
-    if perhaps_none and (name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_PREFIXES)):
+    needs_elements = name in NEED_ELEMENTS or name.startswith(NEED_ELEMENTS_PREFIXES)
+    if needs_elements and any(_perhaps_none(s) for v in tensors for s in v.shape):
         raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
         return
@@ -80,11 +78,20 @@ def check(
         raise Unsupported("a position that depends on data")
 
 
-def _beyond(n: FxNode, dtypes: set[DType]) -> bool:
+def _is_unbacked(size: Expr) -> bool:
+    return any(isinstance(e, Symbol) and e.hint is None for e in size.free)
+
+
+def _perhaps_none(size: Expr) -> bool:
+    return not size.is_const and not provably_le(ONE, size)
+
+
+def _beyond(n: FxNode, tensors: Sequence[TensorValue], results: Sequence[Result | None]) -> bool:
     """Whether a number is none of some type: eager refuses to convert it, where it has to."""
     places = _number_parameters(n.target)
     if not places:
         return False
+    dtypes = {v.dtype for v in tensors} | {r.dtype for r in results if r is not None}
     given = [n.args[i] if i < len(n.args) else n.kwargs.get(name) for i, name in places]
     numbers = [abs(v) for v in given if isinstance(v, int | float) and math.isfinite(v)]
     symbolic = any(isinstance(v, torch.SymFloat) for v in given)

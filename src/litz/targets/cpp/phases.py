@@ -14,7 +14,7 @@ from dataclasses import replace
 from litz.index import product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.body import load as load_node
-from litz.kernel.nodes import extent, loaded, loops_of, mergeable, reduce_levels, roots
+from litz.kernel.nodes import extent, loaded, loops_of, mergeable, over_all, reduce_levels, roots
 from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.targets.cpp.prepare import CACHED, NARROW, Space
@@ -68,7 +68,7 @@ class _Maker:
         flat = [s for s in self.space.stores if s not in full]
         merged = self.merged(full, last)
         left = [s for s in full if not any(s in stores for stores in merged)]
-        if any(set(loops_of(s, self.space.reduced)) != set(self.space.reduced) for s in left):
+        if not all(over_all(s, self.space.reduced) for s in left):
             return None  # it would run more than once, upon what it has written
         if {s.buffer for s in flat} & loaded(roots(left)):
             return None  # a later phase would read what an earlier one replaces

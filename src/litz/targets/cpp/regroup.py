@@ -15,7 +15,7 @@ from litz.index import Expr, Substitution, coefficient, const, product, size_hin
 from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, walk
 from litz.kernel.moments import chunk_moments
-from litz.kernel.nodes import extent, loaded, loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
@@ -42,7 +42,7 @@ def divide(plan: KernelPlan) -> Phases | None:
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
     inner = plan.lane
-    if any(set(loops_of(s, plan.reduced)) != set(plan.reduced) for s in full):
+    if not all(over_all(s, plan.reduced) for s in full):
         return None  # it would run more than once, upon what it has written
     if not reduces or not full or inner is None or inner not in plan.reduced:
         return None

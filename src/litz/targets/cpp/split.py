@@ -13,7 +13,7 @@ from dataclasses import replace
 from litz.index import Expr, ceildiv, const, product, size_hint, symbol
 from litz.ir.body import Node, Reduce, Store, walk
 from litz.ir.dtype import F64, I64, DType
-from litz.kernel.nodes import extent, loops_of, mergeable, roots
+from litz.kernel.nodes import extent, loops_of, mergeable, over_all, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, tree
 from litz.targets.cpp.loops import Builder, Part, twins
@@ -61,9 +61,7 @@ def one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
         same
         and every
         and not any(n.kind.startswith("welford") for n in reduces)
-        and all(
-            s.mode == "set" and set(loops_of(s, space.reduced)) == set(space.reduced) for s in full
-        )
+        and all(s.mode == "set" and over_all(s, space.reduced) for s in full)
         and not any(isinstance(n, Reduce) for n in walk(roots(full)))
         and len(mergeable(full, roots(flat))) == len(full)
     )

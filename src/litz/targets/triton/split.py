@@ -22,6 +22,7 @@ from litz.kernel.nodes import (
     loaded,
     loops_of,
     mergeable,
+    over_all,
     readers_first,
     reduce_levels,
     roots,
@@ -191,7 +192,7 @@ class _Maker:
     ) -> list[list[Store]]:
         """Stores that run along with the reductions of each level: over all reduced dims too."""
         reduced = self.plan.reduced
-        left = [s for s in full if len(loops_of(s, reduced)) == len(reduced)]
+        left = [s for s in full if over_all(s, reduced)]
         out: list[list[Store]] = []
         for level in range(last + 1):
             ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
