@@ -125,3 +125,63 @@ def test_a_copy_of_what_has_gaps_lives_as_long_as_its_views() -> None:
     x, y = torch.randn(256, 256), torch.zeros(256 * 260).as_strided((256, 256), (260, 1))
     assert all(map(torch.equal, torch.compile(fn, backend="litz")(x), fn(x)))
     assert torch.equal(torch.compile(written, backend="litz")(x, y), written(x, y))
+
+
+def of_a_value(x: Tensor, n: int) -> tuple[Tensor, ...]:
+    y = x.sin()
+    v = y[3:].view(-1, n)
+    return y, v, v @ v.mT
+
+
+SYMBOLIC: dict[str, Callable[[Tensor, int], Tensor | tuple[Tensor, ...]]] = {
+    "product": lambda x, n: (x.reshape(-1, n), x.reshape(-1, n) @ x.reshape(-1, n).mT),
+    "sort": lambda x, n: (x.view(n, -1), x.view(n, -1).sort(0)[1]),
+    "of a piece": lambda x, n: (x[3:].view(-1, n).t(), x[3:].view(-1, n).cumsum(0)),
+    "as another type": lambda x, n: x.view(-1, n).view(torch.int32),
+    "complex": lambda x, n: torch.view_as_complex(x[: 4 * n].view(-1, n, 2)),
+    "of a value": of_a_value,
+}
+
+
+PIECES = ((16, 15, 3), (4, 27, 6), (0, 15, 3))
+WHOLE = ((16, 12, 3), (4, 36, 6), (0, 12, 3))
+SIZES = {name: PIECES if name.startswith("of a") else WHOLE for name in SYMBOLIC}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_returned_views_of_symbolic_sizes(name: str, grad: bool) -> None:
+    """They lie where eager has them, whoever wanted them in memory besides."""
+    torch._dynamo.reset()
+    fn = SYMBOLIC[name]
+    compiled = torch.compile(fn, backend="litz", dynamic=True, fullgraph=True)
+    for at, size, n in SIZES[name]:
+        x = torch.arange(100.0)[at : at + size].requires_grad_(grad)
+        sides = [(out if isinstance(out, tuple) else (out,)) for out in (compiled(x, n), fn(x, n))]
+        for actual, eager in zip(*sides, strict=True):
+            torch.testing.assert_close(actual, eager)
+            assert actual.storage_offset() == eager.storage_offset()
+            assert actual.stride() == eager.stride()
+        whose = [[_lie_together(a, x) for a in out] for out in sides]
+        within = [[_lie_together(a, out[0]) for a in out] for out in sides]
+        assert (whose[0], within[0]) == (whose[1], within[1])
+
+
+def _lie_together(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def test_view_strides_of_a_size_that_became_one() -> None:
+    """A saved view of products is what the backward was compiled for."""
+
+    def f(s: Tensor, c: Tensor) -> Tensor:
+        return torch.einsum("bclhn,bchpn->bclhp", c, s.transpose(1, 2).sin()[:, :-1])
+
+    compiled = torch.compile(f, backend="litz", dynamic=True)
+    for n in (3, 2, 4):
+        args = [torch.randn(2, 2, n, 3, 4), torch.randn(2, n - 1, 4, 2, 4)]
+        own = [[a.clone().requires_grad_() for a in args] for _ in range(2)]
+        for fn, leaves in zip((compiled, f), own, strict=True):
+            fn(*leaves).sum().backward()
+        for actual, eager in zip(*own, strict=True):
+            torch.testing.assert_close(actual.grad, eager.grad)

@@ -44,7 +44,7 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
-from litz.lowering.outputs import Outputs, is_inplace, returned_views
+from litz.lowering.outputs import Outputs, as_view, is_inplace, returned_views
 from litz.lowering.overwriting import is_own_copy
 from litz.lowering.padding import (
     PRODUCTS,
@@ -56,6 +56,7 @@ from litz.lowering.readers import Readers
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.strides import (
     dense,
+    in_order,
     plain_strides,
     spaced,
 )
@@ -63,7 +64,7 @@ from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
 from litz.lowering.user_kernel_calls import is_user_kernel, is_user_operator, picked_result
 from litz.lowering.user_kernels import lower_user_kernel
-from litz.lowering.values import Shape, TensorValue, contiguous_strides
+from litz.lowering.values import Shape, TensorValue
 
 
 @dataclass
@@ -315,6 +316,8 @@ class GraphLowering:
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:
         if isinstance(out, TensorValue):
             promised = as_promised(n, out, call.result)
+            if is_view_op(n.target) and isinstance(n.args[0], FxNode):
+                promised = as_view(self, n, n.args[0], promised)
             return self.settle(n, promised, call.result, call.n_users)
         if isinstance(out, tuple | list):
             return tuple(
@@ -346,7 +349,7 @@ class GraphLowering:
         """A lazy value in memory as eager has it, but for the rows of what products read."""
         returned = any(u.op == "output" for u in n.users)
         seen = r is not None and (dense(r) or returned and spaced(r))
-        strides = r.strides if r is not None and seen else contiguous_strides(v.shape)
+        strides = r.strides if r is not None and seen else in_order(v.shape, r)
         if feeds_product(self, n) and self.stays_inside(n):
             wide = stored_with_zeros(self, v, strides)
             if wide is not None:

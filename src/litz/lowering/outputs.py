@@ -51,25 +51,6 @@ class Outputs:
             if isinstance(v, TensorValue) and v.ref is not None:
                 self.owners.setdefault(low.b.root(v.ref.buffer), n)
 
-    def as_view(self, n: FxNode, v: TensorValue) -> TensorValue:
-        """A returned view with eager's strides and offset, which lowering may not have proved.
-
-        PyTorch makes such a result anew, of the memory it lies in, by these numbers.
-        """
-        base = viewed_node(n)
-        own, val = self.low.env[base], n.meta["val"]
-        if v.lazy is None or base is n or not isinstance(own, TensorValue) or own.ref is None:
-            return v
-        r, whole = self.low.result(val), self.low.result(base.meta["val"])
-        if r is None or whole is None or not same_layout(own.ref, whole.strides):
-            return v
-        root = self.low.b.root(own.ref.buffer)
-        known = v.dtype is own.dtype and r.dtype is v.dtype
-        if not known or any(self.low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
-            return v
-        gap = self.low.expr(val.storage_offset()) - self.low.expr(base.meta["val"].storage_offset())
-        return values.strided(own, r.shape, r.strides, own.ref.offset + gap)
-
     def returned(self, n: FxNode) -> object:
         """Where a result lies, in memory of its own unless it is a view of another's in eager."""
         v = self.low.env[n]
@@ -83,7 +64,7 @@ class Outputs:
         if r is not None and dense(r):
             strides = r.strides
         owner = owner_of(n)
-        v = self.as_view(n, v)
+        v = as_view(self.low, n, viewed_node(n), v)
         foreign = False
         if v.ref is not None:
             foreign = self.owners.setdefault(self.low.b.root(v.ref.buffer), owner) is not owner
@@ -100,6 +81,32 @@ class Outputs:
         assert ref is not None
         self.owners[self.low.b.root(ref.buffer)] = owner
         return ref
+
+
+def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> TensorValue:
+    """A view of a stored node with eager's strides and offset, which lowering may not have proved.
+
+    So it stays a view where its place is not known to be one (which would make a copy of it), and
+    is written as the graph's metadata writes it.  PyTorch makes a view that is returned anew, by
+    these numbers.
+    """
+    own, val = low.env[base], n.meta["val"]
+    if base is n or not isinstance(own, TensorValue) or own.ref is None:
+        return v
+    r, whole = low.result(val), low.result(base.meta["val"])
+    if r is None or whole is None or not same_layout(own.ref, whole.strides):
+        return v
+    if not v.dtype is own.dtype is r.dtype:
+        return v
+    root = low.b.root(own.ref.buffer)
+    if v.ref is not None and low.b.root(v.ref.buffer) == root:
+        if same_layout(v.ref, r.strides):
+            return v
+        return values.strided(v, v.shape, r.strides, v.ref.offset)
+    if v.lazy is not None and any(low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
+        return v
+    gap = low.expr(val.storage_offset()) - low.expr(base.meta["val"].storage_offset())
+    return values.strided(own, v.shape, r.strides, own.ref.offset + gap)
 
 
 def viewed_node(n: FxNode) -> FxNode:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from litz.index import Const, Expr, Var, max_, mixed_radix
 from litz.ir.program import TensorRef
 from litz.lowering.registry import Result
-from litz.lowering.values import ONE, Shape, axes, linear
+from litz.lowering.values import ONE, ZERO, Shape, axes, contiguous_strides, linear
 
 
 def dense(r: Result) -> bool:
@@ -26,6 +26,21 @@ def spaced(r: Result) -> bool:
             return False
         inside = max(inside, st.value * s.value)
     return True
+
+
+def in_order(shape: Shape, r: Result | None) -> Shape:
+    """Strides without gaps, in the order of eager's, by which ATen lays out what it computes.
+
+    Row-major where that is not known, or where elements may share a place.
+    """
+    if r is None or ZERO in shape or not spaced(r):
+        return contiguous_strides(shape)
+    inner: Expr = ONE
+    out = list(shape)
+    for d in sorted(range(len(shape)), key=lambda d: (r.strides[d].hi or 0, -d)):
+        out[d] = inner
+        inner = inner * shape[d]
+    return tuple(out)
 
 
 def apart(r: Result) -> bool:

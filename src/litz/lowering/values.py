@@ -210,8 +210,8 @@ def drop_dims(v: TensorValue, dims: Sequence[int]) -> TensorValue:
     return viewed(v, shape, at_dims(v.ndim, keep, axes(shape)))
 
 
-def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]] | None:
-    """Split both shapes into runs of equal product, as fine as sizes can be compared."""
+def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
+    """Split shapes of as many elements into runs of equal product, as fine as sizes compare."""
     groups: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -230,18 +230,15 @@ def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]] | None:
             elif i < len(old):
                 a, i = a * old[i], i + 1
             else:
-                return None
+                break  # equal as the whole is
         groups.append((range(i0, i), range(j0, j)))
     return groups
 
 
 def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides of a view of shape ``new``, or None where only a copy could have that shape."""
-    groups = _factor_groups(shape, new)
-    if groups is None:
-        return None
     out: list[Expr] = []
-    for old_dims, new_dims in groups:
+    for old_dims, new_dims in _factor_groups(shape, new):
         real = [d for d in old_dims if shape[d] is not ONE]
         for d, e in zip(real, real[1:], strict=False):
             if strides[d] is not strides[e] * shape[e]:
@@ -266,9 +263,8 @@ def reshape(v: TensorValue, shape: Shape) -> TensorValue:
         if strides is not None:
             return strided(v, shape, strides, v.ref.offset)
     own = axes(shape)
-    groups = _factor_groups(v.shape, shape) or [(range(v.ndim), range(len(shape)))]
     index = [ZERO] * v.ndim
-    for old_dims, new_dims in groups:
+    for old_dims, new_dims in _factor_groups(v.shape, shape):
         new_sizes = tuple(shape[d] for d in new_dims)
         flat = linear([own[d] for d in new_dims], contiguous_strides(new_sizes))
         old_sizes = tuple(v.shape[d] for d in old_dims)
