@@ -138,8 +138,9 @@ def compile_graph(
     _check(program, "lowering", options, s)
     with s.timed("schedule"):
         fuel = None if options.fuel < 0 else options.fuel
+        fusion = FusionSettings(fuel=fuel, interpreted=options.target == "triton")
         keep = drawn_buffers(gm.graph, bindings) if options.verify else frozenset()
-        s.schedule = schedule = make_schedule(program, FusionSettings(fuel=fuel), keep)
+        s.schedule = schedule = make_schedule(program, fusion, keep)
     _show(options, "schedule", lambda: schedule_text(schedule))
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):

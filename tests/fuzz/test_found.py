@@ -328,3 +328,22 @@ def test_a_view_of_one_element_in_another_width() -> None:
         return torch.unsqueeze_copy(x, 1).view(torch.int16)
 
     check(f, torch.arange(20).as_strided((1, 1), (4, 3), 16))
+
+
+@pytest.mark.parametrize("options", [{}, {"target": "triton"}])
+def test_one_place_takes_the_sum_as_often_as_it_is_written(options: dict[str, str]) -> None:
+    """The positions are the same along the loop that the sum reduces."""
+    if options:
+        pytest.importorskip("triton")
+    x = torch.full((7,), -1).as_strided((100, 1, 1), (0, 1, 1), 3)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        at = -x
+        return at, torch.index_put(x, (at,), at.sum(), accumulate=True)
+
+    check(f, x, judge=False, **options)
+
+
+def test_an_operator_sees_the_order_of_strides_with_gaps() -> None:
+    x = torch.arange(95.0).sin().as_strided((3, 15), (30, 2), 3)
+    check(lambda x: x.copy_(x.roll(1, 0)).swapaxes(-1, 0).sort(dim=-2, stable=True)[1], x)

@@ -17,6 +17,7 @@ from litz.ir import body  # noqa: E402
 from litz.ir.body import Node, Store  # noqa: E402
 from litz.ir.dtype import F32  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
+from litz.schedule.fuse import Fusion  # noqa: E402
 from litz.targets.triton import nest  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
 
@@ -51,20 +52,34 @@ def each_reads_the_other(g: Tensor, x: Tensor) -> Tensor:
     return out
 
 
+def one_row_and_copies_of_it(g: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    return x.expand(100, 5).sum(), x.any(), x.amax() + g
+
+
+def rows_beside_a_whole_sum(g: Tensor, x: Tensor) -> Tensor:
+    return g.mean() + x
+
+
 PROGRAMS = (
     read_whole_then_doubled,
     replaced_in_the_deepest_loops,
     both_replaced,
     each_reads_the_other,
+    one_row_and_copies_of_it,
+    rows_beside_a_whole_sum,
 )
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("fn", PROGRAMS)
-def test_programs(fn: Callable[..., object]) -> None:
+def test_programs(fn: Callable[..., object], apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fusion makes no loops within loops, which one lane would run; what it could make is right."""
+    if not apart:
+        monkeypatch.setattr(Fusion, "_nests_worse", lambda *_: False)
     g, x = (torch.randn(n, generator=torch.Generator().manual_seed(1)) for n in (10, 5))
     g = g.view(2, 5)
     (graph,) = litz.explain(fn, g.clone(), x.clone(), options=TRITON).graphs
-    assert any(nest.suits(k.plan) for k in graph.stages.kernels)
+    assert any(nest.suits(k.plan) for k in graph.stages.kernels) is not apart
     check(fn, g, x, runs=1, judge=False, **TRITON)
 
 

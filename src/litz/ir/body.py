@@ -291,6 +291,15 @@ def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(reduced) if dims and s.mode != "set" else dims
 
 
+def is_even(stores: Sequence[Store], reduced: Sequence[Expr]) -> bool:
+    """Whether each reduction runs over all reduced loops, and each store over all or none."""
+    loops = set(reduced)
+    for n in walk(r for s in stores for r in s.roots()):
+        if isinstance(n, Reduce) and (set(n.axes) != loops or not loops.isdisjoint(n.vars)):
+            return False
+    return all(len(loops_of(s, reduced)) in (0, len(loops)) for s in stores)
+
+
 def walk(roots: Iterable[Node]) -> Iterator[Node]:
     """Every node below ``roots`` once, arguments before users, in a deterministic order."""
     seen: set[int] = set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from litz.index import Expr, Substitution, Var, size_hint
 from litz.ir import body
-from litz.ir.body import Load, Node, Reduce, Rewriter, Store, loops_of
+from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
 from litz.ir.program import Extern, Loops, Program
 from litz.ir.unfold import unfold
@@ -24,6 +24,7 @@ class FusionSettings:
     fuel: stop after this many merges (None: no limit); for bisecting a wrong result.
     min_rows, long_row: a full-space consumer stays out of a reduction with fewer rows than
     ``min_rows`` when a row is longer than ``long_row``, which would leave threads idle.
+    interpreted: the CPU stands in for a GPU.
     """
 
     max_params: int = 40
@@ -32,6 +33,7 @@ class FusionSettings:
     fuel: int | None = None
     min_rows: int = 8
     long_row: int = 1 << 15
+    interpreted: bool = False
 
 
 @dataclass
@@ -106,7 +108,9 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
             return forwarded.get(n.buffer, n)
 
         rw = Rewriter(on_load=forward)
-        right = tuple(rw.store(s) for s in right)
+        before, right = right, tuple(rw.store(s) for s in right)
+        if any(_runs_once_now(*pair, how.space) for pair in zip(before, right, strict=True)):
+            return None
     overwritten = {s.buffer for s in right}
     kept = tuple(s for s in left if s.buffer not in overwritten)
     made = Draft(
@@ -151,6 +155,12 @@ def _updates_as_often(
             if now != {*space.axes, *loops_of(new, space.reduce_axes)}:
                 return False
     return True
+
+
+def _runs_once_now(before: Store, after: Store, space: Space) -> bool:
+    """Whether an update no longer depends on the reduced loops that it runs over."""
+    loops = space.reduce_axes
+    return before.mode != "set" and bool(loops_of(before, loops)) and not loops_of(after, loops)
 
 
 def _accesses_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
@@ -311,9 +321,19 @@ class Fusion:
             if not self._worth(first, second, how):
                 continue
             merged = merge(first, second, how, self.roots)
-            if merged is not None and self._saves(first, second, how):
+            if merged is None or not self._saves(first, second, how):
+                continue
+            if not self._nests_worse(first, second, merged):
                 return merged
         return None
+
+    def _nests_worse(self, a: Draft, b: Draft, merged: Draft) -> bool:
+        """Whether a merge makes loops within loops, which one lane of a GPU runs point by point."""
+        if merged.device == "cpu" and not self.settings.interpreted:
+            return False
+        if is_even(merged.stores, merged.space.reduce_axes):
+            return False
+        return all(is_even(g.stores, g.space.reduce_axes) for g in (a, b))
 
     def _worth(self, a: Draft, b: Draft, how: Alignment) -> bool:
         """Whether the fused loops still feed the threads."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from litz.index import Expr
-from litz.ir.body import Node, Reduce, Store, walk
+from litz.ir.body import Node, Reduce, Store, is_even
 from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
@@ -40,12 +40,7 @@ def is_serial(plan: KernelPlan) -> bool:
 
 def suits(plan: KernelPlan) -> bool:
     """Whether a plan needs loops within loops."""
-    reduced = set(plan.reduced)
-    nodes = list(walk(roots(plan.stores)))
-    reduces = [n for n in nodes if isinstance(n, Reduce)]
-    uneven = any(set(n.axes) != reduced or any(v in reduced for v in n.vars) for n in reduces)
-    partial = any(0 < len(loops_of(s, plan.reduced)) < len(reduced) for s in plan.stores)
-    return uneven or partial or is_serial(plan)
+    return not is_even(plan.stores, plan.reduced) or is_serial(plan)
 
 
 def layout(plan: KernelPlan, wide: bool) -> Shape:
