@@ -241,6 +241,43 @@ def test_a_kernel_that_tritons_passes_break_is_built_for_other_warps(
     assert len(tried) == 8
 
 
+def test_a_kernel_that_tritons_passes_break_hides_its_reductions(
+    monkeypatch: pytest.MonkeyPatch, cache: Cache
+) -> None:
+    def breaks_in_the_open(job: KernelJob, options: dict[str, int]) -> Binary:
+        if "litz.opaque(" not in job.source:
+            raise RuntimeError("PassManager::run failed")
+        return Binary(job.source.encode(), job.name, (), 0, options["num_warps"])
+
+    monkeypatch.setattr(worker, "compile_as", breaks_in_the_open)
+    jobs = [sum_job(dtype) for dtype in ("fp32", "fp64", "i32", "i64", "u8", "fp16")]
+    hidden = [worker.compile_job(job) for job in jobs]
+    assert {b.num_warps for b in hidden} == {2}
+    for b in build(
+        [replace(j, source=h.code.decode()) for j, h in zip(jobs, hidden, strict=True)], cache
+    ):
+        assert b.code[:4] == b"\x7fELF"
+
+
+def sum_job(dtype: str) -> KernelJob:
+    """The sum of a block, as the printer writes it."""
+    source = """\
+import triton
+import triton.language as tl
+from litz.runtime.triton import helpers as litz
+
+
+@triton.jit
+def total(b0, b1, RBLOCK: tl.constexpr):
+    rindex = tl.arange(0, RBLOCK)[None, :]
+    v0 = tl.load(b0 + (rindex))
+    v1 = litz.sum(v0, 1)
+    tl.store(b1 + (tl.zeros([1, 1], tl.int32) + (0)), v1)
+"""
+    types = (("b0", f"*{dtype}"), ("b1", f"*{dtype}"), ("RBLOCK", "constexpr"))
+    return KernelJob(source, "total", types, (("RBLOCK", 64),), options=(("num_warps", 2),))
+
+
 def test_unknown_arguments_and_options_are_refused(cache: Cache) -> None:
     for bad in (
         replace(ADD_JOB, divisible=("nobody",)),

@@ -87,6 +87,21 @@ def like(x, other):
 
 
 @triton.jit
+def opaque(x):
+    """``x``, of 32 or 64 bits, where Triton's passes do not see where it comes from."""
+    if x.dtype.primitive_bitwidth == 32:
+        bits = x.to(tl.int32, bitcast=True)
+        bits = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [bits], tl.int32, True, 1)
+        return bits.to(x.dtype, bitcast=True)
+    elif x.dtype.primitive_bitwidth == 64:
+        bits = x.to(tl.int64, bitcast=True)
+        bits = tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [bits], tl.int64, True, 1)
+        return bits.to(x.dtype, bitcast=True)
+    else:
+        return x
+
+
+@triton.jit
 def invert(x):
     if x.dtype == tl.int1:
         return x == 0

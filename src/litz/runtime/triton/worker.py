@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 
 WARPS = (2, 4, 8, 1)  # numbers to try where Triton fails at another
+REDUCTION = re.compile(r"^( *\w+ = )(litz\.(?:sum|prod|max|min)\(.*\))$", re.MULTILINE)
 
 
 def import_package(name: str, folder: str) -> None:
@@ -61,8 +63,9 @@ def file_of(job: KernelJob) -> str:
 def compile_job(job: KernelJob) -> Binary:
     """The binary of a job; raises whatever Triton raises.
 
-    Triton's own passes break some kernels (3.6: values that do not dominate their uses) at one
-    number of warps and not at others, so that those come next.
+    Triton's own passes break some kernels (3.6: values that do not dominate their uses), most of
+    them where they move layouts beyond a reduction, others at one number of warps and not at
+    another: so reductions are hidden from them, and then come the other numbers.
     """
     options = dict(job.options)
     try:
@@ -70,11 +73,22 @@ def compile_job(job: KernelJob) -> Binary:
     except RuntimeError as error:
         if "PassManager::run failed" not in str(error):
             raise
-        for warps in WARPS:
-            if warps != options.get("num_warps"):
-                with suppress(RuntimeError):
-                    return compile_as(job, {**options, "num_warps": warps})
+        hidden = hide_reductions(job.source)
+        others = [(hidden, options)] if hidden != job.source else []
+        others += [
+            (job.source, {**options, "num_warps": n})
+            for n in WARPS
+            if n != options.get("num_warps")
+        ]
+        for source, changed in others:
+            with suppress(RuntimeError):
+                return compile_as(replace(job, source=source), changed)
         raise
+
+
+def hide_reductions(source: str) -> str:
+    """A printed kernel whose reductions Triton's passes do not look beyond."""
+    return REDUCTION.sub(r"\1litz.opaque(\2)", source)
 
 
 def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
