@@ -361,6 +361,17 @@ def test_jacobians() -> None:
     near([litz(vmap(jacrev(f)))(x)], [vmap(jacrev(f))(x)])
 
 
+def test_numbers_beside_samples_of_one_element() -> None:
+    """functorch promotes the number by a copy of it to the sample's type."""
+    x = torch.randn(5, 3)
+    fns: list[Callable[[Tensor], Tensor]] = [
+        lambda a: (a.sum() - 1) ** 2, lambda a: 2.5 * a.sum(), lambda a: a.sum() / a.shape[0],
+        lambda a: a.amax() + True, lambda a: (a * 9).int().sum() + 1.5,
+    ]  # fmt: skip
+    for f in fns:
+        near([litz(vmap(f), fullgraph=True)(x)], [vmap(f)(x)])
+
+
 # --- what falls back ------------------------------------------------------------------------------
 
 

@@ -271,3 +271,17 @@ def test_reductions(dtype: torch.dtype) -> None:
     check_all(unsigned, x, rtol=rtol)
     longer = torch.cat([torch.ones(len(rows), 33, dtype=dtype), x], 1)
     check_all(unsigned, longer, rtol=rtol)
+
+
+@pytest.mark.parametrize("order", [2, 3, 0.5, 1, 0, -1, -2, float("inf")])
+def test_norms_of_one_element(order: float) -> None:
+    """Of one element it is the size, whose powers may not exist."""
+    x = torch.tensor([3e38, 1e-25, -2.0, 1e20, float("nan"), -0.0, float("inf")])
+    for fn, arg in (
+        (lambda x: torch.linalg.vector_norm(x, order, 1), x[:, None]),
+        (lambda x: torch.linalg.vector_norm(x, order, (0, 2)), x[None, :, None]),
+        (lambda x: torch._foreach_norm([x], order)[0], x[1]),
+    ):
+        torch._dynamo.reset()
+        actual = torch.compile(fn, backend="litz", fullgraph=True)(arg)
+        assert torch.equal(actual.nan_to_num(-7.0), fn(arg).nan_to_num(-7.0)), order

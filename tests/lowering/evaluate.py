@@ -256,12 +256,13 @@ def check_training(
     ulps: float = 2,
     seed: int = 0,
     ops: Ops | None = None,
+    settings: Settings | None = None,
 ) -> list[Program]:
     """Outputs and gradients of ``fn`` through AOTAutograd; returns the programs in order."""
     programs: list[Program] = []
 
     def compiler(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-        program = lower_graph(gm, Settings())
+        program = lower_graph(gm, settings or Settings())
         programs.append(program)
         return make_boxed_func(lambda *xs: run_program(program, xs, ops))
 

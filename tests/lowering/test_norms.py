@@ -261,3 +261,19 @@ def test_inference_gives_its_statistics_on_gpus_alone(device: str) -> None:
     loops = [n for n in program.nodes if isinstance(n, Loops)]
     made = [r for n in loops for s in n.stores for r in s.roots() if r.vars]
     assert len(made) == (3 if device == "cuda:0" else 1)
+
+
+@pytest.mark.parametrize("norm", ["layer", "group", "batch"])
+def test_squares_beyond_the_type(norm: str) -> None:
+    """An infinite deviation leaves zeros behind, as in eager, and no nan."""
+    x = sample(3, 4, 8).detach()
+    x[0, 0, 3] = 3e38
+    fns: dict[str, Callable[[Tensor], Tensor]] = {
+        "layer": lambda x: F.layer_norm(x, (8,)),
+        "group": lambda x: F.group_norm(x, 4),
+        "batch": lambda x: F.batch_norm(x, None, None, training=True),
+    }
+    torch._dynamo.reset()
+    actual = torch.compile(fns[norm], backend="litz")(x)
+    torch.testing.assert_close(actual, fns[norm](x))
+    assert actual[0, 0, 0] == 0

@@ -76,9 +76,13 @@ def chunk_moments(
         return mean, squares
     left = total(off)
     rest = op_node("div", left, terms)
-    squares = op_node("sub", squares, op_node("mul", rest, left))
-    # Of an infinite mean there is nothing left that could be told.
-    told = op_node("lt", op_node("abs", rest), const_node(value.dtype, float("inf")))
+    excess = op_node("mul", rest, left)
+    # Beyond the numbers of the type there is nothing left that could be told.
+    told, small = (
+        op_node("lt", op_node("abs", n), const_node(value.dtype, float("inf")))
+        for n in (rest, excess)
+    )
+    squares = op_node("where", small, op_node("sub", squares, excess), squares)
     return (
         op_node("where", told, op_node("add", mean, rest), mean),
         op_node("maximum", squares, const_node(value.dtype, 0)),

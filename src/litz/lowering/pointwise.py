@@ -10,10 +10,11 @@ import torch
 from litz.index import Expr, provably_le
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, op
+from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Operand, Unsupported
+from litz.lowering.creation import filled
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import from_torch
@@ -502,7 +503,9 @@ def convert_element_type(ctx: Call, x: TensorValue, dtype: torch.dtype) -> Tenso
 
 
 @lower(aten._to_copy.default)
-def to_copy(ctx: Call, x: TensorValue, **kwargs: Any) -> TensorValue:
+def to_copy(ctx: Call, x: TensorValue | Scalar | Expr | HostFloat, **kwargs: Any) -> TensorValue:
+    if not isinstance(x, TensorValue):  # functorch promotes numbers by it
+        return filled(ctx, x)
     if ctx.result.device != x.device:
         raise Unsupported("a copy between devices")
     if kwargs.get("pin_memory"):

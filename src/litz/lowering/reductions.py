@@ -362,9 +362,11 @@ def of_norm(
     if not x.dtype.is_float:
         raise Unsupported(f"a norm of {x.dtype}")
     order = 2.0 if ord_ is None else float(ord_)
-    dims = dims_of(x, dim)
-    if any(s.lo is None or s.lo < 1 for s in (x.shape[i] for i in dims)) and order < 0:
+    sizes = [x.shape[i] for i in dims_of(x, dim)]
+    if any(s.lo is None or s.lo < 1 for s in sizes) and order < 0:
         raise Unsupported("a norm of negative order of what may be empty")
+    if all(s is ONE for s in sizes) and order != 0:
+        order = math.inf  # as eager: of one element it is the size, whose square may not exist
     return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: norm_of(order, n, over))
 
 
