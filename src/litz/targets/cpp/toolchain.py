@@ -34,6 +34,7 @@ from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
 from litz.runtime.native import Runtime, runtime_source
+from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
 
 __all__ = [
@@ -359,16 +360,21 @@ class BuildHandle:
         # One shell for both steps: linking follows without a word from this process.
         job.said = b""
         job.started = time.monotonic()
-        job.process = subprocess.Popen(
-            ["/bin/sh", "-c", f"{shlex.join(compile_)} && exec {shlex.join(link)}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert job.process.stderr is not None
-        self._selector.register(job.process.stderr, selectors.EVENT_READ, job)
-        self._running.append(job)
+        command = f"{shlex.join(compile_)} && exec {shlex.join(link)}"
+
+        def start() -> None:
+            job.process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._running.append(job)
+            assert job.process.stderr is not None
+            self._selector.register(job.process.stderr, selectors.EVENT_READ, job)
+
+        unbroken(start)  # a compiler that runs is known, so that it can be stopped
 
     def _advance(self, timeout: float | None) -> None:
         """Read what compilers say; the end of a compiler's messages is its end.
