@@ -185,3 +185,44 @@ def test_view_strides_of_a_size_that_became_one() -> None:
             fn(*leaves).sum().backward()
         for actual, eager in zip(*own, strict=True):
             torch.testing.assert_close(actual.grad, eager.grad)
+
+
+def test_a_copy_of_a_view_stays_one() -> None:
+    """The value that it was taken of has been overwritten since."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        v = y.view(-1)
+        below, across = v.sort()[0], y.sort(0)[0]
+        z = y.index_add(0, torch.tensor([0]), torch.ones(1, x.shape[1]) * 100)
+        return v * v.sin(), v, below, across, z
+
+    for dynamic in (False, True):
+        check(f, torch.randn(2, 3), dynamic=dynamic, judge=False)
+        x = torch.randn(2, 3, requires_grad=True)
+        check(f, x, dynamic=dynamic, judge=False, grad=True)
+
+
+NEGATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "imaginary part": lambda z: z.conj().imag + 0,
+    "returned": lambda z: z.conj().imag,
+    "of a value": lambda z: (z * 2).conj().imag * 2,
+    "itself": lambda z: torch._neg_view(z.real).view(2, 2).sum(0),
+    "written": lambda z: z.clone().conj().imag.mul_(3) + 1,
+}
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("name", NEGATED)
+def test_lazily_negated_views(name: str, verify: bool) -> None:
+    """Their memory holds other numbers than they do."""
+    z = torch.randn(4, dtype=torch.complex64)
+    check(lambda z: NEGATED[name](z), z, judge=False, verify=verify)
+
+
+def test_arguments_that_are_lazily_negated() -> None:
+    z = torch.randn(4, dtype=torch.complex64)
+    compiled = torch.compile(lambda x: (x * 2, x.sum(), x), backend="litz")
+    for x in (z.conj().imag, z.imag, z.conj().imag):
+        for actual, eager in zip(compiled(x), (x * 2, x.sum(), x), strict=True):
+            torch.testing.assert_close(actual, eager)

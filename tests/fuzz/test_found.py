@@ -347,3 +347,24 @@ def test_one_place_takes_the_sum_as_often_as_it_is_written(options: dict[str, st
 def test_an_operator_sees_the_order_of_strides_with_gaps() -> None:
     x = torch.arange(95.0).sin().as_strided((3, 15), (30, 2), 3)
     check(lambda x: x.copy_(x.roll(1, 0)).swapaxes(-1, 0).sort(dim=-2, stable=True)[1], x)
+
+
+def test_views_of_an_argument_in_the_place_of_its_update() -> None:
+    """The metadata of the views speaks of the update, which has other strides."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x[torch.tensor([22])] += 1
+        return x @ x.mT
+
+    check(f, torch.arange(260.0).as_strided((65, 1, 1), (4, 4, 3)))
+
+
+def test_membership_is_contiguous_whatever_the_layout() -> None:
+    x = torch.arange(3893).as_strided((9, 24, 9), (432, 2, 48), 3)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = torch.isin(x, torch.arange(3) * 50)
+        return found, found.clone().as_strided((972, 2), (1, 2), 0)
+
+    check(f, x, judge=False)
+    check(lambda x: torch.isin(x, 53) | torch.isin(x.mT, 53).mT, x, judge=False)

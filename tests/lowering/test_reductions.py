@@ -215,3 +215,9 @@ def test_dot_of_integers() -> None:
 def test_truth_over_no_dimensions(dtype: torch.dtype) -> None:
     x = torch.tensor([[1, 0], [-0.0, 3]]).to(dtype)
     check(lambda x: (torch.any(x, dim=()), torch.all(x, dim=(), keepdim=True)), x)
+
+
+def test_renorm_of_one_element() -> None:
+    x = torch.tensor([[3e38], [1e-30]])
+    for order in (2, 3, 0.5):
+        check(lambda x, p=order: torch.renorm(x, p, 0, 1.5), x)

@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import MAYBE_VIEWS, is_returned, shares_memory
 from litz.graph.values import give_value, same_dims
+from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten
 FLAT = "litz_flat"
@@ -124,8 +125,7 @@ def _viewed(x: Node) -> Node | None:
         return None
     source = call.args[0]
     if call.target in MAYBE_VIEWS:
-        mine, its = (n.meta["val"].untyped_storage()._cdata for n in (x, source))
-        return source if mine == its else None
+        return source if same_memory(x.meta["val"], source.meta["val"]) else None
     return source
 
 

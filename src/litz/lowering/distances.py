@@ -9,12 +9,13 @@ import torch
 from litz.index import Const, Expr
 from litz.ir.body import Node, Scalar, op
 from litz.lowering import values
-from litz.lowering.context import Operand, Unsupported
+from litz.lowering.context import Operand, Unsupported, WrongMetadata
 from litz.lowering.pointwise import elementwise, to_dtype
 from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ZERO, TensorValue
+from litz.lowering.strides import plain_strides
+from litz.lowering.values import ONE, ZERO, TensorValue, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -52,7 +53,18 @@ def cdist(
 # --- membership ----------------------------------------------------------------------------------
 
 
+def _laid_out(ctx: Call) -> None:
+    """ATen gives what is contiguous; PyTorch's metadata may promise the layout of the elements."""
+    r = ctx.result
+    strides = zip(
+        r.shape, contiguous_strides(r.shape), plain_strides(r.shape, r.strides), strict=True
+    )
+    if ZERO not in r.shape and any(s is not ONE and a is not b for s, a, b in strides):
+        raise WrongMetadata("isin does not keep the layout of its elements, as PyTorch says")
+
+
 def _is_in(ctx: Call, x: Operand, members: TensorValue, invert: bool) -> TensorValue:
+    _laid_out(ctx)
     common = common_dtype((x, members))
     members = values.reshape(to_dtype(ctx, members, common), (members.numel,))
     count = members.shape[0]
@@ -104,5 +116,6 @@ def isin_one(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> TensorValue:
+    _laid_out(ctx)
     name = "ne" if invert else "eq"
     return elementwise(ctx, lambda a, c: op(name, a, c), x, member)

@@ -168,7 +168,8 @@ class GraphLowering:
 
     def result(self, val: torch.Tensor) -> Result | None:
         dtype = from_torch(val.dtype)
-        if dtype is None or val.layout is not torch.strided:
+        # Memory of a lazily negated view (an imaginary part's) does not hold what the view does.
+        if dtype is None or val.layout is not torch.strided or val.is_neg():
             return None
         shape = tuple(self.expr(s) for s in val.shape)
         strides = tuple(self.expr(s) for s in val.stride())

@@ -14,6 +14,7 @@ from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_node, view_users
 from litz.lowering.overwriting import stored_as
 from litz.lowering.strides import dense, same_layout, with_idle_strides
 from litz.lowering.values import TensorValue
+from litz.runtime.torch_private import same_memory
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -84,11 +85,12 @@ class Outputs:
 
 
 def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> TensorValue:
-    """A view of a stored node with eager's strides and offset, which lowering may not have proved.
+    """The value ``v`` of ``n``, a view of a stored node, with eager's strides and offset.
 
-    So it stays a view where its place is not known to be one (which would make a copy of it), and
-    is written as the graph's metadata writes it.  PyTorch makes a view that is returned anew, by
-    these numbers.
+    What lowering could not prove to be a strided view, of sizes that nobody can compare, is one
+    by PyTorch's word; a copy of it would be returned as memory of its own.  (PyTorch makes a view
+    that is returned anew, by these numbers.)  What is a copy by now stays one: the node's memory
+    may have been written since.
     """
     own, val = low.env[base], n.meta["val"]
     if base is n or not isinstance(own, TensorValue) or own.ref is None:
@@ -96,14 +98,18 @@ def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> Tens
     r, whole = low.result(val), low.result(base.meta["val"])
     if r is None or whole is None or not same_layout(own.ref, whole.strides):
         return v
-    if not v.dtype is own.dtype is r.dtype:
+    # Where a pass has put an argument in the place of its update, the strides are the update's.
+    if not same_memory(val, base.meta["val"]):
+        return v
+    if v.dtype is not own.dtype or v.dtype is not r.dtype:
         return v
     root = low.b.root(own.ref.buffer)
-    if v.ref is not None and low.b.root(v.ref.buffer) == root:
-        if same_layout(v.ref, r.strides):
+    if v.ref is not None:
+        if low.b.root(v.ref.buffer) != root or same_layout(v.ref, r.strides):
             return v
         return values.strided(v, v.shape, r.strides, v.ref.offset)
-    if v.lazy is not None and any(low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
+    assert v.lazy is not None
+    if any(low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
         return v
     gap = low.expr(val.storage_offset()) - low.expr(base.meta["val"].storage_offset())
     return values.strided(own, v.shape, r.strides, own.ref.offset + gap)

@@ -365,9 +365,13 @@ def of_norm(
     sizes = [x.shape[i] for i in dims_of(x, dim)]
     if any(s.lo is None or s.lo < 1 for s in sizes) and order < 0:
         raise Unsupported("a norm of negative order of what may be empty")
-    if all(s is ONE for s in sizes) and order != 0:
-        order = math.inf  # as eager: of one element it is the size, whose square may not exist
+    order = _order(order, sizes)
     return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: norm_of(order, n, over))
+
+
+def _order(order: float, sizes: Sequence[Expr]) -> float:
+    """The order as eager takes it: one element's norm is its size, whose powers may not exist."""
+    return math.inf if order != 0 and all(s is ONE for s in sizes) else order
 
 
 @lower(aten.linalg_vector_norm.default)
@@ -404,7 +408,8 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
         raise Unsupported("a norm of symbolic order")
     x = shared(ctx.b, x)
     dims = [i for i in range(x.ndim) if i != dim % x.ndim]
-    norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(float(p), n, over), True)
+    order = _order(float(p), [x.shape[i] for i in dims])
+    norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
     shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
     small = op("div", k(size, maxnorm), op("add", size, k(size, 1e-7)))
     factor = op("where", op("gt", size, k(size, maxnorm)), small, k(size, 1))

@@ -78,6 +78,11 @@ def storage_address(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors, fake ones too, lie in one storage."""
+    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+
+
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Whether a tensor is zero everywhere by what it is, without memory."""
     return tensor._is_zerotensor()
