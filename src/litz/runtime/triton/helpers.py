@@ -237,7 +237,11 @@ def _quotient(a, b):
 
 @triton.jit
 def _wrong_sign(r, b):
-    return (r != 0) & ((r < 0) != (b < 0))
+    if r.dtype.is_floating():
+        return (r != 0) & ((r < 0) != (b < 0))
+    else:
+        # ptxas takes an absolute value for no less than 0: the lowest number's is itself.
+        return (r != 0) & ((r ^ b) < 0)
 
 
 @triton.jit
