@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sweep.models import FAMILIES, run
+from tests.sweep.models import FAMILIES, run, run_fairly
 
 QUICK = ("distilbert", "gemma2", "gptj", "mixtral", "mamba", "t5", "swin", "clip")
 
@@ -22,5 +22,5 @@ def test_family(name: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n not in QUICK])
 def test_every_family(name: str) -> None:
-    row = run(name, FAMILIES[name])
-    assert row.state == "ok", str(row)
+    row = run_fairly(name, FAMILIES[name])
+    assert row.state in ("ok", "chance"), str(row)
