@@ -293,11 +293,16 @@ def loops_of(s: Store, reduced: Sequence[Expr]) -> tuple[Expr, ...]:
 
 def is_even(stores: Sequence[Store], reduced: Sequence[Expr]) -> bool:
     """Whether each reduction runs over all reduced loops, and each store over all or none."""
+    if not reduces_evenly(walk(r for s in stores for r in s.roots()), reduced):
+        return False
+    return all(len(loops_of(s, reduced)) in (0, len(reduced)) for s in stores)
+
+
+def reduces_evenly(nodes: Iterable[Node], reduced: Sequence[Expr]) -> bool:
+    """Whether each reduction among ``nodes`` runs over all reduced loops, within none of them."""
     loops = set(reduced)
-    for n in walk(r for s in stores for r in s.roots()):
-        if isinstance(n, Reduce) and (set(n.axes) != loops or not loops.isdisjoint(n.vars)):
-            return False
-    return all(len(loops_of(s, reduced)) in (0, len(loops)) for s in stores)
+    reduces = (n for n in nodes if isinstance(n, Reduce))
+    return all(set(n.axes) == loops and loops.isdisjoint(n.vars) for n in reduces)
 
 
 def walk(roots: Iterable[Node]) -> Iterator[Node]:

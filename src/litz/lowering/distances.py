@@ -14,8 +14,8 @@ from litz.lowering.pointwise import elementwise, to_dtype
 from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
 from litz.lowering.registry import Call, lower
-from litz.lowering.strides import plain_strides
-from litz.lowering.values import ONE, ZERO, TensorValue, contiguous_strides
+from litz.lowering.strides import same_layout
+from litz.lowering.values import ZERO, TensorValue, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -55,11 +55,8 @@ def cdist(
 
 def _laid_out(ctx: Call) -> None:
     """ATen gives what is contiguous; PyTorch's metadata may promise the layout of the elements."""
-    r = ctx.result
-    strides = zip(
-        r.shape, contiguous_strides(r.shape), plain_strides(r.shape, r.strides), strict=True
-    )
-    if ZERO not in r.shape and any(s is not ONE and a is not b for s, a, b in strides):
+    shape = ctx.shape
+    if ZERO not in shape and not same_layout(ctx.result, contiguous_strides(shape)):
         raise WrongMetadata("isin does not keep the layout of its elements, as PyTorch says")
 
 

@@ -95,18 +95,19 @@ def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> Tens
     own, val = low.env[base], n.meta["val"]
     if base is n or not isinstance(own, TensorValue) or own.ref is None:
         return v
-    r, whole = low.result(val), low.result(base.meta["val"])
-    if r is None or whole is None or not same_layout(own.ref, whole.strides):
+    r = low.result(val)
+    if r is None or v.dtype is not own.dtype or v.dtype is not r.dtype:
+        return v
+    root = low.b.root(own.ref.buffer)
+    if v.ref is not None and (low.b.root(v.ref.buffer) != root or same_layout(v.ref, r.strides)):
         return v
     # Where a pass has put an argument in the place of its update, the strides are the update's.
     if not same_memory(val, base.meta["val"]):
         return v
-    if v.dtype is not own.dtype or v.dtype is not r.dtype:
+    whole = low.result(base.meta["val"])
+    if whole is None or not same_layout(own.ref, whole.strides):
         return v
-    root = low.b.root(own.ref.buffer)
     if v.ref is not None:
-        if low.b.root(v.ref.buffer) != root or same_layout(v.ref, r.strides):
-            return v
         return values.strided(v, v.shape, r.strides, v.ref.offset)
     assert v.lazy is not None
     if any(low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):

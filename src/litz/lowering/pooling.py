@@ -496,8 +496,8 @@ def _adaptive_avg_pool_backward(ctx: Call, grad: TensorValue, rank: int) -> Tens
     own = axes(ctx.shape)
     lead, position = own[:-rank], own[-rank:]
     many = [_most_windows(s, c) for s, c in zip(sizes, counts, strict=True)]
-    on_gpu = ctx.b.settings.interpreted or ctx.result.device != "cpu"
-    if math.prod(many) > (MAX_TAPS if on_gpu else 1):  # few threads gather slower than ATen adds
+    # Few threads gather slower than ATen adds.
+    if math.prod(many) > (MAX_TAPS if ctx.b.settings.on_gpu(ctx.result.device) else 1):
         raise Unsupported("gradients of windows that overlap")
     zero = body.const(grad.dtype.opmath, 0)
     parts = []

@@ -90,8 +90,8 @@ def _order(stride: Expr) -> tuple[int, tuple[object, ...]]:
     return 1 << 62 if stride.hi is None else stride.hi, stride.key
 
 
-def same_layout(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
-    """Whether a reference has these strides, along dimensions of more than one element."""
+def same_layout(ref: TensorRef | Result, strides: tuple[Expr, ...]) -> bool:
+    """Whether what is given has these strides, along dimensions of more than one element."""
     return all(
         a is b for a, b, s in zip(ref.strides, strides, ref.shape, strict=True) if s is not ONE
     )

@@ -80,7 +80,7 @@ def storage_address(storage: torch.UntypedStorage) -> int:
 
 def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors, fake ones too, lie in one storage."""
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    return storage_address(a.untyped_storage()) == storage_address(b.untyped_storage())
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:

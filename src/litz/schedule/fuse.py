@@ -94,11 +94,6 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
     left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
     first = a if left is a.stores else replace(a, space=how.space, stores=left)
     second = b if right is b.stores else replace(b, space=how.space, stores=right)
-    if not (
-        _updates_as_often(a, left, how.left, how.space)
-        and _updates_as_often(b, right, how.right, how.space)
-    ):
-        return None
     if not _accesses_agree(first, second, roots):
         return None
     forwarded = {s.buffer: s.value for s in left if s.buffer in second.reads}
@@ -108,9 +103,13 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
             return forwarded.get(n.buffer, n)
 
         rw = Rewriter(on_load=forward)
-        before, right = right, tuple(rw.store(s) for s in right)
-        if any(_runs_once_now(*pair, how.space) for pair in zip(before, right, strict=True)):
-            return None
+        right = tuple(rw.store(s) for s in right)
+    # Only now: a forwarded value may not depend on the loops that its load did.
+    if not (
+        _updates_as_often(a, left, how.left, how.space)
+        and _updates_as_often(b, right, how.right, how.space)
+    ):
+        return None
     overwritten = {s.buffer for s in right}
     kept = tuple(s for s in left if s.buffer not in overwritten)
     made = Draft(
@@ -155,12 +154,6 @@ def _updates_as_often(
             if now != {*space.axes, *loops_of(new, space.reduce_axes)}:
                 return False
     return True
-
-
-def _runs_once_now(before: Store, after: Store, space: Space) -> bool:
-    """Whether an update no longer depends on the reduced loops that it runs over."""
-    loops = space.reduce_axes
-    return before.mode != "set" and bool(loops_of(before, loops)) and not loops_of(after, loops)
 
 
 def _accesses_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:

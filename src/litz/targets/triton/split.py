@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
-from litz.ir.body import Node, Reduce, Rewriter, Store, walk
+from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, walk
 from litz.ir.dtype import I64, DType
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -57,9 +57,7 @@ class Several:
 def divide(plan: KernelPlan) -> Several | None:
     """A plan as several that use more of the machine, or None where one serves better."""
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
-    if not reduces or any(set(n.axes) != set(plan.reduced) for n in reduces):
-        return None
-    if any(v in plan.reduced for n in reduces for v in n.vars):
+    if not reduces or not reduces_evenly(reduces, plan.reduced):
         return None
     # The flat position along a row is that of an argument reduction too.
     positional = [n for n in reduces if n.kind.startswith("arg")]
