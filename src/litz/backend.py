@@ -83,7 +83,8 @@ def compile_or_fall_back(
     before = kept(graph)
     try:
         inference = kind == "inference"
-        with uncollected():  # a backward graph may come long after PyTorch's call of the backend
+        # A backward graph may come long after PyTorch's call of the backend.
+        with uncollected(), dynamo.real_tensors():
             call = compile_graph(graph, options, stages, inference=inference, guarded=True)
     except EagerOnly:
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from functorch.compile import (  # type: ignore[import-untyped]
     min_cut_rematerialization_partition,
 )
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Interpreter
 
 from litz.graph.layout import EAGER_VAL
@@ -45,6 +47,12 @@ def is_refusal(error: RuntimeError) -> bool:
     ``polygamma_``.
     """
     return any(text in str(error) for text in REFUSALS)
+
+
+def real_tensors() -> AbstractContextManager[Any]:
+    """Where tensors that the compiler makes hold numbers, although PyTorch is tracing."""
+    context: AbstractContextManager[Any] = unset_fake_temporarily()
+    return context
 
 
 def boxed(call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,11 +11,21 @@ import pytest
 
 pytest.importorskip("triton.language")
 
+from litz.ir import body  # noqa: E402
+from litz.ir.dtype import BF16, F16, F32, F64, DType  # noqa: E402
+from litz.ir.ops import TRITON_TYPES  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import build  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
 from litz.runtime.triton.ptx import without_negations, without_pairs  # noqa: E402
+from litz.targets.triton.spell import literal  # noqa: E402
+
+
+def float_of(bits: int) -> float:
+    """The double with these bits."""
+    return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+
 
 # Of 8192 indices below 4900, split by 7 and by 100: LLVM counts in 16 bits, some in pairs of which
 # one half is used, as in `7*r0 + r2` where r0 is one number for all threads.
@@ -119,3 +130,33 @@ def test_no_sign_is_lost(dtype: str, tmp_path: Path) -> None:
     assert "MNMX" in said
     complements = re.findall(r"LOP3\.LUT \w+, RZ, \w+, RZ, 0x33", said)
     assert len(complements) == 3, said
+
+
+STORES = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def stores(y):
+    tl.store(y + tl.arange(0, 32), {value})
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "words"),
+    [
+        (F32, -0.0, "0x80000000"),
+        (F64, -0.0, "0x80000000"),
+        (F16, -0.0, "0x8000"),
+        (BF16, -0.0, "0x8000"),
+        (F32, float_of(0x7FF8ABCDE0000000), "0x7fc55e6f"),
+        (F64, float_of(0xFFF8ABCD20000123), "0x20000123"),
+    ],
+)
+def test_special_constants(dtype: DType, value: float, words: str, tmp_path: Path) -> None:
+    """Triton's own constants have no negative zero and one nan, which its interpreter hides."""
+    source = STORES.format(value=literal(body.const(dtype, value)))
+    pointer = f"*{TRITON_TYPES[dtype.name].removeprefix('tl.').replace('float', 'fp')}"
+    pointer = pointer.replace("bfp", "bf")
+    job = KernelJob(source, "stores", (("y", pointer),), (), ("y",), (("num_warps", 1),))
+    assert re.search(rf"\b{words}(8000)?\b", assembled(job, tmp_path))

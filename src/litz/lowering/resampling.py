@@ -55,12 +55,16 @@ def _nearest(i: Expr, size: Expr, count: Expr, scale: float | None, exact: bool)
 
 def _whole(size: int, count: int, ratio: float, exact: bool) -> tuple[int, int] | None:
     """A fraction whose integer division gives every source position, if there is one."""
-    at = torch.arange(count, dtype=torch.float32, device="cpu") + (0.5 if exact else 0.0)
-    want = (at * ratio).floor().to(torch.int64).clamp(max=size - 1)
     common = math.gcd(size, count)
     up, down = size // common, count // common
-    got = torch.arange(count, device="cpu") * up // down
-    return (up, down) if torch.equal(want, got) else None
+    half = 0.5 if exact else 0.0
+
+    def source(i: int) -> int:
+        # A double holds the product of two float32 numbers; eager rounds it to float32.
+        product = float(wrap_scalar(i + half, d.F32)) * ratio
+        return min(math.floor(wrap_scalar(product, d.F32)), size - 1)
+
+    return (up, down) if all(source(i) == i * up // down for i in range(count)) else None
 
 
 def _upsample_nearest(

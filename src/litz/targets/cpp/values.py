@@ -26,8 +26,8 @@ from litz.index import (
 )
 from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
-from litz.ir.dtype import I64, DType
-from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
+from litz.ir.dtype import F32, I32, I64, DType
+from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text, signed_bits
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 
@@ -56,8 +56,8 @@ def number(value: bool | int | float, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.is_float:
         if dtype.bits == 16:
-            return f"litz::cast<{ctype(dtype)}>({_float(float(value), 32)})"
-        return _float(float(value), dtype.bits)
+            return f"litz::cast<{ctype(dtype)}>({_float(float(value), F32)})"
+        return _float(float(value), dtype)
     n = int(value)
     if dtype.bits == 64:
         if dtype.kind == "uint":
@@ -66,9 +66,13 @@ def number(value: bool | int | float, dtype: DType) -> str:
     return f"{ctype(dtype)}({n})" if n != -(2**31) else f"{ctype(dtype)}({n + 1} - 1)"
 
 
-def _float(value: float, bits: int) -> str:
+def _float(value: float, dtype: DType) -> str:
+    bits = dtype.bits
     if math.isnan(value):
-        return f"litz::nan{bits}"
+        payload = signed_bits(value, dtype)
+        if payload == signed_bits(math.nan, dtype):
+            return f"litz::nan{bits}"
+        return f"litz::bitcast<{ctype(dtype)}>({number(payload, I64 if bits == 64 else I32)})"
     if math.isinf(value):
         return f"litz::inf{bits}" if value > 0 else f"(-litz::inf{bits})"
     text = f"{int(value)}.0" if value == int(value) and abs(value) < 2**20 else value.hex()

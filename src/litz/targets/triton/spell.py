@@ -6,7 +6,7 @@ import math
 
 from litz.ir.body import Const, Op
 from litz.ir.dtype import DType
-from litz.ir.ops import TRITON_TYPES, triton_text
+from litz.ir.ops import TRITON_TYPES, is_undecimal, signed_bits, triton_text
 
 _BOOLEAN = {"lt": "litz.lt({}, {})", "le": "litz.le({}, {})", "gt": "litz.gt({}, {})"}
 _BOOLEAN["ge"] = "litz.ge({}, {})"
@@ -19,9 +19,13 @@ def literal(n: Const) -> str:
         return f"tl.full([], {bool(n.value)}, {kind})"
     if n.dtype.is_int:
         return f"tl.full([], {int(n.value)}, {kind})"
-    if n.dtype.name == "bf16":  # the interpreter makes no such constant
-        return f"tl.full([], {number(float(n.value))}, tl.float32).to({kind})"
-    return f"tl.full([], {number(float(n.value))}, {kind})"
+    value = float(n.value)
+    # Triton makes every zero the positive one, and every nan the same; its interpreter makes no
+    # constant of bfloat16 and flushes those that it casts.
+    bits = signed_bits(value, n.dtype)
+    if is_undecimal(value) or n.dtype.name == "bf16":
+        return f"tl.full([], {bits}, tl.int{n.dtype.bits}).to({kind}, bitcast=True)"
+    return f"tl.full([], {number(value)}, {kind})"
 
 
 def number(value: float) -> str:
