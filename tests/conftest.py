@@ -1,5 +1,8 @@
-"""Triton decides at import whether kernels are interpreted: before any test imports it."""
+"""What the environment says before any test imports: Triton decides at import whether kernels are
+interpreted."""
 
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# Every compiled graph of a test checks what it hands to operators of ATen.
+os.environ.setdefault("LITZ_CHECK_CALLS", "1")

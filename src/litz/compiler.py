@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from litz.graph.passes import run_passes
 from litz.host.arguments import arguments
+from litz.host.checks import with_checks
 from litz.host.inplace import inplace_pairs
 from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
@@ -117,7 +118,7 @@ def compile_graph(
     if on_gpu(gm):
         from litz.runtime.triton.build import start_workers  # the CPU does without it
 
-        start_workers()  # they are ready when the first kernel is
+        start_workers(options.jobs or None)  # they are ready when the first kernel is
     with s.timed("passes"):
         check_offsets(gm.graph)
         before, after = options.before_passes, options.after_passes
@@ -130,15 +131,17 @@ def compile_graph(
             options.verify,
             inference,
             options.target == "triton",
+            options.check_calls or options.verify,
         )
-        program, bindings = lower_with_bindings(gm, settings)
+        lowered = lower_with_bindings(gm, settings)
+        program, bindings = lowered.program, lowered.bindings
         check_devices(program)
         s.program = program
     _show(options, "program", lambda: program_text(program))
     _check(program, "lowering", options, s)
     with s.timed("schedule"):
         fuel = None if options.fuel < 0 else options.fuel
-        fusion = FusionSettings(fuel=fuel, interpreted=options.target == "triton")
+        fusion = FusionSettings(fuel=fuel, interpreted=settings.interpreted)
         keep = drawn_buffers(gm.graph, bindings) if options.verify else frozenset()
         s.schedule = schedule = make_schedule(program, fusion, keep)
     _show(options, "schedule", lambda: schedule_text(schedule))
@@ -165,6 +168,8 @@ def compile_graph(
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
         if options.verify:
             s.host = host = with_probes(host, [k.name for k in s.kernels if k.triton is None])
+        if settings.check_calls:
+            s.host = host = with_checks(host, lowered.handed)
         s.source = source = print_host(host)
         if options.verify:
             s.watch = watch(gm, program, schedule, bindings, host, options)

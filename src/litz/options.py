@@ -66,6 +66,12 @@ class Options:
         key=True,
     )
     check_ir: bool = _option(False, "check the IR after every stage", key=False)
+    check_calls: bool = _option(
+        False,
+        "compare what each operator of ATen is handed with the graph's metadata (strides, "
+        "alignment, device, dtype) at every call; on under verify",
+        key=False,
+    )
     show: str = _option(
         "",
         "stages to print, comma separated: graph, program, schedule, kernels, host, code, time",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from litz.index import Expr
 from litz.ir.program import Buffer, Extern, root_of
 from litz.ir.text import Values, buffer_text, extern_text
+from litz.lowering.handed import Handed
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,14 @@ class CallExtern:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckCall:
+    """A look at what the next operator is handed: it must be as the graph's metadata has it."""
+
+    extern: Extern
+    handed: Handed
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Shows buffers to the checker of a run, before or after number ``step`` of its calls.
 
@@ -165,6 +174,7 @@ Line = (
     | CallKernel
     | CallSegment
     | CallExtern
+    | CheckCall
     | Probe
     | EnterDevice
     | LeaveDevice
@@ -235,6 +245,8 @@ def line_text(line: Line, values: Values) -> str:
             return "\n".join([f"segment {name} {{", *(f"  {_call_text(c)}" for c in calls), "}"])
         case CallExtern(extern):
             return extern_text(extern, values)
+        case CheckCall(extern, handed):
+            return f"check {extern.target_name}({', '.join(t.node for t in handed.tensors)})"
         case Probe(step, after, buffers, _):
             return f"probe {'after' if after else 'before'} {step}: {', '.join(buffers)}"
         case EnterDevice(device):

@@ -19,6 +19,7 @@ from litz.host.lines import (
     CallExtern,
     CallKernel,
     CallSegment,
+    CheckCall,
     Comment,
     EnterDevice,
     Free,
@@ -37,8 +38,17 @@ from litz.host.targets import Target, number_text, out_target, plain_target
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
+from litz.lowering.handed import ALIGNED, Handed
 
-PRELUDE: Final = ("empty_large", "empty_strided", "in_memory", "reinterpret", "retype", "workspace")
+PRELUDE: Final = (
+    "check_call",
+    "empty_large",
+    "empty_strided",
+    "in_memory",
+    "reinterpret",
+    "retype",
+    "workspace",
+)
 LARGE_BYTES: Final = 4 << 20
 _BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
 _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "probe", *_BUILTINS))
@@ -241,6 +251,8 @@ class _Printer:
                 self._call(name, line.buffers(), line.ints())
             case CallExtern(extern):
                 self._extern(extern)
+            case CheckCall(extern, handed):
+                self._check_call(extern, handed)
             case Probe(step, after, buffers, numbers):
                 places = [self.holder(b) for b in buffers]
                 shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
@@ -388,6 +400,20 @@ class _Printer:
                 self.unchecked.append(output)
             else:
                 self._check_strides(output)
+
+    def _check_call(self, e: Extern, handed: Handed) -> None:
+        texts = []
+        for t in handed.tensors:
+            strides = ", ".join("None" if s is None else self.expr(s) for s in t.strides)
+            device = self.module.define("d", f'torch.device("{t.device}")')
+            alignment = ALIGNED if t.aligned else 1
+            dtype = self.module.define("t", str(t.dtype))
+            layout = f"({strides},)" if t.strides else "()"
+            value = self.ref(t.ref)
+            texts.append(f"({t.node!r}, {value}, {dtype}, {device}, {layout}, {alignment})")
+        check = self.prelude("check_call")
+        head = f"{e.target_name!r}, {e.origins!r}, {handed.stack!r}"
+        self.emit(f"{check}({head}, {', '.join(texts)})")
 
     def _sizes_of(self, e: Extern) -> None:
         """Take numbers from the sizes of results, and check those that must be as they say."""

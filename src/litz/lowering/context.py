@@ -48,6 +48,7 @@ class Settings:
     keep_random: random numbers are stored, so that whoever checks a run can see them.
     inference: no backward graph belongs to it, so that nobody has merged equal calls.
     interpreted: the CPU stands in for a GPU.
+    check_calls: what operators are handed is kept beside what the metadata says of it.
     """
 
     eager_numerics: bool = True
@@ -55,6 +56,11 @@ class Settings:
     keep_random: bool = False
     inference: bool = False
     interpreted: bool = False
+    check_calls: bool = False
+
+    def on_gpu(self, device: str) -> bool:
+        """Whether what lies on ``device`` is computed by a GPU, or as on one."""
+        return self.interpreted or not device.startswith("cpu")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from litz.index import Expr, symbol
 from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
 from litz.lowering.context import Builder, GraphUnsupported
+from litz.lowering.handed import handed
+from litz.lowering.layouts import laid_out
 from litz.lowering.numbers import (
     SCALAR_READS,
     assert_deferred,
@@ -24,7 +26,8 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import family_reason
-from litz.lowering.strides import apart, same_layout, with_idle_strides
+from litz.lowering.registry import Result
+from litz.lowering.strides import apart, dense, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
 from litz.lowering.values import ZERO, Shape, TensorValue, contiguous_strides
 
@@ -163,10 +166,15 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
     called = out_target if use_out and out_target is not None else target
+    mark = len(low.b.nodes)
     results = add_call(
         low, n, called, args, kwargs, vals, reason,
         mutates=mutated, alias=alias, kind=kind, single=single,
     )  # fmt: skip
+    if low.settings.check_calls:
+        made = low.b.nodes[mark:]
+        call = next(x for x in made if isinstance(x, Extern) and x.target is called)
+        low.handed[call.name] = handed(low, n, call)
     return results[0] if single else results
 
 
@@ -292,14 +300,8 @@ def _takes_data(low: GraphLowering, n: FxNode) -> bool:
 def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     v = low.env[value] if isinstance(value, FxNode) else value
     if isinstance(v, TensorValue):
-        if v.ref is None:
-            assert isinstance(value, FxNode)
-            v = settled(low, value, v)
-        assert v.ref is not None
-        if by.target not in PRODUCTS and low.b.root(v.ref.buffer) in low.b.padded:
-            v = _copied(low, value, v, low.eager_strides(value), keep=_may_share(by.target))
-        assert v.ref is not None
-        return _as_in_eager(low, value, v, by) if is_view_op(by.target) else v.ref
+        assert isinstance(value, FxNode)
+        return _tensor(low, value, v, by)
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
@@ -307,6 +309,25 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     if isinstance(v, torch.SymInt):
         return low.expr(v)
     return v
+
+
+def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
+    """The value of ``n`` in memory as ``by`` may take it: laid out as the metadata states."""
+    meta = low.result(n.meta["val"])
+    shares = _may_share(by.target)
+    stated = meta if by.target not in PRODUCTS and not shares else None
+    if v.ref is None:
+        v = settled(low, n, v, stated)
+    assert (ref := v.ref) is not None
+    if shares and low.b.root(ref.buffer) in low.b.padded:
+        v = _copied(low, n, v, low.eager_strides(n))
+    elif stated is not None and not same_layout(ref, stated.strides):
+        v = laid_out(low.b, v.without_memory(), stated) or v
+    assert v.ref is not None
+    if is_view_op(by.target):
+        return _as_in_eager(low, n, v, by)
+    # Some operators look at strides along dimensions of one element as well.
+    return v.ref if stated is None else with_idle_strides(v.ref, stated.strides)
 
 
 def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
@@ -318,31 +339,33 @@ def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> T
     if not same_layout(v.ref, meta.strides):
         if not apart(meta):
             raise GraphUnsupported(f"{by.target} of what lies elsewhere in eager mode")
-        v = _copied(low, n, v, meta.strides, keep=True)
+        v = _copied(low, n, v, meta.strides)
     assert v.ref is not None
     # A view as another type looks at the strides of single elements too.
     return with_idle_strides(v.ref, meta.strides) if by.target is aten.view.dtype else v.ref
 
 
-def _copied(
-    low: GraphLowering, n: FxNode, v: TensorValue, strides: Shape | None, *, keep: bool
-) -> TensorValue:
-    """The stored value of a node once more, with other strides.
+def _copied(low: GraphLowering, n: FxNode, v: TensorValue, strides: Shape | None) -> TensorValue:
+    """The stored value of a node once more, with other strides; the node's from here on.
 
-    keep: it is the node's from here on.  What shares the copy's memory, or is written there, shares
-    it with the node.
+    What shares the copy's memory, or is written there, shares it with the node.
     """
     stored = low.b.realize(v.without_memory(), strides)
-    if keep:
-        low.bind(n, stored)
+    low.bind(n, stored)
     return stored
 
 
-def settled(low: GraphLowering, n: FxNode, v: TensorValue) -> TensorValue:
-    """Store a lazy argument with the strides eager has here, and keep the stored form."""
+def settled(
+    low: GraphLowering, n: FxNode, v: TensorValue, stated: Result | None = None
+) -> TensorValue:
+    """Store a lazy argument, and keep the stored form.
+
+    It has the strides that eager has here, without gaps unless ``stated`` asks for them.
+    """
     meta = low.result(n.meta["val"])
     outer, low.b.origins = low.b.origins, low.sources[n]
-    stored = low.stored(n, v, meta)
+    stored = None if stated is None or dense(stated) else laid_out(low.b, v, stated)
+    stored = stored or low.stored(n, v, meta)
     low.b.origins = outer
     low.bind(n, stored)
     return stored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ from litz.lowering.externs import (
     why_extern,
 )
 from litz.lowering.functional_calls import lower_functional_call
+from litz.lowering.handed import Handed
 from litz.lowering.numbers import (
     SCALAR_READS,
     graph_assertions,
@@ -83,6 +84,7 @@ class GraphLowering:
     readers: Readers = field(init=False)
     places: dict[FxNode, int] = field(default_factory=dict)
     bindings: list[Binding] = field(default_factory=list)
+    handed: dict[str, Handed] = field(default_factory=dict)
     # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
 
@@ -374,10 +376,10 @@ class GraphLowering:
     def stays_inside(self, n: FxNode, or_returned: bool = False) -> bool:
         """Whether products and kernels of Litz alone read ``n`` and views of it.
 
-        or_returned: it may be a result of the graph besides.
+        or_returned: it and its views may be results of the graph besides.
         """
         return all(
-            self.stays_inside(u)
+            self.stays_inside(u, or_returned)
             if is_view_op(u.target)
             else (u.op == "output" and or_returned)
             or u.target in PRODUCTS
@@ -463,14 +465,27 @@ def lower_graph(gm: GraphModule, settings: Settings) -> Program:
 
     Raises CompilationError with the op and the user's line where a lowering fails.
     """
-    return lower_with_bindings(gm, settings)[0]
+    return lower_with_bindings(gm, settings).program
 
 
-def lower_with_bindings(gm: GraphModule, settings: Settings) -> tuple[Program, tuple[Binding, ...]]:
-    """The program of ``lower_graph``, and where the graph's values lie in its memory."""
+@dataclass(frozen=True)
+class Lowered:
+    """A program, and what checkers of its runs want to know.
+
+    bindings: where the graph's values lie in its memory.  handed: what operators are handed, by the
+    name of the ``Extern``, where the settings ask for it.
+    """
+
+    program: Program
+    bindings: tuple[Binding, ...]
+    handed: Mapping[str, Handed]
+
+
+def lower_with_bindings(gm: GraphModule, settings: Settings) -> Lowered:
+    """``lower_graph`` with what checkers want to know."""
     families.load()
     lowering = GraphLowering(gm, settings)
-    return lowering.run(), tuple(lowering.bindings)
+    return Lowered(lowering.run(), tuple(lowering.bindings), lowering.handed)
 
 
 def check_devices(program: Program) -> None:

@@ -161,7 +161,10 @@ def read(low: GraphLowering, n: FxNode, val: Any) -> Expr | HostFloat:
     else:
         found = const(0)
     if low.symbols.missing((found,)) != (found,):
-        found = symbol(n.name)
+        # A call may return several numbers.
+        own = symbol(n.name)
+        fits = low.symbols.missing((own,)) == (own,)
+        found = own if fits else symbol(low.symbols.fresh(n.name))
     low.symbols.give(found, data=True)
     return found
 

@@ -45,8 +45,7 @@ COPY, SLOW, FAST = 4e12, 1.2e14, 5e14
 
 def pads(settings: Settings, device: str, dtype: DType) -> bool:
     """Whether products of such matrices are worth a look."""
-    on_gpu = settings.interpreted or not device.startswith("cpu")
-    return on_gpu and dtype.is_float and dtype.bits == 16
+    return settings.on_gpu(device) and dtype.is_float and dtype.bits == 16
 
 
 def padded_size(n: int) -> int:

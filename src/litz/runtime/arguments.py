@@ -105,9 +105,9 @@ def _relay(argument: Argument, args: list[Any], strict: bool) -> bool:
     if not strict and argument.is_start_of(value):
         args[argument.position] = value.detach()[: argument.shape[0]]
         return True
-    # Between ATen's operators the metadata may be wrong about what eager hands on as well.
-    handed_on = not strict and argument.handed_on and isinstance(value, torch.Tensor)
-    if handed_on and not argument.has_shape(value):
+    # What operators of ATen alone take is between them: attention's random state lies on the CPU,
+    # against the metadata.
+    if argument.handed_on and isinstance(value, torch.Tensor):
         return False
     fault = argument.fault(value)
     if not fault and not argument.fits(value):

@@ -6,12 +6,14 @@ workspace(nbytes)                        bytes of scratch, recycled
 reinterpret(base, size, stride, offset)  another shape over base's storage, from element `offset`
 in_memory(tensor)                        a tensor at no address, with memory for its elements
 retype(base, dtype)                      all of base's storage as a flat tensor of `dtype`
+check_call(...)                          an operator's arguments against the graph's metadata
 draw_seed()                              the seed of a call's random numbers
 Runtime, Library, Segment, Step          loading and calling kernels
 """
 
 from __future__ import annotations
 
+from litz.runtime.checks import check_call
 from litz.runtime.memory import LARGE, default_allocator, in_memory, retype
 from litz.runtime.native import Library, Runtime, Segment, Step
 from litz.runtime.rng import draw_seed
@@ -24,6 +26,7 @@ __all__ = [
     "Runtime",
     "Segment",
     "Step",
+    "check_call",
     "draw_seed",
     "empty_large",
     "empty_strided",

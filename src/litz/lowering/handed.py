@@ -1,0 +1,87 @@
+"""What operators of ATen are handed, beside what the graph's metadata says of it.
+
+For the check of a host program's calls (``litz.host.checks``): a kernel of ATen that is handed
+another layout than PyTorch traced may refuse it, or compute something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node as FxNode
+
+from litz.index import Expr
+from litz.ir.program import Extern, TensorRef
+from litz.ir.text import is_whole
+from litz.lowering.padding import PRODUCTS
+
+if TYPE_CHECKING:
+    from litz.lowering.graph import GraphLowering
+
+ALIGNED = 16
+"""Bytes of which PyTorch's allocators hand out multiples, and that vector loads want."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """One tensor that an operator is handed, and how the metadata of graph node ``node`` has it.
+
+    strides: in elements; None where any will do.
+    aligned: whether it begins at a multiple of 16 bytes.
+    """
+
+    node: str
+    ref: TensorRef
+    dtype: torch.dtype
+    device: str
+    strides: tuple[Expr | None, ...]
+    aligned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What one operator is handed.  stack: the user's lines that call it."""
+
+    tensors: tuple[Stated, ...]
+    stack: str = ""
+
+
+def handed(low: GraphLowering, n: FxNode, call: Extern) -> Handed:
+    """What ``call``, made of graph node ``n``, is handed that Litz laid out.
+
+    What it takes as another operator left it, or as it came, is between these two.
+    """
+    pairs = [*zip(n.args, call.args, strict=True)]
+    pairs += [(n.kwargs[k], v) for k, v in call.kwargs if k in n.kwargs]
+    found = (_stated(low, a, ref, n.target in PRODUCTS) for p in pairs for a, ref in _tensors(*p))
+    tensors = tuple(x for x in found if x is not None)
+    return Handed(tensors, (n.meta.get("stack_trace") or "").rstrip())
+
+
+def _tensors(value: Any, passed: object) -> Iterator[tuple[FxNode, TensorRef]]:
+    if isinstance(passed, TensorRef):
+        if isinstance(value, FxNode):
+            yield value, passed
+    elif isinstance(passed, tuple) and isinstance(value, list | tuple):
+        for v, p in zip(value, passed, strict=True):
+            yield from _tensors(v, p)
+
+
+def _stated(low: GraphLowering, a: FxNode, ref: TensorRef, any_strides: bool) -> Stated | None:
+    val: Any = a.meta.get("val")
+    stated = low.result(val) if isinstance(val, torch.Tensor) else None
+    root = low.b.buffers[low.b.root(ref.buffer)]
+    own = root.kind == "temp"
+    if stated is None or not own and is_whole(ref, low.b.buffers):
+        return None
+    known = {s for e in (*ref.shape, *ref.strides, ref.offset) for s in e.free}
+    strides = tuple(
+        None if any_strides or not known.issuperset(stride.free) else stride
+        for stride in stated.strides
+    )
+    offset = val.storage_offset()
+    aligned = own and isinstance(offset, int) and offset * val.element_size() % ALIGNED == 0
+    return Stated(a.name, ref, val.dtype, stated.device, strides, aligned and not any_strides)

@@ -1,0 +1,66 @@
+"""Operators that Litz only calls get their arguments laid out as PyTorch's metadata states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Fn = Callable[..., Tensor]
+
+
+@pytest.fixture(scope="module")
+def layout() -> Iterator[Fn]:
+    """An operator whose result is where its argument lies: strides, offset and address, by 16."""
+    with torch.library._scoped_library("litz_layouts", "FRAGMENT") as lib:
+        lib.define("of(Tensor x) -> Tensor")
+
+        def real(x: Tensor) -> Tensor:
+            where = (*x.stride(), x.storage_offset(), x.data_ptr() % 16)
+            return torch.tensor([float(n) for n in where])
+
+        lib.impl("of", real, "CPU")
+        lib.impl("of", lambda x: x.new_empty(x.dim() + 2, dtype=torch.float32), "Meta")
+        yield torch.ops.litz_layouts.of
+
+
+def aligned_mask(m: Tensor, of: Fn) -> Tensor:
+    """What PyTorch makes of a mask for attention on GPUs: rows of 16 elements that hold 13."""
+    keys = m.shape[-1]
+    wide = F.pad(m, (0, -keys % 16))[..., :keys]
+    return of(wide.expand(3, 4, *wide.shape[-2:]))
+
+
+PROGRAMS: dict[str, Callable[[Tensor, Fn], Tensor]] = {
+    "aligned": aligned_mask,
+    "computed": lambda x, of: aligned_mask(torch.where(x > 0, 0.0, -1e9), of),
+    "both": lambda x, of: torch.cat((aligned_mask(x * 2, of), (x * 0).sum(1))),
+    "expanded": lambda x, of: of((x + 1)[:, :1].expand(-1, 5)),
+    "sliced": lambda x, of: of((x * x)[:, 2:9]),
+    "stepped": lambda x, of: of(x.sin()[:, ::3]),
+    "twice": lambda x, of: torch.stack((of((x * x)[:, 2:9]), of((x * x)[:, 2:9].t()))),
+    "transposed": lambda x, of: of((x + 1).t()),
+    "repeated": lambda x, of: of(x.cos()[None].expand(2, -1, -1).transpose(0, 2)),
+    "one element": lambda x, of: of(x[:, None].expand(-1, 1, -1).transpose(1, 2)),
+    "one row": lambda x, of: of((x * 2)[:1]) + of((x * 2)[None, 0]),
+    "contiguous": lambda x, of: of((x + 1).t().contiguous()),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_layouts(name: str, dynamic: bool, layout: Fn) -> None:
+    program = PROGRAMS[name]
+    compiled = torch.compile(
+        lambda x: program(x, layout), backend="litz", dynamic=dynamic, options={"check_ir": True}
+    )
+    torch._dynamo.reset()
+    for rows in (7, 8):
+        x = torch.randn(rows, 13)
+        mine, eager = compiled(x), program(x, layout)
+        # Offsets in memory of eager's own are for eager to know.
+        assert torch.equal(mine[..., :-2], eager[..., :-2]), (mine, eager)
+        assert mine[..., -1].any() <= eager[..., -1].any()
