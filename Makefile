@@ -4,19 +4,32 @@ VENV ?= .venv
 # The CPU build where pip's configuration does not offer one:
 #   make test TORCH='torch==2.13.0 --index-url URL'
 TORCH ?= torch==2.13.0
+# The oldest PyTorch that pyproject.toml promises, and the Triton that goes with it.  What PyPI has of
+# it for Linux brings CUDA's libraries along (2.7 GB to download, 5 GB on the disk), of which it loads
+# nearly all at its import, GPU or not.  A CPU build from elsewhere is far smaller:
+#   make test-oldest TORCH_OLDEST='torch==2.11.0 --index-url URL'
+TORCH_OLDEST ?= torch==2.11.0
+TRITON_OLDEST ?= triton==3.6.0; platform_system == 'Linux' and platform_machine == 'x86_64'
+OLDEST ?= .venv-oldest
+# The basics, every stage's text, some models, and Triton both ways: interpreted, and built for a GPU.
+OLDEST_TESTS := tests/test_text.py tests/lowering/test_devices.py tests/e2e/test_basics.py \
+	tests/e2e/test_models.py tests/triton/test_ahead_of_time.py tests/triton/test_cuda_traces.py \
+	$(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?= --count 400
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.litz-installed
+OLDEST_STAMP := $(OLDEST)/.litz-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-oldest sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
 	@echo 'make test    the tests (without the slow ones)'
+	@echo 'make test-oldest  a choice of them with the oldest PyTorch (downloads 2.7 GB once)'
 	@echo 'make sweep   the slow tests'
 	@echo 'make fuzz    random programs against eager (FUZZ_ARGS="--count 2000 --seed 7")'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
@@ -34,11 +47,23 @@ $(STAMP): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install -e '.[dev]'
 	@touch $@
 
+$(OLDEST)/bin/pip:
+	$(PYTHON) -m venv $(OLDEST)
+
+# Triton 3.6 interprets loops of unknown length by int(array of one element), which NumPy 2.4 refuses.
+$(OLDEST_STAMP): pyproject.toml | $(OLDEST)/bin/pip
+	$(OLDEST)/bin/python -m pip install $(TORCH_OLDEST)
+	$(OLDEST)/bin/python -m pip install "$(TRITON_OLDEST)" 'numpy<2.4' -e '.[test]'
+	@touch $@
+
 demo: $(STAMP)
 	$(BIN)/python -m litz.tools.demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -m 'not slow' $(PYTEST_ARGS)
+
+test-oldest: $(OLDEST_STAMP)
+	$(OLDEST)/bin/python -m pytest -n 2 -q -m 'not slow' $(OLDEST_TESTS) $(PYTEST_ARGS)
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -m slow $(PYTEST_ARGS)
