@@ -1,160 +1,199 @@
 """``python -m tests.fuzz --count 1000 --seed 7 --jobs 2``: random programs against eager.
 
 Prints one line a failure and writes a stand-alone script of it to ``--out``; the exit status is 1
-if there were any.  ``--only 7:12:3`` runs one program again (with ``--grad`` or ``--dynamic`` as
-printed), and ``--batch 7:12`` one graph.
+if there were any, or if a graph ended or hung its process.  ``--seconds`` stops the run in time.
+``--only 7:12:3`` runs one program again, and ``--batch 7:12`` one graph.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any
 
-from tests.fuzz.generate import generate
+from tests.fuzz.farm import BAD_STARTS, Farm, Lost, Work
 from tests.fuzz.program import source
 from tests.fuzz.run import BATCH, batch, failure, run_batch
 
-LIMIT = 600.0  # seconds for a graph, with shrinking where it differs
-SLOW = 60.0  # one that takes longer is named
+LIMIT = 120.0  # seconds for a graph, beside shrinking where it differs
+SHRINKING = 60.0  # seconds for that, a program
+SLOW = 60.0  # a graph that takes longer is named
+
+
+def say(row: dict[str, Any]) -> None:
+    print(json.dumps(row), flush=True)
+
+
+def prepare(device: str) -> None:
+    """Eager's own precision, where a choice of algorithm would be the largest of errors."""
+    import torch
+
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def worker(seed: int, shrinking: bool, device: str) -> None:
-    """Run the graphs whose numbers come in; report each as a line of JSON."""
+    """Run what comes in; see Farm."""
     from tests.fuzz.shrink import script, shrink
 
+    cores = os.environ.get("LITZ_FUZZ_CORES", "")
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {int(c) for c in cores.split(",")})
+    prepare(device)
+    say({"ready": True})
     for line in sys.stdin:
-        count, failures = run_batch(batch(seed, int(line), device))
-        found = []
-        for f in failures:
-            small = shrink(f) if shrinking else f
-            found.append({"why": list(small.mismatches), "script": script(small)})
-        print(json.dumps({"count": count, "failures": found}), flush=True)
+        number, only = json.loads(line)
+        b = batch(seed, number, device)
+        count, failures = run_batch(b, only, lambda stage: say({"stage": stage}))
+        # What was found is said before it is made smaller, which may take too long.
+        for n, f in enumerate(failures):
+            say({"found": n, "why": list(f.mismatches), "script": script(f)})
+        for n, f in enumerate(failures if shrinking else []):
+            say({"stage": "shrinking"})
+            small = shrink(f, seconds=SHRINKING / len(failures))
+            say({"smaller": n, "why": list(small.mismatches), "script": script(small)})
+        say({"count": count})
 
 
 class Run:
-    """Workers, restarted behind a graph that ends or hangs one."""
+    """What a run found, while its workers find it."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.graphs = -(-args.count // BATCH)
-        self.numbers = iter(range(self.graphs))
-        self.lock = Lock()
-        self.programs = 0
+        self.programs = self.done = 0
         self.failures: list[str] = []
-        # Its graph, and when that began.
-        self.running: dict[subprocess.Popen[bytes], tuple[int, float]] = {}
+        self.without_litz = 0
         self.out = Path(args.out or tempfile.mkdtemp(prefix="litz-fuzz-"))
         self.begin = time.monotonic()
 
-    def line(self) -> None:
-        """Keep one worker busy for as long as there are graphs."""
-        number = self.following()
+    def command(self) -> list[str]:
         command = [sys.executable, "-m", "tests.fuzz", "--seed", str(self.args.seed), "--worker"]
         command += ["--device", self.args.device]
-        command += [] if self.args.shrink else ["--no-shrink"]
-        while number is not None:
-            with tempfile.TemporaryFile() as said:
-                p = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
-                )
-                while number is not None and self.graph(p, number):
-                    number = self.following()
-                late = self.running.pop(p, None) is None
-                p.communicate()
-                if number is None:
-                    return
-                said.seek(0)
-                last = said.read().decode(errors="replace").strip().rpartition("\n")[2]
-            why = f"no end after {LIMIT:.0f} s" if late else f"status {p.returncode}: {last}"
-            with self.lock:
-                self.report(number, [f"the process of a graph: {why}"], "")
-            number = self.following()
+        return command if self.args.shrink else [*command, "--no-shrink"]
 
-    def following(self) -> int | None:
-        with self.lock:
-            return next(self.numbers, None)
+    def environment(self, slot: int) -> dict[str, str]:
+        """Each worker keeps to its share of the cores, with what it compiles, and to one GPU."""
+        cores = sorted(os.sched_getaffinity(0))
+        share = max(2, len(cores) // self.args.jobs)
+        mine = [cores[(slot * share + k) % len(cores)] for k in range(min(share, len(cores)))]
+        env = {"LITZ_FUZZ_CORES": ",".join(map(str, mine))}
+        for name in ("LITZ_JOBS", "OMP_NUM_THREADS"):
+            env[name] = os.environ.get(name, str(len(mine)))
+        if self.args.target:
+            env |= {"LITZ_TARGET": self.args.target, "TRITON_INTERPRET": "1"}
+        if self.args.device == "cuda":
+            devices = visible_gpus()
+            env["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+        return env
 
-    def graph(self, p: subprocess.Popen[bytes], number: int) -> bool:
-        """One graph in a worker; whether the worker came to its end."""
-        assert p.stdin is not None and p.stdout is not None
-        self.running[p] = (number, time.monotonic())
-        try:
-            p.stdin.write(b"%d\n" % number)
-            p.stdin.flush()
-        except BrokenPipeError:
-            return False
-        for raw in p.stdout:
-            if raw.startswith(b"{"):
-                self.read(number, json.loads(raw))
-                return True
-        return False
-
-    def read(self, number: int, row: dict[str, Any]) -> None:
-        with self.lock:
+    def heard(self, work: Work, row: dict[str, Any]) -> None:
+        if "found" in row:
+            self.failures.append(row["why"][0])
+            name = f"{self.args.seed}:{work.number}"
+            path = self.write(work, row["found"], row["script"])
+            print(f"DIFFERS {name} {row['why'][0][:300]}  {path}", flush=True)
+        elif "smaller" in row:
+            self.write(work, row["smaller"], row["script"])
+        elif "count" in row:
             self.programs += row["count"]
-            for f in row["failures"]:
-                self.report(number, f["why"], f["script"])
-            if number % 25 == 0:
-                spent = time.monotonic() - self.begin
-                print(f"{self.programs} programs, {len(self.failures)} differ, {spent:.0f} s")
-                sys.stdout.flush()
+            self.done += work.only is None
+            if row["seconds"] > SLOW:
+                print(f"slow {self.args.seed}:{work.number} {row['seconds']:.0f} s", flush=True)
+            if self.done % 25 == 0 and work.only is None:
+                print(f"{self.programs} programs, {len(self.failures)} differ,", end=" ")
+                print(f"{time.monotonic() - self.begin:.0f} s", flush=True)
 
-    def report(self, number: int, why: list[str], text: str) -> None:
-        path = self.out / f"fuzz_{self.args.seed}_{number}_{len(self.failures)}.py"
-        if text:
-            self.out.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        self.failures.append(why[0])
-        print(f"DIFFERS {self.args.seed}:{number} {why[0][:300]}  {path if text else ''}")
-        sys.stdout.flush()
+    def write(self, work: Work, n: int, text: str) -> Path:
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / f"fuzz_{self.args.seed}_{work.number}_{work.only or 0}_{n}.py"
+        path.write_text(text)
+        return path
+
+    def lost(self, gone: Lost) -> Sequence[Work]:
+        """Note work that ended its worker; of a graph, its programs are tried one by one."""
+        work = gone.work
+        name = f"{self.args.seed}:{work.number}" + ("" if work.only is None else f":{work.only}")
+        if gone.stage == "shrinking":
+            return ()  # what there was to be found has been said
+        if gone.stage.startswith("eager"):
+            self.without_litz += 1
+            print(f"EAGER {name} ends its process ({gone.stage}): {gone.why}", flush=True)
+        else:
+            self.failures.append(gone.why)
+            print(f"LOST {name} ({gone.stage or 'at the start'}) {gone.why}", flush=True)
+        return () if work.only is not None else [Work(work.number, k) for k in range(BATCH)]
 
     def run(self) -> int:
-        print(f"seed {self.args.seed}, {self.graphs} graphs of {BATCH} programs")
-        threads = [Thread(target=self.line) for _ in range(self.args.jobs)]
-        for t in threads:
-            t.start()
-        named: set[int] = set()
-        while any(t.is_alive() for t in threads):
-            time.sleep(0.2)
-            for p, (number, begin) in list(self.running.items()):
-                spent = time.monotonic() - begin
-                if spent > SLOW and number not in named:
-                    named.add(number)
-                    print(f"slow {self.args.seed}:{number}", flush=True)
-                if spent > LIMIT and self.running.pop(p, None):
-                    p.kill()
-        spent = time.monotonic() - self.begin
-        print(
-            f"seed {self.args.seed}: {self.programs} programs, {len(self.failures)} differ,", end=""
+        args = self.args
+        print(f"seed {args.seed}, {self.graphs} graphs of {BATCH} programs", flush=True)
+        farm = Farm(
+            self.command(),
+            (Work(n) for n in range(self.graphs)),
+            min(args.jobs, self.graphs),
+            self.heard,
+            self.lost,
+            environment=self.environment,
+            limit=args.limit + (SHRINKING if args.shrink else 0),
+            seconds=args.seconds or float("inf"),
         )
-        print(f" {spent:.0f} s")
-        return 1 if self.failures else 0
+        finished = False
+        try:
+            finished = farm.run()
+        except KeyboardInterrupt:
+            print("interrupted")
+        for work in farm.unfinished:
+            print(f"unfinished {args.seed}:{work.number}")
+        spent = time.monotonic() - self.begin
+        rest = "" if finished else f" ({self.done} of {self.graphs} graphs)"
+        rest += f", {self.without_litz} end eager" if self.without_litz else ""
+        print(f"seed {args.seed}: {self.programs} programs{rest}, ", end="")
+        print(f"{len(self.failures)} differ, {spent:.0f} s", flush=True)
+        no_workers = farm.bad_starts >= BAD_STARTS
+        return 1 if self.failures or no_workers or not self.programs else 0
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name, one by one."""
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return given.split(",") if given else [str(k) for k in range(max(torch.cuda.device_count(), 1))]
 
 
 def one(args: argparse.Namespace) -> int:
     """One program or one graph again, in this process."""
     from tests.fuzz.shrink import script, shrink
 
-    if args.batch:
-        seed, number = map(int, args.batch.split(":"))
-        _, failures = run_batch(batch(seed, number, args.device))
-    else:
-        p = generate(args.only, dynamic=args.dynamic, grad=args.grad, device=args.device)
+    prepare(args.device)
+    seed, number, *only = map(int, (args.only or args.batch).split(":"))
+    b = batch(seed, number, args.device)
+    if only:
+        p = b.program(only[0])
         print(source(p))
         f = failure(p)
         failures = [] if f is None else [f]
+    else:
+        _, failures = run_batch(b)
     for f in failures:
         print("\n".join(f.mismatches))
         print(script(shrink(f) if args.shrink else f))
     return 1 if failures else 0
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -162,13 +201,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0, help="give out no work after so many")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a graph")
     parser.add_argument("--out", default="")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")
     parser.add_argument("--only", default="")
     parser.add_argument("--batch", default="")
-    parser.add_argument("--dynamic", action="store_true")
-    parser.add_argument("--grad", action="store_true")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--target", default="", choices=["", "triton"], help="see Options.target")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.seed is None:
@@ -178,6 +218,7 @@ def main() -> int:
         return 0
     if args.only or args.batch:
         return one(args)
+    signal.signal(signal.SIGTERM, interrupted)
     return Run(args).run()
 
 

@@ -4,14 +4,14 @@ float64; dtype, shape and strides; the memory of the arguments; which results sh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tests.fuzz.machine import Machine, overlapping, replay, storage
-from tests.fuzz.program import Input, Program, function, memory, tensors
+from tests.fuzz.program import Draw, Input, Program, function, memory, one_step, tensors
 
 # What rounding alone may cost where eager happens to be exact, relative to the largest element.
 FLOOR = {
@@ -21,6 +21,7 @@ FLOOR = {
     torch.float16: 2e-3,
 }
 NOISE_RUNS = 4
+SEED = 11  # of the random numbers that a compiled program draws
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,21 @@ def compare(
     m: Machine,
     wanted: Sequence[Expected],
 ) -> list[Mismatch]:
-    """Run ``compiled`` on fresh arguments and list what differs from the machine's run."""
+    """Run ``compiled`` on fresh arguments and list what differs from the machine's run.
+
+    Where the program draws random numbers, the machine runs again with those that were drawn.
+    """
     args = tensors(inputs)
+    torch.manual_seed(SEED)
     got = list(compiled(*args))
+    draws: dict[int, torch.Tensor] = {}
+    if p.draws:
+        draws = drawn(p, got)
+        unfit = unfit_draws(p, inputs, got, draws, m)
+        if unfit:
+            return unfit
+        m = replay(p, inputs, draws=draws)
+        wanted = expectations(p, m)
     actual = [*got, *map(memory, args)]
     if p.grad:
         actual += [g for g in gradients(got, args) if g is not None]
@@ -227,7 +240,7 @@ def compare(
                 rough.append(n)
         if why:
             found.append(Mismatch(x.what, why, at))
-    found += _judge_rough(p, inputs, rough, actual, wanted, len(got))
+    found += _judge_rough(p, inputs, rough, actual, wanted, len(got), draws)
     eager = [*m.values[: len(p.inputs)], *(m.values[r] for r in p.results)]
     ours, theirs = sharing([*args, *got]), sharing(eager)
     if ours != theirs:
@@ -236,6 +249,54 @@ def compare(
             Mismatch("aliases", f"memory shared by {extra[0]}, not by {extra[1]} (arguments first)")
         )
     return found
+
+
+# --- random numbers ------------------------------------------------------------------------------
+
+
+def drawn(p: Program, got: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """What a program drew, by the number of the value, read off its results."""
+    return {
+        k: one_step(d.seen, 1, False)(got[p.results.index(k)].detach()).clone()
+        for k, d in p.draws.items()
+    }
+
+
+def unfit_draws(
+    p: Program,
+    inputs: Sequence[Input],
+    got: Sequence[torch.Tensor],
+    draws: Mapping[int, torch.Tensor],
+    m: Machine,
+) -> list[Mismatch]:
+    """Random numbers that eager cannot draw, or that torch's own stream does not hold."""
+    found = []
+    for k, d in p.draws.items():
+        at = p.results.index(k)
+        why = layout(got[at], m.values[k]) or _improbable(draws[k].double(), d)
+        if why:
+            found.append(Mismatch(f"draw {k}", why, at))
+    if found or p.rng != "eager":
+        return found
+    torch.manual_seed(SEED)
+    theirs = drawn(p, function(p)(*tensors(inputs)))
+    for k, e in theirs.items():
+        why = same_bits(draws[k], e)
+        if why:
+            found.append(Mismatch(f"draw {k} of torch's stream", why, p.results.index(k)))
+    return found
+
+
+def _improbable(x: torch.Tensor, d: Draw) -> str:
+    if not x.numel():
+        return ""
+    if not bool(((x >= d.low) & (x <= d.high)).all()):
+        return f"a number beyond [{d.low}, {d.high}]"
+    # Seven standard deviations of a mean: one false alarm in 10^11, for what is about normal.
+    off = abs(float(x.mean()) - d.mean) if d.mean is not None and x.numel() > 30 else 0.0
+    if off > 7 * d.spread / x.numel() ** 0.5:
+        return f"mean {float(x.mean())} of {x.numel()} numbers, instead of {d.mean}"
+    return ""
 
 
 def promised_strides(
@@ -271,11 +332,12 @@ def _judge_rough(
     actual: Sequence[torch.Tensor],
     wanted: Sequence[Expected],
     results: int,
+    draws: Mapping[int, torch.Tensor],
 ) -> list[Mismatch]:
     """Judge again with what other roundings along the way would make of the same program."""
     if not suspects:
         return []
-    runs = [expectations(p, replay(p, inputs, noise)) for noise in range(1, NOISE_RUNS + 1)]
+    runs = [expectations(p, replay(p, inputs, noise, draws)) for noise in range(1, NOISE_RUNS + 1)]
     found = []
     for n in suspects:
         noise = [r[n].shadow for r in runs]

@@ -19,7 +19,10 @@ LARGE = (256, 300, 333, 512, 777, 1000, 1001, 1024)
 
 @dataclass
 class Draft:
-    """A program while it grows; what the makers of steps choose from."""
+    """A program while it grows; what the makers of steps choose from.
+
+    float_type: what new arguments of layers are of; empty: any.
+    """
 
     rng: random.Random
     inputs: list[Input]
@@ -27,6 +30,7 @@ class Draft:
     steps: list[Step]
     sizes: tuple[int, ...]
     grad: bool = False
+    float_type: str = ""
 
     def tensor(self, k: int) -> torch.Tensor:
         v = self.machine.values[k]
@@ -68,13 +72,14 @@ class Draft:
         d = self.rng.randrange(x.ndim)
         return d if self.rng.random() < 0.5 else d - x.ndim
 
-    def add_input(self, i: Input) -> int | None:
-        """Another argument; only before the first step."""
-        if self.steps:
-            return None
+    def add_input(self, i: Input) -> int:
+        """Another argument, at the end of those there are: numbers of later values move up."""
+        at = len(self.inputs)
+        i = replace(i, device=self.inputs[0].device)
         self.inputs.append(i)
-        self.machine = Machine(self.inputs)
-        return len(self.inputs) - 1
+        self.machine.insert_input(i)
+        self.steps = [replace(s, args=tuple(a + (a >= at) for a in s.args)) for s in self.steps]
+        return at
 
 
 def broadcastable(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -180,6 +185,7 @@ def attempt(d: Draft, made: Made) -> bool:
         return False
     steps = [made] if isinstance(made, Step) else list(made)
     before = len(d.machine.values)
+    marks = d.machine.marks()
     try:
         for s in steps:
             d.machine.run(s)
@@ -192,6 +198,7 @@ def attempt(d: Draft, made: Made) -> bool:
             d.machine = replay(Program(tuple(d.inputs), tuple(d.steps), ()), d.inputs)
         else:
             del d.machine.values[before:], d.machine.shadows[before:]
+            d.machine.restore(marks)
         return False
     return True
 
@@ -231,7 +238,8 @@ def grown(inputs: Sequence[Input], step: int) -> tuple[Input, ...] | None:
         if values.startswith("unique"):
             head, _, top = values.partition(":")
             values = f"{head}:{size(int(top))}"
-        out.append(replace(i, shape=tuple(map(size, i.shape)), values=values))
+        new = tuple(s if k in i.keep else size(s) for k, s in enumerate(i.shape))
+        out.append(replace(i, shape=new, values=values))
     return tuple(out)
 
 
@@ -247,33 +255,53 @@ def second_sizes(p: Program, rng: random.Random) -> tuple[Input, ...]:
     return others
 
 
+def without_idle(p: Program, first: int) -> Program:
+    """Without the inputs from the ``first`` on that nothing reads."""
+    read = {a for s in p.steps for a in s.args} | set(p.results) | {i.share for i in p.inputs}
+    kept = [k for k in range(len(p.inputs)) if k < first or k in read]
+    many = len(p.inputs)
+    numbers = {k: n for n, k in enumerate([*kept, *range(many, many + len(p.steps))])}
+    steps = tuple(replace(s, args=tuple(numbers[a] for a in s.args)) for s in p.steps)
+    results = tuple(numbers[r] for r in p.results)
+    return replace(p, inputs=tuple(p.inputs[k] for k in kept), steps=steps, results=results)
+
+
 def generate(
-    seed: str, *, dynamic: bool = False, grad: bool = False, device: str = "cpu"
+    seed: str,
+    *,
+    dynamic: bool = False,
+    grad: bool = False,
+    layers: bool = False,
+    device: str = "cpu",
+    rng: str = "litz",
 ) -> Program:
     """The program of this seed.  dynamic: with inputs of two sizes where that can be.
 
-    device: the type of the device that it is to run on.
+    layers: mostly of what neural networks are made of.  device: the type of the device that it is
+    to run on.  rng: see Program.
     """
     from tests.fuzz.steps import makers
 
-    rng = random.Random(seed)
-    large = not dynamic and not grad and rng.random() < 0.025
+    luck = random.Random(seed)
+    large = not dynamic and not grad and luck.random() < 0.025
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        d = start(rng, large, grad, device)
-        table = makers(grad)
+        d = start(luck, large, grad, device)
+        first = len(d.inputs)
+        table = makers(layers)
         weights = [w for w, _ in table]
-        goal = rng.choice((2, 3, 4, 5, 6, 8, 10))
+        goal = luck.choice((2, 3, 4, 5, 6) if layers else (2, 3, 4, 5, 6, 8, 10))
         for _ in range(goal * 6):
             if len(d.steps) >= goal:
                 break
-            (chosen,) = rng.choices(table, weights)
+            (chosen,) = luck.choices(table, weights)
             attempt(d, chosen[1](d))
-        p = Program(tuple(d.inputs), tuple(d.steps), results(d))
+        p = Program(tuple(d.inputs), tuple(d.steps), results(d), rng=rng)
+        p = without_idle(p, first)
         if grad and not differentiable(p):
             p = replace(p, inputs=tuple(replace(i, grad=False) for i in p.inputs))
         if dynamic:
-            p = replace(p, others=second_sizes(p, rng))
+            p = replace(p, others=second_sizes(p, luck))
     return p
 
 
@@ -283,7 +311,7 @@ def differentiable(p: Program) -> bool:
 
     try:
         expectations(p, replay(p, p.inputs))
-    except RuntimeError:
+    except (Rejected, RuntimeError):
         return False
     return True
 

@@ -7,16 +7,21 @@ the same decisions (comparisons, casts to integers, indices) as eager's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from tests.fuzz.program import Input, Program, Step, one_step, tensors
+from tests.fuzz.program import Draw, Input, Program, Step, entered, one_step, tensors
 from tests.fuzz.undetermined import open_result
 
 MAX_ELEMENTS = 1 << 21
+# Algorithms that transform their operands (Winograd, FFT) err with the largest of the elements.
+TRANSFORMS = ("F.conv",)
+TRANSFORMED = 8.0
+# A smaller number may have become the zero that tells what a dropout dropped.
+TINY = 1e-6
 
 
 class Rejected(Exception):
@@ -79,9 +84,18 @@ def _result_size(step: Step, args: list[Any]) -> int:
 
 
 class Machine:
-    """The state after some steps.  noise: seed of roundings that are added to the shadow."""
+    """The state after some steps.
 
-    def __init__(self, inputs: Sequence[Input], noise: int | None = None) -> None:
+    noise: seed of roundings that are added to the shadow.
+    draws: what steps drew (see ``Draw``), by the number of their value; others draw here.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        noise: int | None = None,
+        draws: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
         self.grad = any(i.grad for i in inputs)
         # CUDA's kernels promise less than the CPU's: quotients by numbers are products, say.
         self.cuda = any(i.device == "cuda" for i in inputs)
@@ -92,7 +106,23 @@ class Machine:
         self.rough: set[int] = set()
         self.pinned: set[int] = set()
         self.expanded: set[int] = set()
+        self.drawn: set[int] = set()
+        self.draws = draws or {}
         self.noise = None if noise is None else torch.Generator().manual_seed(noise)
+
+    def insert_input(self, i: Input) -> None:
+        """Another argument behind the others."""
+        self.values.insert(self.inputs, tensors((i,))[0])
+        self.shadows.insert(self.inputs, tensors((i,), exact=True)[0])
+        self.inputs += 1
+        self.grad |= i.grad
+
+    def marks(self) -> tuple[frozenset[int], ...]:
+        """What is known of memories; to be restored where values are taken back."""
+        return tuple(map(frozenset, (self.rough, self.pinned, self.expanded, self.drawn)))
+
+    def restore(self, marks: tuple[frozenset[int], ...]) -> None:
+        self.rough, self.pinned, self.expanded, self.drawn = map(set, marks)
 
     def is_rough(self, k: int) -> bool:
         v = self.values[k]
@@ -105,23 +135,30 @@ class Machine:
         self._admit(step, args)
         if _result_size(step, args) > MAX_ELEMENTS:
             raise Rejected("a result that would fill the memory")
-        out = one_step(step.text, len(args), False)(*args)
+        if step.draw is not None:
+            self._draw(step, step.draw, args)
+            return
+        with entered(step.under, False):
+            out = one_step(step.text, len(args), False)(*args)
         if step.text.startswith("!"):
             out = args[0]
         for t in out if isinstance(out, tuple | list) else (out,):
             self._check_result(step, args, t)
         shadows = [self.shadows[a] for a in step.args]
-        if self.noise is not None and step.kind == "rough" and not step.writes:
-            # A sum rounds on the way: its error goes with the largest of its terms.
-            shadows = [self._shaken(s, e) for s, e in zip(shadows, args, strict=True)]
-        before = shadows[0].detach().clone() if self._shakes_written(step) else None
+        if self.noise is not None and step.kind == "rough":
+            # A sum rounds on the way: its error goes with the largest of its terms.  Those that it
+            # writes it may leave as they are, but for what it does write: see below.
+            n = int(step.writes)
+            shaken = [self._shaken(s, e, step) for s, e in zip(shadows, args, strict=True)]
+            shadows = [*shadows[:n], *shaken[n:]]
+        before = [s.detach().clone() for s in shadows[: self._shakes_written(step)]]
         if ".view(torch." in step.text:
             shadow = out  # the bits of another width would be others: see _settle
         else:
-            with default_dtype(torch.float64):
+            with default_dtype(torch.float64), entered(step.under, True):
                 shadow = one_step(step.text, len(args), True)(*shadows)
-        if before is not None:
-            shadows[0].add_(self._shaken(before, args[0]) - before)
+        for s, e, was in zip(shadows, args, before, strict=False):
+            s.add_(self._shaken(was, e, step) - was)
         if step.text.startswith("!"):
             shadow = shadows[0]
         loose = step.kind == "rough" or any(map(self.is_rough, step.args))
@@ -139,11 +176,36 @@ class Machine:
         if step.writes and not self.grad:
             self._anchor_all()
 
-    def _shakes_written(self, step: Step) -> bool:
-        """Whether what a step writes errs by what it finds there: a mean taken off, say."""
-        return (
-            self.noise is not None and step.kind == "rough" and step.writes == 1 and not self.grad
-        )
+    def _draw(self, step: Step, draw: Draw, args: list[Any]) -> None:
+        """A step of random numbers: those that were drawn elsewhere, or eager's."""
+        known = self.draws.get(len(self.values))
+        torch.manual_seed(len(self.drawn))
+        with entered(step.under, False), torch.no_grad():
+            like = one_step(step.text, len(args), False)(*args)
+        self._check_result(step, args, like)
+        seen = one_step(draw.seen, 1, False)(like) if known is None else known
+        if draw.pure:
+            like.copy_(seen)
+            self.values.append(like)
+            self.shadows.append(like.double() if like.is_floating_point() else like.clone())
+            self.drawn.add(storage(like))
+            return
+        gives = one_step(draw.gives, len(args) + 1, False)
+        with entered(step.under, False):
+            out = gives(*args, seen.to(like.dtype)).to(like.dtype)
+        if out.stride() != like.stride():
+            raise Rejected("a layout that eager's kernel gives and its formula does not")
+        with default_dtype(torch.float64), entered(step.under, True):
+            exact = one_step(draw.gives, len(args) + 1, True)
+            shadow = exact(*(self.shadows[a] for a in step.args), seen.double())
+        self.values.append(out)
+        self.shadows.append(self._settle(step, out, shadow, True))
+        self.drawn.add(storage(out))
+
+    def _shakes_written(self, step: Step) -> int:
+        """How many of what a step writes err by what it finds there: a mean taken off, say."""
+        shakes = self.noise is not None and step.kind == "rough" and not self.grad
+        return int(step.writes) if shakes else 0
 
     def _admit(self, step: Step, args: list[Any]) -> None:
         if not all(isinstance(a, torch.Tensor) or step.kind == "view" for a in args):
@@ -154,7 +216,13 @@ class Machine:
         why = open_result(step.text, [a for a in args if isinstance(a, torch.Tensor)], self.cuda)
         if why:
             raise Rejected(why)
+        if step.draw is not None and not step.draw.pure:
+            for a in args:
+                if bool((a.abs() < TINY).any()) or not bool(torch.isfinite(a).all()):
+                    raise Rejected("a zero that tells nothing of what was dropped")
         written = args[: step.writes]
+        if any(storage(t) in self.drawn for t in written):
+            raise Rejected("a write to random numbers, which the judge has to see")
         if len({storage(t) for t in written}) < len(written):
             raise Rejected("writes into the same memory, in any order")
         for target in written:
@@ -200,9 +268,9 @@ class Machine:
             self.rough.add(storage(e))
             if self.noise is not None and step.kind != "view":
                 if not self.grad and not overlapping(s):
-                    s.copy_(self._shaken(s, e))
+                    s.copy_(self._shaken(s, e, step))
                 elif not step.writes:
-                    s = self._shaken(s, e)
+                    s = self._shaken(s, e, step)
             return s
         if ".view(torch." in step.text:
             return e.detach().clone() if not e.is_floating_point() else e.detach().double()
@@ -210,24 +278,33 @@ class Machine:
             s.copy_(e)
         return s
 
-    def _shaken(self, shadow: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def _shaken(self, shadow: torch.Tensor, like: torch.Tensor, step: Step) -> torch.Tensor:
         """The values with a rounding of the type of ``like`` each, and so their gradients."""
         if not like.is_floating_point():
             return shadow
         eps = torch.finfo(like.dtype).eps
+        if step.under.startswith("autocast") and like.dtype is not torch.float64:
+            eps = max(eps, torch.finfo(getattr(torch, step.under.partition(" ")[2])).eps)
+        transforms = any(w in step.text for w in TRANSFORMS)
 
-        def factors() -> torch.Tensor:
+        def draw() -> torch.Tensor:
             noise = torch.rand(shadow.shape, generator=self.noise, device="cpu")
-            return 1 + eps * (2 * noise.to(shadow.device) - 1).double()
+            return eps * (2 * noise.to(shadow.device) - 1).double()
 
-        out = shadow * factors()
+        def near(t: torch.Tensor, noise: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            t = t * (1 + noise)
+            if transforms and t.numel():
+                t = t + TRANSFORMED * other * t.detach().abs().max()
+            return t
+
+        out = near(shadow, draw(), draw() if transforms else shadow)
         if not shadow.requires_grad:
             # Nor is the sign of a zero settled that rounding made.
             signs = 2 * torch.randint(0, 2, shadow.shape, generator=self.noise, device="cpu") - 1
             out = torch.where(out == 0, out * signs.to(out.device), out)
         if out.requires_grad:
-            back = factors()
-            out.register_hook(lambda g: None if g is None else g * back)  # type: ignore[no-untyped-call]
+            back, more = draw(), draw() if transforms else shadow
+            out.register_hook(lambda g: None if g is None else near(g, back, more))  # type: ignore[no-untyped-call]
         return out
 
     def _anchor_all(self) -> None:
@@ -236,9 +313,14 @@ class Machine:
                 s.copy_(e)
 
 
-def replay(p: Program, inputs: Sequence[Input], noise: int | None = None) -> Machine:
+def replay(
+    p: Program,
+    inputs: Sequence[Input],
+    noise: int | None = None,
+    draws: Mapping[int, torch.Tensor] | None = None,
+) -> Machine:
     """Run the whole program; raises what a step raises."""
-    m = Machine(inputs, noise)
+    m = Machine(inputs, noise, draws)
     for s in p.steps:
         m.run(s)
     return m

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTS = ("uint8", "int8", "int16", "int32", "int64")
@@ -27,6 +29,7 @@ class Input:
     grad: whether a gradient is wanted.
     share: position of an earlier input whose memory this one is a view of, or -1.
     device: the type of the device that programs are compared on; they are made on the CPU.
+    keep: dimensions whose size is the same in a second call of other sizes.
     """
 
     dtype: str
@@ -41,6 +44,7 @@ class Input:
     grad: bool = False
     share: int = -1
     device: str = "cpu"
+    keep: tuple[int, ...] = ()
 
     @property
     def stride(self) -> tuple[int, ...]:
@@ -61,6 +65,28 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Draw:
+    """How a step goes by random numbers, of which a compiled program draws others than eager.
+
+    The numbers that it drew are read off its result: ``seen`` of that, ``{0}``.  ``gives``: what
+    the step then has to give: of its arguments and, behind them, what was seen.
+    low, high: bounds of the numbers.  mean, spread: of their distribution, if that is checked.
+    """
+
+    seen: str
+    gives: str
+    low: float = -float("inf")
+    high: float = float("inf")
+    mean: float | None = None
+    spread: float = 0.0
+
+    @property
+    def pure(self) -> bool:
+        """Whether the result is the numbers themselves."""
+        return self.seen == "{0}"
+
+
+@dataclass(frozen=True)
 class Step:
     """One line: ``text`` with ``{k}`` for the k-th of ``args`` (values are numbered in order).
 
@@ -69,7 +95,9 @@ class Step:
       exact     correctly rounded: equal arguments give equal bits;
       rough     within rounding (transcendental functions, sums);
       discrete  exact, and wants exact arguments: a small error there is a large one here;
-      cast      discrete, of floats in the result's range.
+      cast      discrete, of floats in the result's range;
+      drawn     random numbers, the same bits wherever the program reads them.
+    under: ``no_grad``, or ``autocast`` and a type: what it runs under.
     writes: how many arguments, from the first on, are changed in place.
     A text that starts with ``!`` is a statement, and its value is its first argument.
     """
@@ -78,6 +106,8 @@ class Step:
     args: tuple[int, ...]
     kind: str = "exact"
     writes: int = 0
+    under: str = ""
+    draw: Draw | None = None
 
 
 @dataclass(frozen=True)
@@ -85,16 +115,29 @@ class Program:
     """inputs, then steps: one value each; ``results`` are returned.
 
     others: the same inputs in other sizes, for a second call (then sizes are dynamic).
+    rng: Litz's option of this name.
     """
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     others: tuple[Input, ...] = ()
+    rng: str = "litz"
 
     @property
     def grad(self) -> bool:
         return any(i.grad for i in self.inputs)
+
+    @property
+    def draws(self) -> dict[int, Draw]:
+        """Of the steps that draw random numbers, by the number of their value."""
+        return {k: s.draw for k, s in enumerate(self.steps, len(self.inputs)) if s.draw is not None}
+
+    @property
+    def with_draws(self) -> Program:
+        """The program with all that it draws among its results."""
+        hidden = tuple(k for k in self.draws if k not in self.results)
+        return replace(self, results=(*self.results, *hidden)) if hidden else self
 
 
 def merged(programs: Sequence[Program]) -> Program:
@@ -106,8 +149,8 @@ def merged(programs: Sequence[Program]) -> Program:
         at = len(inputs)
         maps.append({k: at + k for k in range(len(p.inputs))})
         inputs += [replace(i, share=i.share + at if i.share >= 0 else -1) for i in p.inputs]
-        second = p.others or p.inputs
-        others += [replace(i, share=i.share + at if i.share >= 0 else -1) for i in second]
+        again = p.others or p.inputs
+        others += [replace(i, share=i.share + at if i.share >= 0 else -1) for i in again]
     steps: list[Step] = []
     results: list[int] = []
     for p, numbers in zip(programs, maps, strict=True):
@@ -116,7 +159,9 @@ def merged(programs: Sequence[Program]) -> Program:
             steps.append(replace(s, args=tuple(numbers[a] for a in s.args)))
         results += [numbers[r] for r in p.results]
     dynamic = any(p.others for p in programs)
-    return Program(tuple(inputs), tuple(steps), tuple(results), tuple(others) if dynamic else ())
+    second = others if dynamic else []
+    rng = programs[0].rng if programs else "litz"
+    return Program(tuple(inputs), tuple(steps), tuple(results), tuple(second), rng)
 
 
 # --- source --------------------------------------------------------------------------------------
@@ -132,16 +177,37 @@ def source(p: Program, name: str = "f", *, exact: bool = False) -> str:
     """The program as a Python function.  exact: float types that it names become float64."""
     names = [f"a{k}" for k in range(len(p.inputs))]
     out = [f"def {name}({', '.join(names)}):"]
+    device = p.inputs[0].device if p.inputs else "cpu"
+    under = ""
     for k, s in enumerate(p.steps):
+        if s.under and s.under != under:
+            out.append(f"    with {_manager(s.under, device)}:")
+        under = s.under
+        lead = "        " if under else "    "
         if s.text.startswith("!"):
-            out.append(f"    {line(s, names)}")
+            out.append(f"{lead}{line(s, names)}")
             names.append(names[s.args[0]])
         else:
             names.append(f"v{k}")
-            out.append(f"    v{k} = {line(s, names)}")
+            out.append(f"{lead}v{k} = {line(s, names)}")
     out.append(f"    return ({', '.join(names[r] for r in p.results)},)")
     text = "\n".join(out) + "\n"
     return _NAMED.sub("torch.float64", text) if exact else text
+
+
+def _manager(under: str, device: str) -> str:
+    kind, _, dtype = under.partition(" ")
+    return f"torch.autocast({device!r}, torch.{dtype})" if kind == "autocast" else "torch.no_grad()"
+
+
+def entered(under: str, exact: bool) -> AbstractContextManager[Any]:
+    """What a step runs under.  exact: in float64, which autocast leaves alone."""
+    if under == "no_grad":
+        return torch.no_grad()
+    if not under or exact:
+        return nullcontext()
+    device = torch.get_default_device().type
+    return torch.autocast(device, getattr(torch, under.partition(" ")[2]))
 
 
 SPACE: dict[str, Any] = {"torch": torch, "F": F, "inf": float("inf"), "nan": float("nan")}

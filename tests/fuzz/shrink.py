@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -38,7 +39,7 @@ def without(p: Program, gone: set[int], use: dict[int, int]) -> Program:
         if k not in gone
     )
     results = tuple(numbers[final(r)] for r in p.results if final(r) in numbers)
-    return Program(inputs, steps, results, others)
+    return Program(inputs, steps, results, others, p.rng)
 
 
 def _unused(p: Program) -> set[int]:
@@ -84,7 +85,9 @@ def _as_input(p: Program, k: int) -> Program | None:
         return b - 1 if b > k + 1 else b
 
     steps = tuple(replace(s, args=tuple(b - 1 if b > k + 1 else b for b in s.args)) for s in steps)
-    return Program((*p.inputs, made), steps, tuple(shift(r) for r in p.results))
+    return replace(
+        p, inputs=(*p.inputs, made), steps=steps, results=tuple(shift(r) for r in p.results)
+    )
 
 
 def _fewer_results(p: Program) -> Iterator[Program]:
@@ -155,10 +158,11 @@ def _static(p: Program) -> Iterator[Program]:
         yield replace(p, inputs=p.others, others=())
 
 
-def shrink(f: Failure, fails: Fails = failure, budget: int = 250) -> Failure:
-    """The smallest failure found by ``budget`` runs at most."""
+def shrink(f: Failure, fails: Fails = failure, budget: int = 250, seconds: float = 300) -> Failure:
+    """The smallest failure found by ``budget`` runs at most, of so many seconds."""
     best = f
     left = budget
+    until = time.monotonic() + seconds
     progress = True
     while progress and left > 0:
         progress = False
@@ -167,7 +171,7 @@ def shrink(f: Failure, fails: Fails = failure, budget: int = 250) -> Failure:
             while again and left > 0:
                 again = False
                 for p in moves(best.program):
-                    left -= 1
+                    left = left - 1 if time.monotonic() < until else 0
                     if left <= 0:
                         break
                     found = _tried(p, fails, best.kind)
@@ -199,6 +203,7 @@ SCRIPT = """\
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import inf, nan
 
 {extra}
@@ -209,8 +214,13 @@ from torch import inf, nan
 
 for args in {calls}:
     eager_args, litz_args = args(), args()
+    torch.manual_seed(0)
     eager = f(*eager_args)
-    litz = torch.compile(f, backend="litz", fullgraph=True, dynamic={dynamic})(*litz_args)
+    torch.manual_seed(0)
+    compiled = torch.compile(
+        f, backend="litz", fullgraph=True, dynamic={dynamic}, options={{"rng": {rng!r}}}
+    )
+    litz = compiled(*litz_args)
     for name, es, cs in (("result", eager, litz), ("argument", eager_args, litz_args)):
         for k, (e, c) in enumerate(zip(es, cs)):
             print(name, k, e.dtype, tuple(e.shape), e.stride(), "litz:", c.dtype, c.stride())
@@ -275,6 +285,9 @@ def _extra(p: Program) -> str:
     """What the program needs besides PyTorch: the definitions of custom operators."""
     text = "torch._dynamo.config.capture_dynamic_output_shape_ops = True\n"
     text += "torch._dynamo.config.capture_scalar_outputs = True\n"
+    text += "torch.backends.cudnn.allow_tf32 = False\n"
+    if p.draws and p.rng == "litz":
+        text += "# Random numbers are others than eager's here: compare what does not go by them.\n"
     if any("litz_fuzz" in s.text for s in p.steps):
         text += inspect.getsource(custom).partition("import torch\n")[2].replace(": Any", "")
     return text
@@ -295,6 +308,7 @@ def script(f: Failure) -> str:
         arguments="\n\n\n".join(parts),
         calls=calls,
         dynamic=bool(p.others),
+        rng=p.rng,
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tests.fuzz import (
+    steps_conv,
     steps_index,
+    steps_layers,
     steps_more,
     steps_out,
     steps_pointwise,
+    steps_random,
     steps_reduce,
     steps_table,
     steps_views,
@@ -16,10 +19,13 @@ from tests.fuzz import (
 )
 from tests.fuzz.generate import Maker
 
+LAYERS = (*steps_layers.MAKERS, *steps_conv.MAKERS, *steps_random.MAKERS)
+OFTEN = 12.0  # how much likelier they are where a program is to be made of them
+
 
 @lru_cache(maxsize=2)
-def makers(grad: bool) -> tuple[tuple[float, Maker], ...]:
-    """(weight, maker) pairs.  grad: those that make sense where gradients are wanted."""
+def makers(layers: bool) -> tuple[tuple[float, Maker], ...]:
+    """(weight, maker) pairs.  layers: mostly those of neural networks."""
     rows: list[tuple[float, Maker]] = [
         *steps_pointwise.MAKERS,
         *steps_views.MAKERS,
@@ -30,4 +36,5 @@ def makers(grad: bool) -> tuple[tuple[float, Maker], ...]:
         *steps_more.MAKERS,
         *steps_out.MAKERS,
     ]
-    return tuple(rows)
+    scale = OFTEN if layers else 1.0
+    return (*rows, *((weight * scale, maker) for weight, maker in LAYERS))
