@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
+from zoo_families import Inputs, Shape
 
-Inputs = dict[str, Any]
 VOCAB = 99
 SMALL: Mapping[str, Any] = {
     "vocab_size": VOCAB,
@@ -42,59 +43,76 @@ SPEECH = {
 # --- inputs ---
 
 
-def ids(batch: int = 2, length: int = 17, vocab: int = VOCAB) -> Tensor:
-    return torch.randint(3, vocab, (batch, length))
+Batch = Callable[[Shape], Inputs]
 
 
-def causal() -> Inputs:
-    tokens = ids()
+def ids(s: Shape, length: int = 17, vocab: int = VOCAB) -> Tensor:
+    return torch.randint(3, vocab, (s.rows, s.length or length))
+
+
+def causal(s: Shape) -> Inputs:
+    tokens = ids(s)
     return {"input_ids": tokens, "labels": tokens}
 
 
-def masked(length: int = 17) -> Inputs:
+def padding(s: Shape, length: int) -> Tensor:
+    """Which tokens count: all but the end of the last row."""
+    mask = torch.ones(s.rows, length, dtype=torch.long)
+    mask[-1, 2 * length // 3 :] = 0
+    return mask
+
+
+def masked(s: Shape) -> Inputs:
     """Masked language modelling with a padded row."""
-    mask = torch.ones(2, length, dtype=torch.long)
-    mask[1, 11:] = 0
-    tokens, labels = ids(length=length), ids(length=length)
-    return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+    tokens, labels = ids(s), ids(s)
+    return {"input_ids": tokens, "attention_mask": padding(s, tokens.shape[1]), "labels": labels}
 
 
-def pairs() -> Inputs:
-    return {"input_ids": ids(length=13), "labels": ids(length=9)}
+def pairs(s: Shape) -> Inputs:
+    return {"input_ids": ids(s, 13), "labels": ids(replace(s, length=max(0, s.length - 4)), 9)}
 
 
-def picture(size: int = 32) -> Inputs:
-    return {"pixel_values": torch.randn(2, 3, size, size), "labels": torch.tensor([1, 0])}
+def classes(s: Shape) -> Tensor:
+    return torch.arange(1, s.rows + 1) % 2
 
 
-def picture_only(size: int = 32) -> Inputs:
-    return {"pixel_values": torch.randn(2, 3, size, size)}
+def picture_of(size: int) -> Batch:
+    return lambda s: {"pixel_values": torch.randn(s.rows, 3, size, size), "labels": classes(s)}
 
 
-def segmentation() -> Inputs:
-    labels = torch.randint(0, 2, (2, 32, 32))
-    return {"pixel_values": torch.randn(2, 3, 32, 32), "labels": labels}
+PICTURE = picture_of(32)
 
 
-def speech() -> Inputs:
-    return {"input_values": torch.randn(2, 1600), "labels": torch.randint(3, 32, (2, 3))}
+def picture_only(s: Shape) -> Inputs:
+    return {"pixel_values": torch.randn(s.rows, 3, 32, 32)}
 
 
-def mel() -> Inputs:
-    return {"input_features": torch.randn(2, 16, 40), "labels": ids(length=9)}
+def segmentation(s: Shape) -> Inputs:
+    return {**picture_only(s), "labels": torch.randint(0, 2, (s.rows, 32, 32))}
 
 
-def boxes() -> Inputs:
-    corner = torch.randint(0, 500, (2, 17, 2))
-    return {**masked(), "bbox": torch.cat((corner, corner + 100), -1)}
+def speech(s: Shape) -> Inputs:
+    return {
+        "input_values": torch.randn(s.rows, 1600),
+        "labels": torch.randint(3, 32, (s.rows, 3)),
+    }
 
 
-def image_and_text() -> Inputs:
-    return {**picture_only(), "input_ids": ids(), "return_loss": True}
+def mel(s: Shape) -> Inputs:
+    return {"input_features": torch.randn(s.rows, 16, 40), "labels": ids(s, 9)}
 
 
-def no_cache(make: Callable[[], Inputs]) -> Callable[[], Inputs]:
-    return lambda: {**make(), "use_cache": False}
+def boxes(s: Shape) -> Inputs:
+    corner = torch.randint(0, 500, (s.rows, s.length or 17, 2))
+    return {**masked(s), "bbox": torch.cat((corner, corner + 100), -1)}
+
+
+def image_and_text(s: Shape) -> Inputs:
+    return {**picture_only(s), "input_ids": ids(s), "return_loss": True}
+
+
+def no_cache(make: Batch) -> Batch:
+    return lambda s: {**make(s), "use_cache": False}
 
 
 # --- families ---
@@ -102,37 +120,48 @@ def no_cache(make: Callable[[], Inputs]) -> Callable[[], Inputs]:
 
 @dataclass(frozen=True)
 class Family:
-    """One family: the classes' names in transformers, its small config, and one batch."""
+    """One family: the classes' names in transformers, its small config, and its batches."""
 
     kind: str
     model: str
     config: str
     sizes: Mapping[str, Any]
-    batch: Callable[[], Inputs]
+    batch: Batch
     parts: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    cost: float = 1.0
+    """About how long it takes, beside a family of two layers."""
 
-    def build(self) -> tuple[nn.Module, Inputs]:
-        """The model in training mode without dropout, and a batch."""
+    def make(self, dropout: bool = False) -> nn.Module:
+        """The model in training mode, with small weights drawn at random."""
         parts = {k: getattr(transformers, c)(**s) for k, (c, s) in self.parts.items()}
         config = getattr(transformers, self.config)(**self.sizes, **parts)
-        without_dropout(config)
-        model = getattr(transformers, self.model)(config)
+        set_dropout(config, 0.1 if dropout else 0.0)
+        model: nn.Module = getattr(transformers, self.model)(config)
         for m in model.modules():
-            if isinstance(m, nn.modules.dropout._DropoutNd):
+            if isinstance(m, nn.modules.dropout._DropoutNd) and not dropout:
                 m.p = 0.0
-        return model.train(), self.batch()
+        return model.train()
+
+    def inputs(self, model: nn.Module, shape: Shape) -> Inputs:
+        """A batch for ``model``."""
+        batch = self.batch(shape)
+        tokens = batch.get("input_ids")
+        if shape.padded and tokens is not None and "attention_mask" not in batch:
+            if "attention_mask" in inspect.signature(model.forward).parameters:
+                batch["attention_mask"] = padding(shape, tokens.shape[1])
+        return batch
 
 
-def without_dropout(config: Any) -> None:
-    """Set every dropout and layer-drop rate to 0, in nested configs too."""
+def set_dropout(config: Any, rate: float) -> None:
+    """Set every dropout rate, in nested configs too; no layer is ever left out."""
     for key, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig):
-            without_dropout(value)
-        elif ("drop" in key or "pdrop" in key) and isinstance(value, float):
-            setattr(config, key, 0.0)
+            set_dropout(value, rate)
+        elif "drop" in key and isinstance(value, float):
+            setattr(config, key, 0.0 if "layerdrop" in key else rate)
 
 
-def bert_like(name: str, batch: Callable[[], Inputs] = masked, **more: Any) -> Family:
+def bert_like(name: str, batch: Batch = masked, **more: Any) -> Family:
     return Family("encoder", f"{name}ForMaskedLM", f"{name}Config", {**SMALL, **more}, batch)
 
 
@@ -163,7 +192,7 @@ def t5_like(name: str, **more: Any) -> Family:
     return Family("encoder-decoder", model, f"{name}Config", sizes, no_cache(pairs))
 
 
-def vision(name: str, batch: Callable[[], Inputs] = picture, **sizes: Any) -> Family:
+def vision(name: str, batch: Batch = PICTURE, **sizes: Any) -> Family:
     return Family("vision", f"{name}ForImageClassification", f"{name}Config", sizes, batch)
 
 
@@ -322,11 +351,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "mobilenet_v2": vision(
         # With relu6 a rounding error may flip the gradient of an element near the kink.
-        "MobileNetV2", lambda: picture(96), image_size=96, depth_multiplier=0.25,
+        "MobileNetV2", picture_of(96), image_size=96, depth_multiplier=0.25,
         hidden_act="silu",
     ),
     "mobilevit": vision(
-        "MobileViT", lambda: picture(64), image_size=64, hidden_sizes=[16, 24, 32],
+        "MobileViT", picture_of(64), image_size=64, hidden_sizes=[16, 24, 32],
         neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32], num_attention_heads=2,
     ),
     "poolformer": vision(
@@ -358,7 +387,7 @@ FAMILIES: dict[str, Family] = {
         "vision", "ViTMAEForPreTraining", "ViTMAEConfig",
         {**VISION, "decoder_hidden_size": 32, "decoder_num_hidden_layers": 1,
          "decoder_num_attention_heads": 4, "decoder_intermediate_size": 48},
-        lambda: {**picture_only(), "noise": torch.rand(2, 16)},
+        lambda s: {**picture_only(s), "noise": torch.rand(s.rows, 16)},
     ),
     "yolos": Family(
         "vision", "YolosModel", "YolosConfig",
@@ -371,7 +400,7 @@ FAMILIES: dict[str, Family] = {
         "speech", "Speech2TextForConditionalGeneration", "Speech2TextConfig",
         {**SEQ2SEQ, "input_feat_per_channel": 16, "conv_channels": 32, "max_source_positions": 40,
          "max_target_positions": 40},
-        no_cache(lambda: {"input_features": torch.randn(2, 40, 16), "labels": ids(length=9)}),
+        no_cache(lambda s: {"input_features": torch.randn(s.rows, 40, 16), "labels": ids(s, 9)}),
     ),
     "unispeech": speech_ctc("UniSpeech"),
     "wav2vec2": speech_ctc("Wav2Vec2"),
@@ -395,6 +424,6 @@ FAMILIES: dict[str, Family] = {
     ),
     "vilt": Family(
         "multimodal", "ViltModel", "ViltConfig", {**SMALL, **VISION},
-        lambda: {**picture_only(), "input_ids": ids()},
+        lambda s: {**picture_only(s), "input_ids": ids(s)},
     ),
 }  # fmt: skip

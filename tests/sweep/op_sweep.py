@@ -1,28 +1,26 @@
 """PyTorch's operator database through ``torch.compile(backend="litz")``: results against eager.
 
-``python tests/sweep/op_sweep.py --dtype float32 --check forward --part 0/4 --out FILE`` runs every
-fourth entry and adds one JSON line an entry to FILE; started again, it goes on where it stopped.
-``--table docs/operators.md FILE...`` writes the table from result files.  ``--device cuda`` runs on
-a GPU, ``--target triton`` Triton kernels under its interpreter; ``sweep_parallel.py`` runs several
-of these at once.
+``python tests/sweep/op_sweep.py --dtype float32 --check forward --only add,sum`` runs these entries
+and prints a line for each; ``sweep_parallel.py`` runs all of them in several processes, which are
+this program with ``--serve``.  ``--table docs/operators.md FILE...`` writes the table from its
+result files.  ``--device cuda`` runs on a GPU, ``--target triton`` Triton kernels under its
+interpreter.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import math
 import os
 import re
-import signal
 import sys
 import time
 import types
 import unittest
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +45,12 @@ from sweep_cases import CHECKS, Case, LitzBackend, Place, Seen
 from sweep_exact import true_values
 from sweep_known import known_reason, no_run, random_values
 from sweep_luck import is_chance
-from sweep_table import native_entries, write_table
+from sweep_pool import LAST, MORE, Late, lines, lost_context, serve, where, within
+from sweep_table import write_table
 
 BATCH = 16
 SECONDS = 120
-BROKEN = 3  # the exit status of a process whose GPU context is lost
+TURN = 20.0  # seconds after which a long entry goes back into the queue
 
 
 @dataclass
@@ -59,7 +58,9 @@ class Row:
     """One entry of the database under one dtype and check.
 
     state: ok, skip, known, upstream (torch.compile's own ``aot_eager`` backend differs as well) or
-    FAIL.  native, samples: how many calls need nothing of ATen, of how many.
+    FAIL.  native, samples: how many calls need nothing of ATen, of how many.  bad: the numbers of
+    the samples in that state.  next: the sample to go on from, where time was over.  device,
+    machine, versions, date: where and when, with what.
     """
 
     entry: str
@@ -71,6 +72,12 @@ class Row:
     native: int = 0
     externs: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    bad: list[int] = field(default_factory=list)
+    next: int = 0
+    device: str = "cpu"
+    machine: str = ""
+    versions: str = ""
+    date: str = ""
 
     def __str__(self) -> str:
         how = f"native {self.native}/{self.samples}" if self.samples else ""
@@ -80,14 +87,6 @@ class Row:
 
 def entry_name(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
-
-
-class Late(BaseException):
-    """An entry takes too long."""
-
-
-def _late(*_: Any) -> None:
-    raise Late
 
 
 # --- one entry -----------------------------------------------------------------------------------
@@ -141,8 +140,12 @@ def lowering_only(target: Callable[..., Any], case: Case, check: str, place: Pla
     return not seen.reasons()
 
 
-def sweep_entry(op: Any, dtype: torch.dtype, check: str, limit: int, place: Place) -> Row:
-    row = Row(entry_name(op), str(dtype).removeprefix("torch."), check)
+def sweep_entry(op: Any, row: Row, limit: int, place: Place, until: float = math.inf) -> Row:
+    """Go on with an entry: all its samples, or as many batches as begin before ``until``.
+
+    row.next is then the number of the sample to go on from, 0 where all are done.
+    """
+    dtype, check = getattr(torch, row.dtype), row.check
     reason = no_run(op, dtype, check, place.device)
     target = sc.function_of(op, check)
     if reason or target is None:
@@ -152,20 +155,20 @@ def sweep_entry(op: Any, dtype: torch.dtype, check: str, limit: int, place: Plac
         return sweep_errors(op, target, row, place)
     values = not random_values(row.entry)
     try:
-        found_cases = sc.cases(op, dtype, check, limit, place.device)
-        cases = [c for c in found_cases if sc.eager_accepts(target, c, check)]
-        if check == "out":
-            outs = [sc.with_out(target, c) for c in cases]
-            cases = [c for c in outs if c is not None and sc.eager_accepts(target, c, check)]
+        cases = sc.cases(op, dtype, check, limit, place.device)
     except Exception as e:
         row.state, row.detail = "skip", f"no samples: {e}"[:200]
         return row
-    row.samples = len(cases)
-    if not cases:
-        row.state, row.detail = "skip", "eager takes none of the samples"
     failures: list[tuple[Case, str]] = []
-    for start in range(0, len(cases), BATCH):
-        batch = cases[start : start + BATCH]
+    first, row.next = row.next, 0
+    for start in range(first, len(cases), BATCH):
+        if time.monotonic() > until:
+            row.next = start
+            break
+        batch = accepted(target, cases[start : start + BATCH], check)
+        if not batch:
+            continue
+        row.samples += len(batch)
         seen = Seen()
         found = check_batch(target, batch, check, values, seen, place)
         if found:
@@ -180,7 +183,25 @@ def sweep_entry(op: Any, dtype: torch.dtype, check: str, limit: int, place: Plac
             and is_chance(op, target, case, check, dtype, limit, place)
         ):
             judge(target, case, found, check, values, row)
+    if not row.samples and not row.next:
+        row.state, row.detail = "skip", "eager takes none of the samples"
     return row
+
+
+def accepted(target: Callable[..., Any], batch: list[Case], check: str) -> list[Case]:
+    """The cases that eager takes; for the check of that name with tensors to write to."""
+    cases = [c for c in batch if sc.eager_accepts(target, c, check)]
+    if check != "out":
+        return cases
+    outs = []
+    for case in cases:
+        try:
+            with_out = sc.with_out(target, case)
+        except Exception:
+            continue
+        if with_out is not None and sc.eager_accepts(target, with_out, check):
+            outs.append(with_out)
+    return outs
 
 
 def split(
@@ -214,7 +235,9 @@ def tally(
     row.externs.update(reasons)
     if not reasons:
         row.native += len(batch)
-    elif len(batch) > 1 and check == "forward" and row.dtype in ("float32", "int64"):
+    elif (
+        place.count and len(batch) > 1 and check == "forward" and row.dtype in ("float32", "int64")
+    ):
         row.native += sum(lowering_only(target, c, check, place) for c in batch)
 
 
@@ -226,9 +249,12 @@ def judge(
     state = "known" if known else "FAIL"
     if not known and upstream_differs(target, case, check, values, found):
         state = "upstream"
-    if row.state in ("ok", "known", "upstream") and row.state != state:
-        if row.state == "ok" or state == "FAIL":
-            row.state, row.detail = state, known or f"{found} [{describe(case)}]"
+    found = re.sub(r"^case \d+: ", "", found)
+    if row.state == "ok" or (state == "FAIL" and row.state != state):
+        row.state, row.bad = state, []
+        row.detail = known or f"sample {case.number}: {found} [{describe(case)}]"
+    if row.state == state:
+        row.bad.append(case.number)
 
 
 def describe(case: Case) -> str:
@@ -271,80 +297,48 @@ def sweep_errors(op: Any, target: Callable[..., Any], row: Row, place: Place) ->
 # --- the sweep -----------------------------------------------------------------------------------
 
 
-def guarded(op: Any, dtype: torch.dtype, args: argparse.Namespace) -> Row:
-    row = Row(entry_name(op), str(dtype).removeprefix("torch."), args.check)
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(args.entry_seconds)
+def guarded(op: Any, row: Row, args: argparse.Namespace, turn: float = math.inf) -> Row:
+    """The row of an entry, whatever befalls it in this process.  turn: seconds until it pauses."""
+    place = Place(args.device, args.target, row.entry, not args.no_count)
     start = time.monotonic()
     try:
-        row = sweep_entry(
-            op, dtype, args.check, args.samples, Place(args.device, args.target, row.entry)
+        row = within(
+            args.entry_seconds, lambda: sweep_entry(op, row, args.samples, place, start + turn)
         )
     except Late:
         row.state, row.detail = "FAIL", f"not done in {args.entry_seconds} s"
     except Exception as e:
         row.state, row.detail = "FAIL", f"sweep: {type(e).__name__}: {str(e)[:300]}"
-    finally:
-        signal.alarm(0)
-    row.seconds = round(time.monotonic() - start, 2)
+    row.seconds = round(row.seconds + time.monotonic() - start, 2)
     return row
 
 
-def broken(row: Row) -> bool:
-    """Whether the GPU serves this process no longer: then the entry has failed."""
-    if not torch.cuda.is_initialized():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as e:
-        row.state, row.detail = "FAIL", f"{str(e).strip()[:200]} {row.detail}".rstrip()
-        return True
-    return False
-
-
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a result file; an entry that was begun and never ended took the process with it."""
-    rows: dict[tuple[str, str, str], Row] = {}
-    if path.exists():
-        for line in path.read_text().splitlines():
-            row = Row(**json.loads(line))
-            rows[row.entry, row.dtype, row.check] = row
-    for row in rows.values():
-        if row.state == "begun":
-            row.state, row.detail = "FAIL", "the process ended in this entry"
+    """The last row of each entry, dtype, check and device of a result file."""
+    names = {f.name for f in fields(Row)}
+    rows: dict[tuple[str, ...], Row] = {}
+    for line in lines(path):
+        row = Row(**{k: v for k, v in line.items() if k in names})
+        rows[row.entry, row.dtype, row.check, row.device] = row
     return list(rows.values())
 
 
-def sweep(args: argparse.Namespace, out: Path | None) -> Iterator[Row]:
-    k, n = map(int, args.part.split("/"))
-    only = {x for x in args.only.split(",") if x}
-    native = native_entries(Path(args.native).read_text()) if args.native else None
-    until = args.until or math.inf
-    done = {(r.entry, r.dtype, r.check) for r in (read_rows(out) if out else ())}
-    for dtype in args.dtype.split(","):
-        for op in op_db if only else op_db[k::n]:
-            key = (entry_name(op), dtype, args.check)
-            if (only and not only & {op.name, key[0]}) or (key in done and not only):
-                continue
-            if native is not None and key[0] not in native:
-                continue
-            if time.time() > until:
-                return
-            if out:
-                add_row(out, Row(*key, state="begun"))
-            row = guarded(op, getattr(torch, dtype), args)
-            end = broken(row)
-            if out:
-                add_row(out, row)
-            yield row
-            if end:
-                sys.stdout.flush()
-                os._exit(BROKEN)
+def serve_entries(args: argparse.Namespace) -> None:
+    """Answer ``sweep_parallel.py``: an entry, dtype and check each time, a row back."""
+    entries = {entry_name(op): op for op in op_db}
+    of = where(args.device, args.target)
 
+    def answer(task: dict[str, Any]) -> dict[str, Any]:
+        row = Row(**task.get("row", task))
+        row = guarded(entries[row.entry], row, args, TURN)
+        if lost := lost_context():
+            row.state, row.detail = "FAIL", f"{lost} {row.detail}".rstrip()
+            return {**asdict(row), **of, LAST: True}
+        if row.next:
+            return {MORE: {**task, "row": asdict(row)}}
+        return {**asdict(row), **of}
 
-def add_row(path: Path, row: Row) -> None:
-    with path.open("a") as f:
-        f.write(json.dumps(asdict(row)) + "\n")
+    serve(answer)
 
 
 def main() -> int:
@@ -353,16 +347,14 @@ def main() -> int:
     parser.add_argument("--check", default="forward", choices=CHECKS)
     parser.add_argument("--samples", type=int, default=16, help="of each entry at most; 0: all")
     parser.add_argument("--only", default="", help="names of entries, comma separated")
-    parser.add_argument("--part", default="0/1", help="k/n: every n-th entry from the k-th")
-    parser.add_argument("--out", default="", help="file of JSON lines; read first, to go on")
     parser.add_argument("--device", default="cpu", help="where the tensors lie")
     parser.add_argument("--target", default="", choices=("", "triton"), help="kernels on the CPU")
-    parser.add_argument("--native", default="", help="only what this page of the table has native")
-    parser.add_argument(
-        "--until", type=float, default=0, help="start no entry after this epoch time"
-    )
     parser.add_argument("--entry-seconds", type=int, default=SECONDS, help="of one entry at most")
     parser.add_argument("--quiet", action="store_true", help="print what is not ok")
+    parser.add_argument(
+        "--no-count", action="store_true", help="do not count which samples need ATen (faster)"
+    )
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--table", default="", help="write the table of these results, run nothing")
     parser.add_argument("files", nargs="*", help="result files for --table")
     args = parser.parse_args()
@@ -372,11 +364,19 @@ def main() -> int:
         rows = [r for f in args.files for r in read_rows(Path(f))]
         Path(args.table).write_text(write_table(rows, op_db))
         return 0
+    if args.serve:
+        serve_entries(args)
+        return 0
+    only = {x for x in args.only.split(",") if x}
     count: dict[str, int] = {}
-    for row in sweep(args, Path(args.out) if args.out else None):
-        count[row.state] = count.get(row.state, 0) + 1
-        if not args.quiet or row.state not in ("ok", "skip"):
-            print(row, flush=True)
+    for dtype in args.dtype.split(","):
+        for op in op_db:
+            if only and not only & {op.name, entry_name(op)}:
+                continue
+            row = guarded(op, Row(entry_name(op), dtype, args.check), args)
+            count[row.state] = count.get(row.state, 0) + 1
+            if not args.quiet or row.state not in ("ok", "skip"):
+                print(row, flush=True)
     print(", ".join(f"{v} {key}" for key, v in sorted(count.items())))
     return 1 if count.get("FAIL") else 0
 

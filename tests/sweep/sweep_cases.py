@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._dynamo.guards
 from sweep_compare import WIDE, agree, aliases, copy_input, difference, widen, widen_integers
 from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
 from litz.compiler import Stages
 from litz.options import make_options
+
+if hasattr(torch._dynamo.guards, "profile_guard_manager"):
+    # For a line of its log Dynamo times the guards of each graph on flushed caches: 25 ms, a third
+    # of what a small graph costs.
+    torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 
 SEEDED = frozenset(
     f"nn.functional.{name}"
@@ -38,11 +44,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Place:
-    """Where calls run, and of which entry.  target: the option of that name."""
+    """Where calls run, and of which entry.  target: the option of that name.
+
+    count: whether calls are compiled one by one as well, to count those without ATen.
+    """
 
     device: str = "cpu"
     target: str = ""
     entry: str = ""
+    count: bool = True
 
 
 @dataclass

@@ -1,124 +1,167 @@
-"""The operator sweep by several processes in a given time, and a short report of it in a file.
+"""The operator sweep by several processes, on all GPUs, in a given time; it goes on where it ended.
 
-``python tests/sweep/sweep_parallel.py --device cuda --seconds 230 --report FILE`` runs the forward
-pass of what ``docs/operators.md`` lists as native, in float32, then bfloat16, then int64.  A
-process that dies, or whose GPU context is lost, is started again behind the entry that did it.
+``python tests/sweep/sweep_parallel.py --device cuda --runs all --samples 0 --results ops.jsonl
+--seconds 450`` adds a line to the file for each entry of the database, type and check as it ends.
+No entry starts after that time, and the program ends at most ``--closing`` seconds later; started
+again with the same file it does what is not there yet.  An entry that takes too long, kills its
+process or loses the GPU's context counts as different, and the others go on in a fresh process.
+``--runs forward:float32,backward:bfloat16`` names checks and types; ``--list`` prints all.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from sweep_pool import ROOT, Pool, append, visible_gpus
+
+sys.path.insert(0, str(ROOT / "src"))  # this checkout before any installed package
 
 HERE = Path(__file__).parent
 TABLE = HERE.parent.parent / "docs" / "operators.md"
-CLOSING = 12.0  # the end of the run: for what is under way, and the report
+
+# Cheap and telling ones first: what is refused and written, each check in float32, the type of most
+# models, integers, then the types that share their code.
+RUNS = (
+    "errors:float32",
+    "inplace:float32",
+    "forward:float32",
+    "forward:int64",
+    "backward:float32",
+    "forward:bfloat16",
+    "strided:float32",
+    "out:float32",
+    "backward:bfloat16",
+    "forward:bool",
+    "forward:float16",
+    "forward:uint8",
+    "forward:float64",
+    "forward:int32",
+    "backward:float16",
+    "forward:complex64",
+    "backward:float64",
+)
 
 
-def command(args: argparse.Namespace, part: int, out: Path, left: float) -> list[str]:
-    """One worker: the sweep of every ``jobs``-th entry."""
-    entry = int(max(5, min(args.entry_seconds, left)))
-    words = [sys.executable, str(HERE / "op_sweep.py"), "--quiet", "--part", f"{part}/{args.jobs}"]
-    words += ["--dtype", args.dtype, "--check", args.check, "--samples", str(args.samples)]
-    words += ["--out", str(out), "--device", args.device]
-    words += ["--until", f"{time.time() + left:.0f}", "--entry-seconds", str(entry)]
+def chosen_runs(text: str) -> list[tuple[str, str]]:
+    """(check, type) of each run asked for, in that order.  Exits where there is none such."""
+    names = RUNS if text == "all" else tuple(x for x in text.split(",") if x)
+    if unknown := [x for x in names if x not in RUNS]:
+        sys.exit(f"no run {', '.join(unknown)}; there are {', '.join(RUNS)}")
+    pairs = (x.partition(":") for x in names)
+    return [(check, dtype) for check, _, dtype in pairs]
+
+
+def command(args: argparse.Namespace) -> list[str]:
+    """One worker."""
+    words = [sys.executable, str(HERE / "op_sweep.py"), "--serve", "--device", args.device]
+    words += ["--samples", str(args.samples), "--entry-seconds", str(args.entry_seconds)]
     if args.target:
         words += ["--target", args.target]
-    if not args.all:
-        words += ["--native", str(TABLE)]
+    if not args.count:
+        words += ["--no-count"]
     return words
 
 
-def environment(args: argparse.Namespace) -> dict[str, str]:
-    """That of workers: one thread each, this checkout before any installed package."""
-    env = dict(os.environ, OMP_NUM_THREADS="1")
-    places = [str(HERE.parent.parent / "src"), str(HERE.parent.parent), env.get("PYTHONPATH", "")]
-    env["PYTHONPATH"] = os.pathsep.join(p for p in places if p)
-    env["TRITON_INTERPRET"] = "1" if args.target else "0"
-    env.setdefault("LITZ_JOBS", "1" if args.jobs > 1 else "0")
-    return env
+def entries(args: argparse.Namespace) -> list[str]:
+    """The entries of the database that are asked for, in its order."""
+    from op_sweep import entry_name
+    from sweep_table import native_entries
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    only = {x for x in args.only.split(",") if x}
+    native = native_entries(TABLE.read_text()) if args.native else None
+    return [
+        entry_name(op)
+        for op in op_db
+        if (not only or only & {op.name, entry_name(op)})
+        and (native is None or entry_name(op) in native)
+    ]
 
 
-def run(args: argparse.Namespace, folder: Path) -> list[str]:
-    """Run all parts until they are done or the time is over; what workers said as they died."""
-    end = time.monotonic() + args.seconds - CLOSING
-    env = environment(args)
-    cores = sorted(os.sched_getaffinity(0))
-    said: list[str] = []
-    live: dict[int, subprocess.Popen[bytes]] = {}
-
-    def start(part: int) -> None:
-        log = (folder / f"{part}.log").open("ab")
-        words = command(args, part, folder / f"{part}.jsonl", end - time.monotonic())
-        at = {cores[part % len(cores)], cores[(part + len(cores) // 2) % len(cores)]}
-        live[part] = subprocess.Popen(
-            words,
-            env=env,
-            stdout=log,
-            stderr=log,
-            # A process starts a compile worker for each core that it may use.
-            preexec_fn=lambda: os.sched_setaffinity(0, at),
-        )
-
-    for part in range(args.jobs):
-        start(part)
-    while live and time.monotonic() < end + CLOSING / 2:
-        time.sleep(0.2)
-        for part, process in list(live.items()):
-            status = process.poll()
-            if status is None:
-                continue
-            del live[part]
-            if status not in (0, 1):
-                said.append(f"part {part} ended with status {status}")
-                if end - time.monotonic() > 20:
-                    start(part)
-    for part, process in live.items():
-        process.kill()
-        process.wait()
-        said.append(f"part {part} was stopped at the end of the time")
-        drop_begun(folder / f"{part}.jsonl")
-    return said
-
-
-def drop_begun(path: Path) -> None:
-    """Forget an entry that had no time to end."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    if lines and '"state": "begun"' in lines[-1]:
-        path.write_text("".join(f"{line}\n" for line in lines[:-1]))
-
-
-def report(args: argparse.Namespace, folder: Path, said: list[str], seconds: float) -> str:
-    """The results as text: totals a type, then each entry that is not well."""
-    import torch
+def rows_of(args: argparse.Namespace) -> list[Any]:
+    """What the file has of this kind of device."""
     from op_sweep import read_rows
 
-    rows = [r for p in range(args.jobs) for r in read_rows(folder / f"{p}.jsonl")]
-    name = torch.cuda.get_device_name() if args.device.startswith("cuda") else args.device
-    what = f"{args.check}, {args.samples or 'all'} samples an entry, {args.jobs} processes"
-    lines = [f"operator sweep on {name}, torch {torch.__version__}: {what}, {seconds:.0f} s", ""]
-    for dtype in args.dtype.split(","):
-        mine = [r for r in rows if r.dtype == dtype]
-        count = Counter(r.state for r in mine if r.state != "skip")
-        calls = sum(r.samples for r in mine)
+    kind = args.device.split(":")[0] + (f"-{args.target}" if args.target else "")
+    return [r for r in read_rows(args.results) if r.device == kind]
+
+
+def tasks(
+    runs: Sequence[tuple[str, str]], names: Sequence[str], done: set[tuple[str, str, str]]
+) -> Iterator[dict[str, str]]:
+    for check, dtype in runs:
+        for entry in names:
+            if (entry, dtype, check) not in done:
+                yield {"entry": entry, "dtype": dtype, "check": check}
+
+
+def sweep(
+    args: argparse.Namespace, runs: Sequence[tuple[str, str]], names: list[str], started: float
+) -> None:
+    """Run what the file lacks until it is done or the time is over."""
+    again = set(args.again.split(","))
+    rows = [r for r in rows_of(args) if r.state not in again]
+    done = {(r.entry, r.dtype, r.check) for r in rows}
+    limit = float(args.entry_seconds)
+    gpus = visible_gpus(args.device)
+    kind = args.device.split(":")[0] + (f"-{args.target}" if args.target else "")
+    count, told = 0, started
+    with tempfile.TemporaryDirectory(prefix="litz-sweep-") as logs:
+        pool = Pool(command(args), args.jobs, gpus, Path(logs), limit, bool(args.target))
+        until = started + args.seconds
+        for task, row, trouble in pool.run(tasks(runs, names, done), until, args.closing):
+            of = {"machine": rows[-1].machine, "versions": rows[-1].versions} if rows else {}
+            task = {key: task[key] for key in ("entry", "dtype", "check")}
+            row = row or {**task, "state": "FAIL", "detail": trouble, "device": kind, **of}
+            append(args.results, row)
+            count += 1
+            if row["state"] == "FAIL":
+                where = f"{row['check']} {row['dtype']} {row['entry']}"
+                print(f"differs: {where}: {row['detail'][:300]}", flush=True)
+            if time.monotonic() - told > 30:
+                told = time.monotonic()
+                print(f"{told - started:.0f} s: {count} entries, at {task}", flush=True)
+
+
+def report(args: argparse.Namespace, runs: Sequence[tuple[str, str]], names: list[str]) -> str:
+    """The results as text: a line for each run, then each entry that is not well."""
+    rows = rows_of(args)
+    places = sorted({f"{r.machine}, {r.versions}, {r.date}" for r in rows if r.machine})
+    lines = [f"operator sweep on {'; '.join(places)}: {args.samples or 'all'} samples an entry"]
+    lines.append(
+        f"{'run':20}{'entries':>8}{'calls':>8}{'ok':>6}{'known':>7}{'as aot_eager':>14}"
+        f"{'differ':>8}{'with ATen':>11}{'left':>6}{'process-s':>11}"
+    )
+    wanted = set(names)
+    bad: list[Any] = []
+    for check, dtype in runs:
+        mine = [r for r in rows if (r.check, r.dtype) == (check, dtype) and r.entry in wanted]
+        n = Counter(r.state for r in mine)
+        ran = len(mine) - n["skip"]
         aten = sum(bool(r.externs) for r in mine)
-        states = ", ".join(f"{n} {state}" for state, n in sorted(count.items()))
         lines.append(
-            f"{dtype}: {sum(count.values())} entries, {calls} calls: {states}; {aten} with ATen"
+            f"{check + ':' + dtype:20}{ran:8}{sum(r.samples for r in mine):8}{n['ok']:6}"
+            f"{n['known']:7}{n['upstream']:14}{n['FAIL']:8}{aten:11}{len(names) - len(mine):6}"
+            f"{sum(r.seconds for r in mine):11.0f}"
         )
-    lines += ["", *said]
-    bad = [r for r in rows if r.state not in ("ok", "skip")]
+        bad += [r for r in mine if r.state not in ("ok", "skip")]
     order = {"FAIL": 0, "upstream": 1, "known": 2}
-    for r in sorted(bad, key=lambda r: (order.get(r.state, 3), r.entry, r.dtype)):
-        lines.append(f"{r.state:8} {r.dtype:9} {r.entry:36} {r.detail[:300]}")
-    slow = sorted(rows, key=lambda r: -r.seconds)[:8]
-    lines += ["", "slowest: " + ", ".join(f"{r.entry} {r.dtype} {r.seconds:.1f} s" for r in slow)]
+    titles = {"FAIL": "differ", "upstream": "as aot_eager", "known": "known"}
+    for r in sorted(bad, key=lambda r: (order.get(r.state, 3), r.entry, r.check, r.dtype)):
+        more = f" ({len(r.bad)} samples: {r.bad[:12]})" if len(r.bad) > 1 else ""
+        text = " ".join(r.detail.split())[: 400 if r.state == "FAIL" else 120]
+        title = titles.get(r.state, r.state)
+        lines.append(f"{title}: {r.check} {r.dtype} {r.entry}: {text}{more}")
+    slow = sorted(rows, key=lambda r: -r.seconds)[:10]
+    lines.append("slowest: " + ", ".join(f"{r.entry} {r.dtype} {r.seconds:.0f} s" for r in slow))
     return "\n".join(lines) + "\n"
 
 
@@ -126,25 +169,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--target", default="", choices=("", "triton"))
-    parser.add_argument("--dtype", default="float32,bfloat16,int64", help="comma separated")
-    parser.add_argument("--check", default="forward")
-    parser.add_argument("--samples", type=int, default=4, help="of each entry at most; 0: all")
-    parser.add_argument("--seconds", type=float, default=230, help="of it all")
-    parser.add_argument("--entry-seconds", type=int, default=60, help="of one entry at most")
+    parser.add_argument("--runs", default="all", help="all, or check:type, comma separated")
+    parser.add_argument("--list", action="store_true", help="the runs, and nothing else")
+    parser.add_argument("--samples", type=int, default=0, help="of each entry at most; 0: all")
+    parser.add_argument("--only", default="", help="names of entries, comma separated")
+    parser.add_argument("--native", action="store_true", help="only what the table has native")
+    parser.add_argument("--results", type=Path, default=Path("op_sweep.jsonl"))
+    parser.add_argument("--seconds", type=float, default=450, help="no entry starts after these")
+    parser.add_argument("--closing", type=float, default=30, help="for those under way then")
+    parser.add_argument("--entry-seconds", type=int, default=90, help="of one entry at most")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--all", action="store_true", help="entries that call ATen too")
-    parser.add_argument("--report", type=Path, default=Path("op_sweep.txt"))
-    parser.add_argument("--rows", type=Path, help="a folder to keep the rows in, and to go on from")
+    parser.add_argument("--again", default="", help="states to run again, such as FAIL")
+    parser.add_argument(
+        "--count", action="store_true", help="count which samples of an entry need ATen (slow)"
+    )
+    parser.add_argument("--report", type=Path, help="a file for what is printed at the end")
     args = parser.parse_args()
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="litz-sweep-") as scratch:
-        folder = args.rows or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        said = run(args, folder)
-        text = report(args, folder, said, time.monotonic() - start)
-    args.report.write_text(text)
+    if args.list:
+        print("\n".join(RUNS))
+        return 0
+    runs = chosen_runs(args.runs)
+    started = time.monotonic()
+    names = entries(args)
+    sweep(args, runs, names, started)
+    text = report(args, runs, names)
+    if args.report:
+        args.report.write_text(text)
     print(text, end="")
-    return 1 if "FAIL" in text else 0
+    return 1 if "\ndiffer: " in text else 0
 
 
 if __name__ == "__main__":

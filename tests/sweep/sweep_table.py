@@ -20,7 +20,13 @@ class Row(Protocol):
     samples: int
     native: int
     externs: dict[str, str]
+    device: str
+    machine: str
+    versions: str
+    date: str
 
+
+TITLES = {"cpu": "CPU", "cuda": "GPU"}
 
 INTRO = """\
 # Operators
@@ -31,6 +37,9 @@ Litz's own kernels and views. *partly*: some samples are. *ATen*: a call of ATen
 not into. A call of ATen is right by construction; only its speed and its memory are eager's.
 Entries count by their float32 samples, or by those of another type where they take no float32;
 complex numbers always go to ATen.
+"""
+ON_GPU = """\
+On a GPU samples are counted in batches: *with ATen* says that some sample calls it.
 """
 RESULTS = """\
 Values, types, shapes, strides, aliases, changes of the arguments and gradients are those of eager.
@@ -71,6 +80,8 @@ def coverage(row: Row | None) -> str:
         return "not run"
     if not row.externs:
         return "native"
+    if row.device != "cpu":
+        return "with ATen"
     return "partly" if row.native else "ATen"
 
 
@@ -112,27 +123,51 @@ def _total(name: str, states: list[str]) -> str:
     return _line(name, len(states), *n, share)
 
 
+def places(rows: Sequence[Row]) -> list[str]:
+    """The kinds of device that rows are of: CPUs first."""
+    found = {r.device for r in rows}
+    return sorted(found, key=lambda d: (d != "cpu", d)) or ["cpu"]
+
+
+def _where(rows: Sequence[Row]) -> list[str]:
+    """What was run on what, with which versions, when."""
+    lines = []
+    for device in places(rows):
+        days: dict[tuple[str, str], set[str]] = {}
+        for r in rows:
+            if r.device == device and r.machine:
+                days.setdefault((r.machine, r.versions), set()).add(r.date)
+        for (machine, versions), dates in sorted(days.items()):
+            span = " to ".join(sorted({min(dates), max(dates)}))
+            lines.append(f"- {TITLES.get(device, device)}: {machine}, {versions}, {span}")
+    return [*lines, ""] if lines else []
+
+
 def _results(rows: Sequence[Row]) -> list[str]:
-    """Entries by check and type: how many agree with eager."""
-    table: dict[tuple[str, str], dict[str, int]] = {}
-    calls: dict[tuple[str, str], int] = {}
+    """Entries by check and type: how many agree with eager, on each kind of device."""
+    of: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for r in rows:
-        states = table.setdefault((r.check, r.dtype if r.check != "errors" else ""), {})
-        states[r.state] = states.get(r.state, 0) + 1
         key = (r.check, r.dtype if r.check != "errors" else "")
-        calls[key] = calls.get(key, 0) + r.samples
-    lines = [
-        "## Results",
-        "",
-        RESULTS,
-        _line("check", "type", "entries", "calls", "agree", "known", "as aot_eager", "differ"),
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for (check, dtype), n in sorted(table.items()):
-        run = sum(v for k, v in n.items() if k != "skip")
-        counts = [n.get(s, 0) for s in ("ok", "known", "upstream", "FAIL")]
-        lines.append(_line(check, dtype, run, calls[check, dtype], *counts))
+        of.setdefault(key, {}).setdefault(r.device, []).append(r)
+    devices = places(rows)
+    titles = [TITLES.get(d, d) for d in devices] if len(devices) > 1 else [""]
+    columns = ("entries", "calls", "agree", "known", "as aot_eager", "differ")
+    head = [f"{title} {c}".strip() for title in titles for c in columns]
+    lines = ["## Results", "", RESULTS, *_where(rows), _line("check", "type", *head)]
+    lines.append("|---" * (2 + len(head)) + "|")
+    for (check, dtype), found in sorted(of.items()):
+        cells = [x for d in devices for x in _counts(found.get(d, []))]
+        lines.append(_line(check, dtype, *cells))
     return [*lines, ""]
+
+
+def _counts(rows: Sequence[Row]) -> list[object]:
+    """Entries that were run, calls, and entries by state; nothing where none was run."""
+    if not rows:
+        return [""] * 6
+    n = [sum(r.state == s for r in rows) for s in ("ok", "known", "upstream", "FAIL")]
+    ran = sum(r.state != "skip" for r in rows)
+    return [ran, sum(r.samples for r in rows), *n]
 
 
 def _differences(rows: Sequence[Row]) -> list[str]:
@@ -147,8 +182,9 @@ def _entries(rows: Sequence[Row], state: str) -> list[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for r in rows:
         if r.state == state:
+            on = f"{TITLES.get(r.device, r.device)} " if r.device != "cpu" else ""
             found.setdefault((r.entry, _without_sample(r.detail)), []).append(
-                f"{r.check} {r.dtype}"
+                f"{on}{r.check} {r.dtype}"
             )
     return [
         f"- `{entry}` ({', '.join(sorted(set(where)))}): {why}"
@@ -158,27 +194,31 @@ def _entries(rows: Sequence[Row], state: str) -> list[str]:
 
 def _without_sample(detail: str) -> str:
     """What differs, without the number of the sample and without its arguments."""
+    detail = re.sub(r"^sample \d+: ", "", detail)
     error = re.match(r"BackendCompilerFailed: .*? raised:\n(.*)", detail)
-    text = error[1] if error else re.sub(r"^case \d+: ", "", detail.partition("\n")[0])
+    text = error[1] if error else re.sub(r"^(?:case|sample) \d+: ", "", detail.partition("\n")[0])
     return text.partition(" [")[0][:200]
 
 
 def write_table(rows: Sequence[Row], op_db: Sequence[Any]) -> str:
-    """The page, from result rows of any number of runs."""
-    by_entry: dict[str, list[Row]] = {}
+    """The page, from result rows of any number of runs on any kinds of device."""
+    devices = places(rows)
+    by_entry: dict[tuple[str, str], list[Row]] = {}
     for r in rows:
-        by_entry.setdefault(r.entry, []).append(r)
+        by_entry.setdefault((r.entry, r.device), []).append(r)
     kinds: dict[str, list[str]] = {}
     sections: dict[str, list[str]] = {}
     for op in op_db:
         name, kind = entry_name(op), kind_of(op)
-        row = forward_row(by_entry.get(name, []))
-        state = coverage(row)
-        kinds.setdefault(kind, []).append(state)
-        sections.setdefault(kind, []).append(_line(f"`{name}`", state, _why(row)))
-    lines = [INTRO, *_totals(kinds), *_results(rows), *_differences(rows), "## Entries", ""]
+        found = [forward_row(by_entry.get((name, d), [])) for d in devices]
+        states = [coverage(row) for row in found]
+        kinds.setdefault(kind, []).append(states[0])
+        sections.setdefault(kind, []).append(_line(f"`{name}`", *states, _why(found[0])))
+    lines = [INTRO, *([ON_GPU] if len(devices) > 1 else [])]
+    lines += [*_totals(kinds), *_results(rows), *_differences(rows), "## Entries", ""]
+    titles = [TITLES.get(d, d) for d in devices] if len(devices) > 1 else [""]
     order = [k for k in CORE if k in sections] + sorted(k for k in sections if k not in CORE)
     for kind in order:
-        lines += [f"### {kind}", "", _line("entry", "", "why"), "|---|---|---|"]
-        lines += [*sections[kind], ""]
+        lines += [f"### {kind}", "", _line("entry", *titles, "why")]
+        lines += ["|---" * (2 + len(titles)) + "|", *sections[kind], ""]
     return "\n".join(lines).rstrip() + "\n"

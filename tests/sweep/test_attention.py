@@ -1,0 +1,38 @@
+"""A few cases of the attention sweep, and how its cases are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from attention_cases import REFUSED, Spec, likely, pairs_of, parse, select, wanted_pairs
+from attention_run import run_case
+
+# Dynamic sizes and whole blocks take seconds each: the sweep itself has them.
+COUNTS = {"forward": 8, "no_grad": 8, "backward": 4}
+
+
+def quick_cases() -> list[Spec]:
+    small = [s for s in select("cpu") if s.use == "call" and int(s.size) <= 96]
+    return [s for mode, n in COUNTS.items() for s in [s for s in small if s.mode == mode][:n]]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_pair_of_options_occurs_where_eager_should_take_it(device: str) -> None:
+    cases = select(device)
+    assert all(parse(s.key) == s for s in cases)
+    taken = [asdict(s) for s in cases if likely(asdict(s), device)]
+    assert len(cases) - len(taken) == REFUSED
+    assert wanted_pairs(device) == {p for s in taken for p in pairs_of(s)} & wanted_pairs(device)
+
+
+@pytest.mark.parametrize("spec", quick_cases(), ids=lambda s: s.key)
+def test_attention_is_as_eager_has_it(spec: Spec) -> None:
+    row = run_case(spec, "cpu")
+    assert row.state in ("ok", "refused", "upstream"), row.detail
+
+
+def test_what_eager_refuses_is_refused() -> None:
+    key = "call/cudnn/float32/none/13/same/4:4/8/1/bhld/default/0/forward"
+    row = run_case(parse(key), "cpu")
+    assert row.state == "refused" and "viable backend" in row.detail, row
