@@ -29,7 +29,7 @@ from traces import (  # noqa: E402
 )
 
 from litz.host.arguments import arguments  # noqa: E402
-from litz.host.lines import host_text  # noqa: E402
+from litz.host.lines import CallExtern, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import size_hint  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
@@ -342,6 +342,27 @@ def test_random_state_may_lie_on_the_host(name: str) -> None:
     run = checked(list, len(values), arguments(program), always=False)
     for _ in range(2):
         assert all(a is b for a, b in zip(run(list(values)), values, strict=True))
+
+
+def test_random_state_is_nobody_elses_memory() -> None:
+    """Where it lies on the host, a kernel that wrote there would write anywhere."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, w: Tensor, labels: Tensor) -> Tensor:
+        q = (q @ q.mT).softmax(-1) @ q  # where the most memory is live, which is not to grow
+        rows = efficient_attention(q, k, v).sum((1, 2))
+        # With two numbers of a row each in memory: 8 bytes, as the state has.
+        return F.cross_entropy(rows @ w, labels)
+
+    specs = (*(data(2, 4, 64, 16) for _ in range(3)), data(16, 2), data(2, dtype=torch.int64))
+    (made,) = trace(program, *specs, training=False)
+    host = made.stages.host
+    assert host is not None
+    calls = [x.extern for x in host.lines if isinstance(x, CallExtern)]
+    (attention,) = (x for x in calls if "attention" in x.target_name)
+    state = {o for o in attention.outputs if o and not host.buffers[o].dtype.is_float}
+    taken = {x.old if isinstance(x, Reuse) else x.owner for x in host.lines
+             if isinstance(x, Reuse | Place | View)}  # fmt: skip
+    assert len(state) == 2 and not state & taken
 
 
 def test_what_a_kernel_reads_must_lie_where_it_says() -> None:

@@ -251,7 +251,9 @@ def _result(
         if r is None:
             name = f"buf{len(b.buffers)}"
             return opaque_buffer(b, name, v, alias=alias), name
-        buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, kind, alias=alias)
+        # Attention's random state lies on the CPU, against the metadata: it is nobody's memory.
+        own = "extern" if kind == "fresh" and not r.dtype.is_float else kind
+        buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, own, alias=alias)
         return b.of_buffer(buf), buf.name
     if is_symbolic(v) or n.target in SCALAR_READS:
         number = read(low, n, v)
