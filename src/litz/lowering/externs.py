@@ -251,8 +251,9 @@ def _result(
         if r is None:
             name = f"buf{len(b.buffers)}"
             return opaque_buffer(b, name, v, alias=alias), name
-        # Attention's random state lies on the CPU, against the metadata: it is nobody's memory.
-        own = "extern" if kind == "fresh" and not r.dtype.is_float else kind
+        # Of attention the first result alone is surely there: against the metadata its random state
+        # lies on the CPU, and statistics that nobody asked for are missing.
+        own = "extern" if kind == "fresh" and position else kind
         buf = b.new_buffer(r.dtype, r.shape, r.strides, r.device, own, alias=alias)
         return b.of_buffer(buf), buf.name
     if is_symbolic(v) or n.target in SCALAR_READS:

@@ -68,7 +68,11 @@ class Outputs:
         v = as_view(self.low, n, viewed_node(n), v)
         foreign = False
         if v.ref is not None:
-            foreign = self.owners.setdefault(self.low.b.root(v.ref.buffer), owner) is not owner
+            root = self.low.b.root(v.ref.buffer)
+            foreign = self.owners.setdefault(root, owner) is not owner
+            # A part of a matrix with longer rows than eager's is nobody's view.
+            if r is not None and root in self.low.b.padded:
+                foreign |= not same_layout(v.ref, r.strides)
             if foreign or strides is not None and not same_layout(v.ref, strides):
                 v = v.without_memory()
         if v.lazy is None:

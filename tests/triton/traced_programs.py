@@ -1,0 +1,383 @@
+"""Programs as CUDA has them, compiled without a GPU: every stage, and what operators are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.adamw import adamw
+
+pytest.importorskip("triton.language")
+
+from traces import (  # noqa: E402
+    Spec,
+    Trace,
+    cuda_on_paper,
+    cudnn_attention,
+    data,
+    efficient_attention,
+    flash_attention,
+    floats,
+    misplaced,
+    trace,
+)
+
+from litz.host.arguments import arguments  # noqa: E402
+from litz.host.lines import CallExtern, Place, Reuse, View, host_text  # noqa: E402
+from litz.index import size_hint  # noqa: E402
+from litz.ir.verify import verify  # noqa: E402
+from litz.runtime.arguments import checked  # noqa: E402
+from litz.targets.building import cache_of  # noqa: E402
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+LAST = torch.channels_last
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program.  calls: operators that CUDA's graphs of it have.  graphs: how many there are."""
+
+    fn: Callable[..., Any]
+    specs: tuple[Spec, ...]
+    calls: tuple[str, ...] = ()
+    model: bool = False
+    graphs: int = 2
+    dynamic: bool = True
+
+
+def upsampled(x: Tensor, y: Tensor) -> Tensor:
+    """Images of several sizes, brought to one."""
+    nearest = F.interpolate(x, size=(12, 20)) + F.interpolate(y, size=(12, 20))
+    return nearest + F.interpolate(x, size=(12, 20), mode="bilinear")
+
+
+def downsampled(x: Tensor) -> tuple[Tensor, ...]:
+    """The operator itself, for images of several sizes."""
+    back = aten.upsample_nearest2d_backward
+    return tuple(back(x, (12, 20), (2, 3, *size)) for size in ((6, 10), (5, 7), (3, 20), (12, 9)))
+
+
+def bag(weight: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
+    return F.embedding_bag(indices, weight, offsets, mode="sum")
+
+
+def masked_dropout(x: Tensor, w: Tensor) -> Tensor:
+    return F.dropout(F.gelu(x @ w), 0.1)
+
+
+def stepped(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """One step of AdamW over parameters, gradients, both moments, and step counts."""
+    groups = [list(tensors[i::5]) for i in range(5)]
+    adamw(
+        *groups[:4], [], groups[4], foreach=True, capturable=True, amsgrad=False,
+        beta1=0.9, beta2=0.999, lr=1e-3, weight_decay=0.1, eps=1e-8,
+        maximize=False,
+    )  # fmt: skip
+    return tensors
+
+
+def optimized(*shapes: tuple[int, ...]) -> tuple[Spec, ...]:
+    return tuple(s for shape in shapes for s in (*[data(*shape)] * 4, data()))
+
+
+class Steps(nn.Module):
+    """A few steps of a recurrent cell, which CUDA fuses."""
+
+    def __init__(self, cell: type[nn.Module]) -> None:
+        super().__init__()
+        self.cell = cell(12, 20)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for row in x.unbind(1):
+            state = self.cell(row, state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+class Convolved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.last = nn.ConvTranspose2d(16, 4, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.silu(self.norm(self.conv(x))))
+
+
+def autocast(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    with torch.autocast("cuda", dtype=BF16):
+        return F.layer_norm(F.linear(x, w, b).relu(), (w.shape[0],))
+
+
+def indexed(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.clone()
+    y[:, i % 4] = v[:1, :1]
+    return x.index_put((i,), v, accumulate=True), y
+
+
+def scattered(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    more = x.scatter_reduce(1, i, v, "amax", include_self=False)
+    return x.scatter_add(1, i, v), more, torch.gather(x, 1, i)
+
+
+def uneven_loss(h: Tensor, w: Tensor, target: Tensor) -> Tensor:
+    """The vocabulary's rows are not multiples of 16 bytes."""
+    return F.cross_entropy(F.linear(h, w).float(), target, ignore_index=-1)
+
+
+def qkv(*shape: int, dtype: torch.dtype = F32, form: Any = None) -> tuple[Spec, ...]:
+    return (floats(*shape, dtype=dtype, form=form),) * 3
+
+
+EFFICIENT = "aten._scaled_dot_product_efficient_attention.default"
+BACK = "aten._scaled_dot_product_efficient_attention_backward.default"
+HEADS = (4 * 13 * 16, 16, 4 * 16, 1)  # heads next to each other, as projections leave them
+CASES: dict[str, Case] = {
+    "attention": Case(efficient_attention, qkv(2, 4, 24, 16), (EFFICIENT, BACK)),
+    "attention_mask": Case(
+        efficient_attention, (*qkv(2, 4, 13, 16), floats(2, 1, 13, 13)), (EFFICIENT, BACK)
+    ),
+    "attention_mask_f16": Case(
+        efficient_attention,
+        (*qkv(2, 4, 24, 16, dtype=F16, form=None), data(24, 24, dtype=F16)),
+        (EFFICIENT, BACK),
+    ),
+    "attention_of_projections": Case(
+        lambda x, w: efficient_attention(
+            *(x @ w).view(2, 13, 3, 4, 16).permute(2, 0, 3, 1, 4), causal=True
+        ),
+        (floats(2, 13, 64), floats(64, 192)),
+        (EFFICIENT, BACK),
+        dynamic=False,
+    ),
+    "attention_dropout": Case(
+        partial(efficient_attention, dropout=0.1), qkv(2, 4, 13, 16, form=HEADS), (EFFICIENT, BACK)
+    ),
+    "flash_bf16": Case(
+        partial(flash_attention, causal=True),
+        qkv(2, 4, 24, 16, dtype=BF16),
+        ("aten._scaled_dot_product_flash_attention_backward.default",),
+    ),
+    "flash_uneven_heads": Case(
+        partial(flash_attention, dropout=0.1),
+        qkv(2, 4, 24, 13, dtype=F16),
+        ("aten._scaled_dot_product_flash_attention_backward.default",),
+    ),
+    "cudnn_bf16": Case(
+        cudnn_attention,
+        qkv(2, 4, 24, 16, dtype=BF16),
+        ("aten._scaled_dot_product_cudnn_attention_backward.default",),
+    ),
+    "decomposed_attention": Case(
+        F.scaled_dot_product_attention, (*qkv(2, 4, 13, 16), data(13, 13, dtype=torch.bool))
+    ),
+    "convolutions": Case(
+        Convolved,
+        (floats(2, 8, 12, 12, form=LAST),),
+        ("aten.convolution_backward.default",),
+        model=True,
+    ),
+    "batch_norm": Case(partial(nn.BatchNorm2d, 6), (floats(3, 6, 5, 7),), model=True),
+    "batch_norm_last": Case(
+        partial(nn.BatchNorm2d, 6), (floats(3, 6, 5, 7, dtype=BF16, form=LAST),), model=True
+    ),
+    "layer_norm": Case(
+        lambda x, w, b: F.layer_norm(x, (70,), w, b),
+        (floats(40, 70, dtype=BF16), floats(70, dtype=BF16), floats(70, dtype=BF16)),
+    ),
+    "group_norm": Case(
+        lambda x, w, b: F.silu(F.group_norm(x, 4, w, b)),
+        (floats(2, 16, 9, 9, form=LAST), floats(16), floats(16)),
+    ),
+    "embedding_bag": Case(
+        bag,
+        (floats(50, 24), data(30, dtype=torch.int64), data(6, dtype=torch.int64)),
+        dynamic=False,
+    ),
+    "embedding": Case(
+        lambda w, i: F.embedding(i, w, padding_idx=0),
+        (floats(50, 24, dtype=BF16), data(4, 9, dtype=torch.int64)),
+        ("aten.embedding_dense_backward.default",),
+    ),
+    "upsample": Case(
+        upsampled,
+        (floats(2, 3, 5, 7), floats(2, 3, 6, 10, form=LAST)),
+    ),
+    "upsample_gradients": Case(
+        downsampled,
+        (data(2, 3, 12, 20),),
+        ("aten.upsample_nearest2d_backward.default",),
+        graphs=1,
+        dynamic=False,
+    ),
+    "upsample_cubic": Case(
+        lambda x: F.interpolate(x, scale_factor=2.0, mode="bicubic", align_corners=True),
+        (floats(1, 2, 6, 7),),
+    ),
+    "dropout": Case(masked_dropout, (floats(24, 40), floats(40, 33))),
+    "adamw_foreach": Case(stepped, optimized((20, 30), (7,), (3, 5, 9)), graphs=1, dynamic=False),
+    "lstm_cell": Case(
+        partial(Steps, nn.LSTMCell),
+        (floats(5, 3, 12),),
+        ("aten._thnn_fused_lstm_cell.default",),
+        model=True,
+    ),
+    "gru": Case(partial(nn.GRU, 12, 20, batch_first=True), (floats(5, 3, 12),), model=True),
+    "grid_sample": Case(
+        lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=False),
+        (floats(2, 3, 9, 11), floats(2, 5, 4, 2)),
+    ),
+    "index_put": Case(
+        indexed, (floats(10, 6), data(3, dtype=torch.int64), floats(3, 6)), dynamic=False
+    ),
+    "scatter": Case(scattered, (floats(10, 20), data(10, 4, dtype=torch.int64), floats(10, 4))),
+    "uneven_vocabulary": Case(
+        uneven_loss,
+        (floats(12, 32, dtype=BF16), floats(1003, 32, dtype=BF16), data(12, dtype=torch.int64)),
+    ),
+    "autocast": Case(autocast, (floats(24, 40), floats(50, 40), floats(50))),
+    "pooled": Case(
+        lambda x: F.adaptive_avg_pool2d(F.max_pool2d(x, 3, 2, 1), 3),
+        (floats(2, 4, 15, 15, form=LAST),),
+    ),
+    "sorted": Case(
+        lambda x: (x.sort(1).values[:, :5], x.topk(3).values, x.cumsum(1)), (floats(7, 30),)
+    ),
+}
+# Those whose symbolic sizes PyTorch takes long for are traced with known sizes alone.
+SLOW = ("convolutions", "group_norm", "gru", "grid_sample", "upsample_cubic")
+DYNAMIC = [n for n, c in CASES.items() if c.dynamic and n not in SLOW]
+# What is lowered, printed and built alike need not be built twice.
+BUILT = ("attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell")
+
+
+def compiled(name: str, dynamic: bool = False) -> list[Trace]:
+    c = CASES[name]
+    return trace(c.fn, *c.specs, model=c.model, dynamic=dynamic)
+
+
+def check(made: list[Trace]) -> None:
+    for t in made:
+        s = t.stages
+        assert not s.fallback
+        assert s.program is not None and s.schedule is not None and s.host is not None
+        verify(s.program, "lowering")
+        assert "return" in host_text(s.host) and s.source is not None
+        # Numbers that the host computes may be C++.
+        assert all((k.triton is not None) == (k.device == "cuda:0") for k in s.kernels)
+        assert misplaced(t) == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_program(name: str) -> None:
+    made = compiled(name)
+    check(made)
+    case = CASES[name]
+    assert len(made) == case.graphs
+    calls = {c for t in made for c in t.calls()}
+    assert calls.issuperset(case.calls), sorted(calls)
+    if name in BUILT:
+        build(made)
+
+
+def build(made: list[Trace]) -> None:
+    for t in made:
+        for job, binary in zip(t.jobs, t.build(cache_of("", 0)), strict=True):
+            assert binary.local <= 0, f"{job.name} spills {binary.local} bytes a thread"
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_dynamic_sizes(name: str) -> None:
+    made = compiled(name, dynamic=True)
+    check(made)
+    assert len(made) == CASES[name].graphs
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_device_on_paper_goes_again() -> None:
+    found = torch.accelerator.current_accelerator
+    before = found()
+    for _ in range(2):
+        with cuda_on_paper():
+            assert str(found()) == "cuda"
+        assert found() == before
+
+
+# --- faults that only a GPU's graphs showed ---
+
+
+@pytest.mark.parametrize("keys", [13, 15])
+@pytest.mark.parametrize("batch", [(), (2, 1), (2, 4)])
+@pytest.mark.parametrize("training", [True, False])
+def test_rows_of_masks_stay_aligned(keys: int, batch: tuple[int, ...], training: bool) -> None:
+    """PyTorch pads a mask and takes a slice of that, so that the kernel finds its rows aligned."""
+    specs = (*qkv(2, 4, keys, 16), data(*batch, keys, keys))
+    made = trace(efficient_attention, *specs, training=training)
+    check(made)
+    for t in made:
+        (call,) = t.stages.externs()
+        (mask,) = (r for r in call.refs() if [*map(size_hint, r.shape[2:])] == [keys, keys])
+        assert all(size_hint(s) * 4 % 16 == 0 for s in mask.strides[:-1])
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_dropout", "flash_bf16"])
+def test_random_state_may_lie_on_the_host(name: str) -> None:
+    """The metadata has it on the GPU; what only operators see is theirs, wherever it lies."""
+    _, backward = compiled(name)
+    program = backward.stages.program
+    assert program is not None
+    values = [n.meta["val"] for n in backward.graph.graph.find_nodes(op="placeholder")]
+    state = {i for i, v in enumerate(values) if v.dtype in (torch.int64, torch.uint64)}
+    assert len(state) == 2 and all(values[i].device.type == "cuda" for i in state)
+    for i in state:
+        values[i] = torch.zeros(values[i].shape, dtype=values[i].dtype)
+    run = checked(list, len(values), arguments(program), always=False)
+    for _ in range(2):
+        assert all(a is b for a, b in zip(run(list(values)), values, strict=True))
+
+
+def test_state_of_attention_is_nobody_elses_memory() -> None:
+    """Where it lies on the host, a kernel that wrote there would write anywhere."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, w: Tensor, labels: Tensor) -> Tensor:
+        q = (q @ q.mT).softmax(-1) @ q  # where the most memory is live, which is not to grow
+        rows = efficient_attention(q, k, v).sum((1, 2))
+        # With two numbers of a row each in memory: 8 bytes, as the state has.
+        return F.cross_entropy(rows @ w, labels)
+
+    specs = (*(data(2, 4, 64, 16) for _ in range(3)), data(16, 2), data(2, dtype=torch.int64))
+    (made,) = trace(program, *specs, training=False)
+    host = made.stages.host
+    assert host is not None
+    calls = [x.extern for x in host.lines if isinstance(x, CallExtern)]
+    (attention,) = (x for x in calls if "attention" in x.target_name)
+    state = set(attention.outputs[1:])
+    taken = {x.old if isinstance(x, Reuse) else x.owner for x in host.lines
+             if isinstance(x, Reuse | Place | View)}  # fmt: skip
+    assert len(state) == 3 and not state & taken
+
+
+def test_what_a_kernel_reads_must_lie_where_it_says() -> None:
+    """The other side: memory of the host would be read as the GPU's."""
+    (made,) = trace(lambda x: x * 2 + 1, data(8), training=False)
+    assert made.stages.program is not None
+    run = checked(list, 1, arguments(made.stages.program), always=False)
+    with pytest.raises(TypeError, match="is on cpu, not on cuda:0"):
+        run([torch.zeros(8)])
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32, torch.float64])
+def test_zeros_keep_their_sign(dtype: torch.dtype) -> None:
+    """Triton makes a literal -0.0 the positive zero."""
+    (made,) = trace(lambda x: (x / -0.0, x * 0.0), data(70, dtype=dtype), training=False)
+    (kernel,) = made.stages.kernels
+    assert "-0.0," not in kernel.source and "bitcast=True" in kernel.source
+    build([made])
