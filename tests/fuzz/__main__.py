@@ -55,7 +55,12 @@ def worker(seed: int, shrinking: bool, device: str) -> None:
     for line in sys.stdin:
         number, only = json.loads(line)
         b = batch(seed, number, device)
-        count, failures = run_batch(b, only, lambda stage: say({"stage": stage}))
+        count, failures = run_batch(
+            b,
+            only,
+            lambda stage: say({"stage": stage}),
+            lambda f: say({"suspect": script(f)}),
+        )
         # What was found is said before it is made smaller, which may take too long.
         for n, f in enumerate(failures):
             say({"found": n, "why": list(f.mismatches), "script": script(f)})
@@ -74,6 +79,8 @@ class Run:
         self.graphs = -(-args.count // BATCH)
         self.programs = self.done = 0
         self.failures: list[str] = []
+        self.unexplained: dict[int, str] = {}  # graphs that ended a process, until a program did
+        self.suspects: dict[Work, str] = {}
         self.without_litz = 0
         self.out = Path(args.out or tempfile.mkdtemp(prefix="litz-fuzz-"))
         self.begin = time.monotonic()
@@ -104,6 +111,8 @@ class Run:
             name = f"{self.args.seed}:{work.number}"
             path = self.write(work, row["found"], row["script"])
             print(f"DIFFERS {name} {row['why'][0][:300]}  {path}", flush=True)
+        elif "suspect" in row:
+            self.suspects[work] = row["suspect"]
         elif "smaller" in row:
             self.write(work, row["smaller"], row["script"])
         elif "count" in row:
@@ -129,10 +138,17 @@ class Run:
             return ()  # what there was to be found has been said
         if gone.stage.startswith("eager"):
             self.without_litz += 1
+            self.unexplained.pop(work.number, None)
             print(f"EAGER {name} ends its process ({gone.stage}): {gone.why}", flush=True)
+        elif work.only is None:
+            self.unexplained[work.number] = gone.why
+            print(f"ENDS {name} ({gone.stage or 'at the start'}) {gone.why}", flush=True)
         else:
             self.failures.append(gone.why)
-            print(f"LOST {name} ({gone.stage or 'at the start'}) {gone.why}", flush=True)
+            self.unexplained.pop(work.number, None)
+            script = self.suspects.get(work)
+            path = self.write(work, 0, script) if script else ""
+            print(f"LOST {name} ({gone.stage or 'at the start'}) {gone.why}  {path}", flush=True)
         return () if work.only is not None else [Work(work.number, k) for k in range(BATCH)]
 
     def run(self) -> int:
@@ -155,6 +171,7 @@ class Run:
             print("interrupted")
         for work in farm.unfinished:
             print(f"unfinished {args.seed}:{work.number}")
+        self.failures += self.unexplained.values()  # by no program of the graph alone
         spent = time.monotonic() - self.begin
         rest = "" if finished else f" ({self.done} of {self.graphs} graphs)"
         rest += f", {self.without_litz} end eager" if self.without_litz else ""

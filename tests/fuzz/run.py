@@ -156,12 +156,20 @@ def quiet(_: str) -> None:
     pass
 
 
+def unheard(_: Failure) -> None:
+    pass
+
+
 def run_batch(
-    b: Batch, only: int | None = None, tell: Callable[[str], None] = quiet
+    b: Batch,
+    only: int | None = None,
+    tell: Callable[[str], None] = quiet,
+    suspect: Callable[[Failure], None] = unheard,
 ) -> tuple[int, list[Failure]]:
     """How many programs were compared, and those that differ, alone if they do so alone.
 
     only: one of the programs.  tell: is told what is going on, should the process end of it.
+    suspect: is given the one program before it runs.
     """
     programs = []
     for k in range(len(b.seeds)) if only is None else (only,):
@@ -169,6 +177,10 @@ def run_batch(
         p = b.program(k)
         if p.steps and (b.device == "cpu" or runs(p)):
             programs.append((b.seeds[k], p))
+            if only is not None:
+                suspect(Failure(p, ("ends its process",)))
+                tell(f"eager, traced {b.seeds[k]}")
+                _without_litz(p)
     failures: list[Failure] = []
     for grad in (False, True):
         alike = [(s, p) for s, p in programs if p.grad == grad]
@@ -195,6 +207,14 @@ def run_batch(
             together = _together(whole)
             failures += [] if together is None else [together]
     return len(programs), failures
+
+
+def _without_litz(p: Program) -> None:
+    """Run what Dynamo and AOTAutograd make of a program: it may end the process by itself."""
+    try:
+        differences(p, "aot_eager", None)
+    except Exception:
+        intact(p.inputs[0].device)
 
 
 def _together(whole: Program) -> Failure | None:
