@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.lowering.activations import add, div, mul, sub, where
 from litz.lowering.context import Unsupported
@@ -125,4 +126,6 @@ def polygamma(ctx: Call, n: int, x: TensorValue) -> TensorValue:
             return op("digamma", a)
         return trigamma(a) if n == 1 else derivative(n, a)
 
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+    # High powers multiply the rounding of what they are of: near poles, six times and more.
+    compute = d.F64 if n > 1 else float_compute(ctx, x)
+    return elementwise(ctx, fn, x, compute=compute)
