@@ -38,6 +38,10 @@ class Step:
     """Only where an optimizer changes them."""
     integers: Tensors = field(default_factory=dict)
 
+    def to(self, device: str) -> Step:
+        groups = {g: {k: x.to(device) for k, x in v.items()} for g, v in vars(self).items()}
+        return Step(**groups)
+
 
 @dataclass(frozen=True)
 class Size:

@@ -24,6 +24,7 @@ with six other draws of weights and batches.
 * *ok*: no error is beyond its limit.
 * *chance*: one is, but not so in most other draws, nor in the sum of all.
 * *unjudged*: eager's own numbers are no measure: they overflow, or are nowhere near float64's.
+* *eager*: its own kernels on the device are wrong: Litz agrees with eager on the CPU.
 * *upstream*: `aot_eager`, which is PyTorch without Litz, does the same.
 * *n/a*: the model has no such thing, or eager cannot run it so.
 * *WRONG*, *FAILED*: Litz's faults.

@@ -30,6 +30,7 @@ DRAWS = 6
 STATES: Mapping[str, bool] = {
     "ok": True,
     "chance": True,  # beyond the limit, but not so with other draws
+    "eager": True,  # its kernels on the device are wrong, by what the CPU says
     "unjudged": True,  # eager's own numbers are no measure
     "upstream": True,  # aot_eager, which is PyTorch alone, does the same
     "n/a": True,  # the model has no such thing, or eager fails
@@ -381,6 +382,8 @@ def run(
     except Exception as e:
         count(row, stages)
         row.state, row.why = "FAILED", said(e)
+    if wrong and row.device != "cpu" and draws:
+        ask_the_host(row, wrong, zoo, how, device, backend, seed)
     if row.state in ("WRONG", "FAILED") and draws:
         ask_upstream(row, wrong, zoo, how, device, seed)
     row.seconds = round(time.perf_counter() - start, 2)
@@ -449,6 +452,40 @@ def compare_recompiles(row: Row, zoo: Zoo, how: Variant, device: str, seed: int)
     row.recompiles = mine, counters["stats"]["unique_graphs"]
     if mine > row.recompiles[1]:
         row.state, row.why = "WRONG", f"{mine} graphs, aot_eager makes {row.recompiles[1]}"
+
+
+def ask_the_host(
+    row: Row,
+    wrong: Mapping[str, Size],
+    zoo: Zoo,
+    how: Variant,
+    device: str,
+    compiler: Any,
+    seed: int,
+) -> None:
+    """Whether the CPU says that Litz is right and eager's own kernels on the device are not.
+
+    Eager in float64 there would share their faults.
+    """
+    if how.dropout or how.checkpoint:
+        return
+    fresh()
+    found = Found()
+    mine = Side(draw(zoo, how, device, seed).model, how, device, compiler)
+    host = draw(zoo, how, "cpu", seed)
+    exact = Side(exact_copy(host.model), how, "cpu")
+    eager = Side(host.model, how, "cpu")
+    try:
+        batches = draw(zoo, how, device, seed).batches
+        for k, (batch, same) in enumerate(zip(batches, host.batches, strict=True)):
+            own = mine.step(batch, k + 1).to("cpu")
+            others = eager.step(same, k + 1), exact.step(widen(same), k + 1)
+            compare(own, *others, how.rounding, found)
+    except Exception:
+        return  # what the CPU cannot run says nothing
+    sizes = [found.sizes[k] for k in wrong if k in found.sizes]
+    if len(sizes) == len(wrong) and not any(s.beyond for s in sizes):
+        row.state, row.why = "eager", f"{row.why} (on the CPU eager agrees with Litz)"
 
 
 def ask_upstream(
