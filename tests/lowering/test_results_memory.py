@@ -76,3 +76,15 @@ def test_identity_on_integers_is_a_copy(dtype: torch.dtype) -> None:
     y = torch.compile(fn, backend="litz")(x)
     y.zero_()
     assert bool(x.all())
+
+
+def test_views_of_what_a_pass_lays_out_otherwise() -> None:
+    """The convolution runs in channels-last; its diagonal has gaps that are not those."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, w, None, stride=3).diagonal(-1, 2, 3)
+
+    x, w = torch.randn(200).as_strided((1, 2, 8, 8), (128, 64, 1, 8)), torch.randn(2, 2, 3, 3)
+    ours, eager = torch.compile(fn, backend="litz")(x, w), fn(x, w)
+    assert ours.stride() == eager.stride()
+    torch.testing.assert_close(ours, eager)

@@ -12,7 +12,7 @@ from litz.ir import body
 from litz.lowering import values
 from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_node, view_users
 from litz.lowering.overwriting import stored_as
-from litz.lowering.strides import dense, same_layout, with_idle_strides
+from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
 from litz.lowering.values import TensorValue
 from litz.runtime.torch_private import same_memory
 
@@ -70,9 +70,8 @@ class Outputs:
         if v.ref is not None:
             root = self.low.b.root(v.ref.buffer)
             foreign = self.owners.setdefault(root, owner) is not owner
-            # A part of a matrix with longer rows than eager's is nobody's view.
-            if r is not None and root in self.low.b.padded:
-                foreign |= not same_layout(v.ref, r.strides)
+            # A part of what lies otherwise than in eager mode is nobody's view.
+            foreign |= r is not None and laid_otherwise(v.ref, r.strides)
             if foreign or strides is not None and not same_layout(v.ref, strides):
                 v = v.without_memory()
         if v.lazy is None:

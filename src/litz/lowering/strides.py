@@ -97,6 +97,14 @@ def same_layout(ref: TensorRef | Result, strides: tuple[Expr, ...]) -> bool:
     )
 
 
+def laid_otherwise(ref: TensorRef, strides: tuple[Expr, ...]) -> bool:
+    """Whether a reference surely has other strides, along dimensions of more than one element."""
+    return any(
+        a is not b and a.is_const and b.is_const and s is not ONE
+        for a, b, s in zip(ref.strides, strides, ref.shape, strict=True)
+    )
+
+
 def same_place(a: TensorRef, b: TensorRef) -> bool:
     """Whether two references are to the same elements, in the same order."""
     same = (a.buffer, a.dtype, a.offset, a.shape) == (b.buffer, b.dtype, b.offset, b.shape)
