@@ -24,10 +24,11 @@ from litz.index import (
     substitute,
     var,
 )
+from litz.ir.bits import signed_bits
 from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import F32, I32, I64, DType
-from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text, signed_bits
+from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 

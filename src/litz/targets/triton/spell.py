@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from litz.ir.bits import is_undecimal, signed_bits
 from litz.ir.body import Const, Op
 from litz.ir.dtype import DType
-from litz.ir.ops import TRITON_TYPES, is_undecimal, signed_bits, triton_text
+from litz.ir.ops import TRITON_TYPES, triton_text
 
 _BOOLEAN = {"lt": "litz.lt({}, {})", "le": "litz.le({}, {})", "gt": "litz.gt({}, {})"}
 _BOOLEAN["ge"] = "litz.ge({}, {})"
