@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from litz.backend import compile_with
+from litz.compiler import Stages
+from litz.options import make_options
 from tests.lowering.evaluate import check, extern_names, lower_fn, nests
 
 Fn = Callable[..., Any]
@@ -146,3 +149,33 @@ def test_dynamic() -> None:
 def test_unlowered_lists_stay_with_aten() -> None:
     program = lower_fn(lambda a, b: torch._foreach_mm([a], [b]), A, A.t().contiguous())
     assert any("_foreach_mm" in name for name in extern_names(program))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_a_compiled_optimizer_is_kernels_alone(optimizer: Any) -> None:
+    """Dynamo may write ``addcmul_`` as a product and ``prims.fma``."""
+
+    def trained(compiled: bool) -> tuple[list[torch.Tensor], list[str]]:
+        random = torch.Generator().manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(n, 8, generator=random)) for n in (1, 3, 5)]
+        made = optimizer(weights, lr=0.01)
+        torch._dynamo.reset()
+        found: list[str] = []
+
+        def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+            def observe(_kind: str, _graph: Any, stages: Stages) -> None:
+                found.extend(e.target_name for e in stages.externs())
+
+            return compile_with(gm, inputs, make_options({}), observe)
+
+        step = torch.compile(lambda: made.step(), backend=backend) if compiled else made.step
+        for _ in range(3):
+            for w in weights:
+                w.grad = torch.randn(w.shape, generator=random)
+            step()
+        return [w.detach() for w in weights], found
+
+    (ours, externs), (eager, _) = trained(True), trained(False)
+    assert not externs
+    for a, e in zip(ours, eager, strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-6)

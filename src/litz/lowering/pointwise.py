@@ -16,7 +16,7 @@ from litz.ir.program import HostFloat
 from litz.lowering.context import Operand, Unsupported
 from litz.lowering.creation import filled
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower, lower_named
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ZERO, TensorValue
 
@@ -452,6 +452,14 @@ def addcmul(
         return op("fma", left, q, s) if s.dtype.is_float else op("add", s, op("mul", left, q))
 
     return elementwise(ctx, fn, x, a, c)
+
+
+@lower_named("prims::fma")
+def fma(ctx: Call, a: TensorValue, b: Any, c: TensorValue) -> TensorValue:
+    """What Dynamo makes of ``addcmul_`` from PyTorch 2.13 on."""
+    if not ctx.dtype.is_float:
+        raise Unsupported("a fused product and sum of integers")
+    return elementwise(ctx, lambda p, q, s: op("fma", p, q, s), a, b, c)
 
 
 @lower(aten.addcdiv.default)

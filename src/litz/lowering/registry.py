@@ -78,6 +78,7 @@ class Call:
 
 
 _TABLE: dict[torch._ops.OpOverload, Lowering] = {}
+_NAMED: dict[str, Lowering] = {}
 
 
 def lower(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
@@ -93,8 +94,20 @@ def lower(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
     return register
 
 
+def lower_named(name: str) -> Callable[[F], F]:
+    """Register a lowering for an operator that PyTorch defines when it first uses it."""
+
+    def register(fn: F) -> F:
+        _NAMED[name] = fn
+        return fn
+
+    return register
+
+
 def find(target: object) -> Lowering | None:
-    return _TABLE.get(target) if isinstance(target, torch._ops.OpOverload) else None
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    return _TABLE.get(target) or _NAMED.get(target._schema.name)
 
 
 def registered() -> tuple[torch._ops.OpOverload, ...]:
