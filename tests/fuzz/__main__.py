@@ -8,18 +8,15 @@ if there were any, or if a graph ended or hung its process.  ``--seconds`` stops
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.fuzz.farm import BAD_STARTS, Farm, Lost, Work
+from tests.farm import STAGE, Farm, Lost, serve, speaker, stop_in_order
 from tests.fuzz.program import source
 from tests.fuzz.run import BATCH, batch, failure, run_batch
 
@@ -28,8 +25,11 @@ SHRINKING = 60.0  # seconds for that, a program
 SLOW = 60.0  # a graph that takes longer is named
 
 
-def say(row: dict[str, Any]) -> None:
-    print(json.dumps(row), flush=True)
+class Work(NamedTuple):
+    """A graph of a run, or one program of it by itself."""
+
+    number: int
+    only: int | None = None
 
 
 def prepare(device: str) -> None:
@@ -47,28 +47,28 @@ def worker(seed: int, shrinking: bool, device: str) -> None:
     """Run what comes in; see Farm."""
     from tests.fuzz.shrink import script, shrink
 
-    cores = os.environ.get("LITZ_FUZZ_CORES", "")
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {int(c) for c in cores.split(",")})
+    say = speaker()
     prepare(device)
-    say({"ready": True})
-    for line in sys.stdin:
-        number, only = json.loads(line)
+
+    def answer(work: tuple[int, int | None]) -> dict[str, Any]:
+        number, only = work
         b = batch(seed, number, device)
         count, failures = run_batch(
             b,
             only,
-            lambda stage: say({"stage": stage}),
+            lambda stage: say({STAGE: stage}),
             lambda f: say({"suspect": script(f)}),
         )
         # What was found is said before it is made smaller, which may take too long.
         for n, f in enumerate(failures):
             say({"found": n, "why": list(f.mismatches), "script": script(f)})
         for n, f in enumerate(failures if shrinking else []):
-            say({"stage": "shrinking"})
+            say({STAGE: "shrinking"})
             small = shrink(f, seconds=SHRINKING / len(failures))
             say({"smaller": n, "why": list(small.mismatches), "script": script(small)})
-        say({"count": count})
+        return {"count": count}
+
+    serve(say, answer)
 
 
 class Run:
@@ -89,21 +89,6 @@ class Run:
         command = [sys.executable, "-m", "tests.fuzz", "--seed", str(self.args.seed), "--worker"]
         command += ["--device", self.args.device]
         return command if self.args.shrink else [*command, "--no-shrink"]
-
-    def environment(self, slot: int) -> dict[str, str]:
-        """Each worker keeps to its share of the cores, with what it compiles, and to one GPU."""
-        cores = sorted(os.sched_getaffinity(0))
-        share = max(2, len(cores) // self.args.jobs)
-        mine = [cores[(slot * share + k) % len(cores)] for k in range(min(share, len(cores)))]
-        env = {"LITZ_FUZZ_CORES": ",".join(map(str, mine))}
-        for name in ("LITZ_JOBS", "OMP_NUM_THREADS"):
-            env[name] = os.environ.get(name, str(len(mine)))
-        if self.args.target:
-            env |= {"LITZ_TARGET": self.args.target, "TRITON_INTERPRET": "1"}
-        if self.args.device == "cuda":
-            devices = visible_gpus()
-            env["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
-        return env
 
     def heard(self, work: Work, row: dict[str, Any]) -> None:
         if "found" in row:
@@ -130,7 +115,7 @@ class Run:
         path.write_text(text)
         return path
 
-    def lost(self, gone: Lost) -> Sequence[Work]:
+    def lost(self, gone: Lost[Work]) -> Sequence[Work]:
         """Note work that ended its worker; of a graph, its programs are tried one by one."""
         work = gone.work
         name = f"{self.args.seed}:{work.number}" + ("" if work.only is None else f":{work.only}")
@@ -154,13 +139,15 @@ class Run:
     def run(self) -> int:
         args = self.args
         print(f"seed {args.seed}, {self.graphs} graphs of {BATCH} programs", flush=True)
+        interpreted = {"LITZ_TARGET": args.target, "TRITON_INTERPRET": "1"}
         farm = Farm(
             self.command(),
             (Work(n) for n in range(self.graphs)),
-            min(args.jobs, self.graphs),
+            args.jobs,
             self.heard,
             self.lost,
-            environment=self.environment,
+            device=args.device,
+            environment=interpreted if args.target else {},
             limit=args.limit + (SHRINKING if args.shrink else 0),
             seconds=args.seconds or float("inf"),
         )
@@ -177,16 +164,7 @@ class Run:
         rest += f", {self.without_litz} end eager" if self.without_litz else ""
         print(f"seed {args.seed}: {self.programs} programs{rest}, ", end="")
         print(f"{len(self.failures)} differ, {spent:.0f} s", flush=True)
-        no_workers = farm.bad_starts >= BAD_STARTS
-        return 1 if self.failures or no_workers or not self.programs else 0
-
-
-def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name, one by one."""
-    import torch
-
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return given.split(",") if given else [str(k) for k in range(max(torch.cuda.device_count(), 1))]
+        return 1 if self.failures or farm.broken or not self.programs else 0
 
 
 def one(args: argparse.Namespace) -> int:
@@ -207,10 +185,6 @@ def one(args: argparse.Namespace) -> int:
         print("\n".join(f.mismatches))
         print(script(shrink(f) if args.shrink else f))
     return 1 if failures else 0
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -235,7 +209,7 @@ def main() -> int:
         return 0
     if args.only or args.batch:
         return one(args)
-    signal.signal(signal.SIGTERM, interrupted)
+    stop_in_order()
     return Run(args).run()
 
 

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import os
 import random
-import sys
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.fuzz import compare
-from tests.fuzz.farm import Farm, Lost, Work
 from tests.fuzz.machine import replay
 from tests.fuzz.program import Draw, Input, Program, Step, function, merged, source, tensors
 from tests.fuzz.run import Failure, batch, run_batch
@@ -176,84 +171,3 @@ def test_generation_is_deterministic() -> None:
     for grad in (False, True):
         first, second = (generate("7:3:1", grad=grad) for _ in range(2))
         assert first == second
-
-
-# --- workers that do not come back ---------------------------------------------------------------
-
-# 2 hangs with a child of its own, 4 is killed as by a fault of memory, 6 fails in eager; none heeds
-# that its input has ended.
-WORKER = """
-import json, os, signal, subprocess, sys, time
-print(json.dumps({"ready": True}), flush=True)
-for line in iter(sys.stdin.readline, None):
-    if not line:
-        time.sleep(600)
-    number, only = json.loads(line)
-    stage = "eager" if number == 6 else "litz"
-    print(json.dumps({"stage": f"{stage} 1:{number}"}), flush=True)
-    if number == 2:
-        child = subprocess.Popen(["sleep", "600"])
-        print(json.dumps({"child": child.pid}), flush=True)
-        time.sleep(600)
-    if number in (4, 6) and only in (None, 1):
-        os.kill(os.getpid(), signal.SIGSEGV)
-    print(json.dumps({"count": 1}), flush=True)
-"""
-
-
-def test_a_run_ends_whatever_its_workers_do() -> None:
-    heard: list[tuple[Work, dict[str, Any]]] = []
-    gone: list[Lost] = []
-
-    def lost(what: Lost) -> list[Work]:
-        gone.append(what)
-        return [Work(4, 0), Work(4, 1)] if what.work == Work(4) else []
-
-    farm = Farm(
-        [sys.executable, "-c", WORKER],
-        (Work(n) for n in range(9)),
-        3,
-        lambda work, row: heard.append((work, row)),
-        lost,
-        limit=1.0,
-    )
-    begin = time.monotonic()
-    assert farm.run()
-    assert time.monotonic() - begin < 20
-    done = {w for w, row in heard if "count" in row}
-    assert done == {*(Work(n) for n in (0, 1, 3, 5, 7, 8)), Work(4, 0)}
-    why = {x.work: (x.stage, x.why.partition(":")[0]) for x in gone}
-    assert why[Work(4)] == why[Work(4, 1)] == ("litz 1:4", "status -11")
-    assert why[Work(6)] == ("eager 1:6", "status -11")
-    assert why[Work(2)][0] == "litz 1:2" and why[Work(2)][1].startswith("no end after")
-    assert len(gone) == 4
-    (child,) = (row["child"] for _, row in heard if "child" in row)
-    rest = Path(f"/proc/{child}/cmdline")
-    assert not rest.exists() or not rest.read_bytes()  # of one that ended nothing is left
-
-
-def test_a_run_ends_in_time() -> None:
-    farm = Farm(
-        [sys.executable, "-c", WORKER],
-        (Work(2) for _ in range(100)),
-        2,
-        lambda work, row: None,
-        lambda what: [],
-        seconds=0.5,
-        grace=0.5,
-    )
-    begin = time.monotonic()
-    assert not farm.run()
-    assert farm.unfinished == [Work(2)] * 2
-    assert time.monotonic() - begin < 10
-
-
-def test_workers_that_never_start() -> None:
-    farm = Farm(
-        [sys.executable, "-c", "raise SystemExit(3)"],
-        (Work(n) for n in range(100)),
-        2,
-        lambda work, row: None,
-        lambda what: [],
-    )
-    assert not farm.run()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -22,20 +21,32 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "src"), str(ROOT)]
 
 from attention_cases import Spec, pairs_of, parse, select, wanted_pairs  # noqa: E402
-from sweep_pool import (  # noqa: E402
-    LAST,
+from sweep_farm import (  # noqa: E402
+    GRACE,
     Late,
-    Pool,
-    append,
-    lines,
-    lost_context,
-    serve,
-    visible_gpus,
+    Task,
+    again,
+    intact,
+    kind_of,
+    settled,
+    verdict,
     where,
     within,
+)
+
+from tests.farm import (  # noqa: E402
+    STAGE,
+    Farm,
+    Lost,
+    append,
+    lines,
+    serve,
+    speaker,
+    stop_in_order,
 )
 
 TITLES = {"FAIL": "differ", "upstream": "as aot_eager"}
@@ -55,49 +66,71 @@ def guarded(key: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve_cases(args: argparse.Namespace) -> None:
-    of = where(args.device, args.target)
+    from attention_run import without_litz
 
-    def answer(task: dict[str, Any]) -> dict[str, Any]:
+    of = where(args.device, args.target)
+    say = speaker()
+
+    def answer(task: Task) -> dict[str, Any]:
+        if "alone" in task:
+            for stage in ("eager", "eager, traced"):
+                say({STAGE: stage})
+                without_litz(parse(task["case"]), args.device, stage != "eager")
+                intact()
+            say({STAGE: "litz"})
         row = guarded(task["case"], args)
-        if lost := lost_context():
-            row.update({"state": "FAIL", "detail": f"{lost} {row['detail']}".rstrip(), LAST: True})
+        intact(row["detail"])
         return {**row, **of}
 
-    serve(answer)
+    serve(say, answer)
 
 
 def sweep(specs: Sequence[Spec], args: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of the cases: those of the file, and what the time was enough for."""
     started = time.monotonic()
     wanted = {s.key for s in specs}
-    kind = args.device.split(":")[0] + (f"-{args.target}" if args.target else "")
-    again = set(args.again.split(","))
+    kind = kind_of(args.device, args.target)
+    repeated = set(args.again.split(","))
     known = lines(args.results) if args.results else []
     rows = {
         r["case"]: r
         for r in known
-        if r["case"] in wanted and r["device"] == kind and r["state"] not in again
+        if r["case"] in wanted and r["device"] == kind and r["state"] not in repeated
     }
+
+    def heard(task: Task, row: dict[str, Any]) -> None:
+        row = rows[task["case"]] = settled(task, row)
+        if args.results:
+            append(args.results, row)
+        if row["state"] == "FAIL":
+            print(f"differs: {row['case']}: {row['detail'][:400]}", flush=True)
+
+    def lost(gone: Lost[Task]) -> list[Task]:
+        instead = again(gone)
+        if not instead:
+            task = {"case": gone.work["case"]}
+            heard(task, {**task, **verdict(gone, "refused"), "device": kind})
+        return instead
+
     words = [sys.executable, str(HERE / "attention.py"), "--serve", "--device", args.device]
     words += ["--case-seconds", str(args.case_seconds)]
     words += ["--target", args.target] if args.target else []
-    with tempfile.TemporaryDirectory(prefix="litz-attention-") as logs:
-        pool = Pool(
-            words,
-            args.jobs,
-            visible_gpus(args.device),
-            Path(logs),
-            float(args.case_seconds),
-            bool(args.target),
-        )
-        tasks = [{"case": s.key} for s in specs if s.key not in rows]
-        for task, row, trouble in pool.run(tasks, started + args.seconds, args.closing):
-            row = row or {**task, "state": "FAIL", "detail": trouble, "device": kind}
-            rows[task["case"]] = row
-            if args.results:
-                append(args.results, row)
-            if row["state"] == "FAIL":
-                print(f"differs: {row['case']}: {row['detail'][:400]}", flush=True)
+    farm = Farm(
+        words,
+        [{"case": s.key} for s in specs if s.key not in rows],
+        args.jobs,
+        heard,
+        lost,
+        device=args.device,
+        environment={"TRITON_INTERPRET": "1" if args.target else "0"},
+        threads=1 if args.jobs > 1 else 0,
+        limit=args.case_seconds + GRACE,
+        seconds=started + args.seconds - time.monotonic(),
+        grace=args.closing,
+    )
+    farm.run()
+    if farm.broken:
+        sys.exit(1)
     return list(rows.values())
 
 
@@ -152,6 +185,7 @@ def main() -> int:
         row = guarded(args.case, args)
         print("\n".join(f"{k}: {v}" for k, v in row.items()))
         return 1 if row["state"] == "FAIL" else 0
+    stop_in_order()
     device = args.device.split(":")[0]
     specs = select(device)
     if args.list:

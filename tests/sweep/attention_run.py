@@ -30,6 +30,8 @@ from litz.compiler import Stages
 from litz.options import make_options
 
 NOTHING = 1e-12  # of the largest gradient's norm: zero in exact arithmetic
+# What eager's memory-efficient backward has between two runs, whose sums are in no fixed order.
+UNORDERED = 4e-6
 DRAWS = 6  # of other numbers, where an error is larger than eager's
 
 
@@ -153,13 +155,16 @@ def reference(spec: Spec, arguments: Sequence[Leaves]) -> list[Call] | None:
         return None
 
 
-def compare(mine: list[Call], eager: list[Call], exact: list[Call] | None) -> str:
-    """The first difference of all calls."""
+def compare(
+    mine: list[Call], eager: list[Call], exact: list[Call] | None, unordered: bool = False
+) -> str:
+    """The first difference of all calls.  unordered: eager's own gradients differ each time."""
     for n, (a, e) in enumerate(zip(mine, eager, strict=True)):
         r = exact[n] if exact is not None else None
         found = difference(a.outs, e.outs, r.outs if r else None)
         if not found:
             grads = without_noise(a.grads, e.grads, r.grads) if r else a.grads
+            grads = as_near(grads, e.grads) if unordered else grads
             found = difference(grads, e.grads, r.grads if r else None, gradient=True)
             found = found and f"gradient: {found}"
         if not found:
@@ -183,6 +188,17 @@ def without_noise(mine: list[Any], eager: list[Any], exact: list[Any]) -> list[A
         if norms[k] > NOTHING * largest or a is None or e is None or layout_difference(a, e):
             continue
         if float(a.double().norm()) <= ULPS_OF_EAGER * EPS[e.dtype] * largest:
+            found[k] = e
+    return found
+
+
+def as_near(mine: list[Any], eager: list[Any]) -> list[Any]:
+    """Gradients, with eager's own for those that are as near, by norm, as its next would be."""
+    found = list(mine)
+    for k, (a, e) in enumerate(zip(mine, eager, strict=True)):
+        if a is None or e is None or layout_difference(a, e) or e.dtype is not torch.float32:
+            continue
+        if float((a - e).double().norm()) <= UNORDERED * float(e.double().norm()):
             found[k] = e
     return found
 
@@ -244,7 +260,9 @@ def _run_case(spec: Spec, device: str, target: str, row: Row) -> None:
             row.state = "upstream" if _aot_eager(spec, arguments) else "FAIL"
         return
     exact = reference(spec, arguments)
-    found = said or compare(mine, eager, exact)
+    efficient = any("efficient" in name for name in backend.attention())
+    unordered = efficient and spec.dropout != "0"  # without it float64 judges
+    found = said or compare(mine, eager, exact, unordered)
     if not found:
         found = _other_kernel(spec, arguments, backend, row)
     if not found:
@@ -254,10 +272,20 @@ def _run_case(spec: Spec, device: str, target: str, row: Row) -> None:
         row.state, row.detail = "ok", f"by chance: {found}"
         return
     theirs = _aot_eager(spec, arguments)
-    if theirs is not None and not said and compare(theirs, eager, exact)[:24] == found[:24]:
-        row.state = "upstream"
+    if theirs is not None and not said:
+        if compare(theirs, eager, exact, unordered)[:24] == found[:24]:
+            row.state = "upstream"
     elif theirs is None and said:
         row.state = "upstream"
+
+
+def without_litz(spec: Spec, device: str, traced: bool) -> None:
+    """Run a case in eager, or as Dynamo and AOTAutograd alone make of it."""
+    arguments = [make_leaves(spec, n, device) for n in lengths_of(spec)]
+    try:
+        calls(spec, compiled(spec, "aot_eager") if traced else program(spec), arguments)
+    except Exception:
+        pass  # refused; whether the process lives is another question
 
 
 def _aot_eager(spec: Spec, arguments: Sequence[Leaves]) -> list[Call] | None:

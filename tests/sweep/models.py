@@ -15,24 +15,33 @@ Exit status 1 when anything is wrong or fails.
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
 import models_report as report  # noqa: E402
-from models_pool import Plan, Pool, Results  # noqa: E402
+from models_report import Results  # noqa: E402
 from models_run import DRAWS, HEADER, STATES, Row, run, run_fairly  # noqa: E402
 from models_variants import VARIANTS, tasks_of  # noqa: E402
 from zoo_families import Zoo, families, missing  # noqa: E402
 
+from tests.farm import Farm, Lost, append, stop_in_order  # noqa: E402
+
 __all__ = ["FAMILIES", "run", "run_fairly"]
 
 FAMILIES = families()
+Task = tuple[str, str]  # family, variant
+# After the time is over: for what is under way.
+GRACE = 60.0
 
 
 def chosen(args: argparse.Namespace) -> list[str]:
@@ -58,21 +67,66 @@ def sweep(args: argparse.Namespace) -> Results:
     done = {key for key, row in known.rows.items() if row.state not in again}
     left = [t for t in tasks if (*t, args.device) not in done]
     left = left[: args.count or len(left)]
-    plan = Plan(args.device, args.jobs, args.draws, args.seconds, args.task_seconds, args.target)
     print(f"{len(left)} tasks of {len(tasks)}, {args.jobs} processes", flush=True)
     for package in missing():
         print(f"{package} is not installed: its families are left out")
     print(HEADER)
-    kinds = {name: zoo.kind for name, zoo in FAMILIES.items()}
-    pool = Pool(plan, kinds, lambda row: print(row, flush=True), args.results)
     start = time.monotonic()
-    over = pool.run(left)
-    print(*pool.said, sep="\n")
-    print(f"{time.monotonic() - start:.0f} s; {over} tasks are left")
-    known.rows.update(pool.results.rows)
-    known.about.update(pool.results.about)
+    count = 0
+
+    def write(value: dict[str, Any]) -> None:
+        known.add(value)
+        if args.results:
+            append(args.results, value)
+
+    def done(row: Row) -> None:
+        nonlocal count
+        count += 1
+        write(row.as_json())
+        print(row, flush=True)
+
+    def heard(task: Task, said: dict[str, Any]) -> None:
+        about = {**said["about"], "date": f"{datetime.date.today()}"}
+        if known.about.get(about["device"]) != about:
+            write({"about": about})
+        done(Row.from_json(said["row"]))
+
+    def lost(gone: Lost[Task]) -> list[Task]:
+        family, variant = gone.work
+        row = Row(family, variant, args.device.partition(":")[0], FAMILIES[family].kind, "FAILED")
+        row.why, row.seconds = gone.why, round(gone.seconds, 2)
+        done(row)
+        return []
+
+    command = [sys.executable, str(HERE / "models_worker.py")]
+    command += [args.device, str(args.draws), args.target]
+    farm = Farm(
+        command,
+        left,
+        args.jobs,
+        heard,
+        lost,
+        device=args.device,
+        environment=environment(args.target),
+        threads=1 if args.jobs > 1 else 0,
+        limit=args.task_seconds,
+        seconds=args.seconds or float("inf"),
+        grace=GRACE,
+    )
+    farm.run()
+    print(f"{time.monotonic() - start:.0f} s; {len(left) - count} tasks are left")
+    if farm.broken:
+        sys.exit(1)
     wanted = {(*t, args.device) for t in tasks}
     return Results({k: r for k, r in known.rows.items() if k in wanted}, known.about)
+
+
+def environment(target: str) -> dict[str, str]:
+    """That of workers, besides this process's."""
+    env = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if "LITZ_REPRO_DIR" not in os.environ:
+        env["LITZ_REPRO_DIR"] = str(Path(tempfile.gettempdir()) / "litz-models")
+    return {**env, "TRITON_INTERPRET": "1"} if target else env
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -120,6 +174,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, nargs="+", help="files of results: no run")
     parser.add_argument("--write", type=Path, help="a file for the tables, as in docs/models.md")
     args = parser.parse_args()
+    stop_in_order()
     if args.list:
         listed(FAMILIES)
         return 0

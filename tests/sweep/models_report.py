@@ -4,11 +4,46 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from models_pool import Results
 from models_run import STATES, Row
 from models_variants import BASE, VARIANTS
 from zoo_families import Zoo
+
+from tests.farm import lines
+
+Key = tuple[str, str, str]
+
+
+def key_of(row: Row) -> Key:
+    return row.family, row.variant, row.device
+
+
+@dataclass
+class Results:
+    """Rows by task, and what each device was: a file of lines of JSON, the last one counts."""
+
+    rows: dict[Key, Row] = field(default_factory=dict)
+    about: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> Results:
+        results = cls()
+        for path in paths:
+            for value in lines(path):
+                results.add(value)
+        return results
+
+    def add(self, value: dict[str, Any]) -> None:
+        """A line of the file."""
+        if "about" in value:
+            self.about[value["about"]["device"]] = value["about"]
+        else:
+            row = Row.from_json(value)
+            self.rows[key_of(row)] = row
+
 
 INTRO = """\
 # Models

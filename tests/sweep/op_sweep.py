@@ -38,18 +38,22 @@ except ImportError:  # PyTorch's own tests build on its class, the operator data
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import sweep_cases as sc
 from sweep_cases import CHECKS, Case, LitzBackend, Place, Seen
 from sweep_exact import true_values
+from sweep_farm import Late, intact, where, within
 from sweep_known import known_reason, no_run, random_values
 from sweep_luck import is_chance
-from sweep_pool import LAST, MORE, Late, lines, lost_context, serve, where, within
 from sweep_table import write_table
+
+from tests.farm import MORE, STAGE, lines, serve, speaker
 
 BATCH = 16
 SECONDS = 120
+Tell = Callable[[str], None] | None
 TURN = 20.0  # seconds after which a long entry goes back into the queue
 
 
@@ -140,10 +144,28 @@ def lowering_only(target: Callable[..., Any], case: Case, check: str, place: Pla
     return not seen.reasons()
 
 
-def sweep_entry(op: Any, row: Row, limit: int, place: Place, until: float = math.inf) -> Row:
+def without_litz(
+    target: Callable[..., Any], batch: list[Case], check: str, tell: Callable[[str], None]
+) -> None:
+    """Run a batch in eager, then traced: either may end the process by itself."""
+    for stage, backend in (("eager", None), ("eager, traced", "aot_eager")):
+        tell(stage)
+        for case in batch:
+            try:
+                sc.run(target, [case], check, backend=backend)
+            except Exception:
+                intact()
+        intact()
+    tell("litz")
+
+
+def sweep_entry(
+    op: Any, row: Row, limit: int, place: Place, until: float = math.inf, tell: Tell = None
+) -> Row:
     """Go on with an entry: all its samples, or as many batches as begin before ``until``.
 
-    row.next is then the number of the sample to go on from, 0 where all are done.
+    row.next is then the number of the sample to go on from, 0 where all are done.  tell: is told
+    what is going on, of an entry that ended its process.
     """
     dtype, check = getattr(torch, row.dtype), row.check
     reason = no_run(op, dtype, check, place.device)
@@ -165,7 +187,10 @@ def sweep_entry(op: Any, row: Row, limit: int, place: Place, until: float = math
         if time.monotonic() > until:
             row.next = start
             break
-        batch = accepted(target, cases[start : start + BATCH], check)
+        batch = cases[start : start + BATCH]
+        if tell is not None:
+            without_litz(target, batch, check, tell)
+        batch = accepted(target, batch, check)
         if not batch:
             continue
         row.samples += len(batch)
@@ -297,13 +322,16 @@ def sweep_errors(op: Any, target: Callable[..., Any], row: Row, place: Place) ->
 # --- the sweep -----------------------------------------------------------------------------------
 
 
-def guarded(op: Any, row: Row, args: argparse.Namespace, turn: float = math.inf) -> Row:
+def guarded(
+    op: Any, row: Row, args: argparse.Namespace, turn: float = math.inf, tell: Tell = None
+) -> Row:
     """The row of an entry, whatever befalls it in this process.  turn: seconds until it pauses."""
     place = Place(args.device, args.target, row.entry, not args.no_count)
     start = time.monotonic()
     try:
         row = within(
-            args.entry_seconds, lambda: sweep_entry(op, row, args.samples, place, start + turn)
+            args.entry_seconds,
+            lambda: sweep_entry(op, row, args.samples, place, start + turn, tell),
         )
     except Late:
         row.state, row.detail = "FAIL", f"not done in {args.entry_seconds} s"
@@ -327,18 +355,18 @@ def serve_entries(args: argparse.Namespace) -> None:
     """Answer ``sweep_parallel.py``: an entry, dtype and check each time, a row back."""
     entries = {entry_name(op): op for op in op_db}
     of = where(args.device, args.target)
+    say = speaker()
 
     def answer(task: dict[str, Any]) -> dict[str, Any]:
-        row = Row(**task.get("row", task))
-        row = guarded(entries[row.entry], row, args, TURN)
-        if lost := lost_context():
-            row.state, row.detail = "FAIL", f"{lost} {row.detail}".rstrip()
-            return {**asdict(row), **of, LAST: True}
+        row = Row(**task.get("row", {k: v for k, v in task.items() if k != "alone"}))
+        tell = (lambda stage: say({STAGE: stage})) if "alone" in task else None
+        row = guarded(entries[row.entry], row, args, TURN, tell)
+        intact(row.detail)
         if row.next:
             return {MORE: {**task, "row": asdict(row)}}
         return {**asdict(row), **of}
 
-    serve(answer)
+    serve(say, answer)
 
 
 def main() -> int:

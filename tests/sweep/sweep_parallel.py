@@ -13,19 +13,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweep_pool import ROOT, Pool, append, visible_gpus
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]  # this checkout before any installed package
 
-sys.path.insert(0, str(ROOT / "src"))  # this checkout before any installed package
+from sweep_farm import GRACE, Task, again, kind_of, settled, verdict  # noqa: E402
 
-HERE = Path(__file__).parent
-TABLE = HERE.parent.parent / "docs" / "operators.md"
+from tests.farm import Farm, Lost, append, stop_in_order  # noqa: E402
+
+TABLE = ROOT / "docs" / "operators.md"
 
 # Cheap and telling ones first: what is refused and written, each check in float32, the type of most
 # models, integers, then the types that share their code.
@@ -90,13 +92,13 @@ def rows_of(args: argparse.Namespace) -> list[Any]:
     """What the file has of this kind of device."""
     from op_sweep import read_rows
 
-    kind = args.device.split(":")[0] + (f"-{args.target}" if args.target else "")
+    kind = kind_of(args.device, args.target)
     return [r for r in read_rows(args.results) if r.device == kind]
 
 
 def tasks(
     runs: Sequence[tuple[str, str]], names: Sequence[str], done: set[tuple[str, str, str]]
-) -> Iterator[dict[str, str]]:
+) -> Iterator[Task]:
     for check, dtype in runs:
         for entry in names:
             if (entry, dtype, check) not in done:
@@ -107,28 +109,47 @@ def sweep(
     args: argparse.Namespace, runs: Sequence[tuple[str, str]], names: list[str], started: float
 ) -> None:
     """Run what the file lacks until it is done or the time is over."""
-    again = set(args.again.split(","))
-    rows = [r for r in rows_of(args) if r.state not in again]
-    done = {(r.entry, r.dtype, r.check) for r in rows}
-    limit = float(args.entry_seconds)
-    gpus = visible_gpus(args.device)
-    kind = args.device.split(":")[0] + (f"-{args.target}" if args.target else "")
+    repeated = set(args.again.split(","))
+    rows = [r for r in rows_of(args) if r.state not in repeated]
+    of = {"device": kind_of(args.device, args.target)}
+    of |= {"machine": rows[-1].machine, "versions": rows[-1].versions} if rows else {}
     count, told = 0, started
-    with tempfile.TemporaryDirectory(prefix="litz-sweep-") as logs:
-        pool = Pool(command(args), args.jobs, gpus, Path(logs), limit, bool(args.target))
-        until = started + args.seconds
-        for task, row, trouble in pool.run(tasks(runs, names, done), until, args.closing):
-            of = {"machine": rows[-1].machine, "versions": rows[-1].versions} if rows else {}
-            task = {key: task[key] for key in ("entry", "dtype", "check")}
-            row = row or {**task, "state": "FAIL", "detail": trouble, "device": kind, **of}
-            append(args.results, row)
-            count += 1
-            if row["state"] == "FAIL":
-                where = f"{row['check']} {row['dtype']} {row['entry']}"
-                print(f"differs: {where}: {row['detail'][:300]}", flush=True)
-            if time.monotonic() - told > 30:
-                told = time.monotonic()
-                print(f"{told - started:.0f} s: {count} entries, at {task}", flush=True)
+
+    def heard(task: Task, row: dict[str, Any]) -> None:
+        nonlocal count, told
+        row = settled(task, row)
+        append(args.results, row)
+        count += 1
+        where = f"{row['check']} {row['dtype']} {row['entry']}"
+        if row["state"] == "FAIL":
+            print(f"differs: {where}: {row['detail'][:300]}", flush=True)
+        if time.monotonic() - told > 30:
+            told = time.monotonic()
+            print(f"{told - started:.0f} s: {count} entries, at {where}", flush=True)
+
+    def lost(gone: Lost[Task]) -> list[Task]:
+        instead = again(gone)
+        if not instead:
+            task = {key: gone.work[key] for key in ("entry", "dtype", "check")}
+            heard(task, {**task, **verdict(gone, "upstream"), **of})
+        return instead
+
+    farm = Farm(
+        command(args),
+        tasks(runs, names, {(r.entry, r.dtype, r.check) for r in rows}),
+        args.jobs,
+        heard,
+        lost,
+        device=args.device,
+        environment={"TRITON_INTERPRET": "1" if args.target else "0"},
+        threads=1 if args.jobs > 1 else 0,
+        limit=args.entry_seconds + GRACE,
+        seconds=started + args.seconds - time.monotonic(),
+        grace=args.closing,
+    )
+    farm.run()
+    if farm.broken:
+        sys.exit(1)
 
 
 def report(args: argparse.Namespace, runs: Sequence[tuple[str, str]], names: list[str]) -> str:
@@ -188,6 +209,7 @@ def main() -> int:
     if args.list:
         print("\n".join(RUNS))
         return 0
+    stop_in_order()
     runs = chosen_runs(args.runs)
     started = time.monotonic()
     names = entries(args)

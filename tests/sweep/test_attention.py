@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+import torch
 from attention_cases import REFUSED, Spec, likely, pairs_of, parse, select, wanted_pairs
-from attention_run import run_case
+from attention_run import Call, compare, run_case
+from sweep_farm import again, settled, verdict
+
+from tests.farm import Lost
 
 # Dynamic sizes and whole blocks take seconds each: the sweep itself has them.
 COUNTS = {"forward": 8, "no_grad": 8, "backward": 4}
@@ -36,3 +40,26 @@ def test_what_eager_refuses_is_refused() -> None:
     key = "call/cudnn/float32/none/13/same/4:4/8/1/bhld/default/0/forward"
     row = run_case(parse(key), "cpu")
     assert row.state == "refused" and "viable backend" in row.detail, row
+
+
+def test_gradients_that_eager_adds_in_no_fixed_order_are_judged_by_norm() -> None:
+    eager = torch.linspace(-4, 4, 4096)
+    mine = eager.clone()
+    mine[300] += 2e-4
+    worse = eager * (1 + 1e-5)
+    for found, unordered, same in ((mine, True, True), (mine, False, False), (worse, True, False)):
+        calls = [[Call([], [x], [])] for x in (found, eager)]
+        assert (compare(*calls, None, unordered) == "") == same
+
+
+def test_a_case_that_ends_its_process_is_tried_alone() -> None:
+    (alone,) = again(Lost({"case": "x"}, "status 1: CUDA error", "", 1, 2.0))
+    assert alone == {"case": "x", "alone": "status 1: CUDA error"}
+    for stage, status, state in (
+        ("eager", -6, "refused"), ("eager, traced", -6, "upstream"), ("litz", -6, "FAIL"),
+        ("eager", None, "FAIL"),
+    ):  # fmt: skip
+        gone = Lost(alone, "status -6", stage, status, 2.0)
+        assert again(gone) == [] and verdict(gone, "refused")["state"] == state
+    assert settled({"case": "x"}, {"state": "ok"})["state"] == "ok"
+    assert settled(alone, {"state": "ok"})["state"] == "FAIL"
