@@ -46,6 +46,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Fn], Tensor]] = {
     "repeated": lambda x, of: of(x.cos()[None].expand(2, -1, -1).transpose(0, 2)),
     "one element": lambda x, of: of(x[:, None].expand(-1, 1, -1).transpose(1, 2)),
     "one row": lambda x, of: of((x * 2)[:1]) + of((x * 2)[None, 0]),
+    "overlapping": lambda x, of: of((x + 1).unfold(1, 4, 2)),
     "contiguous": lambda x, of: of((x + 1).t().contiguous()),
 }
 

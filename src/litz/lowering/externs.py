@@ -325,7 +325,7 @@ def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> Tensor
     if shares and low.b.root(ref.buffer) in low.b.padded:
         v = _copied(low, n, v, low.eager_strides(n))
     elif stated is not None and not same_layout(ref, stated.strides):
-        v = laid_out(low.b, v.without_memory(), stated) or v
+        v = laid_out(low.b, v.without_memory(), stated)
     assert v.ref is not None
     if is_view_op(by.target):
         return _as_in_eager(low, n, v, by)
@@ -367,8 +367,10 @@ def settled(
     """
     meta = low.result(n.meta["val"])
     outer, low.b.origins = low.b.origins, low.sources[n]
-    stored = None if stated is None or dense(stated) else laid_out(low.b, v, stated)
-    stored = stored or low.stored(n, v, meta)
+    if stated is None or dense(stated):
+        stored = low.stored(n, v, meta)
+    else:
+        stored = laid_out(low.b, v, stated)
     low.b.origins = outer
     low.bind(n, stored)
     return stored

@@ -8,30 +8,47 @@ whole vectors of them.
 from __future__ import annotations
 
 from litz.index import ONE, ZERO, Expr, divides, provably_lt
+from litz.ir.program import TensorRef
 from litz.lowering import values
 from litz.lowering.context import Builder
 from litz.lowering.padding import with_zeros
 from litz.lowering.registry import Result
-from litz.lowering.strides import apart
+from litz.lowering.strides import apart, dense, same_layout
 from litz.lowering.values import Shape, TensorValue, at_dims, axes
 
 
-def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue | None:
-    """A copy of ``v`` with the strides of ``r``, and zeros where rows have gaps behind them.
-
-    None where elements of ``r`` may share places, but for those that an expanded dimension repeats.
-    """
+def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue:
+    """A copy of ``v`` with the strides of ``r``, and zeros where rows have gaps behind them."""
     own = [k for k, st in enumerate(r.strides) if st is not ZERO]
     shape = tuple(v.shape[k] if k in own else ONE for k in range(v.ndim))
     strides = tuple(r.strides[k] if k in own else ONE for k in range(v.ndim))
     if not apart(Result(r.dtype, shape, strides, r.device)):
-        return None
+        return stored_as(b, v, r)  # elements may share places
     once = values.viewed(v, shape, at_dims(v.ndim, own, [axes(v.shape)[k] for k in own]))
     row = _row(shape, strides)
     if row is not None:
         once = with_zeros(once, tuple(row[1] if k == row[0] else n for k, n in enumerate(shape)))
     stored = values.strided(b.realize(once, strides), shape, strides, ZERO)
     return values.expand(stored, v.shape)
+
+
+def stored_as(b: Builder, v: TensorValue, r: Result) -> TensorValue:
+    """``v`` in memory of its own with exactly the strides of ``r``, gaps and overlaps included."""
+    if dense(r):
+        return b.realize(v.without_memory(), r.strides)
+    span = ZERO if ZERO in r.shape else values.last(r.shape, r.strides) + ONE
+    if v.ref is not None and same_layout(v.ref, r.strides):  # gaps may hold something too
+        flat = b.realize(values.strided(v, (span,), (ONE,), v.ref.offset).without_memory())
+        assert flat.ref is not None
+        return values.strided(flat, r.shape, r.strides, ZERO)
+    buf = b.new_buffer(v.dtype, (span,), (ONE,), v.device)
+    ref = TensorRef(buf.name, v.dtype, r.shape, r.strides, ZERO)
+    # An expanded dimension lies in memory once.
+    kept = tuple(ONE if st is ZERO else s for s, st in zip(r.shape, r.strides, strict=True))
+    once = values.viewed(v, kept, axes(kept))
+    where = TensorRef(buf.name, v.dtype, kept, r.strides, ZERO)
+    b.store_into(once, TensorValue(v.dtype, kept, v.device, ref=where))
+    return TensorValue(v.dtype, r.shape, v.device, ref=ref)
 
 
 def _row(shape: Shape, strides: Shape) -> tuple[int, Expr] | None:

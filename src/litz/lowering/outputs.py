@@ -11,7 +11,7 @@ from torch.fx import Node as FxNode
 from litz.ir import body
 from litz.lowering import values
 from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_node, view_users
-from litz.lowering.overwriting import stored_as
+from litz.lowering.layouts import stored_as
 from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
 from litz.lowering.values import TensorValue
 from litz.runtime.torch_private import same_memory
@@ -77,7 +77,7 @@ class Outputs:
         if v.lazy is None:
             return v.ref if v.ref is None or r is None else with_idle_strides(v.ref, r.strides)
         if foreign and strides is None and r is not None:
-            v = stored_as(self.low, v, r)
+            v = stored_as(self.low.b, v, r)
         else:
             v = self.low.b.realize(v, strides)
         self.low.note(n, v)

@@ -18,13 +18,13 @@ from torch.fx import Node as FxNode
 
 from litz.index import Expr
 from litz.ir.program import Buffer, Extern, TensorRef
-from litz.lowering import values
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.creation import EMPTY
 from litz.lowering.externs import Opaque, opaque_buffer
+from litz.lowering.layouts import stored_as
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
-from litz.lowering.strides import dense, same_layout, with_idle_strides
+from litz.lowering.strides import same_layout, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
 from litz.lowering.values import ONE, ZERO, TensorValue
@@ -79,7 +79,7 @@ class Arguments:
         if v.ref is not None and same_layout(v.ref, r.strides):
             return with_idle_strides(v.ref, r.strides)
         outer, low.b.origins = low.b.origins, low.sources[arg]
-        stored = stored_as(low, v, r)
+        stored = stored_as(low.b, v, r)
         low.b.origins = outer
         low.bind(arg, stored)
         assert stored.ref is not None
@@ -115,7 +115,7 @@ class Arguments:
         ref = v.ref
         if ref is not None and same_layout(ref, r.strides) and self._overwrites(ref, name, arg):
             return with_idle_strides(ref, r.strides)
-        ref = stored_as(low, v, r).ref
+        ref = stored_as(low.b, v, r).ref
         assert ref is not None
         return with_idle_strides(ref, r.strides)
 
@@ -223,26 +223,6 @@ def is_own_copy(low: GraphLowering, n: FxNode) -> bool:
         refs = [getattr(v, "ref", None) for v in both]
         return refs[0] is not None and refs[0] == refs[1]
     return False
-
-
-def stored_as(low: GraphLowering, v: TensorValue, r: Result) -> TensorValue:
-    """``v`` in memory of its own with exactly the strides of ``r``, gaps and overlaps included."""
-    b = low.b
-    if dense(r):
-        return b.realize(v.without_memory(), r.strides)
-    span = ZERO if ZERO in r.shape else values.last(r.shape, r.strides) + ONE
-    if v.ref is not None and same_layout(v.ref, r.strides):  # gaps may hold something too
-        flat = b.realize(values.strided(v, (span,), (ONE,), v.ref.offset).without_memory())
-        assert flat.ref is not None
-        return values.strided(flat, r.shape, r.strides, ZERO)
-    buf = b.new_buffer(v.dtype, (span,), (ONE,), v.device)
-    ref = TensorRef(buf.name, v.dtype, r.shape, r.strides, ZERO)
-    # An expanded dimension lies in memory once.
-    kept = tuple(ONE if st is ZERO else s for s, st in zip(r.shape, r.strides, strict=True))
-    once = values.viewed(v, kept, values.axes(kept))
-    where = TensorRef(buf.name, v.dtype, kept, r.strides, ZERO)
-    b.store_into(once, TensorValue(v.dtype, kept, v.device, ref=where))
-    return TensorValue(v.dtype, r.shape, v.device, ref=ref)
 
 
 def _written_once(ref: TensorRef) -> bool:
