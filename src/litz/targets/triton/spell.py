@@ -23,8 +23,8 @@ def literal(n: Const) -> str:
     value = float(n.value)
     # Triton makes every zero the positive one, and every nan the same; its interpreter makes no
     # constant of bfloat16 and flushes those that it casts.
-    bits = signed_bits(value, n.dtype)
     if is_undecimal(value) or n.dtype.name == "bf16":
+        bits = signed_bits(value, n.dtype)
         return f"tl.full([], {bits}, tl.int{n.dtype.bits}).to({kind}, bitcast=True)"
     return f"tl.full([], {number(value)}, {kind})"
 
