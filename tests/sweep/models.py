@@ -166,7 +166,7 @@ def main() -> int:
     parser.add_argument("--variants", default="", help="base, rotation, all, or names")
     parser.add_argument("--jobs", type=int, default=0, help="processes (a GPU: one a core)")
     parser.add_argument("--seconds", type=float, default=0, help="begin no task after so long")
-    parser.add_argument("--task-seconds", type=float, default=180, help="of one task at most")
+    parser.add_argument("--task-seconds", type=float, default=300, help="of one task at most")
     parser.add_argument("--count", type=int, default=0, help="of tasks at most")
     parser.add_argument("--draws", type=int, default=DRAWS, help="that judge what is beyond")
     parser.add_argument("--results", type=Path, help="a file to append to, and to go on from")

@@ -25,6 +25,8 @@ from litz.options import make_options
 STEPS = 3
 # Other draws of the weights, by which what is beyond its limit is judged.
 DRAWS = 6
+# Seconds of the first run after which PyTorch's tracing by itself is not repeated.
+TRACING = 100.0
 
 # Every state, and whether the sweep is well with it.
 STATES: Mapping[str, bool] = {
@@ -375,7 +377,8 @@ def run(
         first = task.judge()
         count(row, stages)
         wrong = conclude(row, task, first, draws)
-        if how.dynamic and row.state in ("ok", "chance"):
+        traced = time.perf_counter() - start < TRACING
+        if how.dynamic and row.state in ("ok", "chance") and traced:
             compare_recompiles(row, zoo, how, device, seed)
     except (Refused, EagerFails) as e:
         row.state, row.why = "n/a", str(e)
@@ -442,7 +445,10 @@ def described(sizes: Mapping[str, Size]) -> str:
 
 
 def compare_recompiles(row: Row, zoo: Zoo, how: Variant, device: str, seed: int) -> None:
-    """Litz's guards may not make more graphs of the same batches than aot_eager's do."""
+    """Litz's guards may not make more graphs of the same batches than aot_eager's do.
+
+    Not asked where PyTorch alone traces for a minute, as for a loop over positions.
+    """
     mine = row.recompiles[0]
     fresh()
     drawn = draw(zoo, how, device, seed)

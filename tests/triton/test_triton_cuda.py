@@ -14,7 +14,7 @@ from fake_cuda import FakeCuda
 
 pytest.importorskip("triton.language")
 
-from litz.index import const, symbol, var  # noqa: E402
+from litz.index import const, floordiv, symbol, var  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
 from litz.ir.dtype import BF16, F32, I64  # noqa: E402
@@ -78,12 +78,29 @@ def site(fake: FakeCuda, tmp_path: Path) -> Site:
 
 def test_types_of_arguments() -> None:
     assert [pointer_type(t) for t in (F32, BF16, I64)] == ["*fp32", "*bf16", "*i64"]
-    assert int_type(sized(7), False) == "i32"
-    assert int_type(sized(7), True) == "i64"  # what it is multiplied to may not fit
-    assert int_type(sized(7, 1 << 31), False) == "i64"
-    assert int_type(sized(7, None), False) == "i64"
-    assert int_type(symbol("s1", 0, (1 << 31) - 1), False) == "i32"
-    assert int_type(symbol("s2", -(1 << 31) - 1, 5), False) == "i64"
+    assert int_type(sized(7)) == "i32"
+    assert int_type(sized(7, 1 << 31)) == "i64"
+    assert int_type(sized(7, None)) == "i64"
+    assert int_type(symbol("s1", 0, (1 << 31) - 1)) == "i32"
+    assert int_type(symbol("s2", -(1 << 31) - 1, 5)) == "i64"
+
+
+def test_integers_that_indices_are_computed_from_have_one_width() -> None:
+    """One of open size in 64 bits beside a bounded one in 32: half of a sum would wrap around."""
+    bounded, size, value = (
+        symbol("s0", 2, 65535, 2),
+        symbol("s1", 1, None, 7),
+        symbol("s2", 0, None),
+    )
+    shifted = floordiv(size - bounded + 65533, 3) - 21842
+    x = var("x0", bounded * shifted * shifted)
+    read = body.op("add", body.load(I64, "b0", x), body.index(value))
+    params = (Param("b0", I64, "in"), Param("b1", I64, "out"))
+    plan = KernelPlan((Dim(x, "p"),), params, (bounded, size, value), (Store("b1", x, read),), x)
+    (launch,) = render(plan, "k").launches
+    assert launch.int_types == ("i64", "i64", "i64")
+    assert launch.narrow is not None and size in launch.reaches and bounded not in launch.reaches
+    assert launch.narrow.int_types == ("i32", "i32", "i64")
 
 
 def test_jobs_of_variants() -> None:

@@ -25,7 +25,7 @@ from litz.runtime.triton.job import Binary, KernelJob, Value
 from litz.runtime.triton.launch import Memory, bind
 from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.reach import LIMIT
-from litz.targets.triton.signature import int_type, pointer_type, scalar_type
+from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Config, Launch, TritonKernel
 
 __all__ = [
@@ -77,7 +77,7 @@ def job_of(
     """The job that compiles one variant of a launch."""
     pointers = [(p.name, pointer_type(p.dtype)) for p in launch.pointers]
     scalars = [(a.name, scalar_type(a.dtype)) for a in launch.scalars]
-    ints = [(str(e), int_type(e, launch.wide)) for e in launch.ints]
+    ints = [(str(e), kind) for e, kind in zip(launch.ints, launch.int_types, strict=True)]
     divisible = [name for name, _ in pointers] if variant != "general" else []
     if variant == "even":
         divisible += [name for name, _ in ints]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
-from litz.index import Expr, Product, Substitution, Sum, Var, coefficient, const
+from litz.index import Expr, Product, Substitution, Sum, Var, coefficient, const, exact_quotient
 from litz.ir.body import Index, Load, walk
 from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import KernelPlan
@@ -14,28 +15,46 @@ LIMIT = (1 << 31) - (1 << 16)  # a block may reach beyond the end
 
 def is_wide(plan: KernelPlan) -> bool:
     """Whether an index or a position may not fit in 32 bits."""
-    exprs = [s.index for s in plan.stores]
-    exprs += [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
     sizes = 1
     for d in plan.dims:
         high = extent(d.var).hi
         sizes *= LIMIT if high is None else max(1, high)
-    return sizes >= LIMIT or not all(map(fits, exprs))
+    counted = index_ints(plan)
+    short = sizes < LIMIT and all(map(_is_short, counted))
+    return not (short and all(fits(e, frozenset(plan.ints)) for e in _indices(plan)))
 
 
-def fits(e: Expr) -> bool:
-    """Whether 32 bits are enough to compute an index in."""
-    return all(map(_is_short, _measured(e)))
+def index_ints(plan: KernelPlan) -> frozenset[Expr]:
+    """The integer arguments that sizes and indices are computed from.
+
+    They have one width in a kernel, which is that of the loops' variables: of sums that wrap around
+    in 32 bits no part may be computed in 64.
+    """
+    exprs = [*_indices(plan), *(extent(d.var) for d in plan.dims)]
+    return frozenset(v for e in exprs for v in e.free) & frozenset(plan.ints)
+
+
+def _indices(plan: KernelPlan) -> list[Expr]:
+    """Where the kernel stores and loads."""
+    loads = [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
+    return [s.index for s in plan.stores] + loads
+
+
+def fits(e: Expr, ints: AbstractSet[Expr] | None = None) -> bool:
+    """Whether 32 bits are enough to compute an index in; see ``_measured``."""
+    return all(map(_is_short, _measured(e, ints)))
 
 
 def _is_short(e: Expr) -> bool:
     return e.lo is not None and e.hi is not None and -LIMIT < e.lo and e.hi < LIMIT
 
 
-def _measured(e: Expr) -> Iterator[Expr]:
+def _measured(e: Expr, ints: AbstractSet[Expr] | None) -> Iterator[Expr]:
     """An index, and what in it is divided, compared or chosen from.
 
     These have to be right.  Other sums and products may wrap around: what they add up to will be.
+    But what comes from data has 64 bits, as have literals beyond 32: beside them nothing may wrap.
+    ints: all symbols that are not data; None: there is no data in it.
     """
     seen: set[tuple[Expr, bool]] = set()
     stack = [(e, True)]
@@ -47,8 +66,14 @@ def _measured(e: Expr) -> Iterator[Expr]:
         top, counts = part
         if counts:
             yield top
-        exact = not isinstance(top, (Sum, Product))
+        if isinstance(top, Sum):
+            yield from (const(c) for c in (top.const, *(c for _, c in top.terms)) if abs(c) >> 31)
+        exact = not isinstance(top, (Sum, Product)) or (ints is not None and _has_data(top, ints))
         stack += [(child, exact) for child in top.children() if child.children()]
+
+
+def _has_data(e: Expr, ints: AbstractSet[Expr]) -> bool:
+    return any(not isinstance(v, Var) and v not in ints for v in e.free)
 
 
 def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
@@ -61,13 +86,18 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
     for d in plan.dims:
         total = total * extent(d.var)
     out[total] = None
-    exprs = [s.index for s in plan.stores]
-    for n in walk(roots(plan.stores)):
-        if isinstance(n, Load):
-            exprs.append(n.index)
-        elif isinstance(n, Index):
-            exprs.append(n.expr)
-    for part in (part for e in exprs for part in _measured(e)):
+    for size in (v for v in plan.ints if v in index_ints(plan) and not _is_short(v)):
+        others = exact_quotient(total, size)
+        if (
+            others is None or others.lo is None or others.lo < 1
+        ):
+            out[size] = None  # else it is no more than the total
+        if size.lo is None or size.lo <= -LIMIT:
+            out[-size] = None
+    ints = frozenset(plan.ints)
+    exprs = _indices(plan)
+    exprs += [n.expr for n in walk(roots(plan.stores)) if isinstance(n, Index)]
+    for part in (part for e in exprs for part in _measured(e, ints)):
         if _is_short(part):
             continue
         end = _highest(part, plan.ints)

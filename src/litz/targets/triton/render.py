@@ -14,8 +14,9 @@ from litz.targets.triton.axes import Axes, choose_axes
 from litz.targets.triton.blocks import choose_configs, is_persistent, narrowest, widened
 from litz.targets.triton.layout import Shape, row_start
 from litz.targets.triton.passes import PassPrinter
-from litz.targets.triton.reach import is_wide, reaches
+from litz.targets.triton.reach import index_ints, is_wide, reaches
 from litz.targets.triton.rectangles import RectanglePrinter
+from litz.targets.triton.signature import int_type
 from litz.targets.triton.source import (
     Config,
     Launch,
@@ -72,14 +73,20 @@ def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, style: Style)
         head + source,
         pointers,
         plan.ints,
+        _int_types(plan, wide),
         tuple((a.name, a.size) for a in reversed(shape.axes.parallel)),
         configs,
         flat=shape.flat,
         checks=checks,
-        wide=wide,
         scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
         contract=style.contract,
     )
+
+
+def _int_types(plan: KernelPlan, wide: bool) -> tuple[str, ...]:
+    counted = index_ints(plan)
+    of_indices = "i64" if wide else "i32"
+    return tuple(of_indices if e in counted else int_type(e) for e in plan.ints)
 
 
 def _print(

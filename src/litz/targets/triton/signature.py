@@ -19,8 +19,8 @@ def scalar_type(dtype: DType) -> str:
     return "fp32" if dtype.is_float and dtype.bits == 16 else pointer_type(dtype)[1:]
 
 
-def int_type(e: Expr, wide: bool) -> str:
-    """The type of an integer argument: 32 bits where it, and what it is multiplied to, fits."""
+def int_type(e: Expr) -> str:
+    """The type of an integer argument that is a value: 32 bits where its bounds fit."""
     low, high = e.lo, e.hi
     fits = low is not None and high is not None and -_LIMIT <= low and high < _LIMIT
-    return "i32" if fits and not wide else "i64"
+    return "i32" if fits else "i64"

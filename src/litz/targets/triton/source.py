@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from litz.index import Expr
 from litz.ir.dtype import DType
-from litz.targets.triton.signature import int_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +68,21 @@ class Launch:
     source: a Python module of one ``@triton.jit`` function ``name``; blocks are its constexprs.
     pointers, scalars, ints: its arguments in order.  grid: size of each parallel axis, x first,
     with the axis's name: the grid divides it by the block.  flat: all axes share the grid's first.
-    configs: the first is the default.  checks: whether the kernel checks indices.  wide: whether
-    products of its integers may need 64 bits.  narrow: the same in 32 bits, right where every one
-    of ``reaches`` is less than 2^31, with room for a block.  copies: how often the plan is run, on
-    arguments of its own each time; the last axis of the grid counts them.  contract: a product and
-    a sum may be rounded once.
+    configs: the first is the default.  checks: whether the kernel checks indices.  narrow: the same
+    in 32 bits, right where every one of ``reaches`` is less than 2^31, with room for a block.
+    copies: how often the plan is run, on arguments of its own each time; the last axis of the grid
+    counts them.  contract: a product and a sum may be rounded once.
     """
 
     name: str
     source: str
     pointers: tuple[Pointer, ...]
     ints: tuple[Expr, ...]
+    int_types: tuple[str, ...]
     grid: tuple[tuple[str, Expr], ...]
     configs: tuple[Config, ...]
     flat: bool = False
     checks: bool = False
-    wide: bool = True
     scalars: tuple[Scalar, ...] = ()
     narrow: Launch | None = None
     reaches: tuple[Expr, ...] = ()
@@ -94,7 +92,7 @@ class Launch:
     def layout(self) -> str:
         """What distinguishes launches of one source: types, the grid, and blocks to choose from."""
         types = [p.dtype.name for p in self.pointers] + [a.dtype.name for a in self.scalars]
-        types += [int_type(e, wide) for e in self.ints for wide in (self.wide, False)]
+        types += self.int_types + (self.narrow.int_types if self.narrow is not None else ())
         grid = [f"{axis}={size}" for axis, size in self.grid]
         configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
         ends = [str(e) for e in self.reaches]
