@@ -188,3 +188,16 @@ def test_as_strided_of_computed_values() -> None:
     check(lambda x, y: (x + y).as_strided((3, 2), (2, 5), 1) * 2, x, y)
     check(lambda x: (x + 1)[1:].as_strided((3, 2), (1, 4)) * 2, r(4, 6))
     check(lambda x: (x + 1).as_strided((3, 2), (1, 4), 2) * 2, r(5, 6), dynamic=True)
+
+
+def test_a_size_from_data_that_metadata_fixes() -> None:
+    """The gradient of what fills indices counts each once; PyTorch 2.11 says that there is one."""
+
+    def fn(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return torch.index_fill(x, -1, torch.tensor([2, 1, 4, 2, 2]), value)
+
+    x, value = torch.randn(5, 5), torch.randn((), requires_grad=True)
+    weights = torch.randn(5, 5)
+    (mine,) = torch.autograd.grad(torch.compile(fn, backend="litz")(x, value), value, weights)
+    (eager,) = torch.autograd.grad(fn(x, value), value, weights)
+    torch.testing.assert_close(mine, eager)

@@ -13,7 +13,7 @@ from torch.fx import Node as FxNode
 from litz.index import Expr, symbol
 from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
-from litz.lowering.context import Builder, GraphUnsupported
+from litz.lowering.context import Builder, GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
 from litz.lowering.layouts import laid_out
 from litz.lowering.numbers import (
@@ -25,7 +25,7 @@ from litz.lowering.numbers import (
     require,
 )
 from litz.lowering.padding import PRODUCTS
-from litz.lowering.reasons import family_reason
+from litz.lowering.reasons import SIZED_BY_DATA, family_reason
 from litz.lowering.registry import Result
 from litz.lowering.strides import apart, dense, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
@@ -276,6 +276,8 @@ def _sizes(
     checks: list[Size] = []
     solutions: list[tuple[Expr, Solution]] = []
     depends = bool(n.meta.get("unbacked_bindings"))
+    if not depends and _is_said_to_be_fixed(n):
+        raise WrongMetadata(f"PyTorch fixes the size of {n.target}'s result, which depends on data")
     data = depends or _takes_data(low, n)
     for position, name in enumerate(names):
         for dim, e in enumerate(low.b.buffers[name].shape if name is not None else ()):
@@ -293,6 +295,23 @@ def _sizes(
             elif depends and not missing:
                 checks.append((e, position, dim))
     return tuple(sizes), tuple(checks), solutions
+
+
+def _is_said_to_be_fixed(n: FxNode) -> bool:
+    """Whether metadata of fixed sizes is about what depends on data.
+
+    Where a size that is not known meets one that may be 1 (the indices of an ``index_select`` whose
+    result is broadcast), backward graphs of PyTorch 2.11 take it for 1.
+    """
+    packet = getattr(n.target, "overloadpacket", None)
+    if packet is None or packet.__name__ not in SIZED_BY_DATA:
+        return False
+    read = (a.meta.get("val") for a in n.all_input_nodes)
+    return not any(isinstance(v, torch.Tensor) and _may_be_empty(v) for v in read)
+
+
+def _may_be_empty(v: torch.Tensor) -> bool:
+    return not all(isinstance(size, int) and size > 0 for size in v.shape)
 
 
 def _takes_data(low: GraphLowering, n: FxNode) -> bool:

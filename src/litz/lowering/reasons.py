@@ -48,6 +48,12 @@ _NAMES: Final = {
     **dict.fromkeys(("masked_select", "nonzero_static"), _DATA),
 }  # fmt: skip
 
+SIZED_BY_DATA: Final = frozenset({
+    "_unique", "_unique2", "unique_consecutive", "unique_dim", "unique_dim_consecutive", "nonzero",
+    "argwhere", "masked_select",
+})  # fmt: skip
+"""Operators of which no argument says how large their results are."""
+
 
 def family_reason(name: str) -> str:
     """The reason for an ATen operator (``linalg_qr``) that has no lowering."""

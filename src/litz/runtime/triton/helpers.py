@@ -45,6 +45,7 @@ from litz.runtime.triton.mathlib import (
     nextafter,
     pow,
     round,
+    rounded_mul,
     rsqrt,
     sin,
     sinh,

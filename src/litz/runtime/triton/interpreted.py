@@ -66,7 +66,7 @@ erf, erfc, erfinv = _torch(torch.erf), _torch(torch.erfc), _torch(torch.erfinv)
 lgamma = _torch(torch.lgamma)
 pow, copysign = _torch(torch.pow), _numpy(np.copysign)
 nextafter, _fmod = _numpy(np.nextafter), _numpy(np.fmod)
-rsqrt = _numpy(lambda x: 1 / np.sqrt(x))
+rsqrt, rounded_mul = _numpy(lambda x: 1 / np.sqrt(x)), _numpy(np.multiply)
 trunc, round = _numpy(np.trunc), _numpy(np.rint)
 
 
@@ -143,7 +143,7 @@ def own(value, at):
 _NAMES = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
     atanh erf erfc erfinv lgamma pow copysign nextafter _fmod rsqrt trunc round fma
-    prod max min any all flush_exp2 check check_divisor to_bf16
+    rounded_mul prod max min any all flush_exp2 check check_divisor to_bf16
     either both own
 """
 FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}

@@ -168,6 +168,11 @@ def nextafter(a, b):
 
 
 @triton.jit
+def rounded_mul(a, b):
+    return libdevice.mul_rn(a, b)
+
+
+@triton.jit
 def fma(a, b, c):
     return libdevice.fma(a, b, c)
 

@@ -88,9 +88,7 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
     out[total] = None
     for size in (v for v in plan.ints if v in index_ints(plan) and not _is_short(v)):
         others = exact_quotient(total, size)
-        if (
-            others is None or others.lo is None or others.lo < 1
-        ):
+        if others is None or others.lo is None or others.lo < 1:
             out[size] = None  # else it is no more than the total
         if size.lo is None or size.lo <= -LIMIT:
             out[-size] = None

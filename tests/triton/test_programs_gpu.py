@@ -1,0 +1,62 @@
+"""Programs that only a GPU shows to be right; skips itself without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+Tensor = torch.Tensor
+
+
+def errors(out: Tensor, ref: Tensor) -> tuple[float, float]:
+    """The largest and the mean relative error."""
+    found = ((out.double() - ref) / ref).abs()
+    return found.max().item(), found.mean().item()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [torch.pow, torch.atan2, torch.asin, torch.acos, torch.atan, torch.acosh, torch.asinh],
+    ids=lambda f: f.__name__,
+)
+def test_cudas_math_is_as_exact_as_in_eager_mode(fn: Callable[..., Tensor]) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(1 << 18, device="cuda") * 0.98 + 0.01
+    x = x + 1 if fn is torch.acosh else x
+    args = (x, torch.randn_like(x)) if fn in (torch.pow, torch.atan2) else (x,)
+    out = torch.compile(fn, backend="litz")(*args)
+    ref = fn(*(a.double() for a in args))
+    for mine, eager in zip(errors(out, ref), errors(fn(*args), ref), strict=True):
+        assert mine <= 1.05 * eager
+
+
+def test_products_round_beside_contracted_powers() -> None:
+    """In a kernel that lets a power contract, all else is bitwise eager's."""
+
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        return x * y + torch.pow(0.999, x) * y - y * y
+
+    x, y = (torch.randn(1 << 16, device="cuda") for _ in range(2))
+    assert torch.equal(torch.compile(fn, backend="litz")(x, y), fn(x, y))
+
+
+def test_sums_of_open_sizes_that_wrap_around() -> None:
+    """The sizes of a strided convolution's result, of which products have large constants."""
+
+    def fn(x: Tensor, w: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.float16):
+            y = F.conv2d(x, w, stride=3, padding=2, groups=3)
+            return F.batch_norm(y, mean, var.abs() + 0.5, mean, var, False)
+
+    compiled = torch.compile(fn, backend="litz", dynamic=True)
+    w, mean, var = (torch.randn(*s, device="cuda") for s in ((12, 6, 2, 2), (12,), (12,)))
+    for n, height, width in ((2, 3, 14), (5, 7, 29), (3, 5, 20)):
+        x = torch.randn(n, 18, height, width, device="cuda").to(memory_format=torch.channels_last)
+        assert torch.allclose(compiled(x, w, mean, var), fn(x, w, mean, var), atol=1e-3)
