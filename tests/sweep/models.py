@@ -40,6 +40,7 @@ __all__ = ["FAMILIES", "run", "run_fairly"]
 
 FAMILIES = families()
 Task = tuple[str, str]  # family, variant
+Run = tuple[str, str, str]  # and the backend in Litz's place, if another
 # After the time is over: for what is under way.
 GRACE = 60.0
 
@@ -85,24 +86,34 @@ def sweep(args: argparse.Namespace) -> Results:
         write(row.as_json())
         print(row, flush=True)
 
-    def heard(task: Task, said: dict[str, Any]) -> None:
+    ended: dict[Task, Row] = {}  # runs that ended their process, until PyTorch alone was tried
+
+    def heard(run: Run, said: dict[str, Any]) -> None:
         about = {**said["about"], "date": f"{datetime.date.today()}"}
         if known.about.get(about["device"]) != about:
             write({"about": about})
-        done(Row.from_json(said["row"]))
+        row = Row.from_json(said["row"])
+        if run[2]:
+            first, alone = ended.pop(run[:2]), row
+            done(without_litz(first, "" if STATES[alone.state] else alone.why))
+        else:
+            done(row)
 
-    def lost(gone: Lost[Task]) -> list[Task]:
-        family, variant = gone.work
+    def lost(gone: Lost[Run]) -> list[Run]:
+        family, variant, backend = gone.work
+        if backend:
+            done(without_litz(ended.pop((family, variant)), gone.why))
+            return []
         row = Row(family, variant, args.device.partition(":")[0], FAMILIES[family].kind, "FAILED")
         row.why, row.seconds = gone.why, round(gone.seconds, 2)
-        done(row)
-        return []
+        ended[family, variant] = row
+        return [(family, variant, "aot_eager")]
 
     command = [sys.executable, str(HERE / "models_worker.py")]
     command += [args.device, str(args.draws), args.target]
     farm = Farm(
         command,
-        left,
+        [(*t, "") for t in left],
         args.jobs,
         heard,
         lost,
@@ -114,11 +125,20 @@ def sweep(args: argparse.Namespace) -> Results:
         grace=GRACE,
     )
     farm.run()
+    for row in ended.values():
+        done(row)
     print(f"{time.monotonic() - start:.0f} s; {len(left) - count} tasks are left")
     if farm.broken:
         sys.exit(1)
     wanted = {(*t, args.device) for t in tasks}
     return Results({k: r for k, r in known.rows.items() if k in wanted}, known.about)
+
+
+def without_litz(row: Row, why: str) -> Row:
+    """A run that ended its process, by what PyTorch alone does there: ``why`` it fails too."""
+    if why:
+        row.state, row.why = "upstream", f"{row.why} (aot_eager: {why})"
+    return row
 
 
 def environment(target: str) -> dict[str, str]:

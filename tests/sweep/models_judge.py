@@ -73,6 +73,8 @@ class Found:
     """Tensors that nothing can be judged by, and why."""
     largest: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The largest errors of each group, Litz's and eager's."""
+    quiet: set[str] = field(default_factory=set)
+    """Parameters whose gradient was noise in some step: an optimizer may make any size of it."""
 
     @property
     def beyond(self) -> dict[str, Size]:
@@ -88,8 +90,8 @@ class Found:
         blind = [f"{k}: {why}" for k, why in self.blind.items()]
         results = [text for text in blind if text.startswith("results")]
         gradients = [text for text in blind if text.startswith("gradients")]
-        of = sum(k.startswith("gradients") for k in self.sizes)
-        if 2 * len(gradients) > of:
+        judged = sum(k.startswith("gradients") for k in self.sizes)
+        if len(gradients) > judged:
             results += gradients
         return results[0] if results else ""
 
@@ -186,8 +188,14 @@ def _compare_group(
         if rounding is not torch.float32 and whole[k] and not whole_exact[k]:
             found.blind[name] = "float64 is not finite"
             continue
-        if UNLIKE[rounding] < y < math.inf and sizes[k] > noise:
+        if UNLIKE[rounding] < y < math.inf and y * sizes[k] > noise:
             found.blind[name] = f"eager's own error is {y:.1e}"
+            continue
+        if group == "gradients" and sizes[k] <= noise:
+            found.quiet.add(k)
+        if group == "weights" and k in found.quiet:
+            found.blind[name] = "its gradient is noise"
+            continue
         # How far the noise reaches, relative to this tensor.
         reach = noise / max(sizes[k], 1e-30)
         found.add(name, Size(x, y, 2 * y + ROUNDING[rounding] + reach))

@@ -355,11 +355,13 @@ def run(
     variant: str = "fp32",
     device: str = "cpu",
     draws: int = 0,
+    compiler: str = "",
     **options: Any,
 ) -> Row:
     """Run one family in one variant; never raises for what the compiler does.
 
     draws: how many other draws judge what is beyond its limit; none: it is wrong.
+    compiler: the name of a backend to be judged in Litz's place.
     """
     how = VARIANTS[variant]
     row = Row(name, variant, device.partition(":")[0], zoo.kind)
@@ -373,18 +375,20 @@ def run(
     fresh()
     start = time.perf_counter()
     try:
-        task = Task(zoo, how, device, backend, seed)
+        task = Task(zoo, how, device, compiler or backend, seed)
         first = task.judge()
         count(row, stages)
         wrong = conclude(row, task, first, draws)
         traced = time.perf_counter() - start < TRACING
-        if how.dynamic and row.state in ("ok", "chance") and traced:
+        if how.dynamic and row.state in ("ok", "chance") and traced and not compiler:
             compare_recompiles(row, zoo, how, device, seed)
     except (Refused, EagerFails) as e:
         row.state, row.why = "n/a", str(e)
     except Exception as e:
         count(row, stages)
         row.state, row.why = "FAILED", said(e)
+    if compiler:
+        return row
     if wrong and row.device != "cpu" and draws:
         ask_the_host(row, wrong, zoo, how, device, backend, seed)
     if row.state in ("WRONG", "FAILED") and draws:

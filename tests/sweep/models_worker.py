@@ -49,8 +49,11 @@ def main() -> None:
     of = about(device)
 
     def answer(task: list[str]) -> dict[str, Any]:
-        family, variant = task
-        row = run(family, zoo[family], variant=variant, device=device, draws=draws, target=target)
+        family, variant, backend = task
+        row = run(
+            family, zoo[family], variant=variant, device=device, draws=draws, target=target,
+            compiler=backend,
+        )  # fmt: skip
         gc.collect()
         intact(row.why)
         if kind == "cuda":

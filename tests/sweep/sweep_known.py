@@ -29,6 +29,8 @@ _UNSAFE = "the operator leaves open whether its results share memory: Litz's nev
 _INTEGERS = "uint8,int8,int16,int32,int64"
 _SIXTH = "eager's kernels on GPUs multiply by a sixth rounded to float32, Litz's by a sixth"
 _CANCEL = "two points are what is left when cosines cancel"
+_SUMS = "Chebyshev sums, of which eager's kernels on GPUs round products and sums once"
+_SEED = "without dropout nothing writes the seed and its offset"
 KNOWN: dict[tuple[str, str, str, str], str] = {
     ("unsafe_split", "", "", "aliases"): _UNSAFE,
     ("unsafe_chunk", "", "", "aliases"): _UNSAFE,
@@ -38,6 +40,7 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
     ("nn.functional.hardsigmoid", "float64", "", "error 2.98e-08, eager's 0"): _SIXTH,
     ("nn.functional.hardswish", "float64", "", "error 2.98e-08, eager's 0"): _SIXTH,
     ("signal.windows.nuttall", "", "", "error"): _CANCEL,
+    ("signal.windows.kaiser", "float64", "", "error 1.33e-15, eager's 0"): _SUMS,
     ("signal.windows.blackman", "", "", "error"): _CANCEL,
     ("nn.functional.normalize", "bfloat16,float16", "backward", "instead of"): (
         "a gradient of 0: what is left of equal terms, where eager rounds a power to -1/2 once in "
@@ -46,6 +49,8 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
     ("tensordot", "bfloat16,float16", "backward", "strides"): (
         "PyTorch's metadata of a 16-bit product with an expanded number has other strides than it"
     ),
+    ("torch.ops.aten._flash_attention_forward", "", "", "result 2: "): _SEED,
+    ("torch.ops.aten._efficient_attention_forward", "", "", "result 2: "): _SEED,
     ("unsafe_split", "", "", "strides"): _UNSAFE,
     ("unsafe_chunk", "", "", "strides"): _UNSAFE,
 }
