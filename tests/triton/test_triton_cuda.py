@@ -383,18 +383,3 @@ def test_memory_that_tuning_may_copy() -> None:
     value = body.masked(inside, store.value, body.const(F32, 0.0))
     assert extents(replace(plan, stores=(replace(store, value=value),))) == (None, 400)
     assert extents(replace(plan, stores=(replace(store, mask=inside),))) is None
-
-
-def test_functions_that_count_on_contraction() -> None:
-    """The kernel may contract then, and its own products are rounded by themselves."""
-
-    def made(name: str) -> Launch:
-        x = var("x0", 64)
-        value = body.load(F32, "b0", x)
-        power = body.op("mul", body.op(name, value), value)
-        params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
-        plan = KernelPlan((Dim(x, "p"),), params, (), (Store("b1", x, power),), x)
-        return render(plan, "k").launches[0]
-
-    assert made("acos").contract and "litz.rounded_mul(" in made("acos").source
-    assert not made("cos").contract and "rounded_mul" not in made("cos").source

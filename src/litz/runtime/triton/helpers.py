@@ -43,9 +43,7 @@ from litz.runtime.triton.mathlib import (
     narrow_exp_plus_one,
     narrow_sigmoid,
     nextafter,
-    pow,
     round,
-    rounded_mul,
     rsqrt,
     sin,
     sinh,
@@ -53,6 +51,7 @@ from litz.runtime.triton.mathlib import (
     tanh,
     trunc,
 )
+from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 
 # --- shapes -------------------------------------------------------------------------------------

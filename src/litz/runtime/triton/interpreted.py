@@ -33,10 +33,12 @@ def _like(x, data):
 
 
 def _common(*xs):
-    """The operands as arrays of one shape; the widest of them gives the type of a result."""
-    arrays = np.broadcast_arrays(*(_array(x) for x in xs))
-    block = next((x for x in xs if x.type.is_block()), xs[0])
-    return arrays, block
+    """The operands, tensors and numbers, as arrays of one shape; and a tensor like the result."""
+    tensors = [x for x in xs if isinstance(x, tl.core.tensor)]
+    kind = _array(tensors[0]).dtype
+    arrays = (_array(x) if isinstance(x, tl.core.tensor) else np.asarray(x, kind) for x in xs)
+    block = next((x for x in tensors if x.type.is_block()), tensors[0])
+    return np.broadcast_arrays(*arrays), block
 
 
 def _numpy(function):
@@ -64,9 +66,9 @@ sinh, cosh, tanh = _numpy(np.sinh), _numpy(np.cosh), _numpy(np.tanh)
 asinh, acosh, atanh = _numpy(np.arcsinh), _numpy(np.arccosh), _numpy(np.arctanh)
 erf, erfc, erfinv = _torch(torch.erf), _torch(torch.erfc), _torch(torch.erfinv)
 lgamma = _torch(torch.lgamma)
-pow, copysign = _torch(torch.pow), _numpy(np.copysign)
+pow64, copysign = _torch(torch.pow), _numpy(np.copysign)
 nextafter, _fmod = _numpy(np.nextafter), _numpy(np.fmod)
-rsqrt, rounded_mul = _numpy(lambda x: 1 / np.sqrt(x)), _numpy(np.multiply)
+rsqrt = _numpy(lambda x: 1 / np.sqrt(x))
 trunc, round = _numpy(np.trunc), _numpy(np.rint)
 
 
@@ -142,8 +144,8 @@ def own(value, at):
 
 _NAMES = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
-    atanh erf erfc erfinv lgamma pow copysign nextafter _fmod rsqrt trunc round fma
-    rounded_mul prod max min any all flush_exp2 check check_divisor to_bf16
+    atanh erf erfc erfinv lgamma pow64 copysign nextafter _fmod rsqrt trunc round fma
+    prod max min any all flush_exp2 check check_divisor to_bf16
     either both own
 """
 FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}

@@ -138,7 +138,7 @@ def lgamma(x):
 
 
 @triton.jit
-def pow(a, b):
+def pow64(a, b):
     return libdevice.pow(a, b)
 
 
@@ -165,11 +165,6 @@ def copysign(a, b):
 @triton.jit
 def nextafter(a, b):
     return libdevice.nextafter(a, b)
-
-
-@triton.jit
-def rounded_mul(a, b):
-    return libdevice.mul_rn(a, b)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from litz.targets.triton.axes import Axis
 from litz.targets.triton.layout import Scope, Shape, decoded
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.reach import fits
-from litz.targets.triton.spell import counts_on_contraction, literal, op_text, product_text
+from litz.targets.triton.spell import literal, op_text
 from litz.targets.triton.values import Value, Values
 
 # Ops with a cheaper form for values that are rounded to 16 bits.
@@ -60,7 +60,6 @@ class Printer(ABC):
         self.covered = shape.even  # the axes along which no mask is needed where lines go
         self.narrow = narrow_nodes(plan.stores)
         self.vanishing = vanishing_nodes(plan.stores)
-        self.contracting = counts_on_contraction(plan.stores)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -245,8 +244,6 @@ class Printer(ABC):
             text = self.narrow_text(v, node, args)
             if text:
                 return text
-        if self.contracting and node.name == "mul" and node.dtype.is_float:
-            return product_text(args)
         return op_text(node, args)
 
     def same_position(self, v: Value, args: Sequence[str]) -> str:

@@ -25,7 +25,6 @@ from litz.targets.triton.source import (
     Style,
     TritonKernel,
 )
-from litz.targets.triton.spell import counts_on_contraction
 
 GRID = 65535  # programs along the second and third axis of a grid
 
@@ -80,7 +79,7 @@ def _launch(plan: KernelPlan, name: str, comment: str, wide: bool, style: Style)
         flat=shape.flat,
         checks=checks,
         scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
-        contract=style.contract or counts_on_contraction(plan.stores),
+        contract=style.contract,
     )
 
 

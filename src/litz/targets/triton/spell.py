@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from litz.ir.bits import is_undecimal, signed_bits
-from litz.ir.body import Const, Op, Store, walk
+from litz.ir.body import Const, Op
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES, triton_text
-from litz.kernel.nodes import roots
 
 _BOOLEAN = {"lt": "litz.lt({}, {})", "le": "litz.le({}, {})", "gt": "litz.gt({}, {})"}
 _BOOLEAN["ge"] = "litz.ge({}, {})"
-# CUDA's library has them in products and sums that its compiler makes one operation of: without
-# that they lose up to two bits.
-_CONTRACTED = frozenset({"pow", "asin", "acos", "atan", "atan2", "acosh"})
-
-
-def counts_on_contraction(stores: Sequence[Store]) -> bool:
-    """Whether a kernel calls what is exact only where products and sums may be rounded once.
-
-    Its own products are then spelled as what is rounded by itself; see ``product_text``.
-    """
-    return any(isinstance(n, Op) and n.name in _CONTRACTED for n in walk(roots(stores)))
-
-
-def product_text(args: list[str]) -> str:
-    """A product of floats that is rounded before it is added to."""
-    return f"litz.rounded_mul({', '.join(args)})"
 
 
 def literal(n: Const) -> str:
