@@ -43,7 +43,7 @@ def test_is_nearly_rounded_to_the_nearest(base, exponent) -> None:  # type: igno
     torch.manual_seed(0)
     x, y = base(torch.rand(1 << 13)), exponent(torch.rand(1 << 13))
     found = units(power(x, y), x, y)
-    assert found.max() < 0.7 and found.mean() < 0.252
+    assert found.max() < 0.7 and found.mean() < 0.26
 
 
 def test_what_optimizers_correct_by() -> None:

@@ -51,3 +51,34 @@ def test_sums_of_open_sizes_that_wrap_around() -> None:
     for n, height, width in ((2, 3, 14), (5, 7, 29), (3, 5, 20)):
         x = torch.randn(n, 18, height, width, device="cuda").to(memory_format=torch.channels_last)
         assert torch.allclose(compiled(x, w, mean, var), fn(x, w, mean, var), atol=1e-3)
+
+
+def test_attention_whose_gradients_lie_in_two_ways() -> None:
+    """Plans of PyTorch 2.11 for cuDNN do not tell them apart; eager mode is wrong here, or ends."""
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, w: Tensor, exact: bool = False) -> Tensor:
+        def attention(q: Tensor) -> Tensor:
+            if exact:
+                out = F.scaled_dot_product_attention(q, k, v)
+            else:
+                attend = torch.ops.aten._scaled_dot_product_cudnn_attention
+                out = attend(q, k, v, None, True, 0.0, False, False)[0]
+            return out.transpose(1, 2).flatten(2)
+
+        wide = torch.cat((attention(q), attention(2 * q).sin(), attention(3 * q)), 2)
+        last = attention(wide[..., :32].unflatten(2, (2, 16)).transpose(1, 2))
+        return last @ w + wide @ torch.cat((w, w, w))
+
+    torch.manual_seed(0)
+    values = [torch.randn(*s, device="cuda") for s in ((3, 2, 23, 16),) * 3 + ((32, 8),)]
+    leaves = [x.bfloat16().requires_grad_() for x in values]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    weights = torch.randn(3, 23, 8, device="cuda")
+    compiled = torch.compile(fn, backend="litz")
+    for _ in range(3):
+        out = compiled(*leaves)
+        found = torch.autograd.grad((out.float() * weights).sum(), leaves)
+        ref = fn(*exact, exact=True)
+        wanted = torch.autograd.grad((ref * weights).sum(), exact)
+        for mine, right in zip((out, *found), (ref, *wanted), strict=True):
+            assert (mine.double() - right).norm() <= 0.03 * right.norm()

@@ -31,6 +31,7 @@ from traces import (  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import CallExtern, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import size_hint  # noqa: E402
+from litz.ir.program import TensorRef  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
 from litz.targets.building import cache_of  # noqa: E402
@@ -51,6 +52,12 @@ class Case:
     model: bool = False
     graphs: int = 2
     dynamic: bool = True
+
+
+def beside_another(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+    """Attention whose gradient lies in rows of another's; see ``layouts.stated_by``."""
+    out = cudnn_attention(q, k, v).transpose(1, 2).flatten(2)
+    return torch.cat((out, x), 2).sum(1)
 
 
 def upsampled(x: Tensor, y: Tensor) -> Tensor:
@@ -170,6 +177,11 @@ CASES: dict[str, Case] = {
         partial(flash_attention, dropout=0.1),
         qkv(2, 4, 24, 13, dtype=F16),
         ("aten._scaled_dot_product_flash_attention_backward.default",),
+    ),
+    "cudnn_beside": Case(
+        beside_another,
+        (*(floats(3, 2, 23, 16, dtype=BF16) for _ in range(3)), floats(3, 23, 128, dtype=BF16)),
+        ("aten._scaled_dot_product_cudnn_attention_backward.default",),
     ),
     "cudnn_bf16": Case(
         cudnn_attention,
@@ -381,3 +393,12 @@ def test_zeros_keep_their_sign(dtype: torch.dtype) -> None:
     (kernel,) = made.stages.kernels
     assert "-0.0," not in kernel.source and "bitcast=True" in kernel.source
     build([made])
+
+
+def test_gradients_for_cudnn_lie_as_its_results() -> None:
+    """PyTorch's plans do not tell apart how gradients lie."""
+    made = trace(beside_another, *CASES["cudnn_beside"].specs)
+    (call,) = (c for c in made[1].stages.externs() if "cudnn_attention_backward" in c.target_name)
+    gradient, out = call.args[0], call.args[4]
+    assert isinstance(gradient, TensorRef) and isinstance(out, TensorRef)
+    assert gradient.strides == out.strides

@@ -32,6 +32,7 @@ from litz import backend, dynamo
 from litz.compiler import Stages, compile_graph
 from litz.index import size_hint
 from litz.ir.program import Extern, TensorRef
+from litz.lowering.layouts import stated_by
 from litz.lowering.padding import PRODUCTS
 from litz.options import Options
 from litz.runtime.cache import Cache, content_key
@@ -285,7 +286,7 @@ def _misplaced(call: Extern, node: FxNode) -> Iterator[str]:
         for ref, n in zip(given, wanted, strict=True) if several else [(given, wanted)]:
             if not isinstance(ref, TensorRef) or not isinstance(n, FxNode):
                 continue
-            fault = _fault(ref, n.meta["val"])
+            fault = _fault(ref, stated_by(n, node))
             if fault:
                 yield f"{call.target_name}, argument {position} ({n.name}): {fault}"
 

@@ -15,7 +15,7 @@ from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
 from litz.lowering.context import Builder, GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
-from litz.lowering.layouts import laid_out
+from litz.lowering.layouts import laid_out, stated_by
 from litz.lowering.numbers import (
     SCALAR_READS,
     assert_deferred,
@@ -335,7 +335,7 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
 
 def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
     """The value of ``n`` in memory as ``by`` may take it: laid out as the metadata states."""
-    meta = low.result(n.meta["val"])
+    meta = low.result(stated_by(n, by))
     shares = _may_share(by.target)
     stated = meta if by.target not in PRODUCTS and not shares else None
     if v.ref is None:

@@ -16,6 +16,7 @@ from torch.fx import Node as FxNode
 from litz.index import Expr
 from litz.ir.program import Extern, TensorRef
 from litz.ir.text import is_whole
+from litz.lowering.layouts import stated_by
 from litz.lowering.padding import PRODUCTS
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def handed(low: GraphLowering, n: FxNode, call: Extern) -> Handed:
     """
     pairs = [*zip(n.args, call.args, strict=True)]
     pairs += [(n.kwargs[k], v) for k, v in call.kwargs if k in n.kwargs]
-    found = (_stated(low, a, ref, n.target in PRODUCTS) for p in pairs for a, ref in _tensors(*p))
+    found = (_stated(low, n, a, ref) for p in pairs for a, ref in _tensors(*p))
     tensors = tuple(x for x in found if x is not None)
     return Handed(tensors, (n.meta.get("stack_trace") or "").rstrip())
 
@@ -70,8 +71,9 @@ def _tensors(value: Any, passed: object) -> Iterator[tuple[FxNode, TensorRef]]:
             yield from _tensors(v, p)
 
 
-def _stated(low: GraphLowering, a: FxNode, ref: TensorRef, any_strides: bool) -> Stated | None:
-    val: Any = a.meta.get("val")
+def _stated(low: GraphLowering, n: FxNode, a: FxNode, ref: TensorRef) -> Stated | None:
+    val: Any = stated_by(a, n)
+    any_strides = n.target in PRODUCTS
     stated = low.result(val) if isinstance(val, torch.Tensor) else None
     root = low.b.buffers[low.b.root(ref.buffer)]
     own = root.kind == "temp"

@@ -7,6 +7,11 @@ whole vectors of them.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch.fx import Node as FxNode
+
 from litz.index import ONE, ZERO, Expr, divides, provably_lt
 from litz.ir.program import TensorRef
 from litz.lowering import values
@@ -15,6 +20,24 @@ from litz.lowering.padding import with_zeros
 from litz.lowering.registry import Result
 from litz.lowering.strides import apart, dense, same_layout
 from litz.lowering.values import Shape, TensorValue, at_dims, axes
+
+# Where PyTorch keeps a plan that was made for one layout for others too: an argument is laid out as
+# another one.  Up to 2.13 cuDNN's plans for the backward of attention do not tell apart how the
+# gradient lies, which eager mode gets wrong results and illegal reads from.
+_AS_ANOTHER = {"aten::_scaled_dot_product_cudnn_attention_backward": (0, 4)}
+
+
+def stated_by(n: FxNode, by: FxNode) -> Any:
+    """The value whose metadata says how the operator call ``by`` is handed its argument ``n``."""
+    name = getattr(getattr(by.target, "_schema", None), "name", "")
+    argument, like = _AS_ANOTHER.get(name, (0, 0))
+    other = by.args[like] if argument != like and by.args[argument] is n else n
+    val = other.meta.get("val") if isinstance(other, FxNode) else None
+    own = n.meta.get("val")
+    if other is n or not isinstance(own, torch.Tensor):
+        return own
+    same = isinstance(val, torch.Tensor) and (val.shape, val.dtype) == (own.shape, own.dtype)
+    return val if same else own
 
 
 def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue:
