@@ -11,11 +11,11 @@ slots, because most intermediate expressions are never asked.
 from __future__ import annotations
 
 import re
-import threading
-import weakref
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from litz.index.interning import find, publish
 
 _E = TypeVar("_E", bound="Expr")
 _Bounds = tuple["int | None", "int | None"]
@@ -124,42 +124,6 @@ class Expr:
         return _division.mod(other, self)
 
 
-class _Ref(weakref.ref[Expr]):
-    """A weak reference that knows the table entry to drop when its node dies."""
-
-    __slots__ = ("entry",)
-    entry: tuple[Any, ...]
-
-
-_TABLE: dict[tuple[Any, ...], _Ref] = {}
-# Reentrant: a collection that starts while the lock is held runs `_forget` on the same thread.
-_LOCK = threading.RLock()
-
-
-def _forget(ref: weakref.ref[Expr]) -> None:
-    assert isinstance(ref, _Ref)
-    with _LOCK:
-        if _TABLE.get(ref.entry) is ref:
-            del _TABLE[ref.entry]
-
-
-def _find(entry: tuple[Any, ...]) -> Any:
-    ref = _TABLE.get(entry)
-    return None if ref is None else ref()
-
-
-def _publish(entry: tuple[Any, ...], node: _E) -> _E:
-    """Enter a new node, or return the one that another thread entered meanwhile."""
-    with _LOCK:
-        known: Any = _find(entry)
-        if known is not None:
-            return known  # type: ignore[no-any-return]
-        ref = _Ref(node, _forget)
-        ref.entry = entry
-        _TABLE[entry] = ref
-    return node
-
-
 def _union_free(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
     sets = list(dict.fromkeys(e.free for e in exprs if e.free))
     if not sets:
@@ -184,13 +148,13 @@ class Const(Expr):
 
     def __new__(cls, value: int) -> Const:
         entry = (Const, value)
-        node: Const | None = _find(entry)
+        node: Const | None = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.value = node.lo = node.hi = value
             node.key = (0, value)
             node.free = ()
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def _args(self) -> tuple[Any, ...]:
@@ -230,7 +194,7 @@ class Symbol(Expr):
         cls, name: str, lo: int | None = 0, hi: int | None = None, hint: int | None = None
     ) -> Symbol:
         entry = (Symbol, name, lo, hi, hint)
-        node: Symbol | None = _find(entry)
+        node: Symbol | None = find(entry)
         if node is None:
             if lo is not None and hi is not None and lo > hi:
                 raise ValueError(f"symbol {name}: empty range [{lo}, {hi}]")
@@ -239,7 +203,7 @@ class Symbol(Expr):
             node.is_bool = lo is not None and hi is not None and lo >= 0 and hi <= 1
             node.key = (1, _name_key(name), _none_key(lo), _none_key(hi), _none_key(hint))
             node.free = (node,)
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def _args(self) -> tuple[Any, ...]:
@@ -261,7 +225,7 @@ class Var(Expr):
     def __new__(cls, name: str, extent: Expr | int) -> Var:
         size = as_expr(extent)
         entry = (Var, name, size)
-        node: Var | None = _find(entry)
+        node: Var | None = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.name, node.extent = name, size
@@ -269,7 +233,7 @@ class Var(Expr):
             node.hi = None if size.hi is None else max(size.hi - 1, 0)
             node.key = (2, _name_key(name), size.key)
             node.free = (node,)
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def _args(self) -> tuple[Any, ...]:
@@ -284,12 +248,12 @@ class Product(Expr):
 
     def __new__(cls, factors: tuple[Expr, ...]) -> Product:
         entry = (Product, factors)
-        node: Product | None = _find(entry)
+        node: Product | None = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.factors = factors
             node.has_div = any(f.has_div for f in factors)
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def children(self) -> tuple[Expr, ...]:
@@ -314,11 +278,11 @@ class Sum(Expr):
 
     def __new__(cls, const: int, terms: tuple[tuple[Expr, int], ...]) -> Sum:
         entry = (Sum, const, terms)
-        node: Sum | None = _find(entry)
+        node: Sum | None = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.const, node.terms = const, terms
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def children(self) -> tuple[Expr, ...]:
@@ -342,11 +306,11 @@ class _Division(Expr):
 
     def __new__(cls: type[_E], num: Expr, den: Expr) -> _E:
         entry = (cls, num, den)
-        node: Any = _find(entry)
+        node: Any = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.num, node.den = num, den
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node  # type: ignore[no-any-return]
 
     def children(self) -> tuple[Expr, ...]:
@@ -387,11 +351,11 @@ class _Nary(Expr):
 
     def __new__(cls: type[_E], args: tuple[Expr, ...]) -> _E:
         entry = (cls, args)
-        node: Any = _find(entry)
+        node: Any = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.args = args
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node  # type: ignore[no-any-return]
 
     def children(self) -> tuple[Expr, ...]:
@@ -438,12 +402,12 @@ class Cmp(Expr):
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Cmp:
         entry = (Cmp, op, a, b)
-        node: Cmp | None = _find(entry)
+        node: Cmp | None = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.op, node.a, node.b = op, a, b
             node.lo, node.hi = 0, 1
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def children(self) -> tuple[Expr, ...]:
@@ -481,12 +445,12 @@ class Not(Expr):
 
     def __new__(cls, arg: Expr) -> Not:
         entry = (Not, arg)
-        node: Not | None = _find(entry)
+        node: Not | None = find(entry)
         if node is None:
             node = object.__new__(cls)
             node.arg = arg
             node.lo, node.hi = 0, 1
-            node = _publish(entry, node)
+            node = publish(entry, node)
         return node
 
     def children(self) -> tuple[Expr, ...]:

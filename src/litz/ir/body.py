@@ -14,11 +14,11 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
-from weakref import WeakValueDictionary
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear
 from litz.index import const as index_const
+from litz.index.interning import find, publish
 from litz.ir.dtype import I64, DType
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
@@ -62,9 +62,6 @@ class Node:
         from litz.ir.text import node_text
 
         return node_text(self)
-
-
-_INTERNED: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
 
 
 class Load(Node):
@@ -134,9 +131,8 @@ def load(
     dtype: DType, buffer: str, index: Expr, indirect: tuple[tuple[Expr, Node], ...] = ()
 ) -> Load:
     key = ("load", dtype, buffer, index, indirect)
-    found = _INTERNED.get(key)
+    found: Load | None = find(key)
     if found is not None:
-        assert isinstance(found, Load)
         return found
     n = Load.__new__(Load)
     n.dtype, n.buffer, n.index, n.indirect, n.key = dtype, buffer, index, indirect, key
@@ -144,8 +140,7 @@ def load(
     bound = [s for s, _ in indirect]
     own = tuple(v for v in index.free if v not in bound)
     n.vars = _union([own, *(v.vars for _, v in indirect)]) if indirect else own
-    _INTERNED[key] = n
-    return n
+    return publish(key, n)
 
 
 def _wrapped(value: int, dtype: DType) -> int:
@@ -163,27 +158,24 @@ def const(dtype: DType, value: Scalar) -> Const:
         value = bool(value) if dtype.kind == "bool" else _wrapped(int(value), dtype)
         bits = value
     key = ("const", dtype, bits)
-    found = _INTERNED.get(key)
+    found: Const | None = find(key)
     if found is not None:
-        assert isinstance(found, Const)
         return found
     n = Const.__new__(Const)
     n.dtype, n.value, n.key, n.args, n.vars = dtype, value, key, (), ()
-    _INTERNED[key] = n
-    return n
+    return publish(key, n)
 
 
 def index(expr: Expr) -> Node:
     if isinstance(expr, IndexConst):
         return const(I64, expr.value)
     key = ("index", expr)
-    found = _INTERNED.get(key)
+    found: Node | None = find(key)
     if found is not None:
         return found
     n = Index.__new__(Index)
     n.dtype, n.expr, n.key, n.args, n.vars = I64, expr, key, (), expr.free
-    _INTERNED[key] = n
-    return n
+    return publish(key, n)
 
 
 def op(name: str, *args: Node, to: DType | None = None) -> Node:
@@ -192,7 +184,7 @@ def op(name: str, *args: Node, to: DType | None = None) -> Node:
     to: the target of ``cast`` and ``bitcast``, the parameter of ``round_to``.
     """
     key = ("op", name, to, args)
-    found = _INTERNED.get(key)
+    found: Node | None = find(key)
     if found is not None:
         return found
     row = op_row(name)
@@ -200,8 +192,7 @@ def op(name: str, *args: Node, to: DType | None = None) -> Node:
     n = Op.__new__(Op)
     n.name, n.param, n.dtype, n.args, n.key = row.name, to, dtype, args, key
     n.vars = args[0].vars if len(args) == 1 else _union(a.vars for a in args)
-    _INTERNED[key] = n
-    return n
+    return publish(key, n)
 
 
 def cast(value: Node, to: DType) -> Node:
@@ -225,14 +216,13 @@ def masked(cond: Node, value: Node, other: Node) -> Node:
     if value.dtype is not other.dtype:
         raise ValueError(f"masked: {value.dtype} and {other.dtype} differ")
     key = ("masked", cond, value, other)
-    found = _INTERNED.get(key)
+    found: Node | None = find(key)
     if found is not None:
         return found
     n = Masked.__new__(Masked)
     n.dtype, n.args, n.key = value.dtype, (cond, value, other), key
     n.vars = _union(a.vars for a in n.args)
-    _INTERNED[key] = n
-    return n
+    return publish(key, n)
 
 
 def of_nothing(kind: ReduceKind, dtype: DType) -> Const:
@@ -248,15 +238,14 @@ def reduce(kind: ReduceKind, axes: tuple[Expr, ...], value: Node) -> Node:
     if any(isinstance(a, Var) and a.extent is _NONE for a in axes):
         return of_nothing(kind, value.dtype)
     key = ("reduce", kind, axes, value)
-    found = _INTERNED.get(key)
+    found: Node | None = find(key)
     if found is not None:
         return found
     n = Reduce.__new__(Reduce)
     n.dtype = I64 if kind in ("argmax", "argmin") else value.dtype
     n.kind, n.axes, n.args, n.key = kind, axes, (value,), key
     n.vars = tuple(v for v in value.vars if v not in axes)
-    _INTERNED[key] = n
-    return n
+    return publish(key, n)
 
 
 @dataclass(frozen=True, slots=True)
