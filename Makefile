@@ -24,12 +24,14 @@ STAMP := $(VENV)/.litz-installed
 OLDEST_STAMP := $(OLDEST)/.litz-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-oldest replay sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
 	@echo 'make test    the tests (without the slow ones)'
 	@echo 'make test-oldest  a choice of them with the oldest PyTorch (downloads 2.7 GB once)'
+	@echo 'make replay  kernels launched and bytes moved by a corpus of graphs, as expected'
+	@echo '             (REPLAY_ARGS=HEAD~1: what differs from a revision)'
 	@echo 'make sweep   the slow tests'
 	@echo 'make fuzz    random programs against eager (FUZZ_ARGS="--count 2000 --seed 7")'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
@@ -64,6 +66,9 @@ test: $(STAMP)
 
 test-oldest: $(OLDEST_STAMP)
 	$(OLDEST)/bin/python -m pytest -n 2 -q -m 'not slow' $(OLDEST_TESTS) $(PYTEST_ARGS)
+
+replay: $(STAMP)
+	$(BIN)/python -m tests.replay $(or $(REPLAY_ARGS),--check)
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -m slow $(PYTEST_ARGS)

@@ -1,0 +1,1 @@
+"""What a fixed corpus of graphs compiles to, at two revisions; see ``__main__``."""
