@@ -7,6 +7,7 @@ another one in its place.  A results file has a line for each piece, for a later
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -71,6 +72,8 @@ def serve(say: Callable[[Row], None], answer: Callable[[Any], Row]) -> None:
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
     """One line more; written at once, so that an end at any time loses nothing."""
+    if path.suffix == ".gz":
+        raise ValueError(f"{path} is packed: unpack it first, to add to it")
     with path.open("ab+") as f:
         if f.tell():
             f.seek(-1, os.SEEK_END)
@@ -80,9 +83,11 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def lines(path: Path) -> list[Row]:
-    """The rows of a file of JSON lines; one that was cut off is left out."""
+    """The rows of a file of JSON lines, packed if named .gz; one that was cut off is left out."""
+    read = gzip.open if path.suffix == ".gz" else open
+    text = read(path, "rt").read() if path.exists() else ""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in text.splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:
