@@ -26,12 +26,12 @@ sys.path[:0] = [str(HERE), str(ROOT / "src"), str(ROOT)]
 
 from attention_cases import Spec, pairs_of, parse, select, wanted_pairs  # noqa: E402
 from sweep_farm import (  # noqa: E402
-    GRACE,
     Late,
     Task,
     again,
     intact,
     kind_of,
+    lead,
     settled,
     verdict,
     where,
@@ -40,7 +40,6 @@ from sweep_farm import (  # noqa: E402
 
 from tests.farm import (  # noqa: E402
     STAGE,
-    Farm,
     Lost,
     append,
     lines,
@@ -115,22 +114,8 @@ def sweep(specs: Sequence[Spec], args: argparse.Namespace) -> list[dict[str, Any
     words = [sys.executable, str(HERE / "attention.py"), "--serve", "--device", args.device]
     words += ["--case-seconds", str(args.case_seconds)]
     words += ["--target", args.target] if args.target else []
-    farm = Farm(
-        words,
-        [{"case": s.key} for s in specs if s.key not in rows],
-        args.jobs,
-        heard,
-        lost,
-        device=args.device,
-        environment={"TRITON_INTERPRET": "1" if args.target else "0"},
-        threads=1 if args.jobs > 1 else 0,
-        limit=args.case_seconds + GRACE,
-        seconds=started + args.seconds - time.monotonic(),
-        grace=args.closing,
-    )
-    farm.run()
-    if farm.broken:
-        sys.exit(1)
+    left = [{"case": s.key} for s in specs if s.key not in rows]
+    lead(args, words, left, heard, lost, limit=args.case_seconds, started=started)
     return list(rows.values())
 
 

@@ -6,16 +6,17 @@ after eager and ``aot_eager`` have run it, to see which of them ends it: ``alone
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.farm import Lost
+from tests.farm import Farm, Lost
 
 GRACE = 15.0  # a worker stops a task that takes too long itself; one that hangs is killed after it
 
@@ -113,3 +114,35 @@ def settled(task: Task, row: dict[str, Any]) -> dict[str, Any]:
         return row
     why = f"ends its process, though not by itself: {task['alone']}"
     return {**row, "state": "FAIL", "detail": why}
+
+
+def lead(
+    args: argparse.Namespace,
+    command: Sequence[str],
+    work: Iterable[Task],
+    heard: Callable[[Task, dict[str, Any]], None],
+    lost: Callable[[Lost[Task]], Sequence[Task]],
+    *,
+    limit: float,
+    started: float,
+) -> None:
+    """Let workers do the work, as the options say.  Exits where none of them starts.
+
+    limit: seconds for a task; started: when the time that the options give began.
+    """
+    farm = Farm(
+        command,
+        work,
+        args.jobs,
+        heard,
+        lost,
+        device=args.device,
+        environment={"TRITON_INTERPRET": "1" if args.target else "0"},
+        threads=1 if args.jobs > 1 else 0,
+        limit=limit + GRACE,
+        seconds=started + args.seconds - time.monotonic(),
+        grace=args.closing,
+    )
+    farm.run()
+    if farm.broken:
+        sys.exit(1)

@@ -23,9 +23,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]  # this checkout before any installed package
 
-from sweep_farm import GRACE, Task, again, kind_of, settled, verdict  # noqa: E402
+from sweep_farm import Task, again, kind_of, lead, settled, verdict  # noqa: E402
 
-from tests.farm import Farm, Lost, append, stop_in_order  # noqa: E402
+from tests.farm import Lost, append, stop_in_order  # noqa: E402
 
 TABLE = ROOT / "docs" / "operators.md"
 
@@ -134,22 +134,8 @@ def sweep(
             heard(task, {**task, **verdict(gone, "upstream"), **of})
         return instead
 
-    farm = Farm(
-        command(args),
-        tasks(runs, names, {(r.entry, r.dtype, r.check) for r in rows}),
-        args.jobs,
-        heard,
-        lost,
-        device=args.device,
-        environment={"TRITON_INTERPRET": "1" if args.target else "0"},
-        threads=1 if args.jobs > 1 else 0,
-        limit=args.entry_seconds + GRACE,
-        seconds=started + args.seconds - time.monotonic(),
-        grace=args.closing,
-    )
-    farm.run()
-    if farm.broken:
-        sys.exit(1)
+    left = tasks(runs, names, {(r.entry, r.dtype, r.check) for r in rows})
+    lead(args, command(args), left, heard, lost, limit=args.entry_seconds, started=started)
 
 
 def report(args: argparse.Namespace, runs: Sequence[tuple[str, str]], names: list[str]) -> str:
