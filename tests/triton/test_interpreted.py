@@ -32,6 +32,7 @@ POINTWISE = {
     "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
     "double": (lambda x: torch.tanh(x) / 3, (rand(50).double(),)),
     "rounding": (lambda x: (x.floor(), x.round(), x.trunc()), (rand(50) * 5,)),
+    "powers": (lambda x, y: (x.abs() ** y, 0.999**y, y**2.5), (rand(70), rand(70, seed=1))),
     "flip": (lambda x: x.flip(1) + x, (rand(5, 60),)),
     "empty": (lambda x: x + 1, (rand(0, 5),)),
     "rotary": (

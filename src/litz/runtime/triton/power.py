@@ -25,6 +25,7 @@ def pow(a, b):
 
 @triton.jit
 def _pow32(a, b):
+    a, b = tl.broadcast(a, b)
     size = tl.abs(a)
     high, low = _log2(size)
     power = b * high
