@@ -9,8 +9,10 @@ import pytest
 import torch
 from judge import check
 from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from litz import dynamo
+from litz import dynamo, explain
+from litz.graph.aliasing import shared_parameters
 from litz.graph.passes import (
     drop_dead_code,
     run_passes,
@@ -83,15 +85,122 @@ def test_random_draws_are_not_shared() -> None:
     assert count(gm, aten.rand_like.default) == 2
 
 
-def test_graphs_that_write_are_left_alone() -> None:
+def shared(fn: Callable[..., Any], *args: torch.Tensor) -> GraphModule:
+    """The ATen graph of a function with its writes where they stand, equal calls made one."""
+    gm = make_fx(fn, tracing_mode="fake")(*args)
+    expected, given = fn(*(a.clone() for a in args)), [a.clone() for a in args]
+    share_common_subexpressions(gm)
+    gm.graph.lint()
+    gm.recompile()
+    torch.testing.assert_close(gm(*given), expected)
+    return gm
+
+
+def test_equal_calls_become_one_whatever_else_is_written() -> None:
+    def fn(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = x @ x
+        b[0].add_(1)
+        return y + (x @ x).sin()
+
+    assert count(shared(fn, torch.randn(3, 3), torch.randn(3, 3)), aten.mm.default) == 1
+    with torch.no_grad():
+        check(fn, torch.randn(3, 3), torch.randn(3, 3))
+    program = explain(fn, torch.randn(3, 3), torch.randn(3, 3))
+    assert len(program.externs) == 1
+
+
+def test_a_copy_into_an_argument_writes_not_what_it_copies() -> None:
+    def fn(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        b.copy_(x @ x)
+        return (x @ x) + 1
+
+    assert count(shared(fn, torch.randn(3, 3), torch.randn(3, 3)), aten.mm.default) == 1
+    with torch.no_grad():
+        check(fn, torch.randn(3, 3), torch.randn(3, 3))
+
+
+def test_reads_on_both_sides_of_a_write_are_two() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
         x.add_(2)
         return y + (x + 1)
 
-    gm = trace(fn, torch.ones(3))
-    assert not share_common_subexpressions(gm)
+    assert not share_common_subexpressions(trace(fn, torch.ones(3)))
+    gm = shared(fn, torch.randn(3))
+    assert count(gm, aten.add.Tensor) == 3
     check(fn, torch.randn(5))
+
+
+def test_reads_of_views_know_of_writes_through_other_views() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = x.t(), x.view(2, -1)
+        before = a.exp() + a.exp()
+        b[0].mul_(2)
+        after = a.exp()
+        x.split(2)[1].add_(1)
+        return before, after + a.exp(), a.exp() * 2
+
+    gm = shared(fn, torch.randn(4, 4))
+    assert count(gm, aten.exp.default) == 3  # before, between and behind the writes
+    with torch.no_grad():
+        check(fn, torch.randn(4, 4))
+
+
+def test_equal_views_are_one_between_writes() -> None:
+    def fn(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        before = (b.t() @ x) + (b.t() @ x)
+        b.add_(1)
+        return before + (b.t() @ x) * (b.t() @ x)
+
+    gm = shared(fn, torch.randn(3, 3), torch.randn(3, 3))
+    assert count(gm, aten.t.default) == count(gm, aten.mm.default) == 2
+    with torch.no_grad():
+        check(fn, torch.randn(3, 3), torch.randn(3, 3))
+
+
+def test_results_that_are_written_stay_apart() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b, c = x + 1, x + 1, x + 1
+        a.view(-1)[0].mul_(2)
+        return a * 3, b * 3, c * 5
+
+    gm = shared(fn, torch.randn(2, 2))
+    assert count(gm, aten.add.Tensor) == 2  # the one that is written, and the others
+    with torch.no_grad():
+        check(fn, torch.randn(2, 2))
+
+
+def test_returned_results_stay_two_tensors_where_something_is_written() -> None:
+    def fn(x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        b.add_(1)
+        return x * 2, (x * 2).view(-1), x * 2 + b
+
+    gm = shared(fn, torch.randn(2, 2), torch.randn(2, 2))
+    assert count(gm, aten.mul.Tensor) == 2
+    with torch.no_grad():
+        check(fn, torch.randn(2, 2), torch.randn(2, 2))
+
+
+def test_random_draws_are_not_shared_where_something_is_written() -> None:
+    def fn(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        b.add_(1)
+        return torch.rand_like(x) + torch.rand_like(x)
+
+    gm = make_fx(fn, tracing_mode="fake")(torch.ones(3), torch.ones(3))
+    share_common_subexpressions(gm)
+    assert count(gm, aten.rand_like.default) == 2
+
+
+def test_alias_sets_know_what_each_view_operator_returns() -> None:
+    """Of every operator of ATen whose results are views, the schema names an argument's memory."""
+    packets = (getattr(aten, name) for name in dir(aten) if name[0] != "_")
+    overloads = [
+        getattr(p, o) for p in packets if isinstance(p, torch._ops.OpOverloadPacket)
+        for o in p.overloads()
+    ]  # fmt: skip
+    views = [t for t in overloads if any(r.alias_info for r in t._schema.returns)]
+    assert len(views) > 500
+    assert [t for t in views if not shared_parameters(t)] == []
 
 
 def test_dead_calls_go() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -40,6 +41,22 @@ def _written_parameters(target: torch._ops.OpOverload) -> tuple[tuple[int, str],
     )
 
 
+@lru_cache(maxsize=1024)
+def shared_parameters(target: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
+    """Positions and names of the arguments whose memory an operator may return."""
+    schema = target._schema
+    sets = [r.alias_info.before_set - {"*"} for r in schema.returns if r.alias_info is not None]
+    names = frozenset().union(*sets)
+    # Of a list of views PyTorch does not tell the set: it is any of the arguments'.
+    any_set = not all(sets)
+    return tuple(
+        (i, p.name)
+        for i, p in enumerate(schema.arguments)
+        if (p.alias_info is not None and (any_set or names & p.alias_info.before_set))
+        or (i == 0 and target in MAYBE_VIEWS)
+    )
+
+
 def shares_memory(n: Node) -> bool:
     """Whether results of a call may share memory with its arguments."""
     if n.op != "call_function":
@@ -63,7 +80,7 @@ def is_view(n: Node) -> bool:
 
 def leaves(n: Node) -> bool:
     """Whether the result, or a view of its memory, leaves the graph."""
-    return any(u.op == "output" or (shares_memory(u) and leaves(u)) for u in n.users)
+    return any(u.op == "output" or (n in _sources(u) and leaves(u)) for u in n.users)
 
 
 def is_returned(n: Node) -> bool:
@@ -71,29 +88,79 @@ def is_returned(n: Node) -> bool:
     return any(u.op == "output" for u in n.users)
 
 
+@dataclass(frozen=True)
+class AliasSets:
+    """The values of a graph, those that may share memory together.
+
+    first: the value that stands for a set, by each in it.
+    """
+
+    first: Mapping[Node, Node]
+
+    @staticmethod
+    def of(gm: GraphModule) -> AliasSets:
+        """The sets of a graph, going by the schemas of what it calls."""
+        parent: dict[Node, Node] = {}
+        attributes: dict[object, Node] = {}
+
+        def find(n: Node) -> Node:
+            while parent[n] is not n:
+                parent[n] = n = parent[parent[n]]
+            return n
+
+        for n in gm.graph.nodes:
+            parent[n] = n
+            same = (attributes.setdefault(n.target, n),) if n.op == "get_attr" else _sources(n)
+            for source in same:
+                parent[find(n)] = find(source)
+        return AliasSets({n: find(n) for n in parent})
+
+    def written(self) -> dict[Node, None]:
+        """The sets that some call of the graph writes, or may write."""
+        return {self.first[a]: None for n in self.first for a in writes(n)}
+
+    def altered(self) -> dict[Node, None]:
+        """Of these, the ones that are written otherwise than through the graph's inputs alone."""
+        found: dict[Node, None] = {}
+        for n in self.first:
+            higher = isinstance(n.target, torch._ops.HigherOrderOperator)
+            found.update((self.first[a], None) for a in writes(n) if higher or not _is_given(a))
+        return found
+
+
+def _is_given(n: Node) -> bool:
+    return n.op in ("placeholder", "get_attr")
+
+
 def written(gm: GraphModule) -> frozenset[Node]:
     """Values whose memory some call of the graph writes, or may write."""
-    found: dict[Node, None] = {}
-    todo = [a for n in gm.graph.nodes for a in _writes(n)]
-    while todo:
-        n = todo.pop()
-        if n in found:
-            continue
-        found[n] = None
-        todo += [u for u in n.users if shares_memory(u)]
-        if shares_memory(n):
-            todo += n.all_input_nodes
-    return frozenset(found)
+    sets = AliasSets.of(gm)
+    found = sets.written()
+    return frozenset(n for n, first in sets.first.items() if first in found)
 
 
-def _writes(n: Node) -> Iterator[Node]:
-    """The arguments that a call writes into."""
+def writes(n: Node) -> Iterator[Node]:
+    """The arguments that a call writes into, or may."""
     if n.op != "call_function":
         return
     if isinstance(n.target, torch._ops.HigherOrderOperator):
         yield from n.all_input_nodes
     elif isinstance(n.target, torch._ops.OpOverload):
-        for i, name in _written_parameters(n.target):
-            value = argument(n, i, name)
-            items = value if isinstance(value, list | tuple) else (value,)
-            yield from (v for v in items if isinstance(v, Node))
+        yield from _passed(n, _written_parameters(n.target))
+
+
+def _sources(n: Node) -> Iterator[Node]:
+    """The arguments whose memory the results of a call may be."""
+    if n.op != "call_function":
+        return
+    if n.target is operator.getitem or isinstance(n.target, torch._ops.HigherOrderOperator):
+        yield from n.all_input_nodes
+    elif isinstance(n.target, torch._ops.OpOverload):
+        yield from _passed(n, shared_parameters(n.target))
+
+
+def _passed(n: Node, parameters: tuple[tuple[int, str], ...]) -> Iterator[Node]:
+    for i, name in parameters:
+        value = argument(n, i, name)
+        items = value if isinstance(value, list | tuple) else (value,)
+        yield from (v for v in items if isinstance(v, Node))

@@ -7,6 +7,7 @@ whether it did.  ``PIPELINE`` is the order.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.errors import CompilationError
-from litz.graph.aliasing import leaves, written
+from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.constants import fold_constants
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
@@ -48,9 +49,16 @@ def drop_dead_code(gm: GraphModule) -> bool:
 
 
 def _has_effect(n: Node) -> bool:
-    # A higher-order operator without a result (a kernel launch) is there for what it writes.
     is_higher = isinstance(n.target, torch._ops.HigherOrderOperator)
-    return n.is_impure() or is_higher and n.meta.get("val") is None
+    return n.is_impure() or is_higher and not _is_functional(n)
+
+
+def _is_functional(n: Node) -> bool:
+    """Whether a call is a higher-order operator that returns what it writes.
+
+    One without a result (a kernel launch) is there for what it writes into its arguments.
+    """
+    return isinstance(n.target, torch._ops.HigherOrderOperator) and n.meta.get("val") is not None
 
 
 def _key(value: Any) -> Any:
@@ -83,27 +91,30 @@ def _is_pure_call(n: Node) -> bool:
         return False
     schema = n.target._schema
     random = torch.Tag.nondeterministic_seeded in n.target.tags
-    # A view of a mutated tensor must stay where it is; fresh empty memory is not a value.
+    # Fresh empty memory is not a value.
     return not (random or schema.is_mutable or "empty" in schema.name)
 
 
 def share_common_subexpressions(gm: GraphModule) -> bool:
-    """Equal calls with equal arguments become one.  Graphs that write to memory are left alone."""
-    nodes = list(gm.graph.nodes)
-    for n in nodes:
-        if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable:
-            return False
-    # What a higher-order operator may write stays apart from what is equal before.
-    higher = any(isinstance(n.target, torch._ops.HigherOrderOperator) for n in nodes)
-    kept = written(gm) if higher else frozenset()
+    """Equal calls with equal arguments become one, where nothing writes what they read in between.
+
+    What the graph writes itself, through a view or as an operator's argument, stays apart from what
+    was equal before.
+    """
+    sets = AliasSets.of(gm)
+    altered = sets.altered()
+    times: Counter[Node] = Counter()  # so far, by the set that is written
     seen: dict[Any, Node] = {}
     known: dict[Any, bool] = {}
     changed = False
-    for n in nodes:
-        if n in kept or not _is_pure(n, known):
+    for n in list(gm.graph.nodes):
+        if not _is_functional(n):
+            times.update({sets.first[a] for a in writes(n)})
+        if sets.first[n] in altered or not _is_pure(n, known):
             continue
+        read = tuple(times[sets.first[a]] for a in n.all_input_nodes)
         try:
-            key = (n.target, _key(n.args), _key(n.kwargs))
+            key = (n.target, _key(n.args), _key(n.kwargs), read)
         except TypeError:
             continue
         first = seen.setdefault(key, n)
