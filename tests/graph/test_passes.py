@@ -198,7 +198,9 @@ def test_alias_sets_know_what_each_view_operator_returns() -> None:
         getattr(p, o) for p in packets if isinstance(p, torch._ops.OpOverloadPacket)
         for o in p.overloads()
     ]  # fmt: skip
-    views = [t for t in overloads if any(r.alias_info for r in t._schema.returns)]
+    # Others (of dictionaries and lists) are there once something has asked for them.
+    tensors = [t for t in overloads if any("Tensor" in str(r.type) for r in t._schema.returns)]
+    views = [t for t in tensors if any(r.alias_info for r in t._schema.returns)]
     assert len(views) > 500
     assert [t for t in views if not shared_parameters(t)] == []
 
