@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -68,7 +69,7 @@ def _of_program(entry: Entry) -> list[Graph]:
     found: list[Graph] = []
 
     def compile_one(graph: GraphModule, options: Options, stages: Stages, **how: Any) -> Any:
-        runs = dynamo.interpreted(GraphModule(graph, _copied(graph)))
+        runs = dynamo.interpreted(GraphModule(graph, copy.deepcopy(graph.graph)))
         compiler.compile_graph(graph, options, stages, **how)
         found.append(_graph(stages))
         return runs
@@ -125,14 +126,6 @@ class _Fake:
             for name, x in (*m.named_parameters(recurse=False), *m.named_buffers(recurse=False)):
                 setattr(m, name, self(x))
         return fn, [self(a) for a in args]
-
-
-def _copied(graph: GraphModule) -> Any:
-    copied = torch.fx.Graph()
-    output = copied.graph_copy(graph.graph, {}, return_output_node=True)
-    assert output is not None
-    copied.output(output[0])
-    return copied
 
 
 class _Unbuilt:

@@ -92,12 +92,12 @@ def sweep(args: argparse.Namespace) -> Results:
         about = {**said["about"], "date": f"{datetime.date.today()}"}
         if known.about.get(about["device"]) != about:
             write({"about": about})
+        family, variant, backend = run
         row = Row.from_json(said["row"])
-        if run[2]:
-            first, alone = ended.pop(run[:2]), row
-            done(without_litz(first, "" if STATES[alone.state] else alone.why))
-        else:
-            done(row)
+        if backend:
+            why = "" if STATES[row.state] else row.why
+            row = without_litz(ended.pop((family, variant)), why)
+        done(row)
 
     def lost(gone: Lost[Run]) -> list[Run]:
         family, variant, backend = gone.work

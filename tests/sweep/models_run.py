@@ -451,7 +451,7 @@ def described(sizes: Mapping[str, Size]) -> str:
 def compare_recompiles(row: Row, zoo: Zoo, how: Variant, device: str, seed: int) -> None:
     """Litz's guards may not make more graphs of the same batches than aot_eager's do.
 
-    Not asked where PyTorch alone traces for a minute, as for a loop over positions.
+    Not asked behind a run longer than ``TRACING``, as of loops over positions.
     """
     mine = row.recompiles[0]
     fresh()

@@ -303,8 +303,7 @@ def _is_said_to_be_fixed(n: FxNode) -> bool:
     Where a size that is not known meets one that may be 1 (the indices of an ``index_select`` whose
     result is broadcast), backward graphs of PyTorch 2.11 take it for 1.
     """
-    packet = getattr(n.target, "overloadpacket", None)
-    if packet is None or packet.__name__ not in SIZED_BY_DATA:
+    if op_name(n.target) not in SIZED_BY_DATA:
         return False
     read = (a.meta.get("val") for a in n.all_input_nodes)
     return not any(isinstance(v, torch.Tensor) and _may_be_empty(v) for v in read)

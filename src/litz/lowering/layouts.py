@@ -29,15 +29,15 @@ _AS_ANOTHER = {"aten::_scaled_dot_product_cudnn_attention_backward": (0, 4)}
 
 def stated_by(n: FxNode, by: FxNode) -> Any:
     """The value whose metadata says how the operator call ``by`` is handed its argument ``n``."""
-    name = getattr(getattr(by.target, "_schema", None), "name", "")
-    argument, like = _AS_ANOTHER.get(name, (0, 0))
-    other = by.args[like] if argument != like and by.args[argument] is n else n
-    val = other.meta.get("val") if isinstance(other, FxNode) else None
     own = n.meta.get("val")
-    if other is n or not isinstance(own, torch.Tensor):
+    pair = _AS_ANOTHER.get(getattr(getattr(by.target, "_schema", None), "name", ""))
+    if pair is None or by.args[pair[0]] is not n:
         return own
-    same = isinstance(val, torch.Tensor) and (val.shape, val.dtype) == (own.shape, own.dtype)
-    return val if same else own
+    other = by.args[pair[1]]
+    val = other.meta.get("val") if isinstance(other, FxNode) else None
+    if not isinstance(own, torch.Tensor) or not isinstance(val, torch.Tensor):
+        return own
+    return val if (val.shape, val.dtype) == (own.shape, own.dtype) else own
 
 
 def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue:

@@ -19,9 +19,10 @@ def is_wide(plan: KernelPlan) -> bool:
     for d in plan.dims:
         high = extent(d.var).hi
         sizes *= LIMIT if high is None else max(1, high)
-    counted = index_ints(plan)
-    short = sizes < LIMIT and all(map(_is_short, counted))
-    return not (short and all(fits(e, frozenset(plan.ints)) for e in _indices(plan)))
+    if sizes >= LIMIT or not all(map(_is_short, index_ints(plan))):
+        return True
+    ints = frozenset(plan.ints)
+    return not all(fits(e, ints) for e in _indices(plan))
 
 
 def index_ints(plan: KernelPlan) -> frozenset[Expr]:
@@ -86,7 +87,8 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
     for d in plan.dims:
         total = total * extent(d.var)
     out[total] = None
-    for size in (v for v in plan.ints if v in index_ints(plan) and not _is_short(v)):
+    counted = index_ints(plan)
+    for size in (v for v in plan.ints if v in counted and not _is_short(v)):
         others = exact_quotient(total, size)
         if others is None or others.lo is None or others.lo < 1:
             out[size] = None  # else it is no more than the total
