@@ -50,7 +50,6 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
         "PyTorch's metadata of a 16-bit product with an expanded number has other strides than it"
     ),
     ("torch.ops.aten._flash_attention_forward", "", "", "result 2: "): _SEED,
-    ("torch.ops.aten._efficient_attention_forward", "", "", "result 2: "): _SEED,
     ("unsafe_split", "", "", "strides"): _UNSAFE,
     ("unsafe_chunk", "", "", "strides"): _UNSAFE,
 }
