@@ -230,11 +230,15 @@ def settle(first: Found, others: Sequence[Found]) -> tuple[dict[str, Size], dict
     """(wrong, chance): what was beyond its limit in the first draw, by what other draws show.
 
     Wrong is what is beyond it in more than half of the others, and in the total of all: a choice
-    that falls otherwise shows on one side in one draw and on the other side in the next.
+    that falls otherwise shows on one side in one draw and on the other side in the next.  Where
+    nothing can be judged in the others, eager's error being too large, one draw is no more.
     """
     wrong: dict[str, Size] = {}
     chance: dict[str, Size] = {}
     for key, size in first.beyond.items():
+        if others and math.isfinite(size.mine) and all(key in f.blind for f in others):
+            chance[key] = size
+            continue
         seen = [f.sizes[key] for f in others if key in f.sizes]
         total = [size, *seen]
         often = 2 * sum(s.beyond for s in seen) > len(seen)

@@ -312,18 +312,27 @@ class Task:
             if side is not None:
                 side.take(self.drawn.model)
 
+    def _tried(self, batch: Inputs, seed: int) -> tuple[Step, Exception | None]:
+        try:
+            return self.mine.step(batch, seed), None
+        except Exception as e:
+            return Step(), e
+
     def judge(self) -> Found:
         """Run and compare all steps."""
         found, still = Found(), Found()
         rounding = self.variant.rounding
         for k, batch in enumerate(self.drawn.batches):
+            # Before eager mode, which leaves plans behind: a user of Litz alone meets none.
+            mine, failed = self._tried(batch, k + 1)
             try:
                 eager = self.eager.step(batch, k + 1)
                 exact = self.exact.step(widen(batch), k + 1)
                 own = self.still.step(batch, k + 1) if self.still is not None else eager
             except Exception as e:
                 raise EagerFails(f"eager: {said(e)}") from e
-            mine = self.mine.step(batch, k + 1)
+            if failed is not None:
+                raise failed
             if self.still is None:
                 compare(mine, eager, exact, rounding, found)
             else:

@@ -53,6 +53,35 @@ def test_sums_of_open_sizes_that_wrap_around() -> None:
         assert torch.allclose(compiled(x, w, mean, var), fn(x, w, mean, var), atol=1e-3)
 
 
+def test_quotients_of_open_sizes_in_a_loops_end() -> None:
+    """PyTorch bounds the kernel's size by 2^31 - 1."""
+    compiled = torch.compile(
+        lambda x, w: F.conv1d(x, w, stride=3, padding=2) * 0.125, backend="litz", dynamic=True
+    )
+    for size, taps in ((1, 1), (15, 3), (40, 9)):
+        x, w = torch.randn(1, 1, size, device="cuda"), torch.randn(1, 1, taps, device="cuda")
+        assert torch.allclose(compiled(x, w), F.conv1d(x, w, stride=3, padding=2) * 0.125)
+
+
+@pytest.mark.parametrize("as_result", [False, True])
+def test_attention_after_eager_mode(as_result: bool) -> None:
+    """Plans that eager mode made for another layout of the gradient are not met."""
+    torch.manual_seed(0)
+    shape = (3, 37 + as_result, 2, 32)  # not the other case's plans either
+    leaves = [torch.randn(*shape, device="cuda").half().transpose(1, 2) for _ in range(3)]
+    leaves = [x.requires_grad_() for x in leaves]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    weights = torch.randn(*shape, device="cuda").half().transpose(1, 2)
+    weights = weights if as_result else weights.contiguous()
+    attend = F.scaled_dot_product_attention
+    wanted = torch.autograd.grad(attend(*exact), exact, weights.double())
+    torch.autograd.grad(attend(*leaves), leaves, weights)
+    compiled = torch.compile(lambda *x: attend(*x), backend="litz")
+    found = torch.autograd.grad(compiled(*leaves), leaves, weights)
+    for mine, right in zip(found, wanted, strict=True):
+        assert (mine.double() - right).norm() <= 3e-3 * right.norm()
+
+
 def test_attention_whose_gradients_lie_in_two_ways() -> None:
     """Plans of PyTorch 2.11 for cuDNN do not tell them apart; eager mode is wrong here, or ends."""
 

@@ -103,6 +103,18 @@ def test_integers_that_indices_are_computed_from_have_one_width() -> None:
     assert launch.narrow.int_types == ("i32", "i32", "i64")
 
 
+def test_what_is_divided_in_a_loops_end_fits_or_64_bits_count() -> None:
+    far, size = symbol("s0", 1, (1 << 31) - 1), symbol("s1", 1, None)
+    divided = size - far + 1
+    x = var("x0", floordiv(divided + 3, 3) + 1)
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    store = Store("b1", x, body.load(F32, "b0", x))
+    plan = KernelPlan((Dim(x, "p"),), params, (far, size), (store,), x)
+    (launch,) = render(plan, "k").launches
+    assert launch.narrow is not None and "2147483647" not in launch.narrow.source
+    assert {divided, -divided} <= set(launch.reaches)
+
+
 def test_jobs_of_variants() -> None:
     kernel = render(scaled(sized(4096)), "k")
     (launch,) = kernel.launches

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import copysign
 from typing import Any
 
 import pytest
@@ -402,3 +403,22 @@ def test_gradients_for_cudnn_lie_as_its_results() -> None:
     gradient, out = call.args[0], call.args[4]
     assert isinstance(gradient, TensorRef) and isinstance(out, TensorRef)
     assert gradient.strides == out.strides
+    rate = call.args[13]
+    assert (
+        isinstance(rate, float) and rate == 0.0 and copysign(1.0, rate) < 0
+    )  # eager mode's plans are others
+
+
+def test_several_results_in_the_memory_of_an_uneven_product() -> None:
+    """It is copied once into eager's layout, and they share that."""
+
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x @ w
+        return y, y.reshape(-1)
+
+    (made,) = trace(fn, data(330, 264, dtype=BF16), data(264, 257, dtype=BF16), training=False)
+    program = made.stages.program
+    assert program is not None
+    whole, flat = program.outputs
+    assert isinstance(whole, TensorRef) and isinstance(flat, TensorRef)
+    assert whole.buffer == flat.buffer and "272" in str(made.stages.externs()[0])

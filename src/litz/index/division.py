@@ -27,6 +27,8 @@ from litz.index.arith import (
 )
 from litz.index.expr import ZERO, Const, Expr, FloorDiv, Mod, as_expr, const
 
+FAR = 1 << 30  # a bound that numbers of 32 bits cannot make up for
+
 
 def floordiv(a: Expr | int, b: Expr | int) -> Expr:
     """a // b, rounding towards minus infinity. ZeroDivisionError for a constant zero divisor."""
@@ -124,8 +126,9 @@ def _truncate(c: int, n: int) -> int:
 def _reduce_const(a: Expr, n: int) -> tuple[Expr, Expr]:
     """As `_reduce` for an integer n; the remainder is made non-negative by a multiple of n.
 
-    Its constant is the least one that does so (where no lower bound is known: the one in [0, n)),
-    which makes the form unique; non-negative numerators are what targets divide fastest.
+    Its constant is the least one that does so (where no lower bound is known, or one that no size
+    reaches: the one in [0, n)), which makes the form unique; non-negative numerators are what
+    targets divide fastest.
     """
     k, terms = parts(a)
     if n < 0:
@@ -146,7 +149,7 @@ def _reduce_const(a: Expr, n: int) -> tuple[Expr, Expr]:
             end = t.lo if c > 0 else t.hi
             low = None if end is None else low + c * end
     kr = k % n
-    if low is not None and low + kr < 0:
+    if low is not None and -FAR < low + kr < 0:
         kr -= (low + kr) // n * n
     kq = (k - kr) // n
     if not quot and not kq:

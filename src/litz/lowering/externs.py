@@ -15,7 +15,7 @@ from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
 from litz.lowering.context import Builder, GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
-from litz.lowering.layouts import laid_out, stated_by
+from litz.lowering.layouts import laid_out, stated_by, with_own_plans
 from litz.lowering.numbers import (
     SCALAR_READS,
     assert_deferred,
@@ -150,7 +150,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
     _check_writes(low, n, target)
-    args = tuple(_argument(low, a, n) for a in n.args)
+    args = with_own_plans(target, tuple(_argument(low, a, n) for a in n.args))
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
     passed = _named(target, args, kwargs)
     mutated = _mutated(low, passed)

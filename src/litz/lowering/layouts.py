@@ -25,6 +25,9 @@ from litz.lowering.values import Shape, TensorValue, at_dims, axes
 # another one.  Up to 2.13 cuDNN's plans for the backward of attention do not tell apart how the
 # gradient lies, which eager mode gets wrong results and illegal reads from.
 _AS_ANOTHER = {"aten::_scaled_dot_product_cudnn_attention_backward": (0, 4)}
+# And so that plans made by eager mode are not met, a number that is part of their key by its bits:
+# the rate of dropout, of which -0.0 is none as well.
+_ZERO_IN_KEYS = {"aten::_scaled_dot_product_cudnn_attention_backward": 13}
 
 
 def stated_by(n: FxNode, by: FxNode) -> Any:
@@ -38,6 +41,12 @@ def stated_by(n: FxNode, by: FxNode) -> Any:
     if not isinstance(own, torch.Tensor) or not isinstance(val, torch.Tensor):
         return own
     return val if (val.shape, val.dtype) == (own.shape, own.dtype) else own
+
+
+def with_own_plans(target: torch._ops.OpOverload, args: tuple[object, ...]) -> tuple[object, ...]:
+    """Arguments equal to ``args`` by which PyTorch finds no plan that eager mode has made."""
+    k = _ZERO_IN_KEYS.get(target._schema.name)
+    return args if k is None or args[k] != 0.0 else (*args[:k], -0.0, *args[k + 1 :])
 
 
 def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue:

@@ -187,7 +187,10 @@ def padded_product(low: GraphLowering, n: FxNode, reason: str) -> TensorValue | 
         return None
     operands = [a.grow(low, (m2, k2), 1), b.grow(low, (k2, n2), 0)]
     vector = [_longer(low, low.in_memory(x), cols, n2) for x in bias]
-    return _call(low, n, reason, [*vector, *operands], (m2, n2))
+    out = _call(low, n, reason, [*vector, *operands], (m2, n2))
+    if n2 != cols and low.shares_memory(n):
+        return low.b.realize(out.without_memory(), result.strides)
+    return out
 
 
 def _longer(low: GraphLowering, v: TensorValue, size: int, grown: int) -> TensorValue:

@@ -22,7 +22,7 @@ def is_wide(plan: KernelPlan) -> bool:
     if sizes >= LIMIT or not all(map(_is_short, index_ints(plan))):
         return True
     ints = frozenset(plan.ints)
-    return not all(fits(e, ints) for e in _indices(plan))
+    return not all(fits(e, ints) for e in _computed(plan))
 
 
 def index_ints(plan: KernelPlan) -> frozenset[Expr]:
@@ -31,14 +31,13 @@ def index_ints(plan: KernelPlan) -> frozenset[Expr]:
     They have one width in a kernel, which is that of the loops' variables: of sums that wrap around
     in 32 bits no part may be computed in 64.
     """
-    exprs = [*_indices(plan), *(extent(d.var) for d in plan.dims)]
-    return frozenset(v for e in exprs for v in e.free) & frozenset(plan.ints)
+    return frozenset(v for e in _computed(plan) for v in e.free) & frozenset(plan.ints)
 
 
-def _indices(plan: KernelPlan) -> list[Expr]:
-    """Where the kernel stores and loads."""
+def _computed(plan: KernelPlan) -> list[Expr]:
+    """Where the kernel stores and loads, and how far its loops go."""
     loads = [n.index for n in walk(roots(plan.stores)) if isinstance(n, Load)]
-    return [s.index for s in plan.stores] + loads
+    return [*(s.index for s in plan.stores), *loads, *(extent(d.var) for d in plan.dims)]
 
 
 def fits(e: Expr, ints: AbstractSet[Expr] | None = None) -> bool:
@@ -95,10 +94,14 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
         if size.lo is None or size.lo <= -LIMIT:
             out[-size] = None
     ints = frozenset(plan.ints)
-    exprs = _indices(plan)
+    exprs = _computed(plan)
     exprs += [n.expr for n in walk(roots(plan.stores)) if isinstance(n, Index)]
+    ends = {extent(d.var) for d in plan.dims}  # factors of the total
     for part in (part for e in exprs for part in _measured(e, ints)):
-        if _is_short(part):
+        if _is_short(part) or part in ends:
+            continue
+        if counted.issuperset(part.free) and (part.lo is None or part.lo <= -LIMIT):
+            out[part] = out[-part] = None
             continue
         end = _highest(part, plan.ints)
         if end is None:
