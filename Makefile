@@ -24,7 +24,7 @@ STAMP := $(VENV)/.litz-installed
 OLDEST_STAMP := $(OLDEST)/.litz-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest replay sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-oldest replay size sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
@@ -32,6 +32,7 @@ help:
 	@echo 'make test-oldest  a choice of them with the oldest PyTorch (downloads 2.7 GB once)'
 	@echo 'make replay  kernels launched and bytes moved by a corpus of graphs, as expected'
 	@echo '             (REPLAY_ARGS=HEAD~1: what differs from a revision)'
+	@echo 'make size    lines of code of every room, beside their budgets'
 	@echo 'make sweep   the slow tests'
 	@echo 'make fuzz    random programs against eager (FUZZ_ARGS="--count 2000 --seed 7")'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
@@ -69,6 +70,9 @@ test-oldest: $(OLDEST_STAMP)
 
 replay: $(STAMP)
 	$(BIN)/python -m tests.replay $(or $(REPLAY_ARGS),--check)
+
+size: $(STAMP)
+	$(BIN)/python -m tests.size --check
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -q -m slow $(PYTEST_ARGS)
