@@ -130,7 +130,7 @@ def _through_aten(graph: GraphModule, stages: Stages, kind: str, reason: str) ->
 def _failed(
     graph: GraphModule, options: Options, stages: Stages, kind: str, error: Exception
 ) -> Boxed:
-    path = save_repro(graph, options.repro_dir, error)
+    path = save_repro(graph, options, error)
     if isinstance(error, CompilationError):
         shown = CompilationError(
             error.message, op=error.op, user_stack=error.user_stack, repro=path

@@ -17,7 +17,7 @@ import torch
 
 import litz.compiler
 import litz.targets.kernels
-from litz.errors import VerificationError
+from litz.errors import ToolchainError, VerificationError
 from litz.host import memory
 from litz.host import python as host_python
 from litz.index import Expr, const, division, mod
@@ -285,6 +285,30 @@ def test_repro_shows_the_fault(tmp_path: Path, monkeypatch: Patch) -> None:
     torch._dynamo.reset()
     results = torch.compile(module, backend="litz", options=scope["OPTIONS"] | {"verify": False})
     assert judge(module, inputs, results(*inputs)) == 1
+
+
+def test_repro_of_a_triton_kernel_runs_it(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Without Triton's interpreter ATen would run in its place, and be right."""
+    pytest.importorskip("triton.language")
+    from litz.runtime.triton import interpret
+    from litz.verify.replay import replay
+
+    with monkeypatch.context() as patch:
+        change_op(patch, "sin", triton="litz.cos({0})")
+        e = caught(tmp_path, lambda x: x.sin() * 2, r(5, 7), target="triton")
+    assert (
+        e.repro is not None and 'os.environ["TRITON_INTERPRET"] = "1"' in Path(e.repro).read_text()
+    )
+
+    def absent() -> None:
+        raise ToolchainError("no interpreter")
+
+    monkeypatch.setattr(interpret, "require_interpreter", absent)
+    torch._dynamo.reset()
+    scope: dict[str, Any] = {"__name__": "repro"}
+    exec(Path(e.repro).read_text(), scope)
+    with pytest.raises(Exception, match="no interpreter"):
+        replay(scope["Repro"](), torch.load(str(e.inputs))["inputs"], scope["OPTIONS"])
 
 
 def test_extern_is_a_step(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
+
+from litz.options import Options
 
 _HEAD = '''"""A graph that Litz failed to compile: run this file with Python to see it again.
 
@@ -32,7 +35,7 @@ def inputs():
 if __name__ == "__main__":
     module = Repro()
     expected = module(*inputs())
-    actual = torch.compile(module, backend="litz")(*inputs())
+    actual = torch.compile(module, backend="litz", options={options})(*inputs())
     print("compiled; largest differences:")
     for a, b in zip(actual, expected):
         if isinstance(a, torch.Tensor):
@@ -50,7 +53,8 @@ def _input_text(val: Any) -> str:
             fill = f"torch.rand({size}) > 0.5"
         else:
             fill = f"torch.zeros({size}, dtype={val.dtype})"
-        return f"torch.empty_strided({size}, {stride}, dtype={val.dtype}).copy_({fill})"
+        where = "" if val.device.type == "cpu" else f", device={str(val.device)!r}"
+        return f"torch.empty_strided({size}, {stride}, dtype={val.dtype}{where}).copy_({fill})"
     return repr(int(_hint(val))) if isinstance(val, torch.SymInt | int) else "None"
 
 
@@ -61,28 +65,28 @@ def _hint(value: Any) -> int:
     return int(value)
 
 
-def repro_text(gm: GraphModule, error: Exception) -> str:
+def repro_text(gm: GraphModule, error: Exception, options: Mapping[str, object]) -> str:
     """Python source that builds the graph as a module, with random inputs of the same layout."""
     body = gm.print_readable(print_output=False, include_stride=False, include_device=False)
     lines = body.replace(f"class {type(gm).__name__}", "class Repro").splitlines()
     lines = [line for line in lines if line.strip()]
     code = "\n".join(lines).replace("class <lambda>", "class Repro")
-    code = code.replace("(torch.nn.Module)", "(torch.nn.Module)")
     inputs = [
         f"        {_input_text(n.meta.get('val'))},"
         for n in gm.graph.nodes
         if n.op == "placeholder"
     ]
     message = str(error).replace('"""', "'''")
-    return _HEAD.format(error=message) + "\n\n" + code + _TAIL.format(inputs="\n".join(inputs))
+    tail = _TAIL.format(inputs="\n".join(inputs), options=repr(dict(options)))
+    return _HEAD.format(error=message) + "\n\n" + code + tail
 
 
-def save_repro(gm: GraphModule, folder: str, error: Exception) -> str | None:
+def save_repro(gm: GraphModule, options: Options, error: Exception) -> str | None:
     """Write the repro; its path, or None where the folder cannot be written."""
-    text = repro_text(gm, error)
+    text = repro_text(gm, error, options.given())
     name = "litz_repro_" + hashlib.sha256(text.encode()).hexdigest()[:10]
     try:
-        place = Path(folder or ".") / name
+        place = Path(options.repro_dir or ".") / name
         place.mkdir(parents=True, exist_ok=True)
         path = place / "repro.py"
         path.write_text(text)

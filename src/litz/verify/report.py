@@ -134,7 +134,9 @@ class Report:
         if not known:
             return None, None
         gm, leaves = subgraph(known)
-        text = _text(gm, f"{what}: {known[0].text()}", self.options)
+        text = _text(
+            gm, f"{what}: {known[0].text()}", self.options, _environment(leaves, self.options)
+        )
         name = "litz_wrong_" + hashlib.sha256(text.encode()).hexdigest()[:10]
         try:
             place = Path(self.folder or ".") / name
@@ -181,12 +183,20 @@ def subgraph(findings: Sequence[Finding]) -> tuple[GraphModule, list[Any]]:
     return GraphModule({}, graph), inputs
 
 
+def _environment(inputs: Sequence[Any], options: Mapping[str, object]) -> str:
+    """What has to be set before Triton is imported to run its kernels on the CPU."""
+    on_gpu = any(isinstance(x, torch.Tensor) and x.device.type != "cpu" for x in inputs)
+    if options.get("target") != "triton" or on_gpu:
+        return ""
+    return 'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\n'
+
+
 _TEXT = '''"""{what}
 
 Run this file with Python to see it again: inputs.pt beside it holds the kernel's inputs.
 """
 
-import sys
+{environment}import sys
 from pathlib import Path
 
 import torch
@@ -206,10 +216,12 @@ if __name__ == "__main__":
 '''
 
 
-def _text(gm: GraphModule, what: str, options: Mapping[str, object]) -> str:
+def _text(gm: GraphModule, what: str, options: Mapping[str, object], environment: str) -> str:
     code = gm.print_readable(print_output=False, include_stride=False, include_device=False)
     lines = [line for line in code.splitlines() if line.strip()]
     first = next(k for k, line in enumerate(lines) if line.startswith("class "))
     lines[first] = "class Repro(torch.nn.Module):"
     module = "\n".join(lines)
-    return _TEXT.format(what=what.replace('"""', "'''"), module=module, options=repr(dict(options)))
+    what = what.replace('"""', "'''")
+    given = repr(dict(options))
+    return _TEXT.format(what=what, environment=environment, module=module, options=given)
