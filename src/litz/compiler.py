@@ -121,8 +121,7 @@ def compile_graph(
         start_workers(options.jobs or None)  # they are ready when the first kernel is
     with s.timed("passes"):
         check_offsets(gm.graph)
-        before, after = options.before_passes, options.after_passes
-        run_passes(gm, inference=inference, before=before, after=after)
+        run_passes(gm, inference=inference, hooks=options.hooks)
     _show(options, "graph", lambda: gm.print_readable(print_output=False))
     with s.timed("lowering"):
         settings = Settings(

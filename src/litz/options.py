@@ -97,8 +97,17 @@ class Options:
     before_passes: tuple[GraphHook, ...] = _option(
         (), "functions of a GraphModule, run before Litz's graph passes; see GraphHook", key=True
     )
+    after_storage: tuple[GraphHook, ...] = _option(
+        (), "the same, after views and writes of arguments are made explicit", key=True
+    )
+    after_simplifying: tuple[GraphHook, ...] = _option(
+        (), "the same, after constants, no-ops and equal calls are gone", key=True
+    )
+    after_layout: tuple[GraphHook, ...] = _option(
+        (), "the same, after layouts are chosen, while the graph is still functional", key=True
+    )
     after_passes: tuple[GraphHook, ...] = _option(
-        (), "functions of a GraphModule, run after Litz's graph passes; see GraphHook", key=True
+        (), "the same, after all of Litz's graph passes, when the graph writes in place", key=True
     )
     cache_dir: str = _option(
         "", "folder of compiled kernels (default: the user's cache)", key=False
@@ -131,6 +140,11 @@ class Options:
     @property
     def shown(self) -> frozenset[str]:
         return frozenset(s.strip() for s in self.show.split(",") if s.strip())
+
+    def hooks(self, group: str) -> tuple[GraphHook, ...]:
+        """The user's passes of one such option."""
+        found: tuple[GraphHook, ...] = getattr(self, group)
+        return found
 
     def given(self) -> dict[str, str | int | bool]:
         """The options that differ from their defaults and that code depends on."""

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from litz.errors import OptionError
-from litz.graph.passes import run_hook
+from litz.graph.passes import PIPELINE, run_hook
 from litz.graph.patterns import Call, Capture, Match, Rewrites, Rule, rewrite, rule_of
 from litz.options import make_options
 
@@ -135,7 +135,7 @@ class Swap:
         return "swap 1"
 
 
-@pytest.mark.parametrize("place", ["before_passes", "after_passes"])
+@pytest.mark.parametrize("place", [group.hooks for group in PIPELINE])
 def test_hooks_run(place: str) -> None:
     hook = Swap()
     x = torch.randn(5)

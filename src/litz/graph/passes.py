@@ -126,19 +126,41 @@ def share_common_subexpressions(gm: GraphModule) -> bool:
     return changed
 
 
+@dataclass(frozen=True)
+class Group:
+    """Passes that belong together.  hooks: the option of the users' passes that run behind them."""
+
+    hooks: str
+    passes: tuple[GraphPass, ...] = ()
+
+
 # Storage comes first: it asks which values eager has as views of which.  Then constants: a folded
 # one can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what others left.
-PIPELINE: tuple[GraphPass, ...] = (
-    # First, while what PyTorch added behind its last copies still stands there.
-    GraphPass("reads of written arguments", read_what_was_written, inference=True),
-    GraphPass("storage", make_storage_explicit),
-    GraphPass("constants", fold_constants),
-    GraphPass("no-ops", drop_no_ops),
-    GraphPass("dead code", drop_dead_code),
-    GraphPass("common subexpressions", share_common_subexpressions),
-    GraphPass("channels-last convolutions", convolutions_in_channels_last, inference=True),
+PIPELINE: tuple[Group, ...] = (
+    Group("before_passes"),
+    Group(
+        "after_storage",
+        (
+            # First, while what PyTorch added behind its last copies still stands there.
+            GraphPass("reads of written arguments", read_what_was_written, inference=True),
+            GraphPass("storage", make_storage_explicit),
+        ),
+    ),
+    Group(
+        "after_simplifying",
+        (
+            GraphPass("constants", fold_constants),
+            GraphPass("no-ops", drop_no_ops),
+            GraphPass("dead code", drop_dead_code),
+            GraphPass("common subexpressions", share_common_subexpressions),
+        ),
+    ),
+    Group(
+        "after_layout",
+        (GraphPass("channels-last convolutions", convolutions_in_channels_last, inference=True),),
+    ),
     # Behind all that takes the graph to be functional up to its last copies.
-    GraphPass("writes in place", write_in_place),
+    Group("after_passes", (GraphPass("writes in place", write_in_place),)),
 )
 
 
@@ -146,18 +168,18 @@ def run_passes(
     gm: GraphModule,
     *,
     inference: bool,
-    before: Sequence[GraphHook] = (),
-    after: Sequence[GraphHook] = (),
+    hooks: Callable[[str], Sequence[GraphHook]] = lambda group: (),
 ) -> tuple[str, ...]:
-    """Run the pipeline between the user's hooks; the names of what changed something.
+    """Run the pipeline with the user's hooks behind its groups; names of what changed something.
 
     Raises CompilationError where a hook fails or leaves a graph that cannot be compiled.
     """
-    for hook in before:
-        run_hook(gm, hook)
-    changed = [p.name for p in PIPELINE if (inference or not p.inference) and p.run(gm)]
-    for hook in after:
-        run_hook(gm, hook)
+    changed = []
+    for group in PIPELINE:
+        passes = (p for p in group.passes if inference or not p.inference)
+        changed += [p.name for p in passes if p.run(gm)]
+        for hook in hooks(group.hooks):
+            run_hook(gm, hook)
     return tuple(changed)
 
 

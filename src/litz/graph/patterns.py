@@ -9,8 +9,8 @@ or as two functions of ATen calls::
     rule_of("log of exp", lambda x: aten.log(aten.exp(x)), lambda x: x, where=...)
 
 Rules that a user gives to Litz go into a ``Rewrites``, which is a hook for the options
-``before_passes`` and ``after_passes``.  A graph is walked once for all rules: those for other
-operators than a node's cost nothing.
+``before_passes``, ``after_simplifying`` and their like.  A graph is walked once for all rules:
+those for other operators than a node's cost nothing.
 """
 
 from __future__ import annotations
