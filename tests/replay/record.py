@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from unittest import mock
@@ -32,7 +32,7 @@ from litz.targets.kernels import Kernel, make_kernels
 from tests.replay.corpus import Entry
 
 # One instruction set, so that every machine prints the same.
-OPTIONS = {"isa": "avx2", "check_ir": True, "rng": "litz"}
+OPTIONS = {"isa": "avx2", "check_ir": True, "check_calls": False, "rng": "litz"}
 
 
 @dataclass
@@ -56,22 +56,28 @@ class Graph:
         return asdict(self)
 
 
-def record(entry: Entry) -> list[Graph]:
+Watch = Callable[[GraphModule, GraphModule, Stages], None]
+
+
+def record(entry: Entry, watch: Watch = lambda *_: None) -> list[Graph]:
     """The graphs of an entry, in the order in which they are compiled.
 
+    watch: is shown each graph of a program, as it came and after Litz's passes, and its stages.
     For one on a GPU the process needs ``cuda_on_paper`` around its first backward graph and all
     that follow: autograd learns once what devices there are.
     """
-    return _of_text(entry.text) if entry.text else _of_program(entry)
+    return _of_text(entry.text) if entry.text else _of_program(entry, watch)
 
 
-def _of_program(entry: Entry) -> list[Graph]:
+def _of_program(entry: Entry, watch: Watch) -> list[Graph]:
     found: list[Graph] = []
 
     def compile_one(graph: GraphModule, options: Options, stages: Stages, **how: Any) -> Any:
-        runs = dynamo.interpreted(GraphModule(graph, copy.deepcopy(graph.graph)))
+        before = GraphModule(graph, copy.deepcopy(graph.graph))
+        runs = dynamo.interpreted(before)
         compiler.compile_graph(graph, options, stages, **how)
         found.append(_graph(stages))
+        watch(before, graph, stages)
         return runs
 
     def observe(kind: str, graph: GraphModule, stages: Stages) -> None:

@@ -1,0 +1,142 @@
+"""``python -m tests.walkthrough --write``: docs/architecture.md, with the text of every stage.
+
+The prose stands in ``walkthrough.md``; a line ``<<softmax schedule>>`` in it becomes what Litz
+makes there of the program ``softmax``.  ``--check`` fails where the page is not what comes out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule
+
+from litz.compiler import Stages
+from litz.host.lines import host_text
+from litz.ir.text import program_text
+from litz.kernel.text import plan_text
+from litz.schedule.text import schedule_text
+from litz.targets.kernels import make_kernels
+from tests.replay.corpus import Entry
+from tests.replay.record import record
+
+TEXT = Path(__file__).with_suffix(".md")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * 0.125, -1)
+
+
+def step(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.mse_loss(F.gelu(x @ weight), target)
+
+
+def rand(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.rand(*shape).requires_grad_(grad)
+
+
+PROGRAMS = {
+    "softmax": Entry(lambda: (softmax, (rand(64, 1000),))),
+    "step": Entry(
+        lambda: (step, (rand(32, 64), rand(64, 16, grad=True), rand(32, 16))), training=True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A graph as AOTAutograd gave it, after Litz's passes, and what the stages made of it."""
+
+    before: GraphModule
+    after: GraphModule
+    stages: Stages
+
+
+def graph(gm: GraphModule) -> str:
+    text = gm.print_readable(print_output=False, include_stride=False, include_device=False)
+    lines = [line for line in text.splitlines() if line.strip() and "# File:" not in line]
+    return "\n".join(line for line in lines if not line.lstrip().startswith("# No stacktrace"))
+
+
+def program(s: Shown) -> str:
+    assert s.stages.program is not None
+    return program_text(s.stages.program)
+
+
+def schedule(s: Shown) -> str:
+    assert s.stages.schedule is not None
+    return schedule_text(s.stages.schedule)
+
+
+def triton(s: Shown) -> str:
+    assert s.stages.schedule is not None
+    _, kernels = make_kernels(s.stages.schedule, lambda: 8, "triton")
+    made = [k.triton for k in kernels if k.triton is not None]
+    return "\n\n".join(launch.source for t in made for launch in t.launches)
+
+
+def host(s: Shown) -> str:
+    assert s.stages.host is not None
+    return host_text(s.stages.host)
+
+
+def code(s: Shown) -> str:
+    assert s.stages.source is not None
+    return s.stages.source.source
+
+
+STAGES: dict[str, tuple[str, Callable[[Shown], str]]] = {
+    "traced": ("python", lambda s: graph(s.before)),
+    "graph": ("python", lambda s: graph(s.after)),
+    "program": ("", program),
+    "schedule": ("", schedule),
+    "plan": ("", lambda s: "\n\n".join(plan_text(k.plan) for k in s.stages.kernels)),
+    "cpp": ("cpp", lambda s: "\n".join(k.source for k in s.stages.kernels)),
+    "triton": ("python", triton),
+    "host": ("", host),
+    "code": ("python", code),
+}
+
+
+def page() -> str:
+    """The text with what the stages print in its places."""
+    shown: dict[str, list[Shown]] = {}
+    for name, entry in PROGRAMS.items():
+        graphs = shown[name] = []
+        record(entry, lambda *seen, graphs=graphs: graphs.append(Shown(*seen)))  # type: ignore[misc]
+
+    def fill(m: re.Match[str]) -> str:
+        name, number, stage = m["name"], int(m["number"] or 0), m["stage"]
+        language, show = STAGES[stage]
+        return f"```{language}\n{show(shown[name][number]).strip()}\n```"
+
+    place = r"^<<(?P<name>\w+?)(?P<number>\d?) (?P<stage>\w+)>>$"
+    made = "made by `python -m tests.walkthrough --write`; prose in `tests/walkthrough.md`"
+    return f"<!-- {made} -->\n" + re.sub(place, fill, TEXT.read_text(), flags=re.MULTILINE)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    text = page()
+    if args.write:
+        PAGE.write_text(text)
+    elif args.check and PAGE.read_text() != text:
+        print(f"{PAGE.name} is not what the stages print: python -m tests.walkthrough --write")
+        return 1
+    elif not args.check:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
