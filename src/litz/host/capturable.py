@@ -8,15 +8,13 @@ from typing import Any, Final
 
 import torch
 
+from litz.host.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.logs import events
 from litz.options import Options
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 
 MODES: Final = ("reduce-overhead", "max-autotune")
-
-# Wrappers of communication: their order among processes is theirs to keep.
-_COLLECTIVES: Final = ("_c10d_functional", "c10d", "c10d_functional", "_dtensor")
 
 
 @dataclass
@@ -107,7 +105,7 @@ def _why_not_called(n: Extern) -> str:
     if any(isinstance(v, torch.Generator) for v in (*n.args, *(v for _, v in n.kwargs))):
         return f"{name} draws from a random generator of its own"
     target: Any = n.target
-    if getattr(target, "namespace", "") in _COLLECTIVES:
+    if is_collective(target):
         return f"{name} is a collective"
     unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
     if unsafe is not None and unsafe in getattr(target, "tags", ()):

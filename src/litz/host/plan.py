@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from litz.host.collectives import is_collective, is_wait
 from litz.host.lines import (
     Allocate,
     BindSize,
@@ -30,7 +31,7 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
     kernels: the call of each group, by the group's name.
     """
     program = schedule.program
-    touched = [_touched(step, kernels) for step in schedule.steps]
+    touched = _until_waited(schedule, [_touched(step, kernels) for step in schedule.steps])
     dying = _dying(program, touched)
     lines: list[Line] = []
     allocated: set[str] = set()
@@ -72,6 +73,28 @@ def _touched(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
     if isinstance(step, Group):
         return tuple(dict.fromkeys(kernels[step.name].buffers))
     return tuple(dict.fromkeys((*step.read_buffers(), *step.write_buffers())))
+
+
+def _until_waited(schedule: Schedule, touched: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """What steps use, where asynchronous collectives use their arguments until they are waited for.
+
+    One that nobody waits for uses them to the end.
+    """
+    program = schedule.program
+    under_way: dict[str, tuple[str, ...]] = {}  # by the roots of results
+    out = list(touched)
+    for i, step in enumerate(schedule.steps):
+        if not isinstance(step, Extern) or not is_collective(step.target):
+            continue
+        if is_wait(step.target):
+            for name in touched[i]:
+                out[i] += under_way.pop(program.root(name), ())
+        else:
+            made = [program.root(name) for name in step.outputs if name is not None]
+            under_way.update(dict.fromkeys(made, step.read_buffers()))
+    if out:
+        out[-1] += tuple(name for names in under_way.values() for name in names)
+    return [tuple(dict.fromkeys(names)) for names in out]
 
 
 def _to_allocate(

@@ -1,0 +1,79 @@
+"""Memory of asynchronous collectives lives until they are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from litz.backend import compile_with
+from litz.compiler import Stages
+from litz.host.lines import CallExtern, Free, Reuse
+from litz.options import make_options
+
+if not dist.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+Tensor = torch.Tensor
+ops = torch.ops._c10d_functional
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def waited(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    y = ops.all_reduce((x * 2).sin(), "sum", dist.group.WORLD.group_name)
+    b = (w + 1).cos()  # as large as what is being reduced, and a product between
+    c = b @ b
+    return ops.wait_tensor(y) + 1, c, c @ c
+
+
+def several(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    name = dist.group.WORLD.group_name
+    first, second = ops.all_reduce(x.sin(), "sum", name), ops.all_reduce(x.cos(), "sum", name)
+    c = w @ w
+    late = ops.wait_tensor(second)
+    d = (c + late) @ c
+    return d, ops.wait_tensor(first) + d @ d
+
+
+def compiled(fn: Callable[..., Any], *args: Tensor) -> tuple[Stages, Any]:
+    found: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        options = make_options({"check_calls": False})
+        return compile_with(gm, inputs, options, lambda kind, graph, s: found.append(s))
+
+    torch._dynamo.reset()
+    out = torch.compile(fn, backend=backend, fullgraph=True)(*args)
+    (stages,) = found
+    return stages, out
+
+
+@pytest.mark.parametrize("fn", [waited, several])
+def test_what_is_reduced_stays_until_the_wait(fn: Callable[..., Any]) -> None:
+    args = torch.randn(300, 300), torch.randn(300, 300)
+    stages, out = compiled(fn, *args)
+    host = stages.host
+    assert host is not None
+    under_way: dict[str, str] = {}  # what is read, by the result
+    for line in host.lines:
+        gone = (
+            line.buffer if isinstance(line, Free) else line.old if isinstance(line, Reuse) else ""
+        )
+        assert gone not in under_way.values()
+        if isinstance(line, CallExtern) and "all_reduce" in line.extern.target_name:
+            (result,), (read,) = line.extern.outputs, line.extern.read_buffers()
+            under_way[str(result)] = read
+        elif isinstance(line, CallExtern) and "wait_tensor" in line.extern.target_name:
+            (read,) = line.extern.read_buffers()
+            del under_way[read]
+    assert not under_way
+    for mine, eager in zip(out, fn(*args), strict=True):
+        assert (mine - eager).norm() <= 1e-5 * eager.norm()
