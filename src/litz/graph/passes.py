@@ -22,6 +22,7 @@ from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
 from litz.graph.reinplace import read_what_was_written, write_in_place
 from litz.graph.storage import make_storage_explicit
+from litz.graph.tokens import drop_tokens
 from litz.graph.values import give_values
 from litz.options import GraphHook
 
@@ -141,7 +142,8 @@ PIPELINE: tuple[Group, ...] = (
     Group(
         "after_storage",
         (
-            # First, while what PyTorch added behind its last copies still stands there.
+            GraphPass("effects", drop_tokens),
+            # First of those about memory, while what PyTorch added behind its last copies still stands there.
             GraphPass("reads of written arguments", read_what_was_written, inference=True),
             GraphPass("storage", make_storage_explicit),
         ),

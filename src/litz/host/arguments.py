@@ -17,11 +17,12 @@ def arguments(program: Program) -> tuple[Argument, ...]:
     """The tensor arguments that kernels read by type and strides, in order."""
     written = {b for n in program.nodes for b in n.write_buffers()}
     looked_into = _looked_into(program)
+    used = written | looked_into | {b for n in program.nodes for b in n.read_buffers()}
     found: list[Argument] = []
     for position, name in enumerate(program.inputs):
         b = program.buffers.get(name)
-        if b is None or b.kind != "input":
-            continue
+        if b is None or b.kind != "input" or name not in used:
+            continue  # what only comes and goes may be anything: tokens of effects are None
         shape = _known(b.shape)
         strides = tuple(
             None if size in (0, 1) else stride
