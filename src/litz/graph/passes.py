@@ -143,7 +143,7 @@ PIPELINE: tuple[Group, ...] = (
         "after_storage",
         (
             GraphPass("effects", drop_tokens),
-            # First of those about memory, while what PyTorch added behind its last copies still stands there.
+            # Before the next, while what PyTorch added behind its last copies still stands there.
             GraphPass("reads of written arguments", read_what_was_written, inference=True),
             GraphPass("storage", make_storage_explicit),
         ),
