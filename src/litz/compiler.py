@@ -57,6 +57,7 @@ class Stages:
 
     fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
+    bodies: of control flow, compiled by themselves.
     seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
     after all other stages ran beside it.
     """
@@ -72,6 +73,13 @@ class Stages:
     wrong_metadata: bool = False
     watch: Watch | None = None
     cuda_graphs: CudaGraphs | str | None = None
+    bodies: list[Stages] = field(default_factory=list)
+
+    def parts(self) -> Iterator[Stages]:
+        """This graph, and the bodies in it."""
+        yield self
+        for body in self.bodies:
+            yield from body.parts()
 
     def externs(self) -> tuple[Extern, ...]:
         """The calls of operators; the host's own arithmetic is none."""
@@ -132,7 +140,12 @@ def compile_graph(
             options.target == "triton",
             options.check_calls or options.verify,
         )
-        lowered = lower_with_bindings(gm, settings)
+
+        def compile_body(body: GraphModule) -> Callable[[list[Any]], Any]:
+            s.bodies.append(Stages())
+            return compile_graph(body, options, s.bodies[-1], inference=True)
+
+        lowered = lower_with_bindings(gm, settings, None if options.verify else compile_body)
         program, bindings = lowered.program, lowered.bindings
         check_devices(program)
         s.program = program

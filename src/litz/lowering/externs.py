@@ -318,6 +318,11 @@ def _takes_data(low: GraphLowering, n: FxNode) -> bool:
     return low.symbols.from_data(numbers)
 
 
+def operands(low: GraphLowering, values: Sequence[Any], by: FxNode) -> tuple[object, ...]:
+    """Arguments of the call that ``by`` stands for, laid out as the metadata states."""
+    return tuple(_argument(low, v, by) for v in values)
+
+
 def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     v = low.env[value] if isinstance(value, FxNode) else value
     if isinstance(v, TensorValue):

@@ -26,6 +26,7 @@ from litz.lowering.context import (
     Unsupported,
     WrongMetadata,
 )
+from litz.lowering.control_flow import Compile, has_bodies, is_body, lower_control_flow
 from litz.lowering.externs import (
     Opaque,
     call_extern,
@@ -74,6 +75,7 @@ class GraphLowering:
 
     gm: GraphModule
     settings: Settings
+    compile_body: Compile | None = None
     b: Builder = field(init=False)
     env: dict[FxNode, Any] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
@@ -214,6 +216,8 @@ class GraphLowering:
         return self.b.of_buffer(buf)
 
     def attribute(self, n: FxNode) -> Any:
+        if is_body(n):
+            return None
         value: Any = self.gm
         for part in str(n.target).split("."):
             value = getattr(value, part)
@@ -240,6 +244,8 @@ class GraphLowering:
             return lower_user_kernel(self, n)
         if is_user_operator(n.target):
             return lower_functional_call(self, n)
+        if has_bodies(n.target):
+            return lower_control_flow(self, n)
         if (picked := picked_result(n)) is not None:
             source, at = picked
             return self.env[source][at]
@@ -481,10 +487,15 @@ class Lowered:
     handed: Mapping[str, Handed]
 
 
-def lower_with_bindings(gm: GraphModule, settings: Settings) -> Lowered:
-    """``lower_graph`` with what checkers want to know."""
+def lower_with_bindings(
+    gm: GraphModule, settings: Settings, compile_body: Compile | None = None
+) -> Lowered:
+    """``lower_graph`` with what checkers want to know.
+
+    compile_body: compiles a body of control flow; None: graphs that have any are not lowered.
+    """
     families.load()
-    lowering = GraphLowering(gm, settings)
+    lowering = GraphLowering(gm, settings, compile_body)
     return Lowered(lowering.run(), tuple(lowering.bindings), lowering.handed)
 
 

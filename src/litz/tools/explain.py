@@ -45,7 +45,7 @@ class Explanation:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The distinct kernels of all graphs."""
-        found = {k.name: k for g in self.graphs for k in g.stages.kernels}
+        found = {k.name: k for g in self.graphs for s in g.stages.parts() for k in s.kernels}
         return tuple(found.values())
 
     @property
@@ -53,7 +53,7 @@ class Explanation:
         """Operators left to ATen, each with its reason, most calls first."""
         count: dict[tuple[str, str], int] = {}
         for g in self.graphs:
-            for e in g.stages.externs():
+            for e in (e for s in g.stages.parts() for e in s.externs()):
                 key = (_plain_name(e), e.reason)
                 count[key] = count.get(key, 0) + 1
             if g.stages.fallback:
@@ -82,20 +82,26 @@ def _graph_lines(n: int, g: GraphReport) -> list[str]:
     lines = [f"graph {n} ({g.kind}): {calls} operator calls"]
     if s.fallback:
         return [*lines, f"  runs through ATen: {s.fallback}"]
+    for part in s.parts():
+        lines += _part_lines(part, "" if part is s else "in a body: ")
+    if s.cuda_graphs is not None:
+        lines.append(f"  {_recording_text(s.cuda_graphs)}")
+    times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
+    lines.append(f"  {times}")
+    return lines
+
+
+def _part_lines(s: Stages, where: str) -> list[str]:
     launches = sum(len(k.groups) for k in s.kernels)
-    lines.append(
-        f"  {launches} kernel calls of {len(s.kernels)} distinct kernels, "
+    lines = [
+        f"  {where}{launches} kernel calls of {len(s.kernels)} distinct kernels, "
         f"{len(s.externs())} extern calls"
-    )
+    ]
     assert s.schedule is not None
     origins = {step.name: step.origins for step in s.schedule.steps}
     for k in s.kernels:
         what = ", ".join(origins[k.groups[0]])
         lines.append(f"  {k.name} x{len(k.groups)}: {what}")
-    if s.cuda_graphs is not None:
-        lines.append(f"  {_recording_text(s.cuda_graphs)}")
-    times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
-    lines.append(f"  {times}")
     return lines
 
 

@@ -1,0 +1,68 @@
+"""Operators with bodies: which of them runs, and how often, is known while the graph runs.
+
+A body takes its arguments as a list that it empties, and returns a sequence of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Body = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Cond:
+    """One of two bodies.  Call: predicate, then the operands that both take."""
+
+    then: Body
+    otherwise: Body
+
+    def __str__(self) -> str:
+        return "higher_order.cond"
+
+    def __call__(self, predicate: Any, *operands: Any) -> tuple[Any, ...]:
+        body = self.then if predicate else self.otherwise
+        return _apart(body(list(operands)), operands)
+
+
+@dataclass(frozen=True, eq=False)
+class WhileLoop:
+    """A body as often as a test holds.  Call: what is carried, then what both take besides.
+
+    carried: how many operands the body replaces.
+    """
+
+    test: Body
+    body: Body
+    carried: int
+
+    def __str__(self) -> str:
+        return "higher_order.while_loop"
+
+    def __call__(self, *operands: Any) -> tuple[Any, ...]:
+        state, others = operands[: self.carried], operands[self.carried :]
+        while self.test([*state, *others])[0]:
+            # Of what was given nothing may be handed on: the next turn's is its own.
+            state = _apart(self.body([*state, *others]), (*state, *others))
+        return _apart(state, operands)
+
+
+def _apart(results: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The results, each in memory of its own: a body may return what it was given."""
+    taken = {_storage(x) for x in operands if isinstance(x, torch.Tensor)}
+    out = []
+    for x in results:
+        if isinstance(x, torch.Tensor):
+            x = x.clone() if _storage(x) in taken else x
+            taken.add(_storage(x))
+        out.append(x)
+    return tuple(out)
+
+
+def _storage(x: torch.Tensor) -> int:
+    address: int = x.untyped_storage()._cdata
+    return address

@@ -1,0 +1,96 @@
+"""``torch.cond`` and ``while_loop``: the graph around is compiled, and so are the bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from judge import check
+from torch._higher_order_ops.while_loop import while_loop
+
+import litz
+
+Tensor = torch.Tensor
+
+
+def chosen(p: Tensor, x: Tensor) -> Tensor:
+    y = torch.cond(p, lambda a: a.sin() * 2, lambda a: a.cos() - 1, (x * 3,))
+    return y.exp() + 1
+
+
+def by_value(p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = torch.cond(
+        (x.sum() > 0) & p,
+        lambda a, b: (a @ b, a + b),
+        lambda a, b: ((a - b).tanh(), a * b),
+        (x, x.t() + 1),
+    )
+    return a.relu(), (a * b).sum(0)
+
+
+def repeated(p: Tensor, x: Tensor) -> Tensor:
+    def body(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return i + 1, (y * x).sin() + y
+
+    count = torch.where(p, 5, 0)
+    _, y = while_loop(lambda i, y: i < count, body, (torch.zeros_like(count), x * 2))
+    return y.exp()
+
+
+def nested(p: Tensor, x: Tensor) -> Tensor:
+    def body(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.cond(y.mean() > 0, lambda y: y.cos() - 1, lambda y: y.exp() * 0.5, (y,))
+        return i + 1, z + x
+
+    _, y = while_loop(lambda i, y: i < 4, body, (torch.tensor(0), x * 2))
+    return torch.where(p, y, -y)
+
+
+FLAGS = (torch.tensor(True), torch.tensor(False))
+PROGRAMS = [chosen, by_value, repeated, nested]
+
+
+@pytest.mark.parametrize("target", ["", "triton"])
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_results(fn: Callable[..., Any], target: str) -> None:
+    if target:
+        pytest.importorskip("triton.language")
+    x = torch.randn(7, 7, generator=torch.Generator().manual_seed(1))
+    for p in FLAGS:
+        check(fn, p, x, runs=2, target=target)
+
+
+@pytest.mark.parametrize("fn", [chosen, by_value])
+def test_gradients(fn: Callable[..., Any]) -> None:
+    x = torch.randn(7, 7, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    for p in FLAGS:
+        check(fn, p, x, runs=2)
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_nothing_of_it_is_left_to_aten(fn: Callable[..., Any]) -> None:
+    report = litz.explain(fn, FLAGS[0], torch.randn(6, 6))
+    assert not any(g.stages.fallback for g in report.graphs)
+    assert all(stages.kernels for g in report.graphs for stages in g.stages.bodies)
+    assert sum(len(g.stages.bodies) for g in report.graphs) >= 2
+    assert "in a body" in str(report)
+
+
+def test_open_sizes() -> None:
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(chosen, backend="litz", dynamic=True)
+    for n in (5, 8, 3):
+        x = torch.randn(n, 2 * n)
+        for p in FLAGS:
+            torch.testing.assert_close(compiled(p, x), chosen(p, x), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_handed_through_is_apart() -> None:
+    """A loop that does not turn gives what it was given, in memory of its own."""
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(repeated, backend="litz")
+    x = torch.randn(300, 300)
+    for p in (*FLAGS, FLAGS[1]):
+        torch.testing.assert_close(compiled(p, x), repeated(p, x), rtol=1e-4, atol=1e-4)
