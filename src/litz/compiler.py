@@ -143,7 +143,7 @@ def compile_graph(
 
         def compile_body(body: GraphModule) -> Callable[[list[Any]], Any]:
             s.bodies.append(Stages())
-            return compile_graph(body, options, s.bodies[-1], inference=True)
+            return compile_graph(body, options, s.bodies[-1], inference=inference)
 
         lowered = lower_with_bindings(gm, settings, None if options.verify else compile_body)
         program, bindings = lowered.program, lowered.bindings

@@ -94,3 +94,22 @@ def test_what_is_handed_through_is_apart() -> None:
     x = torch.randn(300, 300)
     for p in (*FLAGS, FLAGS[1]):
         torch.testing.assert_close(compiled(p, x), repeated(p, x), rtol=1e-4, atol=1e-4)
+
+
+@torch.compiler.nested_compile_region
+def block(x: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.gelu(x @ w) + x
+
+
+def test_regions_are_compiled_once() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(4):
+            x = block(x, w)
+        return x * 2
+
+    x, w = torch.randn(6, 6), torch.randn(6, 6)
+    check(fn, x, w, runs=2)
+    check(fn, x.requires_grad_(), w.requires_grad_(), runs=2)
+    with torch.no_grad():
+        (graph,) = litz.explain(fn, x, w).graphs
+    assert not graph.stages.fallback and len(graph.stages.bodies) == 1

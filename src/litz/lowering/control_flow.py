@@ -1,6 +1,7 @@
-"""Calls with bodies (``torch.cond``, ``while_loop``): the bodies are compiled by themselves.
+"""Calls with bodies (``torch.cond``, ``while_loop``, regions), which are compiled by themselves.
 
-They run on the host, as it has to look at what decides between them.
+The calls are the host's, as it has to look at what decides between bodies.  A region of which a
+graph has many is compiled once.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from torch.fx import Node as FxNode
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, operands
 from litz.lowering.numbers import is_symbolic
-from litz.runtime.control_flow import Body, Cond, WhileLoop
+from litz.runtime.control_flow import Body, Cond, Region, WhileLoop
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
 
 Compile = Callable[[GraphModule], Body]
-REASON: Final = "control flow: its bodies are compiled by themselves"
-COND, WHILE_LOOP = "cond", "while_loop"
+REASON: Final = "its bodies are compiled by themselves"
+COND, WHILE_LOOP, REGION = "cond", "while_loop", "invoke_subgraph"
 
 
 def has_bodies(target: object) -> bool:
     """Whether an operator is one of those whose bodies are compiled."""
-    return _name(target) in (COND, WHILE_LOOP)
+    return _name(target) in (COND, WHILE_LOOP, REGION)
 
 
 def is_body(n: FxNode) -> bool:
@@ -47,11 +48,14 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     if compiled is None:
         raise GraphUnsupported(f"a call of {_name(n.target)}, whose bodies nobody checks")
     vals = n.meta.get("val")
-    if not isinstance(vals, tuple | list) or any(is_symbolic(v) or v is None for v in vals):
+    if not isinstance(vals, tuple | list) or any(map(is_symbolic, vals)):
         raise GraphUnsupported(f"a call of {_name(n.target)} that gives numbers")
-    runs: Cond | WhileLoop
+    runs: Cond | WhileLoop | Region
     given: tuple[Any, ...]
-    if _name(n.target) == COND:
+    if _name(n.target) == REGION:
+        attribute, identifier, *taken = n.args
+        runs, given = Region(_region(low, attribute, identifier, compiled)), tuple(taken)
+    elif _name(n.target) == COND:
         predicate, then, otherwise, taken = _arguments(n, 4)
         runs = Cond(compiled(_body(low, then)), compiled(_body(low, otherwise)))
         given = (predicate, *taken)
@@ -62,6 +66,22 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     args = operands(low, given, n)
     called: Any = runs
     return add_call(low, n, called, args, (), tuple(vals), REASON, single=False)
+
+
+def _region(low: GraphLowering, attribute: Any, identifier: Any, compiled: Compile) -> Body:
+    """The body of a region, compiled once for each layout of its operands."""
+    gm = _body(low, attribute)
+    metas = (_layout(p.meta.get("val")) for p in gm.graph.find_nodes(op="placeholder"))
+    key = (str(identifier), *metas)
+    if key not in low.regions:
+        low.regions[key] = compiled(gm)
+    return low.regions[key]
+
+
+def _layout(val: Any) -> str:
+    if isinstance(val, torch.Tensor):
+        return f"{val.dtype} {tuple(val.shape)} {val.stride()} {val.device}"
+    return f"{type(val).__name__} {val}"
 
 
 def _arguments(n: FxNode, count: int) -> Sequence[Any]:

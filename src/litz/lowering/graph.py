@@ -67,6 +67,7 @@ from litz.lowering.torch_types import from_torch
 from litz.lowering.user_kernel_calls import is_user_kernel, is_user_operator, picked_result
 from litz.lowering.user_kernels import lower_user_kernel
 from litz.lowering.values import Shape, TensorValue
+from litz.runtime.control_flow import Body
 
 
 @dataclass
@@ -87,6 +88,7 @@ class GraphLowering:
     places: dict[FxNode, int] = field(default_factory=dict)
     bindings: list[Binding] = field(default_factory=list)
     handed: dict[str, Handed] = field(default_factory=dict)
+    regions: dict[tuple[str, ...], Body] = field(default_factory=dict)
     # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
 

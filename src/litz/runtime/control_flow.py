@@ -15,6 +15,19 @@ Body = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
+class Region:
+    """A body that is called at several places.  Call: its operands."""
+
+    body: Body
+
+    def __str__(self) -> str:
+        return "higher_order.invoke_subgraph"
+
+    def __call__(self, *operands: Any) -> tuple[Any, ...]:
+        return _apart(self.body(list(operands)), operands)
+
+
+@dataclass(frozen=True, eq=False)
 class Cond:
     """One of two bodies.  Call: predicate, then the operands that both take."""
 
