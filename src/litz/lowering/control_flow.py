@@ -1,4 +1,4 @@
-"""Calls with bodies (``torch.cond``, ``while_loop``, regions), which are compiled by themselves.
+"""Calls with bodies (``torch.cond``, ``scan``, regions), which are compiled by themselves.
 
 The calls are the host's, as it has to look at what decides between bodies.  A region of which a
 graph has many is compiled once.
@@ -17,7 +17,7 @@ from torch.fx import Node as FxNode
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, operands
 from litz.lowering.numbers import is_symbolic
-from litz.runtime.control_flow import Body, Cond, Region, WhileLoop
+from litz.runtime.control_flow import Body, Cond, Region, Scan, WhileLoop
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 Compile = Callable[[GraphModule], Body]
 REASON: Final = "its bodies are compiled by themselves"
 COND, WHILE_LOOP, REGION = "cond", "while_loop", "invoke_subgraph"
+MAP, SCAN = "map_impl", "scan"
 
 
 def has_bodies(target: object) -> bool:
     """Whether an operator is one of those whose bodies are compiled."""
-    return _name(target) in (COND, WHILE_LOOP, REGION)
+    return _name(target) in (COND, WHILE_LOOP, REGION, MAP, SCAN)
 
 
 def is_body(n: FxNode) -> bool:
@@ -50,7 +51,7 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     vals = n.meta.get("val")
     if not isinstance(vals, tuple | list) or any(map(is_symbolic, vals)):
         raise GraphUnsupported(f"a call of {_name(n.target)} that gives numbers")
-    runs: Cond | WhileLoop | Region
+    runs: Callable[..., tuple[Any, ...]]
     given: tuple[Any, ...]
     if _name(n.target) == REGION:
         attribute, identifier, *taken = n.args
@@ -59,6 +60,14 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
         predicate, then, otherwise, taken = _arguments(n, 4)
         runs = Cond(compiled(_body(low, then)), compiled(_body(low, otherwise)))
         given = (predicate, *taken)
+    elif _name(n.target) == MAP:
+        body, rows, others = _arguments(n, 3)
+        runs = Scan(compiled(_body(low, body)), 0, len(rows), "map")
+        given = (*rows, *others)
+    elif _name(n.target) == SCAN:
+        body, carried, rows, others = _arguments(n, 4)
+        runs = Scan(compiled(_body(low, body)), len(carried), len(rows), "scan")
+        given = (*carried, *rows, *others)
     else:
         test, body, carried, others = _arguments(n, 4)
         runs = WhileLoop(compiled(_body(low, test)), compiled(_body(low, body)), len(carried))

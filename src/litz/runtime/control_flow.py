@@ -64,6 +64,40 @@ class WhileLoop:
         return _apart(state, operands)
 
 
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """A body for each row of some tensors, in order.
+
+    Call: what is carried from row to row, the tensors, then what the body takes besides.  Gives the
+    last of what is carried, then what the body gives besides, stacked.
+    carried, rows: how many operands these are.  title: the operator's name.
+    """
+
+    body: Body
+    carried: int
+    rows: int
+    title: str
+
+    def __str__(self) -> str:
+        return f"higher_order.{self.title}"
+
+    def __call__(self, *operands: Any) -> tuple[Any, ...]:
+        end = self.carried + self.rows
+        state, tensors, others = (
+            operands[: self.carried],
+            operands[self.carried : end],
+            operands[end:],
+        )
+        given: list[tuple[Any, ...]] = []
+        for row in zip(*(x.unbind(0) for x in tensors), strict=True):
+            taken = (*state, *row, *others)
+            results = _apart(self.body(list(taken)), taken)
+            state = results[: self.carried]
+            given.append(results[self.carried :])
+        stacked = (torch.stack(column) for column in zip(*given, strict=True))
+        return (*_apart(state, operands), *stacked)
+
+
 def _apart(results: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
     """The results, each in memory of its own: a body may return what it was given."""
     taken = {_storage(x) for x in operands if isinstance(x, torch.Tensor)}
