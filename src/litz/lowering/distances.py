@@ -26,7 +26,7 @@ MATRIX_ROWS = 25
 
 
 @lower(aten.dist.default)
-def dist(ctx: Call, x: TensorValue, y: TensorValue, p: Any = 2) -> TensorValue:
+def dist(ctx: Call, x: TensorValue, y: TensorValue, p: Any) -> TensorValue:
     gap = elementwise(ctx, lambda a, c: op("sub", a, c), x, y)
     return of_norm(ctx, gap, p, None, False, None)
 
@@ -44,7 +44,7 @@ def cdist(
     if p == 2 and _through_product(compute_mode, (x.shape[-2], y.shape[-2])):
         raise Unsupported("distances by a matrix product: ATen's libraries compute it")
     if ZERO in ctx.shape or x.shape[-1] is ZERO:
-        return ctx.b.full(ctx.shape, 0, ctx.dtype, x.device)
+        return ctx.full(0)
     wide = values.insert_dim(x, x.ndim - 1), values.insert_dim(y, y.ndim - 2)
     gap = elementwise(ctx, lambda a, c: op("sub", a, c), *wide)
     return reduce_one(ctx.b, gap, [gap.ndim - 1], lambda n, over: norm_of(float(p), n, over))
@@ -60,7 +60,8 @@ def _laid_out(ctx: Call) -> None:
         raise WrongMetadata("isin does not keep the layout of its elements, as PyTorch says")
 
 
-def _is_in(ctx: Call, x: Operand, members: TensorValue, invert: bool) -> TensorValue:
+@lower(aten.isin.Tensor_Tensor, aten.isin.Scalar_Tensor)
+def isin(ctx: Call, x: Operand, members: TensorValue, *, invert: bool) -> TensorValue:
     _laid_out(ctx)
     common = common_dtype((x, members))
     members = values.reshape(to_dtype(ctx, members, common), (members.numel,))
@@ -80,39 +81,8 @@ def _is_in(ctx: Call, x: Operand, members: TensorValue, invert: bool) -> TensorV
     return reduce_one(ctx.b, equal, [equal.ndim - 1], fn)
 
 
-@lower(aten.isin.Tensor_Tensor)
-def isin(
-    ctx: Call,
-    x: TensorValue,
-    members: TensorValue,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> TensorValue:
-    return _is_in(ctx, x, members, invert)
-
-
-@lower(aten.isin.Scalar_Tensor)
-def isin_scalar(
-    ctx: Call,
-    x: Scalar,
-    members: TensorValue,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> TensorValue:
-    return _is_in(ctx, x, members, invert)
-
-
 @lower(aten.isin.Tensor_Scalar)
-def isin_one(
-    ctx: Call,
-    x: TensorValue,
-    member: Scalar,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> TensorValue:
+def isin_one(ctx: Call, x: TensorValue, member: Scalar, *, invert: bool) -> TensorValue:
     _laid_out(ctx)
     name = "ne" if invert else "eq"
     return elementwise(ctx, lambda a, c: op(name, a, c), x, member)

@@ -150,7 +150,8 @@ def _cubic(image: _Image, at: Sequence[Node], padding: int, align: bool) -> Node
     return total
 
 
-def _sample(
+@lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
+def grid_sample(
     ctx: Call, x: TensorValue, grid: TensorValue, mode: int, padding: int, align: bool
 ) -> TensorValue:
     rank = x.ndim - 2
@@ -173,7 +174,4 @@ def _sample(
             node = image.at([op("round", a) for a in at])[1]
         else:
             node = _linear(image, at, everywhere=rank == 2 and x.device.startswith("cpu"))
-    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
-
-
-lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)(_sample)
+    return ctx.value(node)

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 @lower(aten.copy.default)
-def copy(ctx: Call, x: TensorValue, src: TensorValue, non_blocking: bool = False) -> TensorValue:
+def copy(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
     if src.device != x.device:
         raise Unsupported("a copy between devices")
     node = values.expand(src, x.shape).node
@@ -24,7 +24,7 @@ def copy(ctx: Call, x: TensorValue, src: TensorValue, non_blocking: bool = False
 
 
 @lower(aten.copy_.default)
-def copy_(ctx: Call, x: TensorValue, src: TensorValue, non_blocking: Any = False) -> TensorValue:
+def copy_(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
     if x.ref is None:
         raise Unsupported("a write into a value that has no memory")
     if src.device != x.device:

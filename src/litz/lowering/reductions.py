@@ -21,7 +21,7 @@ from litz.ir.ops import op as op_row
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, to_dtype, truth
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
 
@@ -105,7 +105,7 @@ def narrow(v: TensorValue, dtype: DType) -> TensorValue:
 def spread(v: TensorValue, shape: Shape, dims: Sequence[int]) -> Node:
     """``v``, whose dimensions are ``dims`` of ``shape``, as an element over ``axes(shape)``."""
     own = axes(shape)
-    return v.at([ZERO if s is ONE else own[k] for k, s in zip(dims, v.shape, strict=True)])
+    return v.at([own[k] for k in dims])
 
 
 def reduce_many(
@@ -187,7 +187,7 @@ def _reduction(
 
 @lower(aten.sum.default, aten.sum.dim_IntList)
 def sum_(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> TensorValue:
     return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _sum(over, n))
 
@@ -201,13 +201,12 @@ def trace(ctx: Call, x: TensorValue) -> TensorValue:
     rows, columns = x.shape
     size = min_(rows, columns)
     i = axes((size,))[0]
-    at = [ZERO if s is ONE else i for s in x.shape]
-    return sum_(ctx, values.viewed(x, (size,), at))
+    return sum_(ctx, values.viewed(x, (size,), [i, i]))
 
 
 @lower(aten.nansum.default)
 def nansum(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> TensorValue:
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         known = op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n
@@ -218,7 +217,7 @@ def nansum(
 
 @lower(aten.mean.default, aten.mean.dim)
 def mean(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> TensorValue:
     size = count(x, dims_of(x, dim))
 
@@ -230,7 +229,7 @@ def mean(
 
 @lower(aten.prod.default, aten.prod.dim_int)
 def prod(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> TensorValue:
     return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _product(over, n))
 
@@ -242,26 +241,28 @@ def _product(over: tuple[Expr, ...], n: Node) -> Node:
 # --- truth ---------------------------------------------------------------------------------------
 
 
-def _truths(kind: ReduceKind) -> Callable[..., TensorValue]:
-    def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-        if isinstance(dim, Sequence) and not dim:  # over no dimensions
-            elements = wide(ctx.b, x)
-            return x.with_node(body.cast(truth(elements.node), ctx.dtype))
+@lower_rows(
+    (aten.any.default, "any"),
+    (aten.any.dim, "any"),
+    (aten.any.dims, "any"),
+    (aten.all.default, "all"),
+    (aten.all.dim, "all"),
+    (aten.all.dims, "all"),
+)
+def truths(
+    ctx: Call, kind: ReduceKind, x: TensorValue, dim: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    if isinstance(dim, Sequence) and not dim:  # over no dimensions
+        return x.with_node(body.cast(truth(wide(ctx.b, x).node), ctx.dtype))
 
-        def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-            return body.cast(fold(kind, over, truth(n)), ctx.dtype)
+    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+        return body.cast(fold(kind, over, truth(n)), ctx.dtype)
 
-        return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
-
-    return lowered
-
-
-lower(aten.any.default, aten.any.dim, aten.any.dims)(_truths("any"))
-lower(aten.all.default, aten.all.dim, aten.all.dims)(_truths("all"))
+    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
 
 @lower(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
-def count_nonzero(ctx: Call, x: TensorValue, dim: Dims = None) -> TensorValue:
+def count_nonzero(ctx: Call, x: TensorValue, dim: Dims) -> TensorValue:
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         return fold("sum", over, body.cast(truth(n), d.I64))
 
@@ -278,23 +279,24 @@ def _largest(kind: ReduceKind, over: tuple[Expr, ...], n: Node) -> Node:
     return fold(kind, over, n)
 
 
-def _extreme(kind: ReduceKind) -> Callable[..., TensorValue]:
-    def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-        def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-            return body.cast(_largest(kind, over, n), ctx.dtype)
+@lower_rows(
+    (aten.amax.default, "max"),
+    (aten.max.default, "max"),
+    (aten.amin.default, "min"),
+    (aten.min.default, "min"),
+)
+def extreme(
+    ctx: Call, kind: ReduceKind, x: TensorValue, dim: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+        return body.cast(_largest(kind, over, n), ctx.dtype)
 
-        return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
-
-    return lowered
-
-
-lower(aten.amax.default, aten.max.default)(_extreme("max"))
-lower(aten.amin.default, aten.min.default)(_extreme("min"))
+    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
 
 @lower(aten.aminmax.default)
 def aminmax(
-    ctx: Call, x: TensorValue, *, dim: int | None = None, keepdim: bool = False
+    ctx: Call, x: TensorValue, *, dim: int | None, keepdim: bool
 ) -> tuple[TensorValue, ...]:
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
         return tuple(body.cast(_largest(kind, over, n[0]), ctx.dtype) for kind in ("min", "max"))
@@ -302,36 +304,25 @@ def aminmax(
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
 
-def _extreme_with_index(kind: ReduceKind, where: ReduceKind) -> Callable[..., Any]:
-    def lowered(
-        ctx: Call, x: TensorValue, dim: int, keepdim: bool = False
-    ) -> tuple[TensorValue, ...]:
-        def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
-            ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
-            return body.cast(_largest(kind, over, n[0]), ctx.dtype), fold(where, over, ranked)
+@lower_rows((aten.max.dim, "max", "argmax"), (aten.min.dim, "min", "argmin"))
+def extreme_with_index(
+    ctx: Call, kind: ReduceKind, where: ReduceKind, x: TensorValue, dim: int, keepdim: bool
+) -> tuple[TensorValue, ...]:
+    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
+        ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
+        return body.cast(_largest(kind, over, n[0]), ctx.dtype), fold(where, over, ranked)
 
-        return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
-
-    return lowered
+    return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
 
-lower(aten.max.dim)(_extreme_with_index("max", "argmax"))
-lower(aten.min.dim)(_extreme_with_index("min", "argmin"))
+@lower_rows((aten.argmax.default, "argmax"), (aten.argmin.default, "argmin"))
+def position(
+    ctx: Call, kind: ReduceKind, x: TensorValue, dim: int | None, keepdim: bool
+) -> TensorValue:
+    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+        return fold(kind, over, n)
 
-
-def _position(kind: ReduceKind) -> Callable[..., TensorValue]:
-    def lowered(
-        ctx: Call, x: TensorValue, dim: int | None = None, keepdim: bool = False
-    ) -> TensorValue:
-        return reduce_one(
-            ctx.b, wide(ctx.b, x), dims_of(x, dim), lambda n, over: fold(kind, over, n), keepdim
-        )
-
-    return lowered
-
-
-lower(aten.argmax.default)(_position("argmax"))
-lower(aten.argmin.default)(_position("argmin"))
+    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
 
 # --- norms ---------------------------------------------------------------------------------------
@@ -376,27 +367,19 @@ def _order(order: float, sizes: Sequence[Expr]) -> float:
 
 @lower(aten.linalg_vector_norm.default)
 def linalg_vector_norm(
-    ctx: Call,
-    x: TensorValue,
-    ord: Any = 2,
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    ctx: Call, x: TensorValue, *, ord: Any, dim: Dims, keepdim: bool, dtype: Any
 ) -> TensorValue:
     return of_norm(ctx, x, ord, dim, keepdim, dtype)
 
 
-@lower(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+@lower(
+    aten.norm.Scalar,
+    aten.norm.ScalarOpt_dim,
+    aten.norm.ScalarOpt_dtype,
+    aten.norm.ScalarOpt_dim_dtype,
+)
 def norm(
-    ctx: Call, x: TensorValue, p: Any = 2, dim: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return of_norm(ctx, x, p, dim, keepdim, None)
-
-
-@lower(aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim_dtype)
-def norm_dtype(
-    ctx: Call, x: TensorValue, p: Any, dim: Dims = None, keepdim: bool = False, *, dtype: Any
+    ctx: Call, x: TensorValue, *, p: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None
 ) -> TensorValue:
     return of_norm(ctx, x, p, dim, keepdim, dtype)
 
@@ -413,9 +396,7 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
     shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
     small = op("div", k(size, maxnorm), op("add", size, k(size, 1e-7)))
     factor = op("where", op("gt", size, k(size, maxnorm)), small, k(size, 1))
-    return TensorValue(
-        x.dtype, shape, x.device, lazy=body.cast(op("mul", value, factor), ctx.dtype)
-    )
+    return x.with_node(body.cast(op("mul", value, factor), ctx.dtype), shape)
 
 
 @lower(aten.dot.default, aten.vdot.default)
@@ -441,16 +422,29 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     return op("div", m2, n)
 
 
-def _moments(
-    ctx: Call, x: TensorValue, dim: Dims, correction: Any, keepdim: bool, root: bool, means: bool
-) -> tuple[TensorValue, ...]:
+@lower_rows(
+    (aten.var.correction, False, False),
+    (aten.std.correction, True, False),
+    (aten.var_mean.correction, False, True),
+    (aten.std_mean.correction, True, True),
+)
+def moments(
+    ctx: Call,
+    root: bool,
+    means: bool,
+    x: TensorValue,
+    *,
+    dim: Dims,
+    correction: Any,
+    keepdim: bool,
+) -> TensorValue | tuple[TensorValue, ...]:
     if isinstance(correction, Expr):
         raise Unsupported("a symbolic correction")
     dims = dims_of(x, dim)
     size = count(x, dims)
     if size is ZERO:
-        nothing = ctx.b.full(ctx.shape, math.nan, ctx.dtype, x.device)
-        return (nothing,) * (2 if means else 1)
+        nothing = ctx.full(math.nan)
+        return (nothing, nothing) if means else nothing
     less = 1 if correction is None else correction
 
     # As eager's on CPUs: squares of a float neither overflow nor vanish in a double.
@@ -464,35 +458,15 @@ def _moments(
             return (spread_,)
         return spread_, body.cast(fold("welford_mean", over, terms), ctx.dtype)
 
-    return reduce_many(ctx.b, [wide(ctx.b, x)], dims, fn, keepdim=keepdim)
-
-
-def _moment_lowering(root: bool, means: bool) -> Callable[..., Any]:
-    def lowered(
-        ctx: Call,
-        x: TensorValue,
-        dim: Dims = None,
-        *,
-        correction: Any = None,
-        keepdim: bool = False,
-    ) -> Any:
-        out = _moments(ctx, x, dim, correction, keepdim, root, means)
-        return out if means else out[0]
-
-    return lowered
-
-
-lower(aten.var.correction)(_moment_lowering(False, False))
-lower(aten.std.correction)(_moment_lowering(True, False))
-lower(aten.var_mean.correction)(_moment_lowering(False, True))
-lower(aten.std_mean.correction)(_moment_lowering(True, True))
+    out = reduce_many(ctx.b, [wide(ctx.b, x)], dims, fn, keepdim=keepdim)
+    return out if means else out[0]
 
 
 # --- logsumexp -----------------------------------------------------------------------------------
 
 
 @lower(aten.logsumexp.default)
-def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool = False) -> TensorValue:
+def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool) -> TensorValue:
     if not x.dtype.is_float:
         x = to_dtype(ctx, x, ctx.dtype)
     dims = dims_of(x, dim)

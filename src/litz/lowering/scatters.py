@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,7 @@ from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
 aten = torch.ops.aten
 
 MODES: Final[dict[str, StoreMode]] = {
+    "set": "set",
     "add": "add",
     "multiply": "mul",
     "sum": "add",
@@ -160,7 +162,7 @@ def index_put(
     x: TensorValue,
     indices: Sequence[TensorValue | None],
     new: TensorValue,
-    accumulate: bool = False,
+    accumulate: bool,
 ) -> TensorValue:
     first = indices[0] if indices else None
     if first is not None and first.dtype is d.BOOL and all(t is None for t in indices[1:]):
@@ -257,14 +259,9 @@ def _scatter_into(
     store_at(ctx, target, index.shape, positions, value, mode)
 
 
-@lower(aten.scatter.src, aten.scatter.value)
-def scatter(ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any) -> TensorValue:
-    return _scatter(ctx, x, dim, index, src, "set")
-
-
-@lower(aten.scatter.reduce, aten.scatter.value_reduce)
-def scatter_with(
-    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str
+@lower(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str = "set"
 ) -> TensorValue:
     return _scatter(ctx, x, dim, index, src, MODES[reduce])
 
@@ -298,7 +295,7 @@ def scatter_reduce(
     src: TensorValue,
     reduce: str,
     *,
-    include_self: bool = True,
+    include_self: bool,
 ) -> TensorValue:
     def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
         _scatter_into(ctx, out, dim, index, value, mode)
@@ -396,7 +393,7 @@ def index_reduce(
     source: TensorValue,
     reduce: str,
     *,
-    include_self: bool = True,
+    include_self: bool,
 ) -> TensorValue:
     def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
         new = value if isinstance(value, TensorValue) else literal(value, out.dtype)
@@ -407,7 +404,7 @@ def index_reduce(
 
 @lower(aten.put.default)
 def put(
-    ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool = False
+    ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool
 ) -> TensorValue:
     mode: StoreMode = "add" if accumulate else "set"
     out = start(ctx, x, mode, (index.node,))
@@ -431,7 +428,7 @@ def index_add(
     index: TensorValue,
     source: TensorValue,
     *,
-    alpha: Any = 1,
+    alpha: Any,
 ) -> TensorValue:
     if isinstance(alpha, Expr):
         raise Unsupported("a symbolic alpha")
@@ -459,13 +456,13 @@ def embedding_dense_backward(
     ctx: Call,
     grad: TensorValue,
     indices: TensorValue,
-    num_weights: Expr | int,
+    *,
     padding_idx: Expr | int,
     scale_grad_by_freq: bool,
 ) -> TensorValue:
     if scale_grad_by_freq:
         raise Unsupported("gradients scaled by how often a row is used")
-    out = start(ctx, ctx.b.full(ctx.shape, 0, ctx.dtype, grad.device), "add")
+    out = start(ctx, ctx.full(0), "add")
     own = axes(grad.shape)
     element = indices.at(own[:-1])
     row = position(element, ctx.shape[0])
@@ -484,6 +481,7 @@ def embedding_dense_backward(
 def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
     """The lowering ``fn`` with its stores into the first argument."""
 
+    @wraps(fn)
     def run(ctx: Call, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
         b = ctx.b
         if x.ref is None:
@@ -515,14 +513,21 @@ def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
 
 for _overloads, _fn in (
     ((aten.index_put_.default,), index_put),
-    ((aten.scatter_.src, aten.scatter_.value), scatter),
+    (
+        (
+            aten.scatter_.src,
+            aten.scatter_.value,
+            aten.scatter_.reduce,
+            aten.scatter_.value_reduce,
+        ),
+        scatter,
+    ),
     ((aten.scatter_add_.default,), scatter_add),
     ((aten.scatter_reduce_.two,), scatter_reduce),
     ((aten.index_add_.default,), index_add),
     ((aten.index_copy_.default,), index_copy),
     ((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), index_fill),
     ((aten.index_reduce_.default,), index_reduce),
-    ((aten.scatter_.reduce, aten.scatter_.value_reduce), scatter_with),
     ((aten.put_.default,), put),
 ):
     lower(*_overloads)(_in_place(_fn))

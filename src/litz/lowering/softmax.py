@@ -61,7 +61,7 @@ def _parts(
 
 @lower(aten._softmax.default)
 @_of_rows
-def softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
+def softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     dim = dim % x.ndim
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, _ = _parts(ctx.b, v, dim)
@@ -70,7 +70,7 @@ def softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorV
 
 @lower(aten._safe_softmax.default)
 @_of_rows
-def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
+def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: torch.dtype | None) -> TensorValue:
     """Softmax whose rows are 0 where every element is -inf."""
     dim = dim % x.ndim
     x = to_dtype(ctx, x, _given(ctx, dtype))
@@ -91,7 +91,7 @@ def _given(ctx: Call, dtype: torch.dtype | None) -> DType:
 
 @lower(aten._log_softmax.default)
 @_of_rows
-def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
+def log_softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     dim = dim % x.ndim
     b = ctx.b
     v = wide(b, shared(b, x))
@@ -104,9 +104,7 @@ def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> Ten
 
 @lower(aten._softmax_backward_data.default)
 @_of_rows
-def softmax_backward(
-    ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
-) -> TensorValue:
+def softmax_backward(ctx: Call, grad: TensorValue, output: TensorValue, dim: int) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b
     grad = values.expand(grad, output.shape)  # the same sizes, which may be written differently
@@ -120,7 +118,7 @@ def softmax_backward(
 @lower(aten._log_softmax_backward_data.default)
 @_of_rows
 def log_softmax_backward(
-    ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
+    ctx: Call, grad: TensorValue, output: TensorValue, dim: int
 ) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b
