@@ -10,7 +10,7 @@ from litz.index import Const, Expr
 from litz.ir.body import Node, Scalar, op
 from litz.lowering import values
 from litz.lowering.context import Operand, Unsupported, WrongMetadata
-from litz.lowering.pointwise import elementwise, to_dtype
+from litz.lowering.pointwise import elementwise
 from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
 from litz.lowering.registry import Call, lower
@@ -28,7 +28,7 @@ MATRIX_ROWS = 25
 @lower(aten.dist.default)
 def dist(ctx: Call, x: TensorValue, y: TensorValue, p: Any) -> TensorValue:
     gap = elementwise(ctx, lambda a, c: op("sub", a, c), x, y)
-    return of_norm(ctx, gap, p, None, False, None)
+    return of_norm(ctx, gap, p)
 
 
 def _through_product(mode: int | None, rows: tuple[Expr, Expr]) -> bool:
@@ -64,12 +64,12 @@ def _laid_out(ctx: Call) -> None:
 def isin(ctx: Call, x: Operand, members: TensorValue, *, invert: bool) -> TensorValue:
     _laid_out(ctx)
     common = common_dtype((x, members))
-    members = values.reshape(to_dtype(ctx, members, common), (members.numel,))
+    members = values.reshape(ctx.cast(members, common), (members.numel,))
     count = members.shape[0]
     if not isinstance(count, Const) or not 0 < count.value <= MAX_MEMBERS:
         raise Unsupported("membership among many: ATen sorts them")
     (x,) = as_tensors(ctx.b, (x,)) if not isinstance(x, TensorValue) else (x,)
-    x = to_dtype(ctx, x, common)
+    x = ctx.cast(x, common)
     if ZERO in x.shape:
         return ctx.b.full(x.shape, False, ctx.dtype, members.device)
     equal = elementwise(ctx, lambda a, c: op("eq", a, c), values.insert_dim(x, x.ndim), members)

@@ -105,5 +105,5 @@ lower_rows(*_rows())(each)
 
 
 @lower(aten._foreach_norm.Scalar)
-def norm(ctx: Call, xs: Tensors, ord: Any, dtype: Any) -> Tensors:
-    return each(ctx, aten.linalg_vector_norm.default, xs, ord, None, False, dtype)
+def norm(ctx: Call, xs: Tensors, order: Any) -> Tensors:
+    return each(ctx, aten.linalg_vector_norm.default, xs, order)

@@ -160,8 +160,7 @@ def gather(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorVal
     dim = views.wrap(dim, x.ndim)
     positions: list[Position] = list(axes(index.shape))
     positions[dim] = position(index.node, x.shape[dim])
-    node = load_at(ctx, x, positions)
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+    return ctx.value(load_at(ctx, x, positions))
 
 
 @lower(aten.index_select.default)
@@ -185,7 +184,7 @@ def take(ctx: Call, x: TensorValue, index: TensorValue) -> TensorValue:
         return ctx.full(0)
     flat = values.reshape(x, (product(x.shape),))
     at = position(index.node, flat.shape[0], negative=True)
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, flat, [at]))
+    return ctx.value(load_at(ctx, flat, [at]))
 
 
 # --- several index tensors -----------------------------------------------------------------------
@@ -253,8 +252,7 @@ def index_tensor(ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None
     found = indexed(ctx, x, indices)
     if ctx.empty:
         return ctx.full(0)
-    node = load_at(ctx, x, found.positions)
-    return TensorValue(x.dtype, found.shape, x.device, lazy=node)
+    return x.with_node(load_at(ctx, x, found.positions), found.shape)
 
 
 @lower(aten._unsafe_masked_index.default)
@@ -273,7 +271,7 @@ def unsafe_masked_index(
     if wide.dtype is not d.BOOL:
         raise Unsupported("a mask that is not bool")
     node = body.masked(wide.node, load_at(ctx, x, found.positions), literal(fill, x.dtype))
-    return TensorValue(x.dtype, found.shape, x.device, lazy=node)
+    return x.with_node(node, found.shape)
 
 
 # --- binary search -------------------------------------------------------------------------------
@@ -340,5 +338,4 @@ def searchsorted(
         return operand(b, load_at(ctx, stored, [*lead, at]), x.dtype)
 
     value = operand(b, x.node, x.dtype)
-    node = _search(ctx, sequence.shape[-1], value, boundary, right or side == "right")
-    return TensorValue(ctx.dtype, x.shape, x.device, lazy=node)
+    return x.with_node(_search(ctx, sequence.shape[-1], value, boundary, right or side == "right"))

@@ -39,14 +39,6 @@ def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> T
     return ctx.b.of_buffer(buf)
 
 
-def converted(ctx: Call, x: TensorValue, dtype: DType | None = None) -> TensorValue:
-    """``x`` as the result's type."""
-    to = dtype or ctx.dtype
-    if x.dtype is to:
-        return x
-    return TensorValue(to, x.shape, x.device, lazy=ctx.b.user_cast(x.node, to))
-
-
 def _read_elementwise(n: torch.fx.Node) -> bool:
     """Whether the value goes, through views, only to operators that are elementwise."""
     for u in n.users:
@@ -76,13 +68,13 @@ def cat(ctx: Call, tensors: Sequence[TensorValue], dim: int) -> TensorValue:
     if any(t.device != ctx.result.device for t in parts):
         raise Unsupported("a concatenation across devices")
     dim = views.wrap(dim, len(ctx.shape))
-    return concatenate(ctx, [converted(ctx, t) for t in parts if t.shape[dim] is not ZERO], dim)
+    return concatenate(ctx, [ctx.cast(t) for t in parts if t.shape[dim] is not ZERO], dim)
 
 
 @lower(aten.stack.default)
 def stack(ctx: Call, tensors: Sequence[TensorValue], dim: int) -> TensorValue:
     dim = views.wrap(dim, len(ctx.shape))
-    return concatenate(ctx, [values.insert_dim(converted(ctx, t), dim) for t in tensors], dim)
+    return concatenate(ctx, [values.insert_dim(ctx.cast(t), dim) for t in tensors], dim)
 
 
 @lower(aten._chunk_cat.default)
@@ -99,7 +91,7 @@ def chunk_cat(
         shape = (*t.shape[:dim], chunk * count, *t.shape[dim + 1 :])
         whole = padded(t, shape, {dim: (ZERO, chunk * count - t.shape[dim])}, literal(0, t.dtype))
         row = chunk * values.product(t.shape[dim + 1 :])
-        parts.append(converted(ctx, values.reshape(whole, (*t.shape[:dim], count, row))))
+        parts.append(ctx.cast(values.reshape(whole, (*t.shape[:dim], count, row))))
     return concatenate(ctx, parts, dim + 1)
 
 
@@ -149,7 +141,7 @@ def block_diag(ctx: Call, tensors: Sequence[TensorValue]) -> TensorValue:
     for t in tensors:
         rows, columns = (*(ONE,) * (2 - t.ndim), *t.shape)
         if rows is not ZERO and columns is not ZERO:
-            part = values.reshape(converted(ctx, t), (rows, columns))
+            part = values.reshape(ctx.cast(t), (rows, columns))
             inside = [
                 le(top, row),
                 lt(row, top + rows),
@@ -324,7 +316,7 @@ def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue
         raise Unsupported("a result with the gaps in memory that its argument has")
     if x.ref is not None and not apart(ctx.result):
         raise Unsupported("a write into a part of memory that lies under other elements too")
-    return TensorValue(x.dtype, x.shape, x.device, lazy=body.masked(inside, new, x.node))
+    return x.with_node(body.masked(inside, new, x.node))
 
 
 @lower(aten.select_scatter.default)
@@ -334,7 +326,7 @@ def select_scatter(
     dim = views.wrap(dim, x.ndim)
     at = views.wrap_index(index, x.shape[dim])
     own = axes(x.shape)
-    new = values.expand(converted(ctx, src), (*x.shape[:dim], *x.shape[dim + 1 :]))
+    new = values.expand(ctx.cast(src), (*x.shape[:dim], *x.shape[dim + 1 :]))
     inside = holds(eq(own[dim], at))
     return _replaced(ctx, x, inside, new.at([*own[:dim], *own[dim + 1 :]]))
 
@@ -353,7 +345,7 @@ def slice_scatter(
     size, step = x.shape[dim], as_expr(step)
     first = views.clamp_position(start, size, ZERO)
     stop = views.clamp_position(end, size, size)
-    new = converted(ctx, src)
+    new = ctx.cast(src)
     if any(s is ZERO for s in new.shape):
         return x.with_node(x.node)
     own = axes(x.shape)
@@ -374,5 +366,5 @@ def diagonal_scatter(
     row, col = own[dim1], own[dim2]
     rest = [own[k] for k in range(x.ndim) if k not in (dim1, dim2)]
     along = row if offset >= 0 else col
-    new = converted(ctx, src).at([*rest, along])
+    new = ctx.cast(src).at([*rest, along])
     return _replaced(ctx, x, holds(eq(row + offset, col)), new)

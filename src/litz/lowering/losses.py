@@ -19,7 +19,7 @@ from litz.lowering.activations import add, div, mul, steps, stepwise, stepwise_f
 from litz.lowering.context import Unsupported
 from litz.lowering.indexing import load_at, position
 from litz.lowering.pointwise import Elementwise, Rounding, elementwise, k
-from litz.lowering.reductions import fold, mean, number, reduce_many, sum_
+from litz.lowering.reductions import fold, mean, number, reduce_many, reduced, sum_of
 from litz.lowering.registry import Call, Result, lower
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
@@ -47,7 +47,7 @@ def loss(
             value = elementwise(ctx, partial(fn, steps(ctx), **options), *operands)
             if reduction == NONE:
                 return value
-            return mean(ctx, value) if reduction == MEAN else sum_(ctx, value)
+            return mean(ctx, value) if reduction == MEAN else reduced(ctx, sum_of, value)
 
         lower(overload, of=fn, also=("reduction",))(lowered)
         return fn

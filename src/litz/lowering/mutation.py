@@ -19,8 +19,7 @@ aten = torch.ops.aten
 def copy(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
     if src.device != x.device:
         raise Unsupported("a copy between devices")
-    node = values.expand(src, x.shape).node
-    return TensorValue(x.dtype, x.shape, x.device, lazy=ctx.b.user_cast(node, x.dtype))
+    return x.with_node(ctx.b.user_cast(values.expand(src, x.shape).node, x.dtype))
 
 
 @lower(aten.copy_.default)
@@ -31,7 +30,7 @@ def copy_(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
         raise Unsupported("a copy between devices")
     b = ctx.b
     wide = values.expand(src, x.shape)
-    lazy = TensorValue(x.dtype, x.shape, x.device, lazy=b.user_cast(wide.node, x.dtype))
+    lazy = x.with_node(b.user_cast(wide.node, x.dtype))
     ctx.before_mutation(x)
     if overlaps(b, lazy, x):
         lazy = b.realize(lazy)

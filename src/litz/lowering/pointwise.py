@@ -18,7 +18,6 @@ from litz.lowering.context import Operand, Unsupported
 from litz.lowering.creation import filled
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower, lower_named
-from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ZERO, TensorValue
 
 aten = torch.ops.aten
@@ -453,18 +452,9 @@ def _mixed(a: Node, c: Node, w: Node) -> Node:
 # --- casts ---
 
 
-def to_dtype(ctx: Call, x: TensorValue, dtype: DType) -> TensorValue:
-    if x.dtype is dtype:
-        return x
-    return TensorValue(dtype, x.shape, x.device, lazy=ctx.b.user_cast(x.node, dtype))
-
-
 @lower(torch.ops.prims.convert_element_type.default)
-def convert_element_type(ctx: Call, x: TensorValue, *, dtype: torch.dtype) -> TensorValue:
-    to = from_torch(dtype)
-    if to is None:
-        raise Unsupported(f"a cast to {dtype}")
-    return to_dtype(ctx, x, to)
+def convert_element_type(ctx: Call, x: TensorValue) -> TensorValue:
+    return ctx.cast(x)
 
 
 @lower(aten._to_copy.default)
@@ -473,9 +463,7 @@ def to_copy(ctx: Call, x: Operand) -> TensorValue:
         return filled(ctx, x)
     if ctx.result.device != x.device:
         raise Unsupported("a copy between devices")
-    if x.dtype is ctx.dtype:
-        return clone(ctx, x)
-    return to_dtype(ctx, x, ctx.dtype)
+    return x.without_memory() if x.dtype is ctx.dtype else ctx.cast(x)
 
 
 @lower(aten.clone.default)

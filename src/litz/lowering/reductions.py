@@ -20,15 +20,15 @@ from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.pointwise import k, to_dtype, truth
+from litz.lowering.pointwise import k, truth
 from litz.lowering.registry import Call, lower, lower_rows
-from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
 
 aten = torch.ops.aten
 
 Dims = int | Sequence[int] | None
 # (elements, reduced variables, variables of the result) -> results
+OneFn = Callable[[Node, tuple[Expr, ...]], Node]
 ReduceFn = Callable[[tuple[Node, ...], tuple[Expr, ...], tuple[Expr, ...]], tuple[Node, ...]]
 
 # A lazy input of a lowering that reads it in several passes is stored if an element costs more than
@@ -145,7 +145,7 @@ def reduce_one(
     b: Builder,
     v: TensorValue,
     dims: Sequence[int],
-    fn: Callable[[Node, tuple[Expr, ...]], Node],
+    fn: OneFn,
     keepdim: bool = False,
 ) -> TensorValue:
     """One stored reduction: ``fn`` of the element and the reduced variables."""
@@ -160,40 +160,34 @@ def _into(b: Builder, node: Node, dtype: DType) -> Node:
     return b.opmath(b.user_cast(node, dtype))
 
 
-def _wanted(ctx: Call, dtype: torch.dtype | None) -> DType:
-    if dtype is None:
-        return ctx.dtype
-    found = from_torch(dtype)
-    if found is None:
-        raise Unsupported(f"a sum in {dtype}")
-    return found
+def sum_of(n: Node, over: tuple[Expr, ...]) -> Node:
+    return fold("any" if n.dtype is d.BOOL else "sum", over, n)
 
 
-def _reduction(
-    ctx: Call,
-    x: TensorValue,
-    dim: Dims,
-    keepdim: bool,
-    dtype: torch.dtype | None,
-    fn: Callable[[Node, tuple[Expr, ...]], Node],
+def _nansum(n: Node, over: tuple[Expr, ...]) -> Node:
+    return sum_of(op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n, over)
+
+
+def _product(n: Node, over: tuple[Expr, ...]) -> Node:
+    return fold("all" if n.dtype is d.BOOL else "prod", over, n)
+
+
+@lower_rows(
+    (aten.sum.default, sum_of),
+    (aten.sum.dim_IntList, sum_of),
+    (aten.nansum.default, _nansum),
+    (aten.prod.default, _product),
+    (aten.prod.dim_int, _product),
+)
+def reduced(
+    ctx: Call, fn: OneFn, x: TensorValue, *, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
-    to = _wanted(ctx, dtype)
+    """``fn`` of the elements, which are converted to the result's type first."""
 
     def full(node: Node, over: tuple[Expr, ...]) -> Node:
-        return body.cast(fn(_into(ctx.b, node, to), over), ctx.dtype)
+        return body.cast(fn(_into(ctx.b, node, ctx.dtype), over), ctx.dtype)
 
     return reduce_one(ctx.b, x, dims_of(x, dim), full, keepdim)
-
-
-@lower(aten.sum.default, aten.sum.dim_IntList)
-def sum_(
-    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
-) -> TensorValue:
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _sum(over, n))
-
-
-def _sum(over: tuple[Expr, ...], n: Node) -> Node:
-    return fold("any" if n.dtype is d.BOOL else "sum", over, n)
 
 
 @lower(aten.trace.default)
@@ -201,41 +195,17 @@ def trace(ctx: Call, x: TensorValue) -> TensorValue:
     rows, columns = x.shape
     size = min_(rows, columns)
     i = axes((size,))[0]
-    return sum_(ctx, values.viewed(x, (size,), [i, i]))
-
-
-@lower(aten.nansum.default)
-def nansum(
-    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
-) -> TensorValue:
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        known = op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n
-        return _sum(over, known)
-
-    return _reduction(ctx, x, dim, keepdim, dtype, fn)
+    return reduced(ctx, sum_of, values.viewed(x, (size,), [i, i]))
 
 
 @lower(aten.mean.default, aten.mean.dim)
-def mean(
-    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
-) -> TensorValue:
+def mean(ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False) -> TensorValue:
     size = count(x, dims_of(x, dim))
 
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         return op("div", fold("sum", over, n), number(n.dtype, size))
 
-    return _reduction(ctx, x, dim, keepdim, dtype, fn)
-
-
-@lower(aten.prod.default, aten.prod.dim_int)
-def prod(
-    ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False, dtype: Any = None
-) -> TensorValue:
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _product(over, n))
-
-
-def _product(over: tuple[Expr, ...], n: Node) -> Node:
-    return fold("all" if n.dtype is d.BOOL else "prod", over, n)
+    return reduced(ctx, fn, x, dim=dim, keepdim=keepdim)
 
 
 # --- truth ---------------------------------------------------------------------------------------
@@ -346,7 +316,7 @@ def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
 
 
 def of_norm(
-    ctx: Call, x: TensorValue, ord_: Any, dim: Dims, keepdim: bool, dtype: torch.dtype | None
+    ctx: Call, x: TensorValue, ord_: Any, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
     if isinstance(ord_, Expr):
         raise Unsupported("a norm of symbolic order")
@@ -357,7 +327,7 @@ def of_norm(
     if any(s.lo is None or s.lo < 1 for s in sizes) and order < 0:
         raise Unsupported("a norm of negative order of what may be empty")
     order = _order(order, sizes)
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: norm_of(order, n, over))
+    return reduced(ctx, lambda n, over: norm_of(order, n, over), x, dim=dim, keepdim=keepdim)
 
 
 def _order(order: float, sizes: Sequence[Expr]) -> float:
@@ -365,23 +335,17 @@ def _order(order: float, sizes: Sequence[Expr]) -> float:
     return math.inf if order != 0 and all(s is ONE for s in sizes) else order
 
 
-@lower(aten.linalg_vector_norm.default)
-def linalg_vector_norm(
-    ctx: Call, x: TensorValue, *, ord: Any, dim: Dims, keepdim: bool, dtype: Any
-) -> TensorValue:
-    return of_norm(ctx, x, ord, dim, keepdim, dtype)
-
-
 @lower(
+    aten.linalg_vector_norm.default,
     aten.norm.Scalar,
     aten.norm.ScalarOpt_dim,
     aten.norm.ScalarOpt_dtype,
     aten.norm.ScalarOpt_dim_dtype,
 )
 def norm(
-    ctx: Call, x: TensorValue, *, p: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None
+    ctx: Call, x: TensorValue, order: Any, *, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
-    return of_norm(ctx, x, p, dim, keepdim, dtype)
+    return of_norm(ctx, x, order, dim, keepdim)
 
 
 @lower(aten.renorm.default)
@@ -404,7 +368,7 @@ def dot(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
     """A sum of products, which accumulates without rounding them to a 16-bit type."""
 
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
-        return (body.cast(_sum(over, op("mul", *n)), ctx.dtype),)
+        return (body.cast(sum_of(op("mul", *n), over), ctx.dtype),)
 
     return reduce_many(ctx.b, [wide(ctx.b, x), wide(ctx.b, y)], [0], fn)[0]
 
@@ -468,7 +432,7 @@ def moments(
 @lower(aten.logsumexp.default)
 def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool) -> TensorValue:
     if not x.dtype.is_float:
-        x = to_dtype(ctx, x, ctx.dtype)
+        x = ctx.cast(x)
     dims = dims_of(x, dim)
     v = wide(ctx.b, shared(ctx.b, x))
 

@@ -88,6 +88,11 @@ class Call:
         """The result with one value everywhere."""
         return self.value(body.const(self.dtype, value))
 
+    def cast(self, x: TensorValue, to: DType | None = None) -> TensorValue:
+        """``x`` as another type, the result's if none is given, converted as a user's cast does."""
+        to = to or self.dtype
+        return x if x.dtype is to else x.with_node(self.b.user_cast(x.node, to))
+
     def before_mutation(self, target: TensorValue) -> None:
         """To be called before a lowering writes into memory that other values may read."""
         assert target.ref is not None

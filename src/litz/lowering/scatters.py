@@ -19,7 +19,7 @@ from litz.lowering import values, views
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.creation import literal
 from litz.lowering.indexing import Position, bind, indexed, position
-from litz.lowering.joins import converted, result_buffer, result_strides
+from litz.lowering.joins import result_buffer, result_strides
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
@@ -67,7 +67,7 @@ def start(
     if kept and to is x.dtype is ctx.dtype and _is_laid_out(ctx, x) and ctx.last_use(x):
         return x
     out = result_buffer(ctx, dtype=to)
-    ctx.b.store_into(converted(ctx, x, out.dtype), out)
+    ctx.b.store_into(ctx.cast(x, out.dtype), out)
     return out
 
 
@@ -82,9 +82,7 @@ def _is_laid_out(ctx: Call, x: TensorValue) -> bool:
 
 def finish(ctx: Call, out: TensorValue) -> TensorValue:
     """The updated buffer as the result's type."""
-    if out.dtype is ctx.dtype:
-        return out
-    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(out.node, ctx.dtype))
+    return out if out.dtype is ctx.dtype else out.with_node(body.cast(out.node, ctx.dtype))
 
 
 def store_at(
@@ -147,13 +145,13 @@ def _put_mask(
             raise Unsupported("values that go to masked elements in turn")
         new = values.drop_dims(new, [0])
     own = axes(x.shape)
-    wide = values.expand(converted(ctx, new), rest).at(own[mask.ndim :])
+    wide = values.expand(ctx.cast(new), rest).at(own[mask.ndim :])
     if accumulate:
         common = x.dtype
         wide = op("add", *(operand(ctx.b, n, common) for n in (x.node, wide)))
         wide = body.cast(wide, common)
     node = op("where", mask.at(own[: mask.ndim]), wide, x.node)
-    return TensorValue(x.dtype, x.shape, x.device, lazy=node)
+    return x.with_node(node)
 
 
 @lower(aten.index_put.default, aten._unsafe_index_put.default)
@@ -331,7 +329,7 @@ def _reduced(
     into(count, 1, "add")
     seen = op("maximum", count.node, body.const(count.dtype, 1))
     mean = op("div" if out.dtype.is_float else "floordiv", out.node, seen)
-    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(mean, ctx.dtype))
+    return out.with_node(body.cast(mean, ctx.dtype))
 
 
 # --- along one dimension -------------------------------------------------------------------------

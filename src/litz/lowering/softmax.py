@@ -10,14 +10,12 @@ from typing import Any, TypeVar, cast
 import torch
 
 from litz.ir.body import Node, op
-from litz.ir.dtype import DType
 from litz.ir.onehot import sum_of_one_hot
 from litz.lowering import values
-from litz.lowering.context import Builder, Unsupported
-from litz.lowering.pointwise import k, to_dtype
+from litz.lowering.context import Builder
+from litz.lowering.pointwise import k
 from litz.lowering.reductions import fold, narrow, reduce_one, shared, spread, wide
 from litz.lowering.registry import Call, lower
-from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ONE, TensorValue, axes
 
 aten = torch.ops.aten
@@ -70,23 +68,16 @@ def softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
 
 @lower(aten._safe_softmax.default)
 @_of_rows
-def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: torch.dtype | None) -> TensorValue:
+def safe_softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     """Softmax whose rows are 0 where every element is -inf."""
     dim = dim % x.ndim
-    x = to_dtype(ctx, x, _given(ctx, dtype))
+    x = ctx.cast(x)
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, top = _parts(ctx.b, v, dim)
     m = _across(v, top, dim)
     value = op("div", e.node, _across(v, total, dim))
     node = op("where", op("eq", m, k(m, -math.inf)), k(m, 0), value)
     return narrow(v.with_node(node), ctx.dtype)
-
-
-def _given(ctx: Call, dtype: torch.dtype | None) -> DType:
-    found = ctx.dtype if dtype is None else from_torch(dtype)
-    if found is None:
-        raise Unsupported(f"a softmax in {dtype}")
-    return found
 
 
 @lower(aten._log_softmax.default)

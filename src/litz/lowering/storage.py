@@ -10,7 +10,7 @@ from litz.index import Expr, as_expr
 from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported, Unsupported
-from litz.lowering.joins import converted, result_buffer
+from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower
 from litz.lowering.strides import injective
 from litz.lowering.values import ONE, TensorValue
@@ -65,7 +65,7 @@ def as_strided_scatter(
     out = result_buffer(ctx)
     ctx.b.store_into(x, out)
     place = window(out, size, stride, storage_offset)
-    new = converted(ctx, values.expand(src, place.shape))
+    new = ctx.cast(values.expand(src, place.shape))
     if injective(place.shape, tuple(as_expr(s) for s in stride)):
         ctx.b.store_into(new, place)
     else:
