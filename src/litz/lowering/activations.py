@@ -171,8 +171,7 @@ def tanh_backward(g: Node, y: Node) -> Node:
 
 @lower(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(ctx: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
-    second = ctx.results[1]
-    assert second is not None
+    second = ctx.nth_result(1)
 
     def value(a: Node) -> Node:
         return sub(op("minimum", a, k(a, 0)), op("log1p", _decayed(a)))

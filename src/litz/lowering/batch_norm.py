@@ -126,17 +126,15 @@ def _inference(
 
 
 def _nothing(ctx: Call, position: int) -> TensorValue:
-    r = ctx.results[position]
-    assert r is not None
+    r = ctx.nth_result(position)
     return ctx.b.full(r.shape, 0, r.dtype, r.device)
 
 
 def _used(ctx: Call, mean: TensorValue, var: TensorValue, eps: float) -> tuple[TensorValue, ...]:
     """Mean and 1 / std as inference used them; ATen gives them on GPUs, and on CPUs nothing."""
-    first, second = ctx.results[1:3]
-    assert first is not None and second is not None
+    first, second = ctx.nth_result(1), ctx.nth_result(2)
     if first.shape == (ZERO,):
-        return tuple(ctx.b.full(r.shape, 0, r.dtype, r.device) for r in (first, second))
+        return _nothing(ctx, 1), _nothing(ctx, 2)
     own = axes(first.shape)
     rstd = _inverse_std(ctx.b, var, own, eps, second.dtype.opmath)
     nodes = (element(ctx.b, mean, own, first.dtype.opmath), rstd)

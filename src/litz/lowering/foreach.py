@@ -71,9 +71,7 @@ def _settled(ctx: Call, v: TensorValue, k: int) -> TensorValue:
         len(u.users) for u in ctx.node.users if u.target is operator.getitem and u.args[1] == k
     )
     if reads > 1 and (body.cost(v.lazy) > RECOMPUTE_COST or len(body.loads((v.lazy,))) > 1):
-        result = ctx.results[k]
-        assert result is not None
-        return ctx.b.realize(v, result_strides(result))
+        return ctx.b.realize(v, result_strides(ctx.nth_result(k)))
     return v
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -157,7 +156,7 @@ def grid_sample(
     rank = x.ndim - 2
     if x.dtype is not grid.dtype or x.dtype.opmath is not x.dtype:
         raise Unsupported(f"samples of {x.dtype}")
-    if math.prod([0 if s is ZERO else 1 for s in (*x.shape, *ctx.shape)]) == 0:
+    if ZERO in x.shape or ctx.empty:
         raise Unsupported("samples of nothing")
     image = _Image(ctx, x, rank)
     n, _, *rest = axes(ctx.shape)

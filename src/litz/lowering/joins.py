@@ -33,8 +33,7 @@ def result_strides(r: Result) -> Shape:
 
 def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> TensorValue:
     """A fresh buffer for one result of the call, laid out as eager lays it out."""
-    r = ctx.results[position]
-    assert r is not None
+    r = ctx.nth_result(position)
     buf = ctx.b.new_buffer(dtype or r.dtype, r.shape, result_strides(r), r.device)
     return ctx.b.of_buffer(buf)
 
@@ -346,7 +345,7 @@ def slice_scatter(
     first = views.clamp_position(start, size, ZERO)
     stop = views.clamp_position(end, size, size)
     new = ctx.cast(src)
-    if any(s is ZERO for s in new.shape):
+    if ZERO in new.shape:
         return x.with_node(x.node)
     own = axes(x.shape)
     i = own[dim]

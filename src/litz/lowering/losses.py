@@ -20,7 +20,7 @@ from litz.lowering.context import Unsupported
 from litz.lowering.indexing import load_at, position
 from litz.lowering.pointwise import Elementwise, Rounding, elementwise, k
 from litz.lowering.reductions import fold, mean, number, reduce_many, reduced, sum_of
-from litz.lowering.registry import Call, Result, lower
+from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
@@ -220,12 +220,6 @@ def _class_weight(ctx: Call, weight: TensorValue, at: Any, dtype: d.DType) -> No
     return body.cast(ctx.b.opmath(load_at(ctx, weight, [at])), dtype)
 
 
-def _of_results(ctx: Call, position: int) -> Result:
-    r = ctx.results[position]
-    assert r is not None
-    return r
-
-
 @lower(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss(
     ctx: Call,
@@ -247,7 +241,7 @@ def nll_loss(
     share = where(counted, share, zero)
     scaled = op("neg", picked) if weight is None else mul(op("neg", picked), share)
     loss = where(counted, scaled, zero)
-    one, two = _of_results(ctx, 0), _of_results(ctx, 1)
+    one, two = ctx.nth_result(0), ctx.nth_result(1)
     if reduction == NONE:
         none = target.with_node(body.cast(loss, one.dtype))
         return none, ctx.b.full(two.shape, 0, two.dtype, two.device)

@@ -173,7 +173,7 @@ def max_pool(
     dilation: Sizes,
 ) -> tuple[TensorValue | None, ...]:
     w = windows(rank, kernel, stride, padding, dilation)
-    if x.dtype is d.BOOL or any(s is ZERO for s in ctx.shape):
+    if x.dtype is d.BOOL or ctx.empty:
         raise Unsupported("pooling of bools or of nothing")
     wanted = 1 in ctx.used
     if wanted and w.taps > MAX_TAPS:

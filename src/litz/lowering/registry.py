@@ -62,9 +62,13 @@ class Call:
 
     @property
     def result(self) -> Result:
-        first = self.results[0]
-        assert first is not None
-        return first
+        return self.nth_result(0)
+
+    def nth_result(self, position: int) -> Result:
+        """Metadata of a result that is a tensor."""
+        r = self.results[position]
+        assert r is not None
+        return r
 
     @property
     def dtype(self) -> DType:

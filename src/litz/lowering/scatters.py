@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -25,6 +25,8 @@ from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
 
 aten = torch.ops.aten
+
+F = TypeVar("F", bound=Callable[..., TensorValue])
 
 MODES: Final[dict[str, StoreMode]] = {
     "set": "set",
@@ -96,7 +98,7 @@ def store_at(
 ) -> None:
     """For each point of ``shape``: update ``out`` at ``positions`` (over ``axes(shape)``)."""
     assert out.ref is not None
-    if any(s is ZERO for s in shape):
+    if ZERO in shape:
         return
     if ZERO in out.shape:
         raise Unsupported("a write into a tensor without elements")
@@ -130,6 +132,54 @@ def _element(ctx: Call, node: Node, to: DType) -> Node:
     return ctx.b.opmath(node) if to is node.dtype.opmath else ctx.b.user_cast(node, to)
 
 
+# --- in place ------------------------------------------------------------------------------------
+
+
+def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """The lowering ``fn`` with its stores into the first argument."""
+
+    @wraps(fn)
+    def run(ctx: Call, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
+        b = ctx.b
+        if x.ref is None:
+            raise Unsupported("a write into a value that has no memory")
+        mark = len(b.nodes)
+        named = {k: _apart(b, v, x) for k, v in kwargs.items()}
+        fn(ctx, x, *(_apart(b, a, x) for a in args), **named)
+        made = len(b.nodes)
+        # Nothing can decline the call from here on: what others still read is copied first.
+        ctx.before_mutation(x)
+        b.nodes[mark:] = [*b.nodes[made:], *b.nodes[mark:made]]
+        return x
+
+    return run
+
+
+def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
+    """``value`` in memory of its own if it reads what is about to be written."""
+    if isinstance(value, list | tuple):
+        return [_apart(b, v, target) for v in value]
+    if not isinstance(value, TensorValue):
+        return value
+    assert target.ref is not None
+    root = b.root(target.ref.buffer)
+    if all(b.root(n.buffer) != root for n in body.loads((value.node,))):
+        return value
+    return b.realize(value.with_node(value.node))
+
+
+def lower_with_in_place(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
+    """Register a lowering for operators and for their in-place forms."""
+
+    def register(fn: F) -> F:
+        for o in overloads:
+            packet = getattr(aten, f"{o._schema.name.removeprefix('aten::')}_")
+            lower(getattr(packet, o._overloadname))(_in_place(fn))
+        return lower(*overloads)(fn)
+
+    return register
+
+
 # --- index_put -----------------------------------------------------------------------------------
 
 
@@ -154,7 +204,8 @@ def _put_mask(
     return x.with_node(node)
 
 
-@lower(aten.index_put.default, aten._unsafe_index_put.default)
+@lower(aten._unsafe_index_put.default)
+@lower_with_in_place(aten.index_put.default)
 def index_put(
     ctx: Call,
     x: TensorValue,
@@ -223,20 +274,6 @@ def _at_least_1d(*tensors: TensorValue) -> list[TensorValue]:
     return [values.reshape(t, (ONE,)) if t.ndim == 0 else t for t in tensors]
 
 
-def _scatter(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    index: TensorValue,
-    src: TensorValue | Scalar | Expr,
-    mode: StoreMode,
-) -> TensorValue:
-    accumulator(x.dtype, mode)
-    out = start(ctx, x, mode, (index.node,))
-    _scatter_into(ctx, out, dim, index, src, mode)
-    return finish(ctx, out)
-
-
 def _scatter_into(
     ctx: Call,
     out: TensorValue,
@@ -257,18 +294,24 @@ def _scatter_into(
     store_at(ctx, target, index.shape, positions, value, mode)
 
 
-@lower(aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
+@lower_with_in_place(
+    aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce
+)
 def scatter(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str = "set"
 ) -> TensorValue:
-    return _scatter(ctx, x, dim, index, src, MODES[reduce])
+    mode = MODES[reduce]
+    accumulator(x.dtype, mode)
+    out = start(ctx, x, mode, (index.node,))
+    _scatter_into(ctx, out, dim, index, src, mode)
+    return finish(ctx, out)
 
 
-@lower(aten.scatter_add.default)
+@lower_with_in_place(aten.scatter_add.default)
 def scatter_add(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: TensorValue
 ) -> TensorValue:
-    return _scatter(ctx, x, dim, index, src, "add")
+    return scatter(ctx, x, dim, index, src, reduce="add")
 
 
 def _identity(reduce: str, dtype: DType) -> Scalar:
@@ -284,7 +327,7 @@ def _identity(reduce: str, dtype: DType) -> Scalar:
     return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
 
 
-@lower(aten.scatter_reduce.two)
+@lower_with_in_place(aten.scatter_reduce.two)
 def scatter_reduce(
     ctx: Call,
     x: TensorValue,
@@ -382,7 +425,7 @@ def _along_into(
     store_at(ctx, target, shape, positions, value, mode)
 
 
-@lower(aten.index_reduce.default)
+@lower_with_in_place(aten.index_reduce.default)
 def index_reduce(
     ctx: Call,
     x: TensorValue,
@@ -400,7 +443,7 @@ def index_reduce(
     return _reduced(ctx, x, source, reduce, include_self, into)
 
 
-@lower(aten.put.default)
+@lower_with_in_place(aten.put.default)
 def put(
     ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool
 ) -> TensorValue:
@@ -418,7 +461,7 @@ def put(
     return finish(ctx, out)
 
 
-@lower(aten.index_add.default)
+@lower_with_in_place(aten.index_add.default)
 def index_add(
     ctx: Call,
     x: TensorValue,
@@ -433,14 +476,14 @@ def index_add(
     return _along(ctx, x, dim, index, source, "add", alpha=alpha)
 
 
-@lower(aten.index_copy.default)
+@lower_with_in_place(aten.index_copy.default)
 def index_copy(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
 ) -> TensorValue:
     return _along(ctx, x, dim, index, source, "set")
 
 
-@lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+@lower_with_in_place(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(ctx: Call, x: TensorValue, dim: int, index: TensorValue, value: Any) -> TensorValue:
     if isinstance(value, TensorValue):
         node = ctx.b.user_cast(value.node, x.dtype)
@@ -471,61 +514,3 @@ def embedding_dense_backward(
     value = _element(ctx, grad.node, out.dtype)
     store_at(ctx, out, grad.shape, [row, own[-1]], value, "add", mask)
     return finish(ctx, out)
-
-
-# --- in place ------------------------------------------------------------------------------------
-
-
-def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
-    """The lowering ``fn`` with its stores into the first argument."""
-
-    @wraps(fn)
-    def run(ctx: Call, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
-        b = ctx.b
-        if x.ref is None:
-            raise Unsupported("a write into a value that has no memory")
-        mark = len(b.nodes)
-        named = {k: _apart(b, v, x) for k, v in kwargs.items()}
-        fn(ctx, x, *(_apart(b, a, x) for a in args), **named)
-        made = len(b.nodes)
-        # Nothing can decline the call from here on: what others still read is copied first.
-        ctx.before_mutation(x)
-        b.nodes[mark:] = [*b.nodes[made:], *b.nodes[mark:made]]
-        return x
-
-    return run
-
-
-def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
-    """``value`` in memory of its own if it reads what is about to be written."""
-    if isinstance(value, list | tuple):
-        return [_apart(b, v, target) for v in value]
-    if not isinstance(value, TensorValue):
-        return value
-    assert target.ref is not None
-    root = b.root(target.ref.buffer)
-    if all(b.root(n.buffer) != root for n in body.loads((value.node,))):
-        return value
-    return b.realize(value.with_node(value.node))
-
-
-for _overloads, _fn in (
-    ((aten.index_put_.default,), index_put),
-    (
-        (
-            aten.scatter_.src,
-            aten.scatter_.value,
-            aten.scatter_.reduce,
-            aten.scatter_.value_reduce,
-        ),
-        scatter,
-    ),
-    ((aten.scatter_add_.default,), scatter_add),
-    ((aten.scatter_reduce_.two,), scatter_reduce),
-    ((aten.index_add_.default,), index_add),
-    ((aten.index_copy_.default,), index_copy),
-    ((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), index_fill),
-    ((aten.index_reduce_.default,), index_reduce),
-    ((aten.put_.default,), put),
-):
-    lower(*_overloads)(_in_place(_fn))
