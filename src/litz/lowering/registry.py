@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from litz.index import Expr, as_expr
 from litz.ir import body
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
@@ -102,10 +101,6 @@ class Call:
         assert target.ref is not None
         self.mutate(self.b.root(target.ref.buffer), self.node)
 
-    def expr(self, value: Any) -> Expr:
-        """An int or Expr as an Expr."""
-        return as_expr(value)
-
 
 @dataclass(frozen=True)
 class Bound:
@@ -184,8 +179,9 @@ def lower(
         for o in overloads:
             if o in _TABLE:
                 raise ValueError(f"{o} has two lowerings")
-            _TABLE[o] = bound = Bound(o, fn, of or unwrap(fn), skip, also)
+            bound = Bound(o, fn, of or unwrap(fn), skip, also)
             bound.names()
+            _TABLE[o] = bound
         return fn
 
     return register
