@@ -15,6 +15,7 @@ from functorch.compile import aot_function, make_boxed_func
 
 from litz.ir import body
 from litz.ir.program import Extern, Loops, Program
+from litz.lowering import families
 from litz.lowering.context import Builder, Settings, Unsupported
 from litz.lowering.graph import lower_graph
 from litz.lowering.registry import find
@@ -182,11 +183,13 @@ def test_eager_rng_leaves_the_draw_to_aten() -> None:
 
 def test_a_generator_of_ones_own_is_left_to_aten() -> None:
     # make_fx bakes such a call in as a constant, so the lowering is asked directly.
-    call: Any = SimpleNamespace(b=Builder(Settings()))
+    node = SimpleNamespace(kwargs={"generator": torch.Generator().manual_seed(3)})
+    call: Any = SimpleNamespace(b=Builder(Settings()), node=node)
+    families.load()
     fn = find(aten.rand.generator)
     assert fn is not None
     with pytest.raises(Unsupported, match="generator"):
-        fn(call, [8], generator=torch.Generator().manual_seed(3))
+        fn(call, [8], **node.kwargs)
 
 
 # --- dropout --------------------------------------------------------------------------------------

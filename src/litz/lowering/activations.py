@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -12,8 +12,8 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
 from litz.ir.ops import wrap
-from litz.lowering.context import Operand, Unsupported
-from litz.lowering.pointwise import Elementwise, elementwise, k
+from litz.lowering.context import Unsupported
+from litz.lowering.pointwise import Rounding, elementwise, formula, k
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import (
     ONE,
@@ -73,20 +73,20 @@ def one_plus_exp_neg(a: Node) -> Node:
     return add(k(a, 1), op("exp", op("neg", a)))
 
 
-def steps(ctx: Call, dtype: d.DType) -> Callable[[Node], Node]:
+def steps(ctx: Call, dtype: d.DType) -> Rounding:
     """Rounding between the steps of a kernel that computes in a 16-bit type op by op."""
     if dtype.opmath is dtype or not ctx.b.settings.eager_numerics:
         return lambda a: a
     return lambda a: op("round_to", a, to=dtype)
 
 
-def _simple(fn: Elementwise) -> Callable[..., TensorValue]:
-    """The lowering of an op whose arguments are all elementwise operands."""
+def stepwise(ctx: Call) -> Rounding:
+    return steps(ctx, ctx.dtype)
 
-    def lowered(ctx: Call, *operands: Operand) -> TensorValue:
-        return elementwise(ctx, fn, *operands)
 
-    return lowered
+def stepwise_f16(ctx: Call) -> Rounding:
+    """ATen's kernel computes in f32 for bf16, but step by step for f16."""
+    return steps(ctx, ctx.dtype if ctx.dtype is d.F16 else d.F32)
 
 
 # --- gelu ----------------------------------------------------------------------------------------
@@ -105,9 +105,9 @@ def _gelu_tanh(x: Node) -> Node:
     return mul(k(x, 0.5), x, add(k(x, 1), _tanh_inner(x)))
 
 
-@lower(aten.gelu.default)
-def gelu(ctx: Call, x: TensorValue, approximate: str = "none") -> TensorValue:
-    return elementwise(ctx, _gelu_tanh if approximate == "tanh" else _gelu_erf, x)
+@formula(aten.gelu.default)
+def gelu(x: Node, *, approximate: str) -> Node:
+    return _gelu_tanh(x) if approximate == "tanh" else _gelu_erf(x)
 
 
 def _gelu_erf_backward(g: Node, x: Node) -> Node:
@@ -125,18 +125,21 @@ def _gelu_tanh_backward(g: Node, x: Node) -> Node:
     return mul(g, add(left, right))
 
 
-@lower(aten.gelu_backward.default)
-def gelu_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, approximate: str = "none"
-) -> TensorValue:
-    fn = _gelu_tanh_backward if approximate == "tanh" else _gelu_erf_backward
-    return elementwise(ctx, fn, grad, x)
+@formula(aten.gelu_backward.default)
+def gelu_backward(g: Node, x: Node, *, approximate: str) -> Node:
+    return _gelu_tanh_backward(g, x) if approximate == "tanh" else _gelu_erf_backward(g, x)
 
 
 # --- sigmoid, silu, mish, tanh -------------------------------------------------------------------
 
 
-def _silu_backward(g: Node, x: Node) -> Node:
+@formula(aten.silu.default)
+def silu(x: Node) -> Node:
+    return div(x, one_plus_exp_neg(x))
+
+
+@formula(aten.silu_backward.default)
+def silu_backward(g: Node, x: Node) -> Node:
     s = logistic(x)
     return mul(g, s, add(k(x, 1), mul(x, sub(k(x, 1), s))))
 
@@ -145,31 +148,30 @@ def _tanh_softplus(x: Node) -> Node:
     return op("tanh", op("log1p", op("exp", x)))
 
 
-def _mish_backward(g: Node, x: Node) -> Node:
+@formula(aten.mish.default)
+def mish(x: Node) -> Node:
+    return mul(x, _tanh_softplus(x))
+
+
+@formula(aten.mish_backward.default)
+def mish_backward(g: Node, x: Node) -> Node:
     t = _tanh_softplus(x)
     return mul(g, add(t, mul(x, logistic(x), sub(k(x, 1), mul(t, t)))))
 
 
-lower(aten.silu.default)(_simple(lambda x: div(x, one_plus_exp_neg(x))))
-lower(aten.silu_backward.default)(_simple(_silu_backward))
-lower(aten.mish.default)(_simple(lambda x: mul(x, _tanh_softplus(x))))
-lower(aten.mish_backward.default)(_simple(_mish_backward))
+@formula(aten.sigmoid_backward.default, steps=stepwise_f16)
+def sigmoid_backward(r: Rounding, g: Node, y: Node) -> Node:
+    return mul(r(mul(g, r(sub(k(y, 1), y)))), y)
 
 
-@lower(aten.sigmoid_backward.default)
-def sigmoid_backward(ctx: Call, grad: TensorValue, y: TensorValue) -> TensorValue:
-    # ATen's kernel computes in f32 for bf16, but step by step for f16.
-    r = steps(ctx, ctx.dtype if ctx.dtype is d.F16 else d.F32)
-    return elementwise(ctx, lambda g, a: mul(r(mul(g, r(sub(k(a, 1), a)))), a), grad, y)
-
-
-lower(aten.tanh_backward.default)(_simple(lambda g, y: mul(g, sub(k(y, 1), mul(y, y)))))
+@formula(aten.tanh_backward.default)
+def tanh_backward(g: Node, y: Node) -> Node:
+    return mul(g, sub(k(y, 1), mul(y, y)))
 
 
 @lower(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(ctx: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
-    second = ctx.results[1]
-    assert second is not None
+    second = ctx.nth_result(1)
 
     def value(a: Node) -> Node:
         return sub(op("minimum", a, k(a, 0)), op("log1p", _decayed(a)))
@@ -188,16 +190,14 @@ def _decayed(a: Node) -> Node:
 def log_sigmoid_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, buffer: TensorValue
 ) -> TensorValue:
-    def value(g: Node, a: Node, z: Node | None = None) -> Node:
+    def value(g: Node, a: Node, z: Node | None) -> Node:
         z = _decayed(a) if z is None else z
         one = k(a, 1)
         negative = op("lt", a, k(a, 0))
         ratio = div(z, add(one, z))
         return mul(g, where(negative, sub(one, ratio), ratio))
 
-    if buffer.shape == x.shape:
-        return elementwise(ctx, value, grad, x, buffer)
-    return elementwise(ctx, value, grad, x)
+    return elementwise(ctx, value, grad, x, buffer if buffer.shape == x.shape else None)
 
 
 # --- piecewise linear ----------------------------------------------------------------------------
@@ -207,105 +207,84 @@ def _hard_gate(x: Node) -> Node:
     return op("minimum", op("maximum", add(x, k(x, 3)), k(x, 0)), k(x, 6))
 
 
-def _hardsigmoid_backward(g: Node, x: Node) -> Node:
+@formula(aten.hardsigmoid.default)
+def hardsigmoid(x: Node) -> Node:
+    return div(_hard_gate(x), k(x, 6))
+
+
+@formula(aten.hardsigmoid_backward.default)
+def hardsigmoid_backward(g: Node, x: Node) -> Node:
     inside = op("and_", op("gt", x, k(x, -3)), op("lt", x, k(x, 3)))
     # ATen's sixth is a float's, for doubles too.
     return where(inside, mul(g, k(x, float(wrap(1 / 6, d.F32)))), k(x, 0))
 
 
-def _hardswish_backward(g: Node, x: Node) -> Node:
+@formula(aten.hardswish.default)
+def hardswish(x: Node) -> Node:
+    return div(mul(x, _hard_gate(x)), k(x, 6))
+
+
+@formula(aten.hardswish_backward.default)
+def hardswish_backward(g: Node, x: Node) -> Node:
     middle = mul(g, add(div(x, k(x, 3)), k(x, 0.5)))
     upper = where(op("ge", x, k(x, 3)), g, middle)
     return where(op("le", x, k(x, -3)), k(x, 0), upper)
 
 
-lower(aten.hardsigmoid.default)(_simple(lambda x: div(_hard_gate(x), k(x, 6))))
-lower(aten.hardsigmoid_backward.default)(_simple(_hardsigmoid_backward))
-lower(aten.hardswish.default)(_simple(lambda x: div(mul(x, _hard_gate(x)), k(x, 6))))
-lower(aten.hardswish_backward.default)(_simple(_hardswish_backward))
+@formula(aten.hardtanh.default)
+def hardtanh(x: Node, *, min_val: Number, max_val: Number) -> Node:
+    # The op keeps its second operand of two zeros: the tensor's, as eager does.
+    return op("minimum", num(x, max_val), op("maximum", num(x, min_val), x))
 
 
-@lower(aten.hardtanh.default)
-def hardtanh(
-    ctx: Call, x: TensorValue, min_val: Number = -1.0, max_val: Number = 1.0
-) -> TensorValue:
-    return elementwise(
-        # The op keeps its second operand of two zeros: the tensor's, as eager does.
-        ctx,
-        lambda a: op("minimum", num(a, max_val), op("maximum", num(a, min_val), a)),
-        x,
-    )
+@formula(aten.relu6.default)
+def relu6(x: Node) -> Node:
+    return hardtanh(x, min_val=0, max_val=6)
 
 
-@lower(aten.relu6.default)
-def relu6(ctx: Call, x: TensorValue) -> TensorValue:
-    return hardtanh(ctx, x, 0, 6)
+@formula(aten.hardtanh_backward.default)
+def hardtanh_backward(g: Node, x: Node, *, min_val: Number, max_val: Number) -> Node:
+    inside = op("and_", op("gt", x, num(x, min_val)), op("lt", x, num(x, max_val)))
+    return where(inside, g, k(x, 0))
 
 
-@lower(aten.hardtanh_backward.default)
-def hardtanh_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, min_val: Number, max_val: Number
-) -> TensorValue:
-    def fn(g: Node, a: Node) -> Node:
-        inside = op("and_", op("gt", a, num(a, min_val)), op("lt", a, num(a, max_val)))
-        return where(inside, g, k(a, 0))
-
-    return elementwise(ctx, fn, grad, x)
+def _refused(ctx: Call, x: TensorValue) -> TensorValue:
+    raise Unsupported("an activation of integers")
 
 
-@lower(aten.leaky_relu.default)
-def leaky_relu(ctx: Call, x: TensorValue, negative_slope: Number = 0.01) -> TensorValue:
-    if not x.dtype.is_float:
-        raise Unsupported("an activation of integers")
-
-    def fn(a: Node) -> Node:
-        return where(op("gt", a, k(a, 0)), a, mul(a, num(a, negative_slope)))
-
-    return elementwise(ctx, fn, x)
+@formula(aten.leaky_relu.default, others=_refused)
+def leaky_relu(x: Node, *, negative_slope: Number) -> Node:
+    return where(op("gt", x, k(x, 0)), x, mul(x, num(x, negative_slope)))
 
 
-@lower(aten.leaky_relu_backward.default)
-def leaky_relu_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, negative_slope: Number, self_is_result: bool
-) -> TensorValue:
-    def fn(g: Node, a: Node) -> Node:
-        return where(op("gt", a, k(a, 0)), g, mul(g, num(a, negative_slope)))
-
-    return elementwise(ctx, fn, grad, x)
+@formula(aten.leaky_relu_backward.default)
+def leaky_relu_backward(g: Node, x: Node, *, negative_slope: Number) -> Node:
+    return where(op("gt", x, k(x, 0)), g, mul(g, num(x, negative_slope)))
 
 
 @lower(aten.rrelu_with_noise_functional.default)
 def rrelu(
-    ctx: Call,
-    x: TensorValue,
-    noise: TensorValue,
-    low: float = 0.125,
-    high: float = 1 / 3,
-    training: bool = False,
-    generator: object = None,
+    ctx: Call, x: TensorValue, noise: TensorValue, *, lower: float, upper: float, training: bool
 ) -> tuple[TensorValue, TensorValue]:
     if training:
         raise Unsupported("random slopes")
-    return leaky_relu(ctx, x, (low + high) / 2), noise
+    if not x.dtype.is_float:
+        _refused(ctx, x)
+    return elementwise(ctx, partial(leaky_relu, negative_slope=(lower + upper) / 2), x), noise
 
 
-@lower(aten.rrelu_with_noise_backward.default)
+@formula(aten.rrelu_with_noise_backward.default)
 def rrelu_backward(
-    ctx: Call,
-    grad: TensorValue,
-    x: TensorValue,
-    noise: TensorValue,
-    low: float,
-    high: float,
-    training: bool,
-    self_is_result: bool,
-) -> TensorValue:
-    if training and high - low > 1e-6:
-        return elementwise(ctx, mul, grad, noise)
-    return leaky_relu_backward(ctx, grad, x, (low + high) / 2, self_is_result)
+    g: Node, x: Node, noise: Node, *, lower: float, upper: float, training: bool
+) -> Node:
+    if training and upper - lower > 1e-6:
+        return mul(g, noise)
+    return leaky_relu_backward(g, x, negative_slope=(lower + upper) / 2)
 
 
-lower(aten._prelu_kernel.default)(_simple(lambda x, w: where(op("gt", x, k(x, 0)), x, mul(w, x))))
+@formula(aten._prelu_kernel.default)
+def prelu(x: Node, w: Node) -> Node:
+    return where(op("gt", x, k(x, 0)), x, mul(w, x))
 
 
 @lower(aten._prelu_kernel_backward.default)
@@ -321,16 +300,14 @@ def prelu_backward(
     return elementwise(ctx, for_input, grad, x, weight), elementwise(ctx, for_weight, grad, x)
 
 
-@lower(aten.threshold.default)
-def threshold(ctx: Call, x: TensorValue, threshold: Number, value: Number) -> TensorValue:
-    return elementwise(ctx, lambda a: where(op("le", a, num(a, threshold)), num(a, value), a), x)
+@formula(aten.threshold.default)
+def threshold(x: Node, *, threshold: Number, value: Number) -> Node:
+    return where(op("le", x, num(x, threshold)), num(x, value), x)
 
 
-@lower(aten.threshold_backward.default)
-def threshold_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, threshold: Number
-) -> TensorValue:
-    return elementwise(ctx, lambda g, a: where(op("le", a, num(a, threshold)), k(a, 0), g), grad, x)
+@formula(aten.threshold_backward.default)
+def threshold_backward(g: Node, x: Node, *, threshold: Number) -> Node:
+    return where(op("le", x, num(x, threshold)), k(x, 0), g)
 
 
 # --- shrinking -----------------------------------------------------------------------------------
@@ -342,7 +319,7 @@ def _lambda(x: TensorValue, value: Number) -> Number:
 
 
 @lower(aten.hardshrink.default)
-def hardshrink(ctx: Call, x: TensorValue, lambd: Number = 0.5) -> TensorValue:
+def hardshrink(ctx: Call, x: TensorValue, lambd: Number) -> TensorValue:
     return _shrunk(ctx, x, x, lambd)
 
 
@@ -366,55 +343,48 @@ def _shrunk(ctx: Call, value: TensorValue, x: TensorValue, lambd: Number) -> Ten
     return elementwise(ctx, fn, value, x)
 
 
-@lower(aten.softshrink.default)
-def softshrink(ctx: Call, x: TensorValue, lambd: Number = 0.5) -> TensorValue:
-    def fn(a: Node) -> Node:
-        bound = num(a, lambd)
-        rest = where(op("isnan", a), a, k(a, 0))
-        below = where(op("lt", a, op("neg", bound)), add(a, bound), rest)
-        return where(op("gt", a, bound), sub(a, bound), below)
-
-    return elementwise(ctx, fn, x)
+@formula(aten.softshrink.default)
+def softshrink(x: Node, *, lambd: Number) -> Node:
+    bound = num(x, lambd)
+    rest = where(op("isnan", x), x, k(x, 0))
+    below = where(op("lt", x, op("neg", bound)), add(x, bound), rest)
+    return where(op("gt", x, bound), sub(x, bound), below)
 
 
 # --- exponential units ---------------------------------------------------------------------------
 
 
-@lower(aten.elu.default)
-def elu(
-    ctx: Call, x: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1
-) -> TensorValue:
-    def fn(a: Node) -> Node:
-        coef = mul(k(a, alpha), k(a, scale))
-        negative = mul(op("expm1", _scaled(a, input_scale)), coef)
-        return where(op("gt", a, k(a, 0)), _scaled(a, scale), negative)
-
-    return elementwise(ctx, fn, x)
+@formula(aten.elu.default)
+def elu(x: Node, *, alpha: float, scale: float, input_scale: float) -> Node:
+    coef = mul(k(x, alpha), k(x, scale))
+    negative = mul(op("expm1", _scaled(x, input_scale)), coef)
+    return where(op("gt", x, k(x, 0)), _scaled(x, scale), negative)
 
 
 def _scaled(a: Node, factor: float) -> Node:
     return a if factor == 1 else mul(a, k(a, factor))
 
 
-@lower(aten.celu.default)
-def celu(ctx: Call, x: TensorValue, alpha: float = 1.0) -> TensorValue:
-    return elu(ctx, x, alpha, 1.0, 1.0 / float(alpha))
+@formula(aten.celu.default)
+def celu(x: Node, *, alpha: float) -> Node:
+    return elu(x, alpha=alpha, scale=1, input_scale=1.0 / float(alpha))
 
 
-@lower(aten.selu.default)
-def selu(ctx: Call, x: TensorValue) -> TensorValue:
-    return elu(ctx, x, SELU_ALPHA, SELU_SCALE)
+@formula(aten.selu.default)
+def selu(x: Node) -> Node:
+    return elu(x, alpha=SELU_ALPHA, scale=SELU_SCALE, input_scale=1)
 
 
 @lower(aten.elu_backward.default)
 def elu_backward(
     ctx: Call,
     grad: TensorValue,
+    *,
     alpha: float,
     scale: float,
     input_scale: float,
     is_result: bool,
-    x: TensorValue,
+    self_or_result: TensorValue,
 ) -> TensorValue:
     def fn(g: Node, a: Node) -> Node:
         coef = mul(k(a, alpha), k(a, scale))
@@ -425,44 +395,35 @@ def elu_backward(
             negative = mul(steep, coef, op("exp", _scaled(a, input_scale)))
         return where(op("gt", a, k(a, 0)), _scaled(g, scale), negative)
 
-    return elementwise(ctx, fn, grad, x)
+    return elementwise(ctx, fn, grad, self_or_result)
 
 
-@lower(aten.softplus.default)
-def softplus(ctx: Call, x: TensorValue, beta: float = 1, threshold: float = 20) -> TensorValue:
-    def fn(a: Node) -> Node:
-        z = _scaled(a, beta)
-        soft = op("log1p", op("exp", z))
-        soft = soft if beta == 1 else div(soft, k(a, beta))
-        return where(op("gt", z, k(a, threshold)), a, soft)
-
-    return elementwise(ctx, fn, x)
+@formula(aten.softplus.default)
+def softplus(x: Node, *, beta: float, threshold: float) -> Node:
+    z = _scaled(x, beta)
+    soft = op("log1p", op("exp", z))
+    soft = soft if beta == 1 else div(soft, k(x, beta))
+    return where(op("gt", z, k(x, threshold)), x, soft)
 
 
-@lower(aten.softplus_backward.default)
-def softplus_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, beta: float, threshold: float
-) -> TensorValue:
-    def fn(g: Node, a: Node) -> Node:
-        scaled = _scaled(a, beta)
-        z = op("exp", scaled)
-        soft = div(mul(g, z), add(z, k(a, 1)))
-        return where(op("gt", scaled, k(a, threshold)), g, soft)
-
-    return elementwise(ctx, fn, grad, x)
+@formula(aten.softplus_backward.default)
+def softplus_backward(g: Node, x: Node, *, beta: float, threshold: float) -> Node:
+    scaled = _scaled(x, beta)
+    z = op("exp", scaled)
+    soft = div(mul(g, z), add(z, k(x, 1)))
+    return where(op("gt", scaled, k(x, threshold)), g, soft)
 
 
 # --- gated linear units --------------------------------------------------------------------------
 
 
 def _halves(x: TensorValue, dim: int) -> tuple[TensorValue, TensorValue, Expr]:
-
     half = floordiv(x.shape[dim], 2)
     return slice_dim(x, dim, ZERO, half, ONE), slice_dim(x, dim, half, half, ONE), half
 
 
 @lower(aten.glu.default)
-def glu(ctx: Call, x: TensorValue, dim: int = -1) -> TensorValue:
+def glu(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     a, b, _ = _halves(x, dim % x.ndim)
     return elementwise(ctx, lambda p, q: mul(p, logistic(q)), a, b)
 
@@ -470,7 +431,6 @@ def glu(ctx: Call, x: TensorValue, dim: int = -1) -> TensorValue:
 @lower(aten.glu_backward.default)
 def glu_backward(ctx: Call, grad: TensorValue, x: TensorValue, dim: int) -> TensorValue:
     """Both halves of the gradient are stored by one loop nest over a half."""
-
     dim %= x.ndim
     b = ctx.b
     first, second, half = _halves(x, dim)

@@ -126,17 +126,15 @@ def _inference(
 
 
 def _nothing(ctx: Call, position: int) -> TensorValue:
-    r = ctx.results[position]
-    assert r is not None
+    r = ctx.nth_result(position)
     return ctx.b.full(r.shape, 0, r.dtype, r.device)
 
 
 def _used(ctx: Call, mean: TensorValue, var: TensorValue, eps: float) -> tuple[TensorValue, ...]:
     """Mean and 1 / std as inference used them; ATen gives them on GPUs, and on CPUs nothing."""
-    first, second = ctx.results[1:3]
-    assert first is not None and second is not None
+    first, second = ctx.nth_result(1), ctx.nth_result(2)
     if first.shape == (ZERO,):
-        return tuple(ctx.b.full(r.shape, 0, r.dtype, r.device) for r in (first, second))
+        return _nothing(ctx, 1), _nothing(ctx, 2)
     own = axes(first.shape)
     rstd = _inverse_std(ctx.b, var, own, eps, second.dtype.opmath)
     nodes = (element(ctx.b, mean, own, first.dtype.opmath), rstd)
@@ -154,7 +152,7 @@ def batch_norm_inference(
     bias: Maybe,
     mean: TensorValue,
     var: TensorValue,
-    momentum: float,
+    *,
     eps: float,
 ) -> tuple[TensorValue, ...]:
     out = _inference(ctx, x, weight, bias, mean, var, eps)
@@ -175,8 +173,7 @@ def batch_norm_functional(
 ) -> tuple[TensorValue, ...]:
     if training:
         return _training(ctx, x, weight, bias, (mean, var), momentum, eps)
-    out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, *_used(ctx, mean, var, eps), mean, var
+    return *batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps), mean, var
 
 
 @lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
@@ -196,19 +193,12 @@ def batch_norm_in_place(
         return _training(ctx, x, weight, bias, (), momentum, eps)
     if training:
         raise Unsupported("running statistics that are updated in place")
-    out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, *_used(ctx, mean, var, eps)
+    return batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps)
 
 
 @lower(aten._native_batch_norm_legit.no_stats)
 def batch_norm_no_stats(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    training: bool,
-    momentum: float,
-    eps: float,
+    ctx: Call, x: TensorValue, weight: Maybe, bias: Maybe, *, momentum: float, eps: float
 ) -> tuple[TensorValue, ...]:
     return _training(ctx, x, weight, bias, (), momentum, eps)
 
@@ -236,13 +226,12 @@ def batch_norm_no_update(
     bias: Maybe,
     mean: Maybe,
     var: Maybe,
-    momentum: float,
+    *,
     eps: float,
 ) -> tuple[TensorValue, ...]:
     if mean is None or var is None:
         raise Unsupported("a batch norm without statistics")
-    out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, *_used(ctx, mean, var, eps), _nothing(ctx, 3)
+    return *batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps), _nothing(ctx, 3)
 
 
 @lower(aten.native_batch_norm_backward.default)

@@ -8,7 +8,6 @@ values are eager's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -16,12 +15,9 @@ import torch
 from litz.ir.body import Node, op
 from litz.lowering import bessel_tables as tables
 from litz.lowering.activations import add, div, mul, sub, where
-from litz.lowering.pointwise import elementwise, float_compute, k
-from litz.lowering.registry import Call, lower
-from litz.lowering.values import TensorValue
+from litz.lowering.pointwise import formula, k
 
 aten = torch.ops.aten
-Function = Callable[[Node], Node]
 
 INV_SQRT_PI: Final = 1 / math.sqrt(math.pi)
 ERFCX_MIDDLE: Final = 4  # of the fit's variable
@@ -228,26 +224,19 @@ def ndtri(y: Node) -> Node:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _register(fn: Function, *overloads: torch._ops.OpOverload) -> None:
-    def lowered(ctx: Call, x: TensorValue) -> TensorValue:
-        return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
-
-    lower(*overloads)(lowered)
-
-
-_register(i0, aten.i0.default, aten.special_modified_bessel_i0.default)
-_register(lambda x: i0(x, True), aten.special_i0e.default)
-_register(i1, aten.special_i1.default, aten.special_modified_bessel_i1.default)
-_register(lambda x: i1(x, True), aten.special_i1e.default)
-_register(k0, aten.special_modified_bessel_k0.default)
-_register(lambda x: k0(x, True), aten.special_scaled_modified_bessel_k0.default)
-_register(k1, aten.special_modified_bessel_k1.default)
-_register(lambda x: k1(x, True), aten.special_scaled_modified_bessel_k1.default)
-_register(j0, aten.special_bessel_j0.default)
-_register(j1, aten.special_bessel_j1.default)
-_register(y0, aten.special_bessel_y0.default)
-_register(y1, aten.special_bessel_y1.default)
-_register(spherical_j0, aten.special_spherical_bessel_j0.default)
-_register(erfcx, aten.special_erfcx.default)
-_register(log_ndtr, aten.special_log_ndtr.default)
-_register(ndtri, aten.special_ndtri.default)
+formula(aten.i0.default, aten.special_modified_bessel_i0.default, floats=True)(i0)
+formula(aten.special_i0e.default, floats=True)(lambda x: i0(x, True))
+formula(aten.special_i1.default, aten.special_modified_bessel_i1.default, floats=True)(i1)
+formula(aten.special_i1e.default, floats=True)(lambda x: i1(x, True))
+formula(aten.special_modified_bessel_k0.default, floats=True)(k0)
+formula(aten.special_scaled_modified_bessel_k0.default, floats=True)(lambda x: k0(x, True))
+formula(aten.special_modified_bessel_k1.default, floats=True)(k1)
+formula(aten.special_scaled_modified_bessel_k1.default, floats=True)(lambda x: k1(x, True))
+formula(aten.special_bessel_j0.default, floats=True)(j0)
+formula(aten.special_bessel_j1.default, floats=True)(j1)
+formula(aten.special_bessel_y0.default, floats=True)(y0)
+formula(aten.special_bessel_y1.default, floats=True)(y1)
+formula(aten.special_spherical_bessel_j0.default, floats=True)(spherical_j0)
+formula(aten.special_erfcx.default, floats=True)(erfcx)
+formula(aten.special_log_ndtr.default, floats=True)(log_ndtr)
+formula(aten.special_ndtri.default, floats=True)(ndtri)

@@ -18,7 +18,7 @@ from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.registry import Call, lower
 from litz.lowering.strides import dense as dense_result
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
+from litz.lowering.values import ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -77,7 +77,7 @@ def padded(
             inside.append(le(ZERO, at))
         if not (right.hi is not None and right.hi <= 0):
             inside.append(lt(at, size))
-        index[dim] = ZERO if size is ONE else at
+        index[dim] = at
     node = x.at(index)
     if inside:
         node = body.masked(holds(and_(*inside)), node, fill)
@@ -93,14 +93,7 @@ def filled(ctx: Call, value: Scalar | Expr | HostFloat) -> TensorValue:
     """A tensor like the call's result with one value everywhere."""
     if not dense(ctx):
         raise Unsupported("a new tensor with gaps or overlaps in memory")
-    return TensorValue(
-        ctx.dtype, ctx.shape, ctx.result.device, lazy=number(ctx.b, value, ctx.dtype)
-    )
-
-
-def _plain(options: dict[str, Any]) -> None:
-    if options.get("pin_memory"):
-        raise Unsupported("pinned memory")
+    return ctx.value(number(ctx.b, value, ctx.dtype))
 
 
 # --- one value everywhere ------------------------------------------------------------------------
@@ -122,48 +115,30 @@ EMPTY: Final = (
     aten.zeros_like.default,
     aten.new_zeros.default,
     aten._efficientzerotensor.default,
+    aten.zero.default,
     *EMPTY,
 )
-def zeros(ctx: Call, *_: Any, **options: Any) -> TensorValue:
-    _plain(options)
+def zeros(ctx: Call) -> TensorValue:
     return filled(ctx, 0)
 
 
 @lower(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(ctx: Call, *_: Any, **options: Any) -> TensorValue:
-    _plain(options)
+def ones(ctx: Call) -> TensorValue:
     return filled(ctx, 1)
 
 
-@lower(aten.full.default, aten.full_like.default)
-def full(
-    ctx: Call, size: Any, fill_value: Scalar | Expr | HostFloat, **options: Any
-) -> TensorValue:
-    _plain(options)
-    return filled(ctx, fill_value)
-
-
-@lower(aten.new_full.default)
-def new_full(
-    ctx: Call, x: Any, size: Any, fill_value: Scalar | Expr | HostFloat, **options: Any
-) -> TensorValue:
-    _plain(options)
+@lower(aten.full.default, aten.full_like.default, aten.new_full.default)
+def full(ctx: Call, *, fill_value: Scalar | Expr | HostFloat) -> TensorValue:
     return filled(ctx, fill_value)
 
 
 @lower(aten.scalar_tensor.default)
-def scalar_tensor(ctx: Call, s: Scalar | Expr | HostFloat, **options: Any) -> TensorValue:
-    _plain(options)
-    return filled(ctx, s)
-
-
-@lower(aten.zero.default)
-def zero(ctx: Call, x: TensorValue) -> TensorValue:
-    return filled(ctx, 0)
+def scalar_tensor(ctx: Call, value: Scalar | Expr | HostFloat) -> TensorValue:
+    return filled(ctx, value)
 
 
 @lower(aten.fill.Scalar)
-def fill_scalar(ctx: Call, x: TensorValue, value: Scalar | Expr | HostFloat) -> TensorValue:
+def fill_scalar(ctx: Call, *, value: Scalar | Expr | HostFloat) -> TensorValue:
     return filled(ctx, value)
 
 
@@ -171,8 +146,7 @@ def fill_scalar(ctx: Call, x: TensorValue, value: Scalar | Expr | HostFloat) -> 
 def fill_tensor(ctx: Call, x: TensorValue, value: TensorValue) -> TensorValue:
     if value.ndim or value.device != x.device:
         raise Unsupported("fill with other than a number on the same device")
-    node = ctx.b.user_cast(value.node, ctx.dtype)
-    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
+    return ctx.value(ctx.b.user_cast(value.node, ctx.dtype))
 
 
 @lower(aten.lift_fresh_copy.default)
@@ -190,15 +164,13 @@ def _range(ctx: Call, start: Scalar | Expr, step: Scalar | Expr) -> TensorValue:
         position = as_expr(start) + i * as_expr(step)
         # Small enough to be exact in any float type's accumulation, or an integer anyway.
         if not ctx.dtype.is_float or _exact(position, ctx.dtype):
-            node = body.cast(body.index(position), ctx.dtype)
-            return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+            return ctx.value(body.index(position))
     if not ctx.dtype.is_float:
         raise Unsupported("an integer range with fractional steps")
     # Eager accumulates in f64, and in f32 for the 16-bit floats.
     acc = d.F32 if ctx.dtype.bits == 16 else d.F64
     scaled = op("mul", number(ctx.b, step, acc), body.cast(body.index(i), acc))
-    node = body.cast(op("add", number(ctx.b, start, acc), scaled), ctx.dtype)
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+    return ctx.value(op("add", number(ctx.b, start, acc), scaled))
 
 
 def _exact(position: Expr, dtype: DType) -> bool:
@@ -212,31 +184,17 @@ def _exact(position: Expr, dtype: DType) -> bool:
 
 
 @lower(aten.arange.default)
-def arange(ctx: Call, end: Any, **options: Any) -> TensorValue:
-    _plain(options)
+def arange(ctx: Call) -> TensorValue:
     return _range(ctx, 0, 1)
 
 
-@lower(aten.arange.start)
-def arange_start(ctx: Call, start: Any, end: Any, **options: Any) -> TensorValue:
-    _plain(options)
-    return _range(ctx, start, 1)
-
-
-@lower(aten.arange.start_step)
-def arange_step(ctx: Call, start: Any, end: Any, step: Any = 1, **options: Any) -> TensorValue:
-    _plain(options)
+@lower(aten.arange.start, aten.arange.start_step, prims.iota.default)
+def arange_from(ctx: Call, *, start: Scalar | Expr, step: Scalar | Expr = 1) -> TensorValue:
     return _range(ctx, start, step)
 
 
-@lower(prims.iota.default)
-def iota(ctx: Call, length: Any, *, start: Any, step: Any, **options: Any) -> TensorValue:
-    return _range(ctx, start, step)
-
-
-def _ends(ctx: Call, start: Any, end: Any, steps: Any, options: Any) -> tuple[Node, Node]:
+def _ends(ctx: Call, start: Any, end: Any, steps: Any) -> tuple[Node, Node]:
     """The first and last element of a range, as they are when the program runs."""
-    _plain(options)
     if isinstance(start, Expr) or isinstance(end, Expr) or not isinstance(steps, int):
         raise Unsupported("a range between symbolic numbers")
     if ctx.dtype not in (d.F32, d.F64):
@@ -271,11 +229,9 @@ def _between(ctx: Call, first: Node, last: Node, steps: int) -> Node:
     aten.linspace.Tensor_Scalar,
     aten.linspace.Scalar_Tensor,
 )
-def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> TensorValue:
-    first, last = _ends(ctx, start, end, steps, options)
-    node = first if steps <= 1 else _between(ctx, first, last, steps)
-    node = body.cast(node, ctx.dtype)
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+def linspace(ctx: Call, start: Any, end: Any, steps: Any) -> TensorValue:
+    first, last = _ends(ctx, start, end, steps)
+    return ctx.value(first if steps <= 1 else _between(ctx, first, last, steps))
 
 
 @lower(
@@ -284,28 +240,23 @@ def linspace(ctx: Call, start: Any, end: Any, steps: Any, **options: Any) -> Ten
     aten.logspace.Tensor_Scalar,
     aten.logspace.Scalar_Tensor,
 )
-def logspace(
-    ctx: Call, start: Any, end: Any, steps: Any, base: Any = 10.0, **options: Any
-) -> TensorValue:
+def logspace(ctx: Call, start: Any, end: Any, steps: Any, base: Any) -> TensorValue:
     if not isinstance(base, float | int):
         raise Unsupported("powers of a symbolic number")
-    first, last = _ends(ctx, start, end, steps, options)
+    first, last = _ends(ctx, start, end, steps)
     power = first if steps <= 1 else _between(ctx, first, last, steps)
     # A single power is one of doubles, as in eager.
-    node = body.cast(op("pow", body.const(power.dtype, float(base)), power), ctx.dtype)
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+    return ctx.value(op("pow", body.const(power.dtype, float(base)), power))
 
 
 # --- by row and column ---------------------------------------------------------------------------
 
 
 @lower(aten.eye.default, aten.eye.m)
-def eye(ctx: Call, *_: Any, **options: Any) -> TensorValue:
-    _plain(options)
+def eye(ctx: Call) -> TensorValue:
     row, col = axes(ctx.shape)
     one, zero = literal(1, ctx.dtype), literal(0, ctx.dtype)
-    node = op("where", holds(eq(row, col)), one, zero)
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+    return ctx.value(op("where", holds(eq(row, col)), one, zero))
 
 
 def _triangle(ctx: Call, x: TensorValue, inside: Expr) -> TensorValue:
@@ -314,21 +265,19 @@ def _triangle(ctx: Call, x: TensorValue, inside: Expr) -> TensorValue:
 
 
 @lower(aten.tril.default)
-def tril(ctx: Call, x: TensorValue, diagonal: Expr | int = 0) -> TensorValue:
+def tril(ctx: Call, x: TensorValue, diagonal: Expr | int) -> TensorValue:
     row, col = axes(x.shape)[-2:]
     return _triangle(ctx, x, le(col, row + diagonal))
 
 
 @lower(aten.triu.default)
-def triu(ctx: Call, x: TensorValue, diagonal: Expr | int = 0) -> TensorValue:
+def triu(ctx: Call, x: TensorValue, diagonal: Expr | int) -> TensorValue:
     row, col = axes(x.shape)[-2:]
     return _triangle(ctx, x, le(row + diagonal, col))
 
 
 @lower(aten.diag_embed.default)
-def diag_embed(
-    ctx: Call, x: TensorValue, offset: int = 0, dim1: int = -2, dim2: int = -1
-) -> TensorValue:
+def diag_embed(ctx: Call, x: TensorValue, offset: int, dim1: int, dim2: int) -> TensorValue:
     rank = len(ctx.shape)
     dim1, dim2 = dim1 % rank, dim2 % rank
     own = axes(ctx.shape)
@@ -336,6 +285,4 @@ def diag_embed(
     along = row if offset >= 0 else col
     rest = [own[k] for k in range(rank) if k not in (dim1, dim2)]
     inside = holds(eq(row + offset, col))
-    at = [along] if x.shape[-1] is not ONE else [as_expr(0)]
-    node = body.masked(inside, x.at([*rest, *at]), literal(0, x.dtype))
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+    return ctx.value(body.masked(inside, x.at([*rest, along]), literal(0, x.dtype)))

@@ -10,7 +10,7 @@ from litz.index import Const, Expr
 from litz.ir.body import Node, Scalar, op
 from litz.lowering import values
 from litz.lowering.context import Operand, Unsupported, WrongMetadata
-from litz.lowering.pointwise import elementwise, to_dtype
+from litz.lowering.pointwise import elementwise
 from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
 from litz.lowering.registry import Call, lower
@@ -26,9 +26,9 @@ MATRIX_ROWS = 25
 
 
 @lower(aten.dist.default)
-def dist(ctx: Call, x: TensorValue, y: TensorValue, p: Any = 2) -> TensorValue:
+def dist(ctx: Call, x: TensorValue, y: TensorValue, p: Any) -> TensorValue:
     gap = elementwise(ctx, lambda a, c: op("sub", a, c), x, y)
-    return of_norm(ctx, gap, p, None, False, None)
+    return of_norm(ctx, gap, p)
 
 
 def _through_product(mode: int | None, rows: tuple[Expr, Expr]) -> bool:
@@ -44,7 +44,7 @@ def cdist(
     if p == 2 and _through_product(compute_mode, (x.shape[-2], y.shape[-2])):
         raise Unsupported("distances by a matrix product: ATen's libraries compute it")
     if ZERO in ctx.shape or x.shape[-1] is ZERO:
-        return ctx.b.full(ctx.shape, 0, ctx.dtype, x.device)
+        return ctx.full(0)
     wide = values.insert_dim(x, x.ndim - 1), values.insert_dim(y, y.ndim - 2)
     gap = elementwise(ctx, lambda a, c: op("sub", a, c), *wide)
     return reduce_one(ctx.b, gap, [gap.ndim - 1], lambda n, over: norm_of(float(p), n, over))
@@ -60,15 +60,16 @@ def _laid_out(ctx: Call) -> None:
         raise WrongMetadata("isin does not keep the layout of its elements, as PyTorch says")
 
 
-def _is_in(ctx: Call, x: Operand, members: TensorValue, invert: bool) -> TensorValue:
+@lower(aten.isin.Tensor_Tensor, aten.isin.Scalar_Tensor)
+def isin(ctx: Call, x: Operand, members: TensorValue, *, invert: bool) -> TensorValue:
     _laid_out(ctx)
     common = common_dtype((x, members))
-    members = values.reshape(to_dtype(ctx, members, common), (members.numel,))
+    members = values.reshape(ctx.cast(members, common), (members.numel,))
     count = members.shape[0]
     if not isinstance(count, Const) or not 0 < count.value <= MAX_MEMBERS:
         raise Unsupported("membership among many: ATen sorts them")
     (x,) = as_tensors(ctx.b, (x,)) if not isinstance(x, TensorValue) else (x,)
-    x = to_dtype(ctx, x, common)
+    x = ctx.cast(x, common)
     if ZERO in x.shape:
         return ctx.b.full(x.shape, False, ctx.dtype, members.device)
     equal = elementwise(ctx, lambda a, c: op("eq", a, c), values.insert_dim(x, x.ndim), members)
@@ -80,39 +81,8 @@ def _is_in(ctx: Call, x: Operand, members: TensorValue, invert: bool) -> TensorV
     return reduce_one(ctx.b, equal, [equal.ndim - 1], fn)
 
 
-@lower(aten.isin.Tensor_Tensor)
-def isin(
-    ctx: Call,
-    x: TensorValue,
-    members: TensorValue,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> TensorValue:
-    return _is_in(ctx, x, members, invert)
-
-
-@lower(aten.isin.Scalar_Tensor)
-def isin_scalar(
-    ctx: Call,
-    x: Scalar,
-    members: TensorValue,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> TensorValue:
-    return _is_in(ctx, x, members, invert)
-
-
 @lower(aten.isin.Tensor_Scalar)
-def isin_one(
-    ctx: Call,
-    x: TensorValue,
-    member: Scalar,
-    *,
-    assume_unique: bool = False,
-    invert: bool = False,
-) -> TensorValue:
+def isin_one(ctx: Call, x: TensorValue, member: Scalar, *, invert: bool) -> TensorValue:
     _laid_out(ctx)
     name = "ne" if invert else "eq"
     return elementwise(ctx, lambda a, c: op(name, a, c), x, member)

@@ -288,6 +288,8 @@ class GraphLowering:
                 raise Unsupported("an argument of a type that only ATen handles")
             if several_devices(given):
                 raise Unsupported("tensors of several devices")
+            if n.kwargs.get("pin_memory"):
+                raise Unsupported("pinned memory")
             limits.check(self.symbols, n, given, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -150,13 +149,14 @@ def _cubic(image: _Image, at: Sequence[Node], padding: int, align: bool) -> Node
     return total
 
 
-def _sample(
+@lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
+def grid_sample(
     ctx: Call, x: TensorValue, grid: TensorValue, mode: int, padding: int, align: bool
 ) -> TensorValue:
     rank = x.ndim - 2
     if x.dtype is not grid.dtype or x.dtype.opmath is not x.dtype:
         raise Unsupported(f"samples of {x.dtype}")
-    if math.prod([0 if s is ZERO else 1 for s in (*x.shape, *ctx.shape)]) == 0:
+    if ZERO in x.shape or ctx.empty:
         raise Unsupported("samples of nothing")
     image = _Image(ctx, x, rank)
     n, _, *rest = axes(ctx.shape)
@@ -173,7 +173,4 @@ def _sample(
             node = image.at([op("round", a) for a in at])[1]
         else:
             node = _linear(image, at, everywhere=rank == 2 and x.device.startswith("cpu"))
-    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
-
-
-lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)(_sample)
+    return ctx.value(node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -140,61 +139,52 @@ def position(node: Node, size: Expr, *, negative: bool = False) -> Node:
 
 
 @lower(aten.embedding.default)
-def embedding(
-    ctx: Call, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any
-) -> TensorValue:
+def embedding(ctx: Call, weight: TensorValue, indices: TensorValue) -> TensorValue:
     own = axes(ctx.shape)
     row = position(indices.at(own[:-1]), weight.shape[0])
-    node = load_at(ctx, weight, [row, own[-1]])
-    return TensorValue(weight.dtype, ctx.shape, weight.device, lazy=node)
+    return ctx.value(load_at(ctx, weight, [row, own[-1]]))
 
 
 # --- along one dimension -------------------------------------------------------------------------
 
 
 @lower(aten.gather.default)
-def gather(
-    ctx: Call, x: TensorValue, dim: int, index: TensorValue, sparse_grad: bool = False
-) -> TensorValue:
-    if any(s is ZERO for s in ctx.shape):
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+def gather(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
+    if ctx.empty:
+        return ctx.full(0)
     if x.ndim == 0:
         at = position(index.node, ONE)
-        flat = values.reshape(x, (ONE,))
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, flat, [at]))
+        return ctx.value(load_at(ctx, values.reshape(x, (ONE,)), [at]))
     if index.ndim == 0:
         index = values.reshape(index, (ONE,))
     dim = views.wrap(dim, x.ndim)
     positions: list[Position] = list(axes(index.shape))
     positions[dim] = position(index.node, x.shape[dim])
-    node = load_at(ctx, x, positions)
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+    return ctx.value(load_at(ctx, x, positions))
 
 
 @lower(aten.index_select.default)
 def index_select(ctx: Call, x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
     if x.ndim == 0:
         only = position(index.at([ZERO] * index.ndim), ONE)
-        node = load_at(ctx, values.reshape(x, (ONE,)), [only])
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
-    if any(s is ZERO for s in ctx.shape):
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+        return ctx.value(load_at(ctx, values.reshape(x, (ONE,)), [only]))
+    if ctx.empty:
+        return ctx.full(0)
     dim = views.wrap(dim, x.ndim)
     own = axes(ctx.shape)
     element = index.at([own[dim]]) if index.ndim else index.node
     positions: list[Position] = list(own)
     positions[dim] = position(element, x.shape[dim])
-    node = load_at(ctx, x, positions)
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=node)
+    return ctx.value(load_at(ctx, x, positions))
 
 
 @lower(aten.take.default)
 def take(ctx: Call, x: TensorValue, index: TensorValue) -> TensorValue:
-    if any(s is ZERO for s in ctx.shape):
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    if ctx.empty:
+        return ctx.full(0)
     flat = values.reshape(x, (product(x.shape),))
     at = position(index.node, flat.shape[0], negative=True)
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, flat, [at]))
+    return ctx.value(load_at(ctx, flat, [at]))
 
 
 # --- several index tensors -----------------------------------------------------------------------
@@ -243,8 +233,7 @@ def indexed(
     for k, i in zip(after, own[len(before) + rank :], strict=True):
         positions[k] = i
     for k, t in zip(given, tensors, strict=True):
-        here = middle[rank - t.ndim :]
-        at = t.at([ZERO if s is ONE else i for s, i in zip(t.shape, here, strict=True)])
+        at = t.at(middle[rank - t.ndim :])
         if clamp:
             positions[k] = _clamped(body.cast(at, d.I64), x.shape[k])
         else:
@@ -257,19 +246,13 @@ def _clamped(i: Node, size: Expr) -> Node:
     return op("maximum", op("minimum", i, body.index(size - 1)), zero)
 
 
-def _index(ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
-    if any(s is ZERO for s in ctx.shape):
-        indexed(ctx, x, indices)  # declines what cannot be an index at all
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
-    found = indexed(ctx, x, indices)
-    node = load_at(ctx, x, found.positions)
-    return TensorValue(x.dtype, found.shape, x.device, lazy=node)
-
-
 # "Unsafe" frees a kernel from checking; the check costs little and keeps a wrong index an error.
 @lower(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensor(ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
-    return _index(ctx, x, indices)
+    found = indexed(ctx, x, indices)
+    if ctx.empty:
+        return ctx.full(0)
+    return x.with_node(load_at(ctx, x, found.positions), found.shape)
 
 
 @lower(aten._unsafe_masked_index.default)
@@ -281,14 +264,14 @@ def unsafe_masked_index(
     fill: Scalar | Expr,
 ) -> TensorValue:
     if ZERO in x.shape:
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(fill, x.dtype))
+        return ctx.value(literal(fill, x.dtype))
     # Positions outside are moved inside, and then not looked at.
     found = indexed(ctx, x, indices, clamp=True)
     wide = values.expand(mask, found.shape)
     if wide.dtype is not d.BOOL:
         raise Unsupported("a mask that is not bool")
     node = body.masked(wide.node, load_at(ctx, x, found.positions), literal(fill, x.dtype))
-    return TensorValue(x.dtype, found.shape, x.device, lazy=node)
+    return x.with_node(node, found.shape)
 
 
 # --- binary search -------------------------------------------------------------------------------
@@ -322,10 +305,8 @@ def _search(
 
 
 @lower(aten.bucketize.Tensor)
-def bucketize(
-    ctx: Call, x: TensorValue, boundaries: TensorValue, out_int32: bool = False, right: bool = False
-) -> TensorValue:
-    return searchsorted(ctx, boundaries, x, right=right)
+def bucketize(ctx: Call, x: TensorValue, boundaries: TensorValue, *, right: bool) -> TensorValue:
+    return searchsorted(ctx, boundaries, x, right=right, side=None, sorter=None)
 
 
 @lower(aten.searchsorted.Tensor)
@@ -333,10 +314,10 @@ def searchsorted(
     ctx: Call,
     sequence: TensorValue,
     x: TensorValue,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: TensorValue | None = None,
+    *,
+    right: bool,
+    side: str | None,
+    sorter: TensorValue | None,
 ) -> TensorValue:
     if sorter is not None or sequence.dtype is d.BOOL or x.dtype is d.BOOL:
         raise Unsupported("a search of this form")
@@ -357,5 +338,4 @@ def searchsorted(
         return operand(b, load_at(ctx, stored, [*lead, at]), x.dtype)
 
     value = operand(b, x.node, x.dtype)
-    node = _search(ctx, sequence.shape[-1], value, boundary, right or side == "right")
-    return TensorValue(ctx.dtype, x.shape, x.device, lazy=node)
+    return x.with_node(_search(ctx, sequence.shape[-1], value, boundary, right or side == "right"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal, padded
 from litz.lowering.externs import is_view_op
-from litz.lowering.registry import Call, Result, lower
+from litz.lowering.registry import Call, Result, lower, lower_rows
 from litz.lowering.strides import apart, dense
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
 
@@ -34,18 +33,9 @@ def result_strides(r: Result) -> Shape:
 
 def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> TensorValue:
     """A fresh buffer for one result of the call, laid out as eager lays it out."""
-    r = ctx.results[position]
-    assert r is not None
+    r = ctx.nth_result(position)
     buf = ctx.b.new_buffer(dtype or r.dtype, r.shape, result_strides(r), r.device)
     return ctx.b.of_buffer(buf)
-
-
-def converted(ctx: Call, x: TensorValue, dtype: DType | None = None) -> TensorValue:
-    """``x`` as the result's type."""
-    to = dtype or ctx.dtype
-    if x.dtype is to:
-        return x
-    return TensorValue(to, x.shape, x.device, lazy=ctx.b.user_cast(x.node, to))
 
 
 def _read_elementwise(n: torch.fx.Node) -> bool:
@@ -69,21 +59,21 @@ def _is_elementwise(target: object) -> bool:
 
 
 @lower(aten.cat.default)
-def cat(ctx: Call, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+def cat(ctx: Call, tensors: Sequence[TensorValue], dim: int) -> TensorValue:
     # torch skips 1-d tensors without elements, whatever the others' rank.
     parts = [t for t in tensors if not (t.ndim == 1 and t.shape[0] is ZERO)]
     if not parts:
-        return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(0, ctx.dtype))
+        return ctx.full(0)
     if any(t.device != ctx.result.device for t in parts):
         raise Unsupported("a concatenation across devices")
     dim = views.wrap(dim, len(ctx.shape))
-    return concatenate(ctx, [converted(ctx, t) for t in parts if t.shape[dim] is not ZERO], dim)
+    return concatenate(ctx, [ctx.cast(t) for t in parts if t.shape[dim] is not ZERO], dim)
 
 
 @lower(aten.stack.default)
-def stack(ctx: Call, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+def stack(ctx: Call, tensors: Sequence[TensorValue], dim: int) -> TensorValue:
     dim = views.wrap(dim, len(ctx.shape))
-    return concatenate(ctx, [values.insert_dim(converted(ctx, t), dim) for t in tensors], dim)
+    return concatenate(ctx, [values.insert_dim(ctx.cast(t), dim) for t in tensors], dim)
 
 
 @lower(aten._chunk_cat.default)
@@ -100,14 +90,14 @@ def chunk_cat(
         shape = (*t.shape[:dim], chunk * count, *t.shape[dim + 1 :])
         whole = padded(t, shape, {dim: (ZERO, chunk * count - t.shape[dim])}, literal(0, t.dtype))
         row = chunk * values.product(t.shape[dim + 1 :])
-        parts.append(converted(ctx, values.reshape(whole, (*t.shape[:dim], count, row))))
+        parts.append(ctx.cast(values.reshape(whole, (*t.shape[:dim], count, row))))
     return concatenate(ctx, parts, dim + 1)
 
 
 def concatenate(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
     """``parts`` of the result's type one after the other along ``dim``."""
-    if not parts or any(s is ZERO for s in ctx.shape):
-        return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=literal(0, ctx.dtype))
+    if not parts or ctx.empty:
+        return ctx.full(0)
     if len(parts) == 1:
         return parts[0].with_node(parts[0].at(axes(ctx.shape)), ctx.shape)
     cheap = sum(body.cost(t.node) for t in parts) <= MAX_LAZY_COST
@@ -136,9 +126,9 @@ def _chain(ctx: Call, parts: Sequence[TensorValue], dim: int) -> TensorValue:
         # Each part is read where it lies and nowhere else: both sides are conditions.
         inside = [le(start, i)] if k else []
         inside += [lt(i, end)] if k < len(parts) - 1 else []
-        own[dim] = i - start if parts[k].shape[dim] is not ONE else ZERO
+        own[dim] = i - start
         node = body.masked(holds(and_(*inside)), parts[k].at(own), node)
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+    return ctx.value(node)
 
 
 @lower(aten.block_diag.default)
@@ -150,17 +140,16 @@ def block_diag(ctx: Call, tensors: Sequence[TensorValue]) -> TensorValue:
     for t in tensors:
         rows, columns = (*(ONE,) * (2 - t.ndim), *t.shape)
         if rows is not ZERO and columns is not ZERO:
-            part = values.reshape(converted(ctx, t), (rows, columns))
+            part = values.reshape(ctx.cast(t), (rows, columns))
             inside = [
                 le(top, row),
                 lt(row, top + rows),
                 le(left, column),
                 lt(column, left + columns),
             ]
-            at = [ZERO if rows is ONE else row - top, ZERO if columns is ONE else column - left]
-            node = body.masked(holds(and_(*inside)), part.at(at), node)
+            node = body.masked(holds(and_(*inside)), part.at([row - top, column - left]), node)
         top, left = top + rows, left + columns
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=node)
+    return ctx.value(node)
 
 
 # --- padding -------------------------------------------------------------------------------------
@@ -168,18 +157,29 @@ def block_diag(ctx: Call, tensors: Sequence[TensorValue]) -> TensorValue:
 
 @lower(aten.constant_pad_nd.default)
 def constant_pad_nd(
-    ctx: Call, x: TensorValue, pad: Sequence[Expr | int], value: Scalar | Expr = 0
+    ctx: Call, x: TensorValue, pad: Sequence[Expr | int], value: Scalar | Expr
 ) -> TensorValue:
     fill = literal(value, x.dtype)
     if ZERO in x.shape:
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=fill)
+        return ctx.value(fill)
     around = {
         x.ndim - 1 - k: (as_expr(pad[2 * k]), as_expr(pad[2 * k + 1])) for k in range(len(pad) // 2)
     }
     return padded(x, ctx.shape, around, fill)
 
 
-def _padded(ctx: Call, x: TensorValue, padding: Sequence[Expr | int], reflect: bool) -> TensorValue:
+@lower_rows(
+    (aten.reflection_pad1d.default, True),
+    (aten.reflection_pad2d.default, True),
+    (aten.reflection_pad3d.default, True),
+    (aten.replication_pad1d.default, False),
+    (aten.replication_pad2d.default, False),
+    (aten.replication_pad3d.default, False),
+)
+def pad_inside(
+    ctx: Call, reflect: bool, x: TensorValue, padding: Sequence[Expr | int]
+) -> TensorValue:
+    """Padding by elements: mirrored at the edge, or the edge's own."""
     index = list(axes(ctx.shape))
     for k in range(len(padding) // 2):
         dim = x.ndim - 1 - k
@@ -194,24 +194,12 @@ def _padded(ctx: Call, x: TensorValue, padding: Sequence[Expr | int], reflect: b
     return values.viewed(x, ctx.shape, index)
 
 
-@lower(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> TensorValue:
-    return _padded(ctx, x, padding, reflect=True)
-
-
-@lower(
-    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
-)
-def replication_pad(ctx: Call, x: TensorValue, padding: Sequence[Expr | int]) -> TensorValue:
-    return _padded(ctx, x, padding, reflect=False)
-
-
 # --- the same elements in another order ----------------------------------------------------------
 
 
 @lower(aten.roll.default)
 def roll(
-    ctx: Call, x: TensorValue, shifts: Sequence[Expr | int], dims: Sequence[int] = ()
+    ctx: Call, x: TensorValue, shifts: Sequence[Expr | int], dims: Sequence[int]
 ) -> TensorValue:
     if ZERO in x.shape:
         return x.with_node(x.node)
@@ -241,7 +229,7 @@ def flip(ctx: Call, x: TensorValue, dims: Sequence[int]) -> TensorValue:
 
 
 @lower(aten.rot90.default)
-def rot90(ctx: Call, x: TensorValue, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorValue:
+def rot90(ctx: Call, x: TensorValue, k: int, dims: Sequence[int]) -> TensorValue:
     a, c = (views.wrap(dim, x.ndim) for dim in dims)
     turns = k % 4
     flipped = ((), (c,), (a, c), (a,))[turns]
@@ -254,20 +242,19 @@ def rot90(ctx: Call, x: TensorValue, k: int = 1, dims: Sequence[int] = (0, 1)) -
 
 
 @lower(aten.repeat.default, aten.tile.default)
-def repeat(ctx: Call, x: TensorValue, repeats: Any) -> TensorValue:
-    if any(s is ZERO for s in ctx.shape):
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+def repeat(ctx: Call, x: TensorValue) -> TensorValue:
+    if ctx.empty:
+        return ctx.full(0)
     own = axes(ctx.shape)[len(ctx.shape) - x.ndim :]
-    index = [ZERO if s is ONE else mod(i, s) for i, s in zip(own, x.shape, strict=True)]
-    return values.viewed(x, ctx.shape, index)
+    return values.viewed(x, ctx.shape, [mod(i, s) for i, s in zip(own, x.shape, strict=True)])
 
 
 @lower(aten.repeat_interleave.self_int)
 def repeat_interleave(
-    ctx: Call, x: TensorValue, repeats: Expr | int, dim: int | None = None, output_size: Any = None
+    ctx: Call, x: TensorValue, repeats: Expr | int, dim: int | None
 ) -> TensorValue:
-    if any(s is ZERO for s in ctx.shape):
-        return TensorValue(x.dtype, ctx.shape, x.device, lazy=literal(0, x.dtype))
+    if ctx.empty:
+        return ctx.full(0)
     if dim is None:
         x, dim = values.reshape(x, (x.numel,)), 0
     dim = views.wrap(dim, x.ndim)
@@ -311,12 +298,12 @@ def channel_shuffle(ctx: Call, x: TensorValue, groups: Expr | int) -> TensorValu
     aten.unsafe_split.Tensor,
     aten.unsafe_split_with_sizes.default,
 )
-def split_copy(ctx: Call, x: TensorValue, sizes: Any, dim: int = 0) -> tuple[TensorValue, ...]:
-    return tuple(p.with_node(p.node) for p in views.split(ctx, x, sizes, dim))
+def split_copy(ctx: Call, x: TensorValue, *, dim: int) -> tuple[TensorValue, ...]:
+    return tuple(p.with_node(p.node) for p in views.split(ctx, x, dim=dim))
 
 
 @lower(aten.unbind_copy.int)
-def unbind_copy(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
+def unbind_copy(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
     return tuple(p.with_node(p.node) for p in views.unbind(ctx, x, dim))
 
 
@@ -328,7 +315,7 @@ def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue
         raise Unsupported("a result with the gaps in memory that its argument has")
     if x.ref is not None and not apart(ctx.result):
         raise Unsupported("a write into a part of memory that lies under other elements too")
-    return TensorValue(x.dtype, x.shape, x.device, lazy=body.masked(inside, new, x.node))
+    return x.with_node(body.masked(inside, new, x.node))
 
 
 @lower(aten.select_scatter.default)
@@ -338,7 +325,7 @@ def select_scatter(
     dim = views.wrap(dim, x.ndim)
     at = views.wrap_index(index, x.shape[dim])
     own = axes(x.shape)
-    new = values.expand(converted(ctx, src), (*x.shape[:dim], *x.shape[dim + 1 :]))
+    new = values.expand(ctx.cast(src), (*x.shape[:dim], *x.shape[dim + 1 :]))
     inside = holds(eq(own[dim], at))
     return _replaced(ctx, x, inside, new.at([*own[:dim], *own[dim + 1 :]]))
 
@@ -348,36 +335,35 @@ def slice_scatter(
     ctx: Call,
     x: TensorValue,
     src: TensorValue,
-    dim: int = 0,
-    start: Any = None,
-    end: Any = None,
-    step: Expr | int = 1,
+    dim: int,
+    start: Expr | int | None,
+    end: Expr | int | None,
+    step: Expr | int,
 ) -> TensorValue:
     dim = views.wrap(dim, x.ndim)
     size, step = x.shape[dim], as_expr(step)
     first = views.clamp_position(start, size, ZERO)
     stop = views.clamp_position(end, size, size)
-    new = converted(ctx, src)
-    if any(s is ZERO for s in new.shape):
+    new = ctx.cast(src)
+    if ZERO in new.shape:
         return x.with_node(x.node)
     own = axes(x.shape)
     i = own[dim]
     inside = [le(first, i), lt(i, stop)]
     if step is not ONE:
         inside.append(eq(mod(i - first, step), 0))
-    at = floordiv(i - first, step) if src.shape[dim] is not ONE else ZERO
-    node = new.at([*own[:dim], at, *own[dim + 1 :]])
+    node = new.at([*own[:dim], floordiv(i - first, step), *own[dim + 1 :]])
     return _replaced(ctx, x, holds(and_(*inside)), node)
 
 
 @lower(aten.diagonal_scatter.default)
 def diagonal_scatter(
-    ctx: Call, x: TensorValue, src: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
+    ctx: Call, x: TensorValue, src: TensorValue, offset: int, dim1: int, dim2: int
 ) -> TensorValue:
     dim1, dim2 = views.wrap(dim1, x.ndim), views.wrap(dim2, x.ndim)
     own = axes(x.shape)
     row, col = own[dim1], own[dim2]
     rest = [own[k] for k in range(x.ndim) if k not in (dim1, dim2)]
-    along = ZERO if src.shape[-1] is ONE else row if offset >= 0 else col
-    new = converted(ctx, src).at([*rest, along])
+    along = row if offset >= 0 else col
+    new = ctx.cast(src).at([*rest, along])
     return _replaced(ctx, x, holds(eq(row + offset, col)), new)

@@ -6,7 +6,8 @@ Kernels that compute 16-bit floats op by op round after each; ``steps`` says whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,32 +15,44 @@ from litz.index import Const, Expr
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
-from litz.lowering.activations import add, div, mul, steps, sub, where
-from litz.lowering.context import Operand, Unsupported
+from litz.lowering.activations import add, div, mul, steps, stepwise, stepwise_f16, sub, where
+from litz.lowering.context import Unsupported
 from litz.lowering.indexing import load_at, position
-from litz.lowering.pointwise import Elementwise, elementwise, k
-from litz.lowering.reductions import fold, mean, number, reduce_many, sum_
-from litz.lowering.registry import Call, Result, lower
+from litz.lowering.pointwise import Elementwise, Rounding, elementwise, k
+from litz.lowering.reductions import fold, mean, number, reduce_many, reduced, sum_of
+from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
 
 Maybe = TensorValue | None
-Rounding = Callable[[Node], Node]
-NONE, MEAN, SUM = 0, 1, 2
+F = TypeVar("F", bound=Elementwise)
+NONE, MEAN = 0, 1
 
 
 # --- elementwise losses --------------------------------------------------------------------------
 
 
-def _loss(ctx: Call, reduction: int, fn: Elementwise, *operands: Operand) -> TensorValue:
-    """``fn`` of each element, rounded to the result's type, then reduced as asked."""
-    if ctx.dtype.is_int:
-        raise Unsupported(f"a loss of {ctx.dtype}")
-    value = elementwise(ctx, fn, *operands)
-    if reduction == NONE:
-        return value
-    return mean(ctx, value) if reduction == MEAN else sum_(ctx, value)
+def loss(
+    overload: torch._ops.OpOverload, steps: Callable[[Call], Rounding] = stepwise
+) -> Callable[[F], F]:
+    """Register a formula, see there, whose results are reduced as the call asks."""
+
+    def register(fn: F) -> F:
+        def lowered(
+            ctx: Call, *operands: TensorValue | None, reduction: int, **options: Any
+        ) -> TensorValue:
+            if ctx.dtype.is_int:
+                raise Unsupported(f"a loss of {ctx.dtype}")
+            value = elementwise(ctx, partial(fn, steps(ctx), **options), *operands)
+            if reduction == NONE:
+                return value
+            return mean(ctx, value) if reduction == MEAN else reduced(ctx, sum_of, value)
+
+        lower(overload, of=fn, also=("reduction",))(lowered)
+        return fn
+
+    return register
 
 
 def _scale(like: Node, x: TensorValue, reduction: int, factor: float = 1.0) -> Node:
@@ -56,22 +69,17 @@ def _constant(r: Rounding, like: Node, value: float) -> Node:
     return r(k(like, value))
 
 
-@lower(aten.mse_loss.default)
-def mse_loss(ctx: Call, x: TensorValue, target: TensorValue, reduction: int = MEAN) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node, t: Node) -> Node:
-        diff = r(sub(a, t))
-        return mul(diff, diff)
-
-    return _loss(ctx, reduction, fn, x, target)
+@loss(aten.mse_loss.default)
+def mse_loss(r: Rounding, a: Node, t: Node) -> Node:
+    diff = r(sub(a, t))
+    return mul(diff, diff)
 
 
 @lower(aten.mse_loss_backward.default)
 def mse_loss_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, target: TensorValue, reduction: int
 ) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = stepwise(ctx)
 
     def fn(g: Node, a: Node, t: Node) -> Node:
         return mul(r(mul(r(_scale(a, x, reduction, 2.0)), r(sub(a, t)))), g)
@@ -79,22 +87,14 @@ def mse_loss_backward(
     return elementwise(ctx, fn, grad, x, target)
 
 
-@lower(aten.smooth_l1_loss.default)
-def smooth_l1_loss(
-    ctx: Call, x: TensorValue, target: TensorValue, reduction: int = MEAN, beta: float = 1.0
-) -> TensorValue:
-    # ATen's kernel computes in f32 for bf16, but step by step for f16.
-    r = steps(ctx, ctx.dtype if ctx.dtype is d.F16 else d.F32)
-
-    def fn(a: Node, t: Node) -> Node:
-        z = op("abs", r(sub(a, t)))
-        if beta == 0:
-            return z
-        limit = _constant(r, a, beta)
-        near = div(r(mul(r(mul(k(a, 0.5), z)), z)), limit)
-        return where(op("lt", z, limit), near, sub(z, r(mul(k(a, 0.5), limit))))
-
-    return _loss(ctx, reduction, fn, x, target)
+@loss(aten.smooth_l1_loss.default, stepwise_f16)
+def smooth_l1_loss(r: Rounding, a: Node, t: Node, *, beta: float) -> Node:
+    z = op("abs", r(sub(a, t)))
+    if beta == 0:
+        return z
+    limit = _constant(r, a, beta)
+    near = div(r(mul(r(mul(k(a, 0.5), z)), z)), limit)
+    return where(op("lt", z, limit), near, sub(z, r(mul(k(a, 0.5), limit))))
 
 
 @lower(aten.smooth_l1_loss_backward.default)
@@ -111,27 +111,24 @@ def smooth_l1_loss_backward(
     return elementwise(ctx, fn, grad, x, target)
 
 
-@lower(aten.huber_loss.default)
-def huber_loss(
-    ctx: Call, x: TensorValue, target: TensorValue, reduction: int = MEAN, delta: float = 1.0
-) -> TensorValue:
-    # ATen's kernel computes in f32 for f16, but step by step for bf16.
-    r = steps(ctx, ctx.dtype if ctx.dtype is d.BF16 else d.F32)
+def _stepwise_bf16(ctx: Call) -> Rounding:
+    """ATen's kernel computes in f32 for f16, but step by step for bf16."""
+    return steps(ctx, ctx.dtype if ctx.dtype is d.BF16 else d.F32)
 
-    def fn(a: Node, t: Node) -> Node:
-        z = op("abs", r(sub(a, t)))
-        limit, half = _constant(r, a, delta), k(a, 0.5)
-        near = mul(r(mul(half, z)), z)
-        return where(op("le", z, limit), near, mul(limit, r(sub(z, r(mul(half, limit))))))
 
-    return _loss(ctx, reduction, fn, x, target)
+@loss(aten.huber_loss.default, _stepwise_bf16)
+def huber_loss(r: Rounding, a: Node, t: Node, *, delta: float) -> Node:
+    z = op("abs", r(sub(a, t)))
+    limit, half = _constant(r, a, delta), k(a, 0.5)
+    near = mul(r(mul(half, z)), z)
+    return where(op("le", z, limit), near, mul(limit, r(sub(z, r(mul(half, limit))))))
 
 
 @lower(aten.huber_loss_backward.default)
 def huber_loss_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, target: TensorValue, reduction: int, delta: float
 ) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = stepwise(ctx)
 
     def fn(g: Node, a: Node, t: Node) -> Node:
         diff, limit, norm = r(sub(a, t)), _constant(r, a, delta), r(_scale(a, x, reduction))
@@ -145,20 +142,13 @@ def huber_loss_backward(
 # --- binary cross entropy ------------------------------------------------------------------------
 
 
-@lower(aten.binary_cross_entropy.default)
-def binary_cross_entropy(
-    ctx: Call, x: TensorValue, target: TensorValue, weight: Maybe = None, reduction: int = MEAN
-) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node, t: Node, *w: Node) -> Node:
-        low = k(a, -100)
-        off = op("maximum", r(op("log1p", op("neg", a))), low)
-        on = op("maximum", r(op("log", a)), low)
-        loss = sub(r(mul(r(sub(t, k(t, 1))), off)), r(mul(t, on)))
-        return mul(r(loss), w[0]) if w else loss
-
-    return _loss(ctx, reduction, fn, x, target, *([] if weight is None else [weight]))
+@loss(aten.binary_cross_entropy.default)
+def binary_cross_entropy(r: Rounding, a: Node, t: Node, weight: Node | None) -> Node:
+    low = k(a, -100)
+    off = op("maximum", r(op("log1p", op("neg", a))), low)
+    on = op("maximum", r(op("log", a)), low)
+    loss = sub(r(mul(r(sub(t, k(t, 1))), off)), r(mul(t, on)))
+    return loss if weight is None else mul(r(loss), weight)
 
 
 @lower(aten.binary_cross_entropy_backward.default)
@@ -167,19 +157,19 @@ def binary_cross_entropy_backward(
     grad: TensorValue,
     x: TensorValue,
     target: TensorValue,
-    weight: Maybe = None,
-    reduction: int = MEAN,
+    weight: Maybe,
+    reduction: int,
 ) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = stepwise(ctx)
 
-    def fn(g: Node, a: Node, t: Node, *w: Node) -> Node:
+    def fn(g: Node, a: Node, t: Node, w: Node | None) -> Node:
         slope = op("maximum", r(mul(r(sub(k(a, 1), a)), a)), _constant(r, a, 1e-12))
         out = div(r(mul(g, r(sub(a, t)))), slope)
-        if w:
-            out = mul(r(out), w[0])
+        if w is not None:
+            out = mul(r(out), w)
         return div(r(out), number(a.dtype, x.numel)) if reduction == MEAN else out
 
-    return elementwise(ctx, fn, grad, x, target, *([] if weight is None else [weight]))
+    return elementwise(ctx, fn, grad, x, target, weight)
 
 
 def _log_sigmoid(a: Node) -> Node:
@@ -187,49 +177,29 @@ def _log_sigmoid(a: Node) -> Node:
     return sub(op("minimum", a, k(a, 0)), tail)
 
 
-@lower(aten.binary_cross_entropy_with_logits.default)
+@loss(aten.binary_cross_entropy_with_logits.default)
 def binary_cross_entropy_with_logits(
-    ctx: Call,
-    x: TensorValue,
-    target: TensorValue,
-    weight: Maybe = None,
-    pos_weight: Maybe = None,
-    reduction: int = MEAN,
-) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-    extra = [v for v in (weight, pos_weight) if v is not None]
-
-    def fn(a: Node, t: Node, *more: Node) -> Node:
-        one = k(a, 1)
-        rest = list(more)
-        scale = rest.pop(0) if weight is not None else None
-        log = r(_log_sigmoid(a))
-        if rest:
-            factor = r(add(r(mul(r(sub(rest[0], one)), t)), one))
-            log = r(mul(log, factor))
-        loss = sub(r(mul(r(sub(one, t)), a)), log)
-        return loss if scale is None else mul(r(loss), scale)
-
-    return _loss(ctx, reduction, fn, x, target, *extra)
+    r: Rounding, a: Node, t: Node, weight: Node | None, pos_weight: Node | None
+) -> Node:
+    one = k(a, 1)
+    log = r(_log_sigmoid(a))
+    if pos_weight is not None:
+        factor = r(add(r(mul(r(sub(pos_weight, one)), t)), one))
+        log = r(mul(log, factor))
+    loss = sub(r(mul(r(sub(one, t)), a)), log)
+    return loss if weight is None else mul(r(loss), weight)
 
 
-@lower(aten.soft_margin_loss.default)
-def soft_margin_loss(
-    ctx: Call, x: TensorValue, target: TensorValue, reduction: int = MEAN
-) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node, t: Node) -> Node:
-        return op("log1p", r(op("exp", r(mul(op("neg", t), a)))))
-
-    return _loss(ctx, reduction, fn, x, target)
+@loss(aten.soft_margin_loss.default)
+def soft_margin_loss(r: Rounding, a: Node, t: Node) -> Node:
+    return op("log1p", r(op("exp", r(mul(op("neg", t), a)))))
 
 
 @lower(aten.soft_margin_loss_backward.default)
 def soft_margin_loss_backward(
     ctx: Call, grad: TensorValue, x: TensorValue, target: TensorValue, reduction: int
 ) -> TensorValue:
-    r = steps(ctx, ctx.dtype)
+    r = stepwise(ctx)
 
     def fn(g: Node, a: Node, t: Node) -> Node:
         z = r(op("exp", r(mul(op("neg", t), a))))
@@ -248,12 +218,6 @@ def _class_dim(x: TensorValue) -> int:
 
 def _class_weight(ctx: Call, weight: TensorValue, at: Any, dtype: d.DType) -> Node:
     return body.cast(ctx.b.opmath(load_at(ctx, weight, [at])), dtype)
-
-
-def _of_results(ctx: Call, position: int) -> Result:
-    r = ctx.results[position]
-    assert r is not None
-    return r
 
 
 @lower(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
@@ -277,7 +241,7 @@ def nll_loss(
     share = where(counted, share, zero)
     scaled = op("neg", picked) if weight is None else mul(op("neg", picked), share)
     loss = where(counted, scaled, zero)
-    one, two = _of_results(ctx, 0), _of_results(ctx, 1)
+    one, two = ctx.nth_result(0), ctx.nth_result(1)
     if reduction == NONE:
         none = target.with_node(body.cast(loss, one.dtype))
         return none, ctx.b.full(two.shape, 0, two.dtype, two.device)

@@ -16,22 +16,21 @@ aten = torch.ops.aten
 
 
 @lower(aten.copy.default)
-def copy(ctx: Call, x: TensorValue, src: TensorValue, non_blocking: bool = False) -> TensorValue:
+def copy(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
     if src.device != x.device:
         raise Unsupported("a copy between devices")
-    node = values.expand(src, x.shape).node
-    return TensorValue(x.dtype, x.shape, x.device, lazy=ctx.b.user_cast(node, x.dtype))
+    return x.with_node(ctx.b.user_cast(values.expand(src, x.shape).node, x.dtype))
 
 
 @lower(aten.copy_.default)
-def copy_(ctx: Call, x: TensorValue, src: TensorValue, non_blocking: Any = False) -> TensorValue:
+def copy_(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
     if x.ref is None:
         raise Unsupported("a write into a value that has no memory")
     if src.device != x.device:
         raise Unsupported("a copy between devices")
     b = ctx.b
     wide = values.expand(src, x.shape)
-    lazy = TensorValue(x.dtype, x.shape, x.device, lazy=b.user_cast(wide.node, x.dtype))
+    lazy = x.with_node(b.user_cast(wide.node, x.dtype))
     ctx.before_mutation(x)
     if overlaps(b, lazy, x):
         lazy = b.realize(lazy)

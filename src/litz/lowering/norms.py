@@ -171,7 +171,7 @@ def layer_norm_backward(
     mean: TensorValue,
     rstd: TensorValue,
     weight: Maybe,
-    bias: Maybe,
+    *,
     output_mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     return _rows_backward(ctx, grad, x, len(normalized_shape), mean, rstd, weight, output_mask)
@@ -282,9 +282,7 @@ def group_norm(
     x: TensorValue,
     weight: Maybe,
     bias: Maybe,
-    N: Any,
-    C: Any,
-    HxW: Any,
+    *,
     group: int,
     eps: float,
 ) -> tuple[TensorValue, ...]:
@@ -308,9 +306,7 @@ def group_norm_backward(
     mean: TensorValue,
     rstd: TensorValue,
     weight: Maybe,
-    N: Any,
-    C: Any,
-    HxW: Any,
+    *,
     group: int,
     output_mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:

@@ -3,52 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from litz.index import Expr, provably_le
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Scalar, op
+from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Operand, Unsupported
 from litz.lowering.creation import filled
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower, lower_named
-from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ZERO, TensorValue
 
 aten = torch.ops.aten
 Elementwise = Callable[..., Node]
+Rounding = Callable[[Node], Node]
+F = TypeVar("F", bound=Elementwise)
 
 
 def elementwise(
     ctx: Call,
     fn: Elementwise,
-    *operands: Operand,
+    *operands: Operand | None,
     compute: DType | None = None,
     exact: bool = False,
 ) -> TensorValue:
     """``fn`` over promoted operands in opmath; the result is rounded to the graph's result dtype.
 
-    compute: the common dtype, where it isn't the promoted one.  exact: ATen's CPU kernel takes a
-    second operand without dimensions in the opmath type; other kernels round it to the common one.
+    Operands that are None stay None.  compute: the common dtype, where it isn't the promoted one.
+    exact: ATen's CPU kernel takes a second operand without dimensions in the opmath type; other
+    kernels round it to the common one.
     """
     b = ctx.b
-    common = compute or common_dtype(operands)
+    given = [o for o in operands if o is not None]
+    common = compute or common_dtype(given)
     if common.kind == "uint" and common.bits > 8:
         raise Unsupported(f"arithmetic on {common}")
-    device = device_of(operands)
-    tensors = as_tensors(b, operands)
+    device = device_of(given)
+    tensors = as_tensors(b, given)
     shape, nodes = b.broadcast(tensors)
     wide = [
         (exact and k == 1 and not tensors[k].ndim)
         or (not device.startswith("cpu") and is_number(n))
         for k, n in enumerate(nodes)
     ]
-    node = fn(*(operand(b, n, common, exact=w) for n, w in zip(nodes, wide, strict=True)))
+    rest = iter([operand(b, n, common, exact=w) for n, w in zip(nodes, wide, strict=True)])
+    node = fn(*(None if o is None else next(rest) for o in operands))
     return TensorValue(ctx.dtype, shape, device, lazy=body.cast(node, ctx.dtype))
 
 
@@ -58,101 +63,115 @@ def float_compute(ctx: Call, *operands: Operand) -> DType:
     return common if common.is_float else ctx.dtype if ctx.dtype.is_float else d.F32
 
 
+def formula(
+    *overloads: torch._ops.OpOverload,
+    floats: bool = False,
+    exact: bool = False,
+    steps: Callable[[Call], Rounding] | None = None,
+    others: Callable[[Call, TensorValue], TensorValue] | None = None,
+) -> Callable[[F], F]:
+    """Register what an elementwise operator computes of each element: a row of their table.
+
+    The formula's positional parameters are the leading arguments as elements, in the type that
+    arithmetic runs in; its keyword-only ones are arguments as they are.  floats: integers are
+    computed as floats.  exact: see ``elementwise``.  steps: rounding between steps, which the
+    formula takes before the elements.  others: the lowering where the first is no tensor of floats.
+    """
+
+    def register(fn: F) -> F:
+        def lowered(ctx: Call, *operands: Operand, **options: Any) -> TensorValue:
+            first = operands[0]
+            if others and isinstance(first, TensorValue) and not first.dtype.is_float:
+                return others(ctx, first)
+            of_elements = partial(fn, *([steps(ctx)] if steps else []), **options)
+            compute = float_compute(ctx, *operands) if floats else None
+            return elementwise(ctx, of_elements, *operands, compute=compute, exact=exact)
+
+        lower(*overloads, of=fn, skip=1 if steps else 0)(lowered)
+        return fn
+
+    return register
+
+
+def unchanged(ctx: Call, x: TensorValue) -> TensorValue:
+    return x
+
+
+def never(ctx: Call, x: TensorValue) -> TensorValue:
+    return ctx.full(False)
+
+
 def k(node: Node, value: float | int | bool) -> Node:
     """A literal of the node's type."""
     return body.const(node.dtype, value)
-
-
-# --- one op of the table each ---
-
-FLOAT_UNARY = {
-    "sqrt": aten.sqrt, "rsqrt": aten.rsqrt, "exp": aten.exp, "exp2": aten.exp2,
-    "expm1": aten.expm1, "log": aten.log, "log2": aten.log2, "log10": aten.log10,
-    "log1p": aten.log1p, "sin": aten.sin, "cos": aten.cos, "tan": aten.tan, "asin": aten.asin,
-    "acos": aten.acos, "atan": aten.atan, "sinh": aten.sinh, "cosh": aten.cosh,
-    "tanh": aten.tanh, "asinh": aten.asinh, "acosh": aten.acosh, "atanh": aten.atanh,
-    "erf": aten.erf, "erfc": aten.erfc, "erfinv": aten.erfinv, "lgamma": aten.lgamma,
-    "digamma": aten.digamma, "sigmoid": aten.sigmoid, "reciprocal": aten.reciprocal,
-}  # fmt: skip
-ROUNDING = {
-    "floor": aten.floor,
-    "ceil": aten.ceil,
-    "trunc": aten.trunc,
-    "round": aten.round,
-}
-BINARY = {"maximum": aten.maximum, "minimum": aten.minimum, "fmax": aten.fmax, "fmin": aten.fmin}
-FLOAT_BINARY = {"atan2": aten.atan2}
-SAME_BINARY = {"copysign": aten.copysign, "nextafter": aten.nextafter, "hypot": aten.hypot}
-COMPARE = {
-    "eq": aten.eq, "ne": aten.ne, "lt": aten.lt, "le": aten.le, "gt": aten.gt, "ge": aten.ge
-}  # fmt: skip
-BITWISE = {"and_": aten.bitwise_and, "or_": aten.bitwise_or, "xor": aten.bitwise_xor}
-LOGICAL = {"and_": aten.logical_and, "or_": aten.logical_or, "xor": aten.logical_xor}
-
-
-def _unary(name: str) -> Callable[..., TensorValue]:
-    def fn(ctx: Call, x: TensorValue) -> TensorValue:
-        return elementwise(ctx, lambda a: op(name, a), x, compute=float_compute(ctx, x))
-
-    return fn
-
-
-def _rounding(name: str) -> Callable[..., TensorValue]:
-    def fn(ctx: Call, x: TensorValue) -> TensorValue:
-        return x if not x.dtype.is_float else elementwise(ctx, lambda a: op(name, a), x)
-
-    return fn
-
-
-def _binary(name: str) -> Callable[..., TensorValue]:
-    # Without nan there is one maximum, and its op takes every type.
-    whole = {"fmax": "maximum", "fmin": "minimum"}.get(name, name)
-
-    def fn(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-        return elementwise(ctx, lambda a, c: op(name if a.dtype.is_float else whole, a, c), x, y)
-
-    return fn
-
-
-def _float_binary(name: str) -> Callable[..., TensorValue]:
-    def fn(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-        if name == "nextafter" and ctx.dtype.bits == 16:
-            raise Unsupported("neighbours of 16-bit floats, which arithmetic does not hold")
-        return elementwise(ctx, lambda a, c: op(name, a, c), x, y, compute=float_compute(ctx, x, y))
-
-    return fn
-
-
-def _logical(name: str) -> Callable[..., TensorValue]:
-    def fn(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
-        return elementwise(ctx, lambda a, c: op(name, truth(a), truth(c)), x, y)
-
-    return fn
 
 
 def truth(a: Node) -> Node:
     return a if a.dtype is d.BOOL else op("ne", a, k(a, 0))
 
 
-for _name, _packet in FLOAT_UNARY.items():
-    lower(_packet.default)(_unary(_name))
-for _name, _packet in ROUNDING.items():
-    lower(_packet.default)(_rounding(_name))
-for _name, _packet in BINARY.items():
-    lower(_packet.default)(_binary(_name))
-for _name, _packet in SAME_BINARY.items():
-    lower(_packet.default if _name == "hypot" or _name == "nextafter" else _packet.Tensor)(
-        _float_binary(_name)
-    )
-lower(aten.copysign.Scalar)(_float_binary("copysign"))
-for _name, _packet in FLOAT_BINARY.items():
-    lower(_packet.default)(_float_binary(_name))
-for _name, _packet in COMPARE.items():
-    lower(_packet.Tensor, _packet.Scalar)(_binary(_name))
-for _name, _packet in BITWISE.items():
-    lower(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_binary(_name))
-for _name, _packet in LOGICAL.items():
-    lower(_packet.default)(_logical(_name))
+# --- one op of the table each ---
+
+
+def primitive(name: str) -> Elementwise:
+    """The formula that is one op of one element."""
+    return lambda a: op(name, a)
+
+
+def of_two(name: str, integers: str = "") -> Elementwise:
+    """The formula that is one op of two elements, of integers maybe another one."""
+    return lambda a, c: op(name if a.dtype.is_float else integers or name, a, c)
+
+
+def of_truths(fn: Elementwise) -> Elementwise:
+    return lambda a, c: fn(truth(a), truth(c))
+
+
+for _name in (
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
+    "asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid reciprocal"
+).split():
+    formula(getattr(aten, _name).default, floats=True)(primitive(_name))
+for _name in ("floor", "ceil", "trunc", "round"):
+    formula(getattr(aten, _name).default, others=unchanged)(primitive(_name))
+for _name in ("isnan", "isinf"):
+    formula(getattr(aten, _name).default, others=never)(primitive(_name))
+formula(aten.neg.default)(primitive("neg"))
+formula(aten.bitwise_not.default)(primitive("not_"))
+formula(aten.logical_not.default)(lambda a: op("not_", truth(a)))
+formula(aten.square.default)(lambda a: op("mul", a, a))
+# Of two zeros eager keeps the tensor's, and the op keeps its second operand.
+formula(aten.relu.default)(lambda a: op("maximum", k(a, 0), a))
+
+for _name in ("maximum", "minimum"):
+    formula(getattr(aten, _name).default)(of_two(_name))
+# Without nan there is one maximum, and its op takes every type.
+formula(aten.fmax.default)(of_two("fmax", "maximum"))
+formula(aten.fmin.default)(of_two("fmin", "minimum"))
+formula(aten.hypot.default, floats=True)(of_two("hypot"))
+formula(aten.atan2.default, floats=True)(of_two("atan2"))
+formula(aten.copysign.Tensor, aten.copysign.Scalar, floats=True)(of_two("copysign"))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _packet = getattr(aten, _name)
+    formula(_packet.Tensor, _packet.Scalar)(of_two(_name))
+for _name in ("and", "or", "xor"):
+    _op = of_two(_name if _name == "xor" else f"{_name}_")
+    _packet = getattr(aten, f"bitwise_{_name}")
+    formula(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_op)
+    formula(getattr(aten, f"logical_{_name}").default)(of_truths(_op))
+formula(
+    aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar
+)(of_two("shl"))
+formula(
+    aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar
+)(of_two("shr"))
+
+
+@lower(aten.nextafter.default)
+def nextafter(ctx: Call, x: Operand, y: Operand) -> TensorValue:
+    if ctx.dtype.bits == 16:
+        raise Unsupported("neighbours of 16-bit floats, which arithmetic does not hold")
+    return elementwise(ctx, of_two("nextafter"), x, y, compute=float_compute(ctx, x, y))
 
 
 # --- arithmetic ---
@@ -188,17 +207,17 @@ def _alpha(ctx: Call, alpha: Any, dtype: DType) -> Node:
 
 
 @lower(aten.add.Tensor, aten.add.Scalar)
-def add(ctx: Call, x: Operand, y: Operand, alpha: Any = 1) -> TensorValue:
+def add(ctx: Call, x: Operand, y: Operand, *, alpha: Any) -> TensorValue:
     return _scaled("add", ctx, x, y, alpha)
 
 
 @lower(aten.sub.Tensor, aten.sub.Scalar)
-def sub(ctx: Call, x: Operand, y: Operand, alpha: Any = 1) -> TensorValue:
+def sub(ctx: Call, x: Operand, y: Operand, *, alpha: Any) -> TensorValue:
     return _scaled("sub", ctx, x, y, alpha)
 
 
 @lower(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(ctx: Call, x: Operand, y: Operand, alpha: Any = 1) -> TensorValue:
+def rsub(ctx: Call, x: Operand, y: Operand, *, alpha: Any) -> TensorValue:
     return _scaled("sub", ctx, y, x, alpha)
 
 
@@ -207,16 +226,14 @@ def mul(ctx: Call, x: Operand, y: Operand) -> TensorValue:
     return _scaled("mul", ctx, x, y, 1)
 
 
-@lower(aten.div.Tensor, aten.div.Scalar)
-def div(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    compute = float_compute(ctx, x, y)
-    return elementwise(ctx, lambda a, c: op("div", a, c), x, y, compute=compute, exact=True)
+formula(aten.div.Tensor, aten.div.Scalar, floats=True, exact=True)(of_two("div"))
 
 
 @lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(ctx: Call, x: Operand, y: Operand, rounding_mode: str | None) -> TensorValue:
+def div_mode(ctx: Call, x: Operand, y: Operand, *, rounding_mode: str | None) -> TensorValue:
     if rounding_mode is None:
-        return div(ctx, x, y)
+        compute = float_compute(ctx, x, y)
+        return elementwise(ctx, of_two("div"), x, y, compute=compute, exact=True)
     common = common_dtype((x, y))
     if common.is_int:
         name = "floordiv" if rounding_mode == "floor" else "truncdiv"
@@ -261,7 +278,7 @@ def _float_floordiv(a: Node, c: Node, r: Callable[[Node], Node]) -> Node:
 
 @lower(aten.floor_divide.default, aten.floor_divide.Scalar)
 def floor_divide(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return div_mode(ctx, x, y, "floor")
+    return div_mode(ctx, x, y, rounding_mode="floor")
 
 
 @lower(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
@@ -274,11 +291,6 @@ def fmod(ctx: Call, x: Operand, y: Operand) -> TensorValue:
     return elementwise(ctx, lambda a, c: op("fmod", a, divisor(ctx, c)), x, y)
 
 
-@lower(aten.neg.default)
-def neg(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: op("neg", a), x)
-
-
 @lower(aten.abs.default)
 def abs_(ctx: Call, x: TensorValue) -> TensorValue:
     return x if x.dtype.kind in ("bool", "uint") else elementwise(ctx, lambda a: op("abs", a), x)
@@ -289,62 +301,13 @@ def sign(ctx: Call, x: TensorValue) -> TensorValue:
     return x if x.dtype is d.BOOL else elementwise(ctx, lambda a: op("sign", a), x)
 
 
-@lower(aten.square.default)
-def square(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: op("mul", a, a), x)
-
-
-@lower(aten.relu.default)
-def relu(ctx: Call, x: TensorValue) -> TensorValue:
-    # Of two zeros eager keeps the tensor's, and the op keeps its second operand.
-    return elementwise(ctx, lambda a: op("maximum", k(a, 0), a), x)
-
-
-@lower(aten.isnan.default)
-def isnan(ctx: Call, x: TensorValue) -> TensorValue:
-    if not x.dtype.is_float:
-        return ctx.b.full(x.shape, False, d.BOOL, x.device)
-    return elementwise(ctx, lambda a: op("isnan", a), x)
-
-
-@lower(aten.isinf.default)
-def isinf(ctx: Call, x: TensorValue) -> TensorValue:
-    if not x.dtype.is_float:
-        return ctx.b.full(x.shape, False, d.BOOL, x.device)
-    return elementwise(ctx, lambda a: op("isinf", a), x)
-
-
 @lower(aten.signbit.default)
 def signbit(ctx: Call, x: TensorValue) -> TensorValue:
     if x.dtype.is_float:
         return elementwise(ctx, lambda a: op("signbit", a), x)
     if x.dtype.kind == "int":
         return elementwise(ctx, lambda a: op("lt", a, k(a, 0)), x)
-    return ctx.b.full(x.shape, False, d.BOOL, x.device)
-
-
-@lower(aten.bitwise_not.default)
-def bitwise_not(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: op("not_", a), x)
-
-
-@lower(aten.logical_not.default)
-def logical_not(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: op("not_", truth(a)), x)
-
-
-@lower(
-    aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar
-)
-def left_shift(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return elementwise(ctx, lambda a, c: op("shl", a, c), x, y)
-
-
-@lower(
-    aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar
-)
-def right_shift(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return elementwise(ctx, lambda a, c: op("shr", a, c), x, y)
+    return never(ctx, x)
 
 
 # --- powers ---
@@ -404,29 +367,26 @@ def masked_fill(ctx: Call, x: TensorValue, mask: TensorValue, value: Operand) ->
 
 
 @lower(aten.clamp.default, aten.clamp.Tensor)
-def clamp(ctx: Call, x: TensorValue, min: Any = None, max: Any = None) -> TensorValue:
-    bounds = [v for v in (min, max) if v is not None]
+def clamp(ctx: Call, x: TensorValue, min: Operand | None, max: Operand | None) -> TensorValue:
+    def bounded(name: str, a: Node, limit: Node | None, bound: Operand | None) -> Node:
+        if limit is None:
+            return a
+        # Between zeros of both signs a tensor's bound wins, a number does not.
+        return op(name, *((a, limit) if isinstance(bound, TensorValue) else (limit, a)))
 
-    def fn(a: Node, *limits: Node) -> Node:
-        rest = list(limits)
-        for name, bound in (("maximum", min), ("minimum", max)):
-            if bound is not None:
-                limit = rest.pop(0)
-                # Between zeros of both signs a tensor's bound wins, a number does not.
-                pair = (a, limit) if isinstance(bound, TensorValue) else (limit, a)
-                a = op(name, *pair)
-        return a
+    def fn(a: Node, low: Node | None, high: Node | None) -> Node:
+        return bounded("minimum", bounded("maximum", a, low, min), high, max)
 
-    return elementwise(ctx, fn, x, *bounds)
+    return elementwise(ctx, fn, x, min, max)
 
 
 @lower(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(ctx: Call, x: TensorValue, min: Any) -> TensorValue:
+def clamp_min(ctx: Call, x: TensorValue, min: Operand) -> TensorValue:
     return clamp(ctx, x, min, None)
 
 
 @lower(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(ctx: Call, x: TensorValue, max: Any) -> TensorValue:
+def clamp_max(ctx: Call, x: TensorValue, max: Operand) -> TensorValue:
     return clamp(ctx, x, None, max)
 
 
@@ -445,7 +405,7 @@ def _times(ctx: Call, p: Node, value: Any) -> Node:
 
 @lower(aten.addcmul.default)
 def addcmul(
-    ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1
+    ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, *, value: Any
 ) -> TensorValue:
     def fn(s: Node, p: Node, q: Node) -> Node:
         left = _times(ctx, p, value)
@@ -464,7 +424,7 @@ def fma(ctx: Call, a: TensorValue, b: Any, c: TensorValue) -> TensorValue:
 
 @lower(aten.addcdiv.default)
 def addcdiv(
-    ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, value: Any = 1
+    ctx: Call, x: TensorValue, a: TensorValue, c: TensorValue, *, value: Any
 ) -> TensorValue:
     def fn(s: Node, p: Node, q: Node) -> Node:
         return op("add", s, op("div", _times(ctx, p, value), q))
@@ -472,19 +432,15 @@ def addcdiv(
     return elementwise(ctx, fn, x, a, c)
 
 
-@lower(aten.lerp.Tensor)
-def lerp(ctx: Call, x: TensorValue, y: TensorValue, weight: TensorValue) -> TensorValue:
-    return elementwise(ctx, _mixed, x, y, weight)
-
-
 @lower(aten.lerp.Scalar)
-def lerp_by_number(ctx: Call, x: TensorValue, y: TensorValue, weight: Any) -> TensorValue:
+def lerp_by_number(ctx: Call, x: TensorValue, y: TensorValue, *, weight: Any) -> TensorValue:
     def fn(a: Node, c: Node) -> Node:
         return _mixed(a, c, _times(ctx, k(a, 1), weight))
 
     return elementwise(ctx, fn, x, y)
 
 
+@formula(aten.lerp.Tensor)
 def _mixed(a: Node, c: Node, w: Node) -> Node:
     """From the nearer end, so that both ends are met exactly."""
     diff = op("sub", c, a)
@@ -496,34 +452,21 @@ def _mixed(a: Node, c: Node, w: Node) -> Node:
 # --- casts ---
 
 
-def to_dtype(ctx: Call, x: TensorValue, dtype: DType) -> TensorValue:
-    if x.dtype is dtype:
-        return x
-    return TensorValue(dtype, x.shape, x.device, lazy=ctx.b.user_cast(x.node, dtype))
-
-
 @lower(torch.ops.prims.convert_element_type.default)
-def convert_element_type(ctx: Call, x: TensorValue, dtype: torch.dtype) -> TensorValue:
-    to = from_torch(dtype)
-    if to is None:
-        raise Unsupported(f"a cast to {dtype}")
-    return to_dtype(ctx, x, to)
+def convert_element_type(ctx: Call, x: TensorValue) -> TensorValue:
+    return ctx.cast(x)
 
 
 @lower(aten._to_copy.default)
-def to_copy(ctx: Call, x: TensorValue | Scalar | Expr | HostFloat, **kwargs: Any) -> TensorValue:
+def to_copy(ctx: Call, x: Operand) -> TensorValue:
     if not isinstance(x, TensorValue):  # functorch promotes numbers by it
         return filled(ctx, x)
     if ctx.result.device != x.device:
         raise Unsupported("a copy between devices")
-    if kwargs.get("pin_memory"):
-        raise Unsupported("pinned memory")
-    if x.dtype is ctx.dtype:
-        return clone(ctx, x)
-    return to_dtype(ctx, x, ctx.dtype)
+    return x.without_memory() if x.dtype is ctx.dtype else ctx.cast(x)
 
 
 @lower(aten.clone.default)
-def clone(ctx: Call, x: TensorValue, memory_format: Any = None) -> TensorValue:
+def clone(ctx: Call, x: TensorValue) -> TensorValue:
     """A value of its own; stored only if something needs it in memory."""
     return x.without_memory()

@@ -17,12 +17,12 @@ import torch
 from litz.index import Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, ReduceKind, Store, op
+from litz.ir.body import Node, ReduceKind, Store, StoreMode, op
 from litz.lowering import indexing
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds
 from litz.lowering.joins import result_buffer
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower_rows
 from litz.lowering.scatters import finish, start, store_at
 from litz.lowering.values import (
     ONE,
@@ -68,7 +68,7 @@ class Windows:
 
 
 def windows(
-    rank: int, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1
+    rank: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes = 1
 ) -> Windows:
     def spread(v: Sizes, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         given = (v,) if isinstance(v, int) else tuple(v)
@@ -98,12 +98,7 @@ def inside(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
 
 def guarded(x: TensorValue, at: Sequence[Expr], cond: Expr, fill: Node, b: Any) -> Node:
     """The element of ``x`` in opmath where ``cond`` holds, else ``fill``."""
-    return body.masked(holds(cond), b.opmath(x.at(clipped(x, at))), fill)
-
-
-def clipped(x: TensorValue, at: Sequence[Expr]) -> list[Expr]:
-    """A position with the only index there is along dimensions of size 1."""
-    return [ZERO if s is ONE else i for s, i in zip(x.shape, at, strict=True)]
+    return body.masked(holds(cond), b.opmath(x.at(at)), fill)
 
 
 def stored(
@@ -164,18 +159,21 @@ def _flat(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
     return linear(at, contiguous_strides(tuple(sizes)))
 
 
-def _max_pool(
+@lower_rows(
+    (aten.max_pool2d_with_indices.default, 2),
+    (aten.max_pool3d_with_indices.default, 3),
+)
+def max_pool(
     ctx: Call,
-    x: TensorValue,
     rank: int,
+    x: TensorValue,
     kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
 ) -> tuple[TensorValue | None, ...]:
     w = windows(rank, kernel, stride, padding, dilation)
-    if x.dtype is d.BOOL or any(s is ZERO for s in ctx.shape):
+    if x.dtype is d.BOOL or ctx.empty:
         raise Unsupported("pooling of bools or of nothing")
     wanted = 1 in ctx.used
     if wanted and w.taps > MAX_TAPS:
@@ -219,44 +217,46 @@ def lowest(x: TensorValue) -> float | int:
     return 0 if x.dtype.kind == "uint" else -(1 << (x.dtype.bits - 1))
 
 
-@lower(aten.max_pool2d_with_indices.default)
-def max_pool2d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> tuple[TensorValue | None, ...]:
-    return _max_pool(ctx, x, 2, *args, **kw)
-
-
-@lower(aten.max_pool3d_with_indices.default)
-def max_pool3d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> tuple[TensorValue | None, ...]:
-    return _max_pool(ctx, x, 3, *args, **kw)
-
-
-def max_pool_backward(ctx: Call, grad: TensorValue, rank: int, indices: TensorValue) -> TensorValue:
+@lower_rows(
+    (aten.max_pool2d_with_indices_backward.default, 2),
+    (aten.max_pool3d_with_indices_backward.default, 3),
+    (aten.adaptive_max_pool2d_backward.default, 2),
+    (aten.adaptive_max_pool3d_backward.default, 3),
+)
+def max_pool_backward(
+    ctx: Call, rank: int, grad: TensorValue, *, indices: TensorValue
+) -> TensorValue:
     """Every gradient goes to its window's maximum, in eager's order.
 
     A plane is one run of positions with equal steps, so that the position is the index itself.
     """
-    zero = ctx.b.full(ctx.shape, 0, ctx.dtype, grad.device)
-    out = start(ctx, zero, "add")
-    assert out.ref is not None
-    plane = (*out.shape[:-rank], product(out.shape[-rank:]))
-    flat = view_strides(out.shape, out.ref.strides, plane)
-    if flat is None:
-        raise Unsupported("gradients in planes with gaps")
-    target = strided(out, plane, flat, out.ref.offset)
-    # A guard may have found sizes of both equal that are written differently.
-    at = indexing.position(indices.at(axes(grad.shape)), plane[-1])
-    value = ctx.b.opmath(grad.node)
-    store_at(ctx, target, grad.shape, [*axes(grad.shape)[:-rank], at], value, "add")
+    out = start(ctx, ctx.full(0), "add")
+    store_by_position(ctx, planes(out, rank), grad, indices, ctx.b.opmath(grad.node), "add")
     return finish(ctx, out)
 
 
-@lower(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(ctx: Call, grad: TensorValue, *args: Any) -> TensorValue:
-    return max_pool_backward(ctx, grad, 2, args[-1])
+def planes(v: TensorValue, rank: int) -> TensorValue:
+    """A stored tensor with its last ``rank`` dimensions as one."""
+    assert v.ref is not None
+    shape = (*v.shape[:-rank], product(v.shape[-rank:]))
+    strides = view_strides(v.shape, v.ref.strides, shape)
+    if strides is None:
+        raise Unsupported("planes with gaps")
+    return strided(v, shape, strides, v.ref.offset)
 
 
-@lower(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_backward(ctx: Call, grad: TensorValue, *args: Any) -> TensorValue:
-    return max_pool_backward(ctx, grad, 3, args[-1])
+def store_by_position(
+    ctx: Call,
+    target: TensorValue,
+    x: TensorValue,
+    indices: TensorValue,
+    value: Node,
+    mode: StoreMode,
+) -> None:
+    """Each element of ``x`` updates its plane of ``target`` at its position in ``indices``."""
+    own = axes(x.shape)  # sizes that a guard finds equal may be written differently
+    at = indexing.position(indices.at(own), target.shape[-1])
+    store_at(ctx, target, x.shape, [*own[: target.ndim - 1], at], value, mode)
 
 
 # --- averages ------------------------------------------------------------------------------------
@@ -291,16 +291,17 @@ def _average_type(x: TensorValue) -> None:
         raise Unsupported("averages of integers")
 
 
-def _avg_pool(
+@lower_rows((aten.avg_pool2d.default, 2), (aten.avg_pool3d.default, 3))
+def avg_pool(
     ctx: Call,
-    x: TensorValue,
     rank: int,
+    x: TensorValue,
     kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    stride: Sizes,
+    padding: Sizes,
+    *,
+    count_include_pad: bool,
+    divisor_override: int | None,
 ) -> TensorValue:
     _average_type(x)
     w = windows(rank, kernel, stride, padding)
@@ -317,16 +318,6 @@ def _avg_pool(
     node, reduced = over_window(w.kernel, "sum", element)
     count = _divisor(w, outer, x.shape[-rank:], count_include_pad, divisor_override)
     return one(ctx, _over(node, count), reduced)
-
-
-@lower(aten.avg_pool2d.default)
-def avg_pool2d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> TensorValue:
-    return _avg_pool(ctx, x, 2, *args, **kw)
-
-
-@lower(aten.avg_pool3d.default)
-def avg_pool3d(ctx: Call, x: TensorValue, *args: Any, **kw: Any) -> TensorValue:
-    return _avg_pool(ctx, x, 3, *args, **kw)
 
 
 @dataclass(frozen=True)
@@ -360,15 +351,16 @@ def total(parts: Sequence[Node]) -> Node:
     return first
 
 
-def _avg_pool_backward(
+@lower_rows((aten.avg_pool2d_backward.default, 2), (aten.avg_pool3d_backward.default, 3))
+def avg_pool_backward(
     ctx: Call,
+    rank: int,
     grad: TensorValue,
     x: TensorValue,
-    rank: int,
     kernel: Sizes,
     stride: Sizes,
     padding: Sizes,
-    ceil_mode: bool,
+    *,
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> TensorValue:
@@ -380,24 +372,9 @@ def _avg_pool_backward(
     parts = []
     for c in covers(w, position, grad.shape[-rank:]):
         count = _divisor(w, c.outer, ctx.shape[-rank:], count_include_pad, divisor_override)
-        at = [ZERO if s is ONE else i for s, i in zip(grad.shape, [*lead, *c.outer], strict=True)]
-        value = _over(ctx.b.opmath(grad.at(at)), count)
+        value = _over(ctx.b.opmath(grad.at([*lead, *c.outer])), count)
         parts.append(body.masked(holds(c.cond), value, zero))
     return one(ctx, total(parts))
-
-
-@lower(aten.avg_pool2d_backward.default)
-def avg_pool2d_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, *args: Any, **kw: Any
-) -> TensorValue:
-    return _avg_pool_backward(ctx, grad, x, 2, *args, **kw)
-
-
-@lower(aten.avg_pool3d_backward.default)
-def avg_pool3d_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, *args: Any, **kw: Any
-) -> TensorValue:
-    return _avg_pool_backward(ctx, grad, x, 3, *args, **kw)
 
 
 # --- averages over windows that share a size among them ------------------------------------------
@@ -453,7 +430,8 @@ def adaptive_windows(ctx: Call, x: TensorValue, rank: int) -> AdaptiveWindows:
     )
 
 
-def _adaptive_avg_pool(ctx: Call, x: TensorValue, rank: int) -> TensorValue:
+@lower_rows((aten._adaptive_avg_pool2d.default, 2), (aten._adaptive_avg_pool3d.default, 3))
+def adaptive_avg_pool(ctx: Call, rank: int, x: TensorValue) -> TensorValue:
     _average_type(x)
     a = adaptive_windows(ctx, x, rank)
     x = shared(ctx, x)
@@ -470,16 +448,6 @@ def _adaptive_avg_pool(ctx: Call, x: TensorValue, rank: int) -> TensorValue:
     return one(ctx, node, reduced)
 
 
-@lower(aten._adaptive_avg_pool2d.default)
-def adaptive_avg_pool2d(ctx: Call, x: TensorValue, output_size: Any) -> TensorValue:
-    return _adaptive_avg_pool(ctx, x, 2)
-
-
-@lower(aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool3d(ctx: Call, x: TensorValue, output_size: Any) -> TensorValue:
-    return _adaptive_avg_pool(ctx, x, 3)
-
-
 def _most_windows(size: int, count: int) -> int:
     """How many windows an element lies in, at most."""
     return max(
@@ -488,7 +456,11 @@ def _most_windows(size: int, count: int) -> int:
     )
 
 
-def _adaptive_avg_pool_backward(ctx: Call, grad: TensorValue, rank: int) -> TensorValue:
+@lower_rows(
+    (aten._adaptive_avg_pool2d_backward.default, 2),
+    (aten._adaptive_avg_pool3d_backward.default, 3),
+)
+def adaptive_avg_pool_backward(ctx: Call, rank: int, grad: TensorValue) -> TensorValue:
     sizes, counts = _static(ctx.shape[-rank:]), _static(grad.shape[-rank:])
     if 0 in sizes or 0 in counts:
         raise Unsupported("adaptive pooling of nothing")
@@ -508,19 +480,8 @@ def _adaptive_avg_pool_backward(ctx: Call, grad: TensorValue, rank: int) -> Tens
             o = floordiv(i * count, size) + j
             outer.append(o)
             conds += [lt(o, count), le(_adaptive_start(o, size, count), i)]
-        at = [ZERO if s is ONE else i for s, i in zip(grad.shape, [*lead, *outer], strict=True)]
-        value = ctx.b.opmath(grad.at(at))
+        value = ctx.b.opmath(grad.at([*lead, *outer]))
         for o, size, count in zip(outer, sizes, counts, strict=True):
             value = _over(value, _adaptive_end(o, size, count) - _adaptive_start(o, size, count))
         parts.append(body.masked(holds(and_(*conds)), value, zero))
     return one(ctx, total(parts))
-
-
-@lower(aten._adaptive_avg_pool2d_backward.default)
-def adaptive_avg_pool2d_backward(ctx: Call, grad: TensorValue, x: TensorValue) -> TensorValue:
-    return _adaptive_avg_pool_backward(ctx, grad, 2)
-
-
-@lower(aten._adaptive_avg_pool3d_backward.default)
-def adaptive_avg_pool3d_backward(ctx: Call, grad: TensorValue, x: TensorValue) -> TensorValue:
-    return _adaptive_avg_pool_backward(ctx, grad, 3)

@@ -10,7 +10,7 @@ from litz.index import mod
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.lowering import values, views
-from litz.lowering.activations import add, mul, num, steps, sub
+from litz.lowering.activations import add, mul, num, stepwise, sub
 from litz.lowering.context import Unsupported
 from litz.lowering.pointwise import elementwise
 from litz.lowering.registry import Call, lower
@@ -26,14 +26,14 @@ def addr(
     column: TensorValue,
     row: TensorValue,
     *,
-    beta: Any = 1,
-    alpha: Any = 1,
+    beta: Any,
+    alpha: Any,
 ) -> TensorValue:
     """``beta * x + alpha * outer(column, row)``."""
     if ctx.dtype is d.BOOL:
         raise Unsupported("an outer product of bools")
     column, row = values.insert_dim(column, 1), values.insert_dim(row, 0)
-    r = steps(ctx, ctx.dtype)
+    r = stepwise(ctx)
 
     def fn(s: Node, a: Node, c: Node) -> Node:
         outer = r(mul(r(mul(num(a, alpha), a)), c))
@@ -44,7 +44,7 @@ def addr(
 
 
 @lower(aten.linalg_cross.default)
-def linalg_cross(ctx: Call, x: TensorValue, y: TensorValue, *, dim: int = -1) -> TensorValue:
+def linalg_cross(ctx: Call, x: TensorValue, y: TensorValue, *, dim: int) -> TensorValue:
     dim = views.wrap(dim, len(ctx.shape))
     x, y = values.expand(x, ctx.shape), values.expand(y, ctx.shape)
     own = list(axes(ctx.shape))
@@ -54,7 +54,7 @@ def linalg_cross(ctx: Call, x: TensorValue, y: TensorValue, *, dim: int = -1) ->
         index[dim] = mod(own[dim] + by, 3)
         return values.viewed(v, ctx.shape, index)
 
-    r = steps(ctx, ctx.dtype)
+    r = stepwise(ctx)
 
     def fn(a: Node, b: Node, c: Node, e: Node) -> Node:
         return sub(r(op("mul", a, b)), r(op("mul", c, e)))

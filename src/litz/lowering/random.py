@@ -7,11 +7,10 @@ operator owns a range of positions that no other call of the program reaches.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
-from litz.index import Expr, const
+from litz.index import Expr, as_expr, const
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -32,10 +31,10 @@ DIGITS = {d.BF16: 8, d.F16: 11}
 TINY = {d.F32: 2.0**-25, d.F64: 2.0**-49}
 
 
-def _may_draw(ctx: Call, generator: Any) -> None:
+def _may_draw(ctx: Call) -> None:
     if ctx.b.settings.eager_rng:
         raise Unsupported("eager's random stream was asked for")
-    if generator is not None:
+    if ctx.node.kwargs.get("generator") is not None:
         raise Unsupported("a random generator of the user's own")
 
 
@@ -106,10 +105,6 @@ def _float_result(ctx: Call) -> DType:
     return ctx.dtype
 
 
-def _value(ctx: Call, node: Node) -> TensorValue:
-    return TensorValue(ctx.dtype, ctx.shape, ctx.result.device, lazy=body.cast(node, ctx.dtype))
-
-
 def _affine(node: Node, scale: float, offset: float) -> Node:
     if scale != 1:
         node = op("mul", node, body.const(node.dtype, scale))
@@ -120,70 +115,52 @@ def _affine(node: Node, scale: float, offset: float) -> Node:
 
 
 @lower(aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator)
-def rand(ctx: Call, *_: Any, generator: Any = None, **__: Any) -> TensorValue:
-    _may_draw(ctx, generator)
-    return _value(ctx, uniform_node(ctx, _float_result(ctx)))
+def rand(ctx: Call) -> TensorValue:
+    _may_draw(ctx)
+    return ctx.value(uniform_node(ctx, _float_result(ctx)))
 
 
 @lower(aten.randn.default, aten.randn.generator, aten.randn_like.default, aten.randn_like.generator)
-def randn(ctx: Call, *_: Any, generator: Any = None, **__: Any) -> TensorValue:
-    _may_draw(ctx, generator)
-    return _value(ctx, normal_node(ctx, _float_result(ctx)))
+def randn(ctx: Call) -> TensorValue:
+    _may_draw(ctx)
+    return ctx.value(normal_node(ctx, _float_result(ctx)))
 
 
 @lower(aten.uniform.default)
-def uniform(
-    ctx: Call, x: TensorValue, low: float = 0.0, high: float = 1.0, *, generator: Any = None
-) -> TensorValue:
-    _may_draw(ctx, generator)
-    return _value(ctx, _affine(uniform_node(ctx, _float_result(ctx)), high - low, low))
+def uniform(ctx: Call, x: TensorValue, low: float, high: float) -> TensorValue:
+    _may_draw(ctx)
+    return ctx.value(_affine(uniform_node(ctx, _float_result(ctx)), high - low, low))
 
 
-@lower(aten.normal_functional.default)
-def normal(
-    ctx: Call, x: TensorValue, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
-) -> TensorValue:
-    _may_draw(ctx, generator)
-    return _value(ctx, _affine(normal_node(ctx, _float_result(ctx)), std, mean))
-
-
-@lower(aten.normal.float_float)
-def normal_size(
-    ctx: Call, mean: float, std: float, size: Any, *, generator: Any = None, **_: Any
-) -> TensorValue:
-    _may_draw(ctx, generator)
-    return _value(ctx, _affine(normal_node(ctx, _float_result(ctx)), std, mean))
+@lower(aten.normal_functional.default, aten.normal.float_float)
+def normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
+    _may_draw(ctx)
+    return ctx.value(_affine(normal_node(ctx, _float_result(ctx)), std, mean))
 
 
 @lower(aten.normal.Tensor_float)
-def normal_about(
-    ctx: Call, mean: TensorValue, std: float = 1.0, *, generator: Any = None
-) -> TensorValue:
-    _may_draw(ctx, generator)
+def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
+    _may_draw(ctx)
     if std < 0 or mean.dtype is not _float_result(ctx):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
-    return _value(ctx, op("add", noise, ctx.b.opmath(mean.at(axes(ctx.shape)))))
+    return ctx.value(op("add", noise, ctx.b.opmath(mean.at(axes(ctx.shape)))))
 
 
 @lower(aten.log_normal.default)
-def log_normal(
-    ctx: Call, x: TensorValue, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
-) -> TensorValue:
-    _may_draw(ctx, generator)
-    return _value(ctx, op("exp", _affine(normal_node(ctx, _float_result(ctx)), std, mean)))
+def log_normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
+    _may_draw(ctx)
+    return ctx.value(op("exp", _affine(normal_node(ctx, _float_result(ctx)), std, mean)))
 
 
 @lower(aten.exponential.default)
-def exponential(
-    ctx: Call, x: TensorValue, lambd: float = 1.0, *, generator: Any = None
-) -> TensorValue:
-    _may_draw(ctx, generator)
+def exponential(ctx: Call, *, lambd: float) -> TensorValue:
+    _may_draw(ctx)
     acc = _float_result(ctx).opmath
     u = uniform_node(ctx, acc)
     above = op("neg", op("log1p", op("neg", u)))
     above = op("maximum", above, body.const(acc, TINY[acc]))
-    return _value(ctx, op("div", above, body.const(acc, lambd)))
+    return ctx.value(op("div", above, body.const(acc, lambd)))
 
 
 # --- bernoulli and dropout -----------------------------------------------------------------------
@@ -195,11 +172,11 @@ def _kept(ctx: Call, p: float) -> Node:
 
 
 @lower(aten.bernoulli.p)
-def bernoulli(ctx: Call, x: TensorValue, p: float, *, generator: Any = None) -> TensorValue:
-    _may_draw(ctx, generator)
+def bernoulli(ctx: Call, *, p: float) -> TensorValue:
+    _may_draw(ctx)
     if not 0 <= p <= 1:
         raise Unsupported("a probability outside of [0, 1]")
-    return _value(ctx, _kept(ctx, p))
+    return ctx.value(_kept(ctx, p))
 
 
 @lower(aten.native_dropout.default)
@@ -208,7 +185,7 @@ def native_dropout(
 ) -> tuple[TensorValue | None, ...]:
     if train is False:
         return x.with_node(x.node), ctx.b.full(ctx.shape, True, d.BOOL, x.device)
-    _may_draw(ctx, None)
+    _may_draw(ctx)
     if not 0 <= p <= 1:
         raise Unsupported("a probability outside of [0, 1]")
     # The backward pass needs the same choice: it is stored, and dropped again if nobody reads it.
@@ -238,46 +215,18 @@ def native_dropout_backward(
 # --- integers ------------------------------------------------------------------------------------
 
 
-def _integers(ctx: Call, low: Expr | int, high: Expr | int, generator: Any) -> TensorValue:
-    _may_draw(ctx, generator)
-    if isinstance(low, int) and isinstance(high, int) and low >= high:
-        raise Unsupported("an empty range")
-    limits = [body.index(ctx.expr(v)) for v in (low, high)]
-    return _value(ctx, _draw(ctx, "randint", *limits))
-
-
 @lower(
     aten.randint.default,
     aten.randint.generator,
+    aten.randint.low,
+    aten.randint.low_generator,
+    aten.randint_like.default,
+    aten.randint_like.generator,
+    aten.randint_like.low_dtype,
+    aten.randint_like.low_generator_dtype,
 )
-def randint(
-    ctx: Call, high: Expr | int, size: Any, *, generator: Any = None, **_: Any
-) -> TensorValue:
-    return _integers(ctx, 0, high, generator)
-
-
-@lower(aten.randint.low, aten.randint.low_generator)
-def randint_low(
-    ctx: Call, low: Expr | int, high: Expr | int, size: Any, *, generator: Any = None, **_: Any
-) -> TensorValue:
-    return _integers(ctx, low, high, generator)
-
-
-@lower(aten.randint_like.default, aten.randint_like.generator)
-def randint_like(
-    ctx: Call, x: TensorValue, high: Expr | int, *, generator: Any = None, **_: Any
-) -> TensorValue:
-    return _integers(ctx, 0, high, generator)
-
-
-@lower(aten.randint_like.low_dtype, aten.randint_like.low_generator_dtype)
-def randint_like_low(
-    ctx: Call,
-    x: TensorValue,
-    low: Expr | int,
-    high: Expr | int,
-    *,
-    generator: Any = None,
-    **_: Any,
-) -> TensorValue:
-    return _integers(ctx, low, high, generator)
+def randint(ctx: Call, *, low: Expr | int = 0, high: Expr | int) -> TensorValue:
+    _may_draw(ctx)
+    if isinstance(low, int) and isinstance(high, int) and low >= high:
+        raise Unsupported("an empty range")
+    return ctx.value(_draw(ctx, "randint", *(body.index(as_expr(v)) for v in (low, high))))

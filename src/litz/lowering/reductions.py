@@ -20,15 +20,15 @@ from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.pointwise import k, to_dtype, truth
-from litz.lowering.registry import Call, lower
-from litz.lowering.torch_types import from_torch
+from litz.lowering.pointwise import k, truth
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
 
 aten = torch.ops.aten
 
 Dims = int | Sequence[int] | None
 # (elements, reduced variables, variables of the result) -> results
+OneFn = Callable[[Node, tuple[Expr, ...]], Node]
 ReduceFn = Callable[[tuple[Node, ...], tuple[Expr, ...], tuple[Expr, ...]], tuple[Node, ...]]
 
 # A lazy input of a lowering that reads it in several passes is stored if an element costs more than
@@ -105,7 +105,7 @@ def narrow(v: TensorValue, dtype: DType) -> TensorValue:
 def spread(v: TensorValue, shape: Shape, dims: Sequence[int]) -> Node:
     """``v``, whose dimensions are ``dims`` of ``shape``, as an element over ``axes(shape)``."""
     own = axes(shape)
-    return v.at([ZERO if s is ONE else own[k] for k, s in zip(dims, v.shape, strict=True)])
+    return v.at([own[k] for k in dims])
 
 
 def reduce_many(
@@ -145,7 +145,7 @@ def reduce_one(
     b: Builder,
     v: TensorValue,
     dims: Sequence[int],
-    fn: Callable[[Node, tuple[Expr, ...]], Node],
+    fn: OneFn,
     keepdim: bool = False,
 ) -> TensorValue:
     """One stored reduction: ``fn`` of the element and the reduced variables."""
@@ -160,40 +160,34 @@ def _into(b: Builder, node: Node, dtype: DType) -> Node:
     return b.opmath(b.user_cast(node, dtype))
 
 
-def _wanted(ctx: Call, dtype: torch.dtype | None) -> DType:
-    if dtype is None:
-        return ctx.dtype
-    found = from_torch(dtype)
-    if found is None:
-        raise Unsupported(f"a sum in {dtype}")
-    return found
+def sum_of(n: Node, over: tuple[Expr, ...]) -> Node:
+    return fold("any" if n.dtype is d.BOOL else "sum", over, n)
 
 
-def _reduction(
-    ctx: Call,
-    x: TensorValue,
-    dim: Dims,
-    keepdim: bool,
-    dtype: torch.dtype | None,
-    fn: Callable[[Node, tuple[Expr, ...]], Node],
+def _nansum(n: Node, over: tuple[Expr, ...]) -> Node:
+    return sum_of(op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n, over)
+
+
+def _product(n: Node, over: tuple[Expr, ...]) -> Node:
+    return fold("all" if n.dtype is d.BOOL else "prod", over, n)
+
+
+@lower_rows(
+    (aten.sum.default, sum_of),
+    (aten.sum.dim_IntList, sum_of),
+    (aten.nansum.default, _nansum),
+    (aten.prod.default, _product),
+    (aten.prod.dim_int, _product),
+)
+def reduced(
+    ctx: Call, fn: OneFn, x: TensorValue, *, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
-    to = _wanted(ctx, dtype)
+    """``fn`` of the elements, which are converted to the result's type first."""
 
     def full(node: Node, over: tuple[Expr, ...]) -> Node:
-        return body.cast(fn(_into(ctx.b, node, to), over), ctx.dtype)
+        return body.cast(fn(_into(ctx.b, node, ctx.dtype), over), ctx.dtype)
 
     return reduce_one(ctx.b, x, dims_of(x, dim), full, keepdim)
-
-
-@lower(aten.sum.default, aten.sum.dim_IntList)
-def sum_(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
-) -> TensorValue:
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _sum(over, n))
-
-
-def _sum(over: tuple[Expr, ...], n: Node) -> Node:
-    return fold("any" if n.dtype is d.BOOL else "sum", over, n)
 
 
 @lower(aten.trace.default)
@@ -201,67 +195,44 @@ def trace(ctx: Call, x: TensorValue) -> TensorValue:
     rows, columns = x.shape
     size = min_(rows, columns)
     i = axes((size,))[0]
-    at = [ZERO if s is ONE else i for s in x.shape]
-    return sum_(ctx, values.viewed(x, (size,), at))
-
-
-@lower(aten.nansum.default)
-def nansum(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
-) -> TensorValue:
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        known = op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n
-        return _sum(over, known)
-
-    return _reduction(ctx, x, dim, keepdim, dtype, fn)
+    return reduced(ctx, sum_of, values.viewed(x, (size,), [i, i]))
 
 
 @lower(aten.mean.default, aten.mean.dim)
-def mean(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
-) -> TensorValue:
+def mean(ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False) -> TensorValue:
     size = count(x, dims_of(x, dim))
 
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         return op("div", fold("sum", over, n), number(n.dtype, size))
 
-    return _reduction(ctx, x, dim, keepdim, dtype, fn)
-
-
-@lower(aten.prod.default, aten.prod.dim_int)
-def prod(
-    ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
-) -> TensorValue:
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: _product(over, n))
-
-
-def _product(over: tuple[Expr, ...], n: Node) -> Node:
-    return fold("all" if n.dtype is d.BOOL else "prod", over, n)
+    return reduced(ctx, fn, x, dim=dim, keepdim=keepdim)
 
 
 # --- truth ---------------------------------------------------------------------------------------
 
 
-def _truths(kind: ReduceKind) -> Callable[..., TensorValue]:
-    def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-        if isinstance(dim, Sequence) and not dim:  # over no dimensions
-            elements = wide(ctx.b, x)
-            return x.with_node(body.cast(truth(elements.node), ctx.dtype))
+@lower_rows(
+    (aten.any.default, "any"),
+    (aten.any.dim, "any"),
+    (aten.any.dims, "any"),
+    (aten.all.default, "all"),
+    (aten.all.dim, "all"),
+    (aten.all.dims, "all"),
+)
+def truths(
+    ctx: Call, kind: ReduceKind, x: TensorValue, dim: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    if isinstance(dim, Sequence) and not dim:  # over no dimensions
+        return x.with_node(body.cast(truth(wide(ctx.b, x).node), ctx.dtype))
 
-        def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-            return body.cast(fold(kind, over, truth(n)), ctx.dtype)
+    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+        return body.cast(fold(kind, over, truth(n)), ctx.dtype)
 
-        return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
-
-    return lowered
-
-
-lower(aten.any.default, aten.any.dim, aten.any.dims)(_truths("any"))
-lower(aten.all.default, aten.all.dim, aten.all.dims)(_truths("all"))
+    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
 
 @lower(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
-def count_nonzero(ctx: Call, x: TensorValue, dim: Dims = None) -> TensorValue:
+def count_nonzero(ctx: Call, x: TensorValue, dim: Dims) -> TensorValue:
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         return fold("sum", over, body.cast(truth(n), d.I64))
 
@@ -278,23 +249,24 @@ def _largest(kind: ReduceKind, over: tuple[Expr, ...], n: Node) -> Node:
     return fold(kind, over, n)
 
 
-def _extreme(kind: ReduceKind) -> Callable[..., TensorValue]:
-    def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
-        def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-            return body.cast(_largest(kind, over, n), ctx.dtype)
+@lower_rows(
+    (aten.amax.default, "max"),
+    (aten.max.default, "max"),
+    (aten.amin.default, "min"),
+    (aten.min.default, "min"),
+)
+def extreme(
+    ctx: Call, kind: ReduceKind, x: TensorValue, dim: Dims = None, keepdim: bool = False
+) -> TensorValue:
+    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+        return body.cast(_largest(kind, over, n), ctx.dtype)
 
-        return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
-
-    return lowered
-
-
-lower(aten.amax.default, aten.max.default)(_extreme("max"))
-lower(aten.amin.default, aten.min.default)(_extreme("min"))
+    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
 
 @lower(aten.aminmax.default)
 def aminmax(
-    ctx: Call, x: TensorValue, *, dim: int | None = None, keepdim: bool = False
+    ctx: Call, x: TensorValue, *, dim: int | None, keepdim: bool
 ) -> tuple[TensorValue, ...]:
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
         return tuple(body.cast(_largest(kind, over, n[0]), ctx.dtype) for kind in ("min", "max"))
@@ -302,36 +274,25 @@ def aminmax(
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
 
-def _extreme_with_index(kind: ReduceKind, where: ReduceKind) -> Callable[..., Any]:
-    def lowered(
-        ctx: Call, x: TensorValue, dim: int, keepdim: bool = False
-    ) -> tuple[TensorValue, ...]:
-        def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
-            ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
-            return body.cast(_largest(kind, over, n[0]), ctx.dtype), fold(where, over, ranked)
+@lower_rows((aten.max.dim, "max", "argmax"), (aten.min.dim, "min", "argmin"))
+def extreme_with_index(
+    ctx: Call, kind: ReduceKind, where: ReduceKind, x: TensorValue, dim: int, keepdim: bool
+) -> tuple[TensorValue, ...]:
+    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
+        ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
+        return body.cast(_largest(kind, over, n[0]), ctx.dtype), fold(where, over, ranked)
 
-        return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
-
-    return lowered
+    return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
 
-lower(aten.max.dim)(_extreme_with_index("max", "argmax"))
-lower(aten.min.dim)(_extreme_with_index("min", "argmin"))
+@lower_rows((aten.argmax.default, "argmax"), (aten.argmin.default, "argmin"))
+def position(
+    ctx: Call, kind: ReduceKind, x: TensorValue, dim: int | None, keepdim: bool
+) -> TensorValue:
+    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+        return fold(kind, over, n)
 
-
-def _position(kind: ReduceKind) -> Callable[..., TensorValue]:
-    def lowered(
-        ctx: Call, x: TensorValue, dim: int | None = None, keepdim: bool = False
-    ) -> TensorValue:
-        return reduce_one(
-            ctx.b, wide(ctx.b, x), dims_of(x, dim), lambda n, over: fold(kind, over, n), keepdim
-        )
-
-    return lowered
-
-
-lower(aten.argmax.default)(_position("argmax"))
-lower(aten.argmin.default)(_position("argmin"))
+    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
 
 # --- norms ---------------------------------------------------------------------------------------
@@ -355,7 +316,7 @@ def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
 
 
 def of_norm(
-    ctx: Call, x: TensorValue, ord_: Any, dim: Dims, keepdim: bool, dtype: torch.dtype | None
+    ctx: Call, x: TensorValue, ord_: Any, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
     if isinstance(ord_, Expr):
         raise Unsupported("a norm of symbolic order")
@@ -366,7 +327,7 @@ def of_norm(
     if any(s.lo is None or s.lo < 1 for s in sizes) and order < 0:
         raise Unsupported("a norm of negative order of what may be empty")
     order = _order(order, sizes)
-    return _reduction(ctx, x, dim, keepdim, dtype, lambda n, over: norm_of(order, n, over))
+    return reduced(ctx, lambda n, over: norm_of(order, n, over), x, dim=dim, keepdim=keepdim)
 
 
 def _order(order: float, sizes: Sequence[Expr]) -> float:
@@ -374,31 +335,17 @@ def _order(order: float, sizes: Sequence[Expr]) -> float:
     return math.inf if order != 0 and all(s is ONE for s in sizes) else order
 
 
-@lower(aten.linalg_vector_norm.default)
-def linalg_vector_norm(
-    ctx: Call,
-    x: TensorValue,
-    ord: Any = 2,
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
-) -> TensorValue:
-    return of_norm(ctx, x, ord, dim, keepdim, dtype)
-
-
-@lower(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+@lower(
+    aten.linalg_vector_norm.default,
+    aten.norm.Scalar,
+    aten.norm.ScalarOpt_dim,
+    aten.norm.ScalarOpt_dtype,
+    aten.norm.ScalarOpt_dim_dtype,
+)
 def norm(
-    ctx: Call, x: TensorValue, p: Any = 2, dim: Dims = None, keepdim: bool = False
+    ctx: Call, x: TensorValue, order: Any, *, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
-    return of_norm(ctx, x, p, dim, keepdim, None)
-
-
-@lower(aten.norm.ScalarOpt_dtype, aten.norm.ScalarOpt_dim_dtype)
-def norm_dtype(
-    ctx: Call, x: TensorValue, p: Any, dim: Dims = None, keepdim: bool = False, *, dtype: Any
-) -> TensorValue:
-    return of_norm(ctx, x, p, dim, keepdim, dtype)
+    return of_norm(ctx, x, order, dim, keepdim)
 
 
 @lower(aten.renorm.default)
@@ -413,9 +360,7 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
     shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
     small = op("div", k(size, maxnorm), op("add", size, k(size, 1e-7)))
     factor = op("where", op("gt", size, k(size, maxnorm)), small, k(size, 1))
-    return TensorValue(
-        x.dtype, shape, x.device, lazy=body.cast(op("mul", value, factor), ctx.dtype)
-    )
+    return x.with_node(body.cast(op("mul", value, factor), ctx.dtype), shape)
 
 
 @lower(aten.dot.default, aten.vdot.default)
@@ -423,7 +368,7 @@ def dot(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
     """A sum of products, which accumulates without rounding them to a 16-bit type."""
 
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
-        return (body.cast(_sum(over, op("mul", *n)), ctx.dtype),)
+        return (body.cast(sum_of(op("mul", *n), over), ctx.dtype),)
 
     return reduce_many(ctx.b, [wide(ctx.b, x), wide(ctx.b, y)], [0], fn)[0]
 
@@ -441,16 +386,29 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     return op("div", m2, n)
 
 
-def _moments(
-    ctx: Call, x: TensorValue, dim: Dims, correction: Any, keepdim: bool, root: bool, means: bool
-) -> tuple[TensorValue, ...]:
+@lower_rows(
+    (aten.var.correction, False, False),
+    (aten.std.correction, True, False),
+    (aten.var_mean.correction, False, True),
+    (aten.std_mean.correction, True, True),
+)
+def moments(
+    ctx: Call,
+    root: bool,
+    means: bool,
+    x: TensorValue,
+    *,
+    dim: Dims,
+    correction: Any,
+    keepdim: bool,
+) -> TensorValue | tuple[TensorValue, ...]:
     if isinstance(correction, Expr):
         raise Unsupported("a symbolic correction")
     dims = dims_of(x, dim)
     size = count(x, dims)
     if size is ZERO:
-        nothing = ctx.b.full(ctx.shape, math.nan, ctx.dtype, x.device)
-        return (nothing,) * (2 if means else 1)
+        nothing = ctx.full(math.nan)
+        return (nothing, nothing) if means else nothing
     less = 1 if correction is None else correction
 
     # As eager's on CPUs: squares of a float neither overflow nor vanish in a double.
@@ -464,37 +422,17 @@ def _moments(
             return (spread_,)
         return spread_, body.cast(fold("welford_mean", over, terms), ctx.dtype)
 
-    return reduce_many(ctx.b, [wide(ctx.b, x)], dims, fn, keepdim=keepdim)
-
-
-def _moment_lowering(root: bool, means: bool) -> Callable[..., Any]:
-    def lowered(
-        ctx: Call,
-        x: TensorValue,
-        dim: Dims = None,
-        *,
-        correction: Any = None,
-        keepdim: bool = False,
-    ) -> Any:
-        out = _moments(ctx, x, dim, correction, keepdim, root, means)
-        return out if means else out[0]
-
-    return lowered
-
-
-lower(aten.var.correction)(_moment_lowering(False, False))
-lower(aten.std.correction)(_moment_lowering(True, False))
-lower(aten.var_mean.correction)(_moment_lowering(False, True))
-lower(aten.std_mean.correction)(_moment_lowering(True, True))
+    out = reduce_many(ctx.b, [wide(ctx.b, x)], dims, fn, keepdim=keepdim)
+    return out if means else out[0]
 
 
 # --- logsumexp -----------------------------------------------------------------------------------
 
 
 @lower(aten.logsumexp.default)
-def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool = False) -> TensorValue:
+def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool) -> TensorValue:
     if not x.dtype.is_float:
-        x = to_dtype(ctx, x, ctx.dtype)
+        x = ctx.cast(x)
     dims = dims_of(x, dim)
     v = wide(ctx.b, shared(ctx.b, x))
 

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from litz.ir.ops import wrap as wrap_scalar
 from litz.lowering.context import Unsupported
 from litz.lowering.indexing import Position, load_at
 from litz.lowering.pooling import MAX_TAPS, one, shared, total
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
@@ -67,64 +66,36 @@ def _whole(size: int, count: int, ratio: float, exact: bool) -> tuple[int, int] 
     return (up, down) if all(source(i) == i * up // down for i in range(count)) else None
 
 
-def _upsample_nearest(
-    ctx: Call, x: TensorValue, scales: Sequence[float | None], exact: bool
+@lower_rows(
+    (aten.upsample_nearest1d.default, False),
+    (aten.upsample_nearest2d.default, False),
+    (aten.upsample_nearest3d.default, False),
+    (aten._upsample_nearest_exact1d.default, True),
+    (aten._upsample_nearest_exact2d.default, True),
+)
+def upsample_nearest(
+    ctx: Call, exact: bool, x: TensorValue, output_size: object, *scales: float | None
 ) -> TensorValue:
     rank = len(scales)
     own = axes(ctx.shape)
     positions: list[Position] = list(own[:-rank])
     spatial = zip(own[-rank:], x.shape[-rank:], ctx.shape[-rank:], scales, strict=True)
     positions += [_nearest(i, s, c, scale, exact) for i, s, c, scale in spatial]
-    return TensorValue(x.dtype, ctx.shape, x.device, lazy=load_at(ctx, x, positions))
+    return ctx.value(load_at(ctx, x, positions))
 
 
-@lower(aten.upsample_nearest1d.default)
-def upsample_nearest1d(
-    ctx: Call, x: TensorValue, output_size: Any, scales: float | None = None
-) -> TensorValue:
-    return _upsample_nearest(ctx, x, (scales,), exact=False)
-
-
-@lower(aten._upsample_nearest_exact1d.default)
-def upsample_nearest_exact1d(
-    ctx: Call, x: TensorValue, output_size: Any, scales: float | None = None
-) -> TensorValue:
-    return _upsample_nearest(ctx, x, (scales,), exact=True)
-
-
-@lower(aten.upsample_nearest2d.default)
-def upsample_nearest2d(
-    ctx: Call, x: TensorValue, output_size: Any, *scales: float | None, **named: float | None
-) -> TensorValue:
-    return _upsample_nearest(ctx, x, _scales("hw", scales, named), exact=False)
-
-
-@lower(aten._upsample_nearest_exact2d.default)
-def upsample_nearest_exact2d(
-    ctx: Call, x: TensorValue, output_size: Any, *scales: float | None, **named: float | None
-) -> TensorValue:
-    return _upsample_nearest(ctx, x, _scales("hw", scales, named), exact=True)
-
-
-@lower(aten.upsample_nearest3d.default)
-def upsample_nearest3d(
-    ctx: Call, x: TensorValue, output_size: Any, *scales: float | None, **named: float | None
-) -> TensorValue:
-    return _upsample_nearest(ctx, x, _scales("dhw", scales, named), exact=False)
-
-
-def _scales(
-    dims: str, given: Sequence[float | None], named: dict[str, float | None]
-) -> tuple[float | None, ...]:
-    out = list(given) + [None] * (len(dims) - len(given))
-    for k, dim in enumerate(dims):
-        if f"scales_{dim}" in named:
-            out[k] = named[f"scales_{dim}"]
-    return tuple(out)
-
-
-def _nearest_backward(
-    ctx: Call, grad: TensorValue, scales: Sequence[float | None], exact: bool
+@lower_rows(
+    (aten.upsample_nearest1d_backward.default, False),
+    (aten.upsample_nearest2d_backward.default, False),
+    (aten._upsample_nearest_exact2d_backward.default, True),
+)
+def upsample_nearest_backward(
+    ctx: Call,
+    exact: bool,
+    grad: TensorValue,
+    output_size: object,
+    input_size: object,
+    *scales: float | None,
 ) -> TensorValue:
     """Each source element gets the sum of the block that was copied from it."""
     rank = len(scales)
@@ -147,30 +118,8 @@ def _nearest_backward(
     parts = []
     for taps in itertools.product(*map(range, factors)):
         at = [i * f + j for i, f, j in zip(own[-rank:], factors, taps, strict=True)]
-        at = [ZERO if s is ONE else i for s, i in zip(grad.shape[-rank:], at, strict=True)]
         parts.append(ctx.b.opmath(grad.at([*own[:-rank], *at])))
     return one(ctx, total(parts))
-
-
-@lower(aten.upsample_nearest1d_backward.default)
-def upsample_nearest1d_backward(
-    ctx: Call, grad: TensorValue, output_size: Any, input_size: Any, scales: Any = None
-) -> TensorValue:
-    return _nearest_backward(ctx, grad, (scales,), exact=False)
-
-
-@lower(aten.upsample_nearest2d_backward.default)
-def upsample_nearest2d_backward(
-    ctx: Call, grad: TensorValue, output_size: Any, input_size: Any, *scales: Any, **named: Any
-) -> TensorValue:
-    return _nearest_backward(ctx, grad, _scales("hw", scales, named), exact=False)
-
-
-@lower(aten._upsample_nearest_exact2d_backward.default)
-def upsample_nearest_exact2d_backward(
-    ctx: Call, grad: TensorValue, output_size: Any, input_size: Any, *scales: Any, **named: Any
-) -> TensorValue:
-    return _nearest_backward(ctx, grad, _scales("hw", scales, named), exact=True)
 
 
 # --- linear --------------------------------------------------------------------------------------
@@ -227,8 +176,13 @@ def _source(i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, 
     )
 
 
-def _upsample_linear(
-    ctx: Call, x: TensorValue, align: bool, scales: Sequence[float | None]
+@lower(
+    aten.upsample_linear1d.default,
+    aten.upsample_bilinear2d.default,
+    aten.upsample_trilinear3d.default,
+)
+def upsample_linear(
+    ctx: Call, x: TensorValue, output_size: object, align: bool, *scales: float | None
 ) -> TensorValue:
     if not x.dtype.is_float:
         raise Unsupported("interpolation of integers")
@@ -252,24 +206,3 @@ def _upsample_linear(
         return op("add", op("mul", first, other), op("mul", second, t.share))
 
     return one(ctx, mix(list(own[:-rank]), taps))
-
-
-@lower(aten.upsample_linear1d.default)
-def upsample_linear1d(
-    ctx: Call, x: TensorValue, output_size: Any, align_corners: bool, scales: float | None = None
-) -> TensorValue:
-    return _upsample_linear(ctx, x, align_corners, (scales,))
-
-
-@lower(aten.upsample_bilinear2d.default)
-def upsample_bilinear2d(
-    ctx: Call, x: TensorValue, output_size: Any, align_corners: bool, *scales: Any, **named: Any
-) -> TensorValue:
-    return _upsample_linear(ctx, x, align_corners, _scales("hw", scales, named))
-
-
-@lower(aten.upsample_trilinear3d.default)
-def upsample_trilinear3d(
-    ctx: Call, x: TensorValue, output_size: Any, align_corners: bool, *scales: Any, **named: Any
-) -> TensorValue:
-    return _upsample_linear(ctx, x, align_corners, _scales("dhw", scales, named))

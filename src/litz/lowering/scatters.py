@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -18,14 +19,17 @@ from litz.lowering import values, views
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.creation import literal
 from litz.lowering.indexing import Position, bind, indexed, position
-from litz.lowering.joins import converted, result_buffer, result_strides
+from litz.lowering.joins import result_buffer, result_strides
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
 
 aten = torch.ops.aten
 
+F = TypeVar("F", bound=Callable[..., TensorValue])
+
 MODES: Final[dict[str, StoreMode]] = {
+    "set": "set",
     "add": "add",
     "multiply": "mul",
     "sum": "add",
@@ -65,7 +69,7 @@ def start(
     if kept and to is x.dtype is ctx.dtype and _is_laid_out(ctx, x) and ctx.last_use(x):
         return x
     out = result_buffer(ctx, dtype=to)
-    ctx.b.store_into(converted(ctx, x, out.dtype), out)
+    ctx.b.store_into(ctx.cast(x, out.dtype), out)
     return out
 
 
@@ -80,9 +84,7 @@ def _is_laid_out(ctx: Call, x: TensorValue) -> bool:
 
 def finish(ctx: Call, out: TensorValue) -> TensorValue:
     """The updated buffer as the result's type."""
-    if out.dtype is ctx.dtype:
-        return out
-    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(out.node, ctx.dtype))
+    return out if out.dtype is ctx.dtype else out.with_node(body.cast(out.node, ctx.dtype))
 
 
 def store_at(
@@ -96,7 +98,7 @@ def store_at(
 ) -> None:
     """For each point of ``shape``: update ``out`` at ``positions`` (over ``axes(shape)``)."""
     assert out.ref is not None
-    if any(s is ZERO for s in shape):
+    if ZERO in shape:
         return
     if ZERO in out.shape:
         raise Unsupported("a write into a tensor without elements")
@@ -130,6 +132,54 @@ def _element(ctx: Call, node: Node, to: DType) -> Node:
     return ctx.b.opmath(node) if to is node.dtype.opmath else ctx.b.user_cast(node, to)
 
 
+# --- in place ------------------------------------------------------------------------------------
+
+
+def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
+    """The lowering ``fn`` with its stores into the first argument."""
+
+    @wraps(fn)
+    def run(ctx: Call, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
+        b = ctx.b
+        if x.ref is None:
+            raise Unsupported("a write into a value that has no memory")
+        mark = len(b.nodes)
+        named = {k: _apart(b, v, x) for k, v in kwargs.items()}
+        fn(ctx, x, *(_apart(b, a, x) for a in args), **named)
+        made = len(b.nodes)
+        # Nothing can decline the call from here on: what others still read is copied first.
+        ctx.before_mutation(x)
+        b.nodes[mark:] = [*b.nodes[made:], *b.nodes[mark:made]]
+        return x
+
+    return run
+
+
+def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
+    """``value`` in memory of its own if it reads what is about to be written."""
+    if isinstance(value, list | tuple):
+        return [_apart(b, v, target) for v in value]
+    if not isinstance(value, TensorValue):
+        return value
+    assert target.ref is not None
+    root = b.root(target.ref.buffer)
+    if all(b.root(n.buffer) != root for n in body.loads((value.node,))):
+        return value
+    return b.realize(value.with_node(value.node))
+
+
+def lower_with_in_place(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
+    """Register a lowering for operators and for their in-place forms."""
+
+    def register(fn: F) -> F:
+        for o in overloads:
+            packet = getattr(aten, f"{o._schema.name.removeprefix('aten::')}_")
+            lower(getattr(packet, o._overloadname))(_in_place(fn))
+        return lower(*overloads)(fn)
+
+    return register
+
+
 # --- index_put -----------------------------------------------------------------------------------
 
 
@@ -145,22 +195,23 @@ def _put_mask(
             raise Unsupported("values that go to masked elements in turn")
         new = values.drop_dims(new, [0])
     own = axes(x.shape)
-    wide = values.expand(converted(ctx, new), rest).at(own[mask.ndim :])
+    wide = values.expand(ctx.cast(new), rest).at(own[mask.ndim :])
     if accumulate:
         common = x.dtype
         wide = op("add", *(operand(ctx.b, n, common) for n in (x.node, wide)))
         wide = body.cast(wide, common)
     node = op("where", mask.at(own[: mask.ndim]), wide, x.node)
-    return TensorValue(x.dtype, x.shape, x.device, lazy=node)
+    return x.with_node(node)
 
 
-@lower(aten.index_put.default, aten._unsafe_index_put.default)
+@lower(aten._unsafe_index_put.default)
+@lower_with_in_place(aten.index_put.default)
 def index_put(
     ctx: Call,
     x: TensorValue,
     indices: Sequence[TensorValue | None],
     new: TensorValue,
-    accumulate: bool = False,
+    accumulate: bool,
 ) -> TensorValue:
     first = indices[0] if indices else None
     if first is not None and first.dtype is d.BOOL and all(t is None for t in indices[1:]):
@@ -223,20 +274,6 @@ def _at_least_1d(*tensors: TensorValue) -> list[TensorValue]:
     return [values.reshape(t, (ONE,)) if t.ndim == 0 else t for t in tensors]
 
 
-def _scatter(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    index: TensorValue,
-    src: TensorValue | Scalar | Expr,
-    mode: StoreMode,
-) -> TensorValue:
-    accumulator(x.dtype, mode)
-    out = start(ctx, x, mode, (index.node,))
-    _scatter_into(ctx, out, dim, index, src, mode)
-    return finish(ctx, out)
-
-
 def _scatter_into(
     ctx: Call,
     out: TensorValue,
@@ -257,23 +294,24 @@ def _scatter_into(
     store_at(ctx, target, index.shape, positions, value, mode)
 
 
-@lower(aten.scatter.src, aten.scatter.value)
-def scatter(ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any) -> TensorValue:
-    return _scatter(ctx, x, dim, index, src, "set")
-
-
-@lower(aten.scatter.reduce, aten.scatter.value_reduce)
-def scatter_with(
-    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str
+@lower_with_in_place(
+    aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce
+)
+def scatter(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str = "set"
 ) -> TensorValue:
-    return _scatter(ctx, x, dim, index, src, MODES[reduce])
+    mode = MODES[reduce]
+    accumulator(x.dtype, mode)
+    out = start(ctx, x, mode, (index.node,))
+    _scatter_into(ctx, out, dim, index, src, mode)
+    return finish(ctx, out)
 
 
-@lower(aten.scatter_add.default)
+@lower_with_in_place(aten.scatter_add.default)
 def scatter_add(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: TensorValue
 ) -> TensorValue:
-    return _scatter(ctx, x, dim, index, src, "add")
+    return scatter(ctx, x, dim, index, src, reduce="add")
 
 
 def _identity(reduce: str, dtype: DType) -> Scalar:
@@ -289,7 +327,7 @@ def _identity(reduce: str, dtype: DType) -> Scalar:
     return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
 
 
-@lower(aten.scatter_reduce.two)
+@lower_with_in_place(aten.scatter_reduce.two)
 def scatter_reduce(
     ctx: Call,
     x: TensorValue,
@@ -298,7 +336,7 @@ def scatter_reduce(
     src: TensorValue,
     reduce: str,
     *,
-    include_self: bool = True,
+    include_self: bool,
 ) -> TensorValue:
     def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
         _scatter_into(ctx, out, dim, index, value, mode)
@@ -334,7 +372,7 @@ def _reduced(
     into(count, 1, "add")
     seen = op("maximum", count.node, body.const(count.dtype, 1))
     mean = op("div" if out.dtype.is_float else "floordiv", out.node, seen)
-    return TensorValue(ctx.dtype, out.shape, out.device, lazy=body.cast(mean, ctx.dtype))
+    return out.with_node(body.cast(mean, ctx.dtype))
 
 
 # --- along one dimension -------------------------------------------------------------------------
@@ -387,7 +425,7 @@ def _along_into(
     store_at(ctx, target, shape, positions, value, mode)
 
 
-@lower(aten.index_reduce.default)
+@lower_with_in_place(aten.index_reduce.default)
 def index_reduce(
     ctx: Call,
     x: TensorValue,
@@ -396,7 +434,7 @@ def index_reduce(
     source: TensorValue,
     reduce: str,
     *,
-    include_self: bool = True,
+    include_self: bool,
 ) -> TensorValue:
     def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
         new = value if isinstance(value, TensorValue) else literal(value, out.dtype)
@@ -405,9 +443,9 @@ def index_reduce(
     return _reduced(ctx, x, source, reduce, include_self, into)
 
 
-@lower(aten.put.default)
+@lower_with_in_place(aten.put.default)
 def put(
-    ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool = False
+    ctx: Call, x: TensorValue, index: TensorValue, source: TensorValue, accumulate: bool
 ) -> TensorValue:
     mode: StoreMode = "add" if accumulate else "set"
     out = start(ctx, x, mode, (index.node,))
@@ -423,7 +461,7 @@ def put(
     return finish(ctx, out)
 
 
-@lower(aten.index_add.default)
+@lower_with_in_place(aten.index_add.default)
 def index_add(
     ctx: Call,
     x: TensorValue,
@@ -431,21 +469,21 @@ def index_add(
     index: TensorValue,
     source: TensorValue,
     *,
-    alpha: Any = 1,
+    alpha: Any,
 ) -> TensorValue:
     if isinstance(alpha, Expr):
         raise Unsupported("a symbolic alpha")
     return _along(ctx, x, dim, index, source, "add", alpha=alpha)
 
 
-@lower(aten.index_copy.default)
+@lower_with_in_place(aten.index_copy.default)
 def index_copy(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
 ) -> TensorValue:
     return _along(ctx, x, dim, index, source, "set")
 
 
-@lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+@lower_with_in_place(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(ctx: Call, x: TensorValue, dim: int, index: TensorValue, value: Any) -> TensorValue:
     if isinstance(value, TensorValue):
         node = ctx.b.user_cast(value.node, x.dtype)
@@ -459,13 +497,13 @@ def embedding_dense_backward(
     ctx: Call,
     grad: TensorValue,
     indices: TensorValue,
-    num_weights: Expr | int,
+    *,
     padding_idx: Expr | int,
     scale_grad_by_freq: bool,
 ) -> TensorValue:
     if scale_grad_by_freq:
         raise Unsupported("gradients scaled by how often a row is used")
-    out = start(ctx, ctx.b.full(ctx.shape, 0, ctx.dtype, grad.device), "add")
+    out = start(ctx, ctx.full(0), "add")
     own = axes(grad.shape)
     element = indices.at(own[:-1])
     row = position(element, ctx.shape[0])
@@ -476,53 +514,3 @@ def embedding_dense_backward(
     value = _element(ctx, grad.node, out.dtype)
     store_at(ctx, out, grad.shape, [row, own[-1]], value, "add", mask)
     return finish(ctx, out)
-
-
-# --- in place ------------------------------------------------------------------------------------
-
-
-def _in_place(fn: Callable[..., TensorValue]) -> Callable[..., TensorValue]:
-    """The lowering ``fn`` with its stores into the first argument."""
-
-    def run(ctx: Call, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
-        b = ctx.b
-        if x.ref is None:
-            raise Unsupported("a write into a value that has no memory")
-        mark = len(b.nodes)
-        named = {k: _apart(b, v, x) for k, v in kwargs.items()}
-        fn(ctx, x, *(_apart(b, a, x) for a in args), **named)
-        made = len(b.nodes)
-        # Nothing can decline the call from here on: what others still read is copied first.
-        ctx.before_mutation(x)
-        b.nodes[mark:] = [*b.nodes[made:], *b.nodes[mark:made]]
-        return x
-
-    return run
-
-
-def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
-    """``value`` in memory of its own if it reads what is about to be written."""
-    if isinstance(value, list | tuple):
-        return [_apart(b, v, target) for v in value]
-    if not isinstance(value, TensorValue):
-        return value
-    assert target.ref is not None
-    root = b.root(target.ref.buffer)
-    if all(b.root(n.buffer) != root for n in body.loads((value.node,))):
-        return value
-    return b.realize(value.with_node(value.node))
-
-
-for _overloads, _fn in (
-    ((aten.index_put_.default,), index_put),
-    ((aten.scatter_.src, aten.scatter_.value), scatter),
-    ((aten.scatter_add_.default,), scatter_add),
-    ((aten.scatter_reduce_.two,), scatter_reduce),
-    ((aten.index_add_.default,), index_add),
-    ((aten.index_copy_.default,), index_copy),
-    ((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), index_fill),
-    ((aten.index_reduce_.default,), index_reduce),
-    ((aten.scatter_.reduce, aten.scatter_.value_reduce), scatter_with),
-    ((aten.put_.default,), put),
-):
-    lower(*_overloads)(_in_place(_fn))

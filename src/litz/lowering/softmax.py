@@ -10,14 +10,12 @@ from typing import Any, TypeVar, cast
 import torch
 
 from litz.ir.body import Node, op
-from litz.ir.dtype import DType
 from litz.ir.onehot import sum_of_one_hot
 from litz.lowering import values
-from litz.lowering.context import Builder, Unsupported
-from litz.lowering.pointwise import k, to_dtype
+from litz.lowering.context import Builder
+from litz.lowering.pointwise import k
 from litz.lowering.reductions import fold, narrow, reduce_one, shared, spread, wide
 from litz.lowering.registry import Call, lower
-from litz.lowering.torch_types import from_torch
 from litz.lowering.values import ONE, TensorValue, axes
 
 aten = torch.ops.aten
@@ -61,7 +59,7 @@ def _parts(
 
 @lower(aten._softmax.default)
 @_of_rows
-def softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
+def softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     dim = dim % x.ndim
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, _ = _parts(ctx.b, v, dim)
@@ -70,10 +68,10 @@ def softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorV
 
 @lower(aten._safe_softmax.default)
 @_of_rows
-def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
+def safe_softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     """Softmax whose rows are 0 where every element is -inf."""
     dim = dim % x.ndim
-    x = to_dtype(ctx, x, _given(ctx, dtype))
+    x = ctx.cast(x)
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, top = _parts(ctx.b, v, dim)
     m = _across(v, top, dim)
@@ -82,16 +80,9 @@ def safe_softmax(ctx: Call, x: TensorValue, dim: int, dtype: Any = None) -> Tens
     return narrow(v.with_node(node), ctx.dtype)
 
 
-def _given(ctx: Call, dtype: torch.dtype | None) -> DType:
-    found = ctx.dtype if dtype is None else from_torch(dtype)
-    if found is None:
-        raise Unsupported(f"a softmax in {dtype}")
-    return found
-
-
 @lower(aten._log_softmax.default)
 @_of_rows
-def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> TensorValue:
+def log_softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     dim = dim % x.ndim
     b = ctx.b
     v = wide(b, shared(b, x))
@@ -104,9 +95,7 @@ def log_softmax(ctx: Call, x: TensorValue, dim: int, half_to_float: bool) -> Ten
 
 @lower(aten._softmax_backward_data.default)
 @_of_rows
-def softmax_backward(
-    ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
-) -> TensorValue:
+def softmax_backward(ctx: Call, grad: TensorValue, output: TensorValue, dim: int) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b
     grad = values.expand(grad, output.shape)  # the same sizes, which may be written differently
@@ -120,7 +109,7 @@ def softmax_backward(
 @lower(aten._log_softmax_backward_data.default)
 @_of_rows
 def log_softmax_backward(
-    ctx: Call, grad: TensorValue, output: TensorValue, dim: int, input_dtype: torch.dtype
+    ctx: Call, grad: TensorValue, output: TensorValue, dim: int
 ) -> TensorValue:
     dim = dim % output.ndim
     b = ctx.b

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
-from litz.lowering.activations import add, div, mul, steps, sub, where
-from litz.lowering.context import Operand, Unsupported
-from litz.lowering.pointwise import elementwise, float_compute, k
+from litz.lowering.activations import add, div, mul, steps, stepwise, sub, where
+from litz.lowering.context import Unsupported
+from litz.lowering.pointwise import Rounding, elementwise, formula, k, never
 from litz.lowering.registry import Call, lower
 from litz.lowering.torch_types import to_torch
 from litz.lowering.values import TensorValue
@@ -23,104 +22,83 @@ aten = torch.ops.aten
 MAX_GAMMAS = 8
 
 
-def _steps(ctx: Call) -> Callable[[Node], Node]:
+def stepwise_on_cpu(ctx: Call) -> Rounding:
     """Rounding as between the steps of the CPU's kernels; those of GPUs keep 32 bits."""
-    return steps(ctx, ctx.dtype) if ctx.result.device.startswith("cpu") else lambda a: a
+    return steps(ctx, ctx.dtype if ctx.result.device.startswith("cpu") else d.F32)
 
 
-@lower(aten.logit.default)
-def logit(ctx: Call, x: TensorValue, eps: float | None = None) -> TensorValue:
-    r = _steps(ctx)
-
-    def fn(a: Node) -> Node:
-        one = k(a, 1)
-        if eps is not None and eps >= 0:
-            a = r(op("minimum", op("maximum", a, k(a, eps)), sub(one, k(a, eps))))
-        return op("log", r(div(a, r(sub(one, a)))))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+@formula(aten.logit.default, floats=True, steps=stepwise_on_cpu)
+def logit(r: Rounding, a: Node, *, eps: float | None) -> Node:
+    one = k(a, 1)
+    if eps is not None and eps >= 0:
+        a = r(op("minimum", op("maximum", a, k(a, eps)), sub(one, k(a, eps))))
+    return op("log", r(div(a, r(sub(one, a)))))
 
 
-@lower(aten.logit_backward.default)
-def logit_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, eps: float | None = None
-) -> TensorValue:
-    r = _steps(ctx)
-
-    def fn(g: Node, a: Node) -> Node:
-        one, zero = k(a, 1), k(a, 0)
-        slope = div(g, r(mul(a, r(sub(one, a)))))
-        if eps is not None and eps >= 0:
-            low, high = k(a, eps), sub(one, k(a, eps))
-            inside = op("and_", op("ge", a, low), op("le", a, high))
-            return where(inside, slope, zero)
-        inside = op("and_", op("ge", a, zero), op("le", a, one))
-        return where(inside, slope, k(a, math.nan))
-
-    return elementwise(ctx, fn, grad, x)
+@formula(aten.logit_backward.default, steps=stepwise_on_cpu)
+def logit_backward(r: Rounding, g: Node, a: Node, *, eps: float | None) -> Node:
+    one, zero = k(a, 1), k(a, 0)
+    slope = div(g, r(mul(a, r(sub(one, a)))))
+    if eps is not None and eps >= 0:
+        low, high = k(a, eps), sub(one, k(a, eps))
+        inside = op("and_", op("ge", a, low), op("le", a, high))
+        return where(inside, slope, zero)
+    inside = op("and_", op("ge", a, zero), op("le", a, one))
+    return where(inside, slope, k(a, math.nan))
 
 
-@lower(aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
-def xlogy(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return _times_log(ctx, x, y, "log")
+def _times_log(r: Rounding, log: str, a: Node, b: Node) -> Node:
+    value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, r(op(log, b))))
+    return where(op("isnan", b), b, value)
 
 
-@lower(aten.special_xlog1py.default)
-def xlog1py(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    return _times_log(ctx, x, y, "log1p")
+@formula(
+    aten.xlogy.Tensor,
+    aten.xlogy.Scalar_Self,
+    aten.xlogy.Scalar_Other,
+    floats=True,
+    steps=stepwise_on_cpu,
+)
+def xlogy(r: Rounding, a: Node, b: Node) -> Node:
+    return _times_log(r, "log", a, b)
 
 
-def _times_log(ctx: Call, x: Operand, y: Operand, log: str) -> TensorValue:
-    r = _steps(ctx)
-
-    def fn(a: Node, b: Node) -> Node:
-        value = where(op("eq", a, k(a, 0)), k(a, 0), mul(a, r(op(log, b))))
-        return where(op("isnan", b), b, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+@formula(aten.special_xlog1py.default, floats=True, steps=stepwise_on_cpu)
+def xlog1py(r: Rounding, a: Node, b: Node) -> Node:
+    return _times_log(r, "log1p", a, b)
 
 
-@lower(aten.special_entr.default)
-def entr(ctx: Call, x: TensorValue) -> TensorValue:
-    r = _steps(ctx)
-
-    def fn(a: Node) -> Node:
-        zero = k(a, 0)
-        value = mul(op("neg", a), r(op("log", a)))
-        rest = where(op("eq", a, zero), zero, k(a, -math.inf))
-        return where(op("isnan", a), a, where(op("gt", a, zero), value, rest))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+@formula(aten.special_entr.default, floats=True, steps=stepwise_on_cpu)
+def entr(r: Rounding, a: Node) -> Node:
+    zero = k(a, 0)
+    value = mul(op("neg", a), r(op("log", a)))
+    rest = where(op("eq", a, zero), zero, k(a, -math.inf))
+    return where(op("isnan", a), a, where(op("gt", a, zero), value, rest))
 
 
-@lower(aten.logaddexp.default)
-def logaddexp(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
-    def fn(a: Node, b: Node) -> Node:
-        gap = op("neg", op("abs", sub(a, b)))
-        value = add(op("maximum", a, b), op("log1p", op("exp", gap)))
-        return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+@formula(aten.logaddexp.default, floats=True)
+def logaddexp(a: Node, b: Node) -> Node:
+    gap = op("neg", op("abs", sub(a, b)))
+    value = add(op("maximum", a, b), op("log1p", op("exp", gap)))
+    return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
 
 
-@lower(aten.logaddexp2.default)
-def logaddexp2(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
-    def fn(a: Node, b: Node) -> Node:
-        gap = op("neg", op("abs", sub(a, b)))
-        bits = mul(op("log1p", op("exp2", gap)), k(a, 1 / math.log(2)))
-        value = add(op("maximum", a, b), bits)
-        return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
-
-    return elementwise(ctx, fn, x, y, compute=float_compute(ctx, x, y))
+@formula(aten.logaddexp2.default, floats=True)
+def logaddexp2(a: Node, b: Node) -> Node:
+    gap = op("neg", op("abs", sub(a, b)))
+    bits = mul(op("log1p", op("exp2", gap)), k(a, 1 / math.log(2)))
+    value = add(op("maximum", a, b), bits)
+    return where(op("and_", op("isinf", a), op("eq", a, b)), a, value)
 
 
 @lower(aten.nan_to_num.default)
 def nan_to_num(
     ctx: Call,
     x: TensorValue,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
+    *,
+    nan: float | None,
+    posinf: float | None,
+    neginf: float | None,
 ) -> TensorValue:
     if not x.dtype.is_float:
         return x
@@ -136,62 +114,29 @@ def nan_to_num(
     return elementwise(ctx, fn, x)
 
 
-@lower(aten.sinc.default)
-def sinc(ctx: Call, x: TensorValue) -> TensorValue:
-    def fn(a: Node) -> Node:
-        product = mul(k(a, math.pi), a)
-        return where(op("eq", a, k(a, 0)), k(a, 1), div(op("sin", product), product))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+@formula(aten.sinc.default, floats=True)
+def sinc(a: Node) -> Node:
+    product = mul(k(a, math.pi), a)
+    return where(op("eq", a, k(a, 0)), k(a, 1), div(op("sin", product), product))
 
 
-@lower(aten.frac.default)
-def frac(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: sub(a, op("trunc", a)), x)
+@formula(aten.heaviside.default)
+def heaviside(a: Node, v: Node) -> Node:
+    positive = body.cast(op("gt", a, k(a, 0)), a.dtype)
+    return where(op("eq", a, k(a, 0)), v, positive)
 
 
-@lower(aten.deg2rad.default)
-def deg2rad(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: mul(a, k(a, math.pi / 180)), x, compute=float_compute(ctx, x))
+@formula(aten.angle.default, floats=True)
+def angle(a: Node) -> Node:
+    turned = where(op("lt", a, k(a, 0)), k(a, math.pi), k(a, 0))
+    return where(op("isnan", a), a, turned)
 
 
-@lower(aten.rad2deg.default)
-def rad2deg(ctx: Call, x: TensorValue) -> TensorValue:
-    return elementwise(ctx, lambda a: mul(a, k(a, 180 / math.pi)), x, compute=float_compute(ctx, x))
-
-
-@lower(aten.heaviside.default)
-def heaviside(ctx: Call, x: TensorValue, values: TensorValue) -> TensorValue:
-    def fn(a: Node, v: Node) -> Node:
-        positive = body.cast(op("gt", a, k(a, 0)), a.dtype)
-        return where(op("eq", a, k(a, 0)), v, positive)
-
-    return elementwise(ctx, fn, x, values)
-
-
-@lower(aten.isposinf.default)
-def isposinf(ctx: Call, x: TensorValue) -> TensorValue:
-    return _is_value(ctx, x, math.inf)
-
-
-@lower(aten.isneginf.default)
-def isneginf(ctx: Call, x: TensorValue) -> TensorValue:
-    return _is_value(ctx, x, -math.inf)
-
-
-def _is_value(ctx: Call, x: TensorValue, value: float) -> TensorValue:
-    if not x.dtype.is_float:
-        return ctx.b.full(x.shape, False, d.BOOL, x.device)
-    return elementwise(ctx, lambda a: op("eq", a, k(a, value)), x)
-
-
-@lower(aten.angle.default)
-def angle(ctx: Call, x: TensorValue) -> TensorValue:
-    def fn(a: Node) -> Node:
-        turned = where(op("lt", a, k(a, 0)), k(a, math.pi), k(a, 0))
-        return where(op("isnan", a), a, turned)
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+formula(aten.frac.default)(lambda a: sub(a, op("trunc", a)))
+formula(aten.deg2rad.default, floats=True)(lambda a: mul(a, k(a, math.pi / 180)))
+formula(aten.rad2deg.default, floats=True)(lambda a: mul(a, k(a, 180 / math.pi)))
+formula(aten.isposinf.default, others=never)(lambda a: op("eq", a, k(a, math.inf)))
+formula(aten.isneginf.default, others=never)(lambda a: op("eq", a, k(a, -math.inf)))
 
 
 @lower(aten.round.decimals)
@@ -214,20 +159,14 @@ def round_decimals(ctx: Call, x: TensorValue, *, decimals: int) -> TensorValue:
     return elementwise(ctx, fn, x)
 
 
-@lower(aten.mvlgamma.default)
-def mvlgamma(ctx: Call, x: TensorValue, p: int) -> TensorValue:
+@formula(aten.mvlgamma.default, floats=True, steps=stepwise)
+def mvlgamma(r: Rounding, a: Node, *, p: int) -> Node:
     if p > MAX_GAMMAS:
         raise Unsupported("a log-gamma of many dimensions")
-    r = steps(ctx, ctx.dtype)
-
-    def fn(a: Node) -> Node:
-        parts = [r(op("lgamma", r(add(a, k(a, (j + 1 - p) / 2))))) for j in range(p)]
-        total = parts[0]
-        for part in parts[1:]:
-            total = add(total, part)
-        return add(r(total), k(a, p * (p - 1) * math.log(math.pi) / 4))
-
-    return elementwise(ctx, fn, x, compute=float_compute(ctx, x))
+    total = r(op("lgamma", r(add(a, k(a, (1 - p) / 2)))))
+    for j in range(1, p):
+        total = add(total, r(op("lgamma", r(add(a, k(a, (j + 1 - p) / 2))))))
+    return add(r(total), k(a, p * (p - 1) * math.log(math.pi) / 4))
 
 
 @lower(aten.ldexp.Tensor)
@@ -272,7 +211,4 @@ def frexp(ctx: Call, x: TensorValue) -> tuple[TensorValue, TensorValue]:
     plain = op("or_", op("eq", a, k(a, 0)), op("eq", exponent(a), body.const(bits, mask)))
     mantissa = where(plain, a, op("bitcast", rest, to=a.dtype))
     power = where(plain, body.const(bits, 0), power)
-    return (
-        TensorValue(x.dtype, x.shape, x.device, lazy=body.cast(mantissa, x.dtype)),
-        TensorValue(d.I32, x.shape, x.device, lazy=body.cast(power, d.I32)),
-    )
+    return x.with_node(body.cast(mantissa, x.dtype)), x.with_node(body.cast(power, d.I32))

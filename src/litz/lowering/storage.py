@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from litz.index import as_expr
+from litz.index import Expr, as_expr
 from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported, Unsupported
-from litz.lowering.joins import converted, result_buffer
+from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower
 from litz.lowering.strides import injective
-from litz.lowering.values import ONE, ZERO, TensorValue
+from litz.lowering.values import ONE, TensorValue
 
 aten = torch.ops.aten
 # The marks that the graph pass leaves on calls whose argument is a whole storage in order, or a
@@ -33,34 +33,39 @@ def check_flat(ctx: Call) -> None:
     raise GraphUnsupported("as_strided over memory whose layout is not known")
 
 
-def window(x: TensorValue, size: Any, stride: Any, offset: Any) -> TensorValue:
+def window(x: TensorValue, size: Any, stride: Any, offset: Expr | int | None) -> TensorValue:
     """A strided view of a flat tensor that is stored."""
     assert x.ref is not None
     (step,) = x.ref.strides
     strides = tuple(as_expr(s) * step for s in stride)
-    start = x.ref.offset + as_expr(offset) * step
+    start = x.ref.offset + as_expr(0 if offset is None else offset) * step
     return values.strided(x, tuple(as_expr(s) for s in size), strides, start)
 
 
 @lower(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(
-    ctx: Call, x: TensorValue, size: Any, stride: Any, storage_offset: Any = None
+    ctx: Call, x: TensorValue, size: Any, stride: Any, storage_offset: Expr | int | None
 ) -> TensorValue:
     check_flat(ctx)
     if x.ref is None:
         x = ctx.b.realize(x, (ONE,))
-    return window(x, size, stride, ZERO if storage_offset is None else storage_offset)
+    return window(x, size, stride, storage_offset)
 
 
 @lower(aten.as_strided_scatter.default)
 def as_strided_scatter(
-    ctx: Call, x: TensorValue, src: TensorValue, size: Any, stride: Any, storage_offset: Any = None
+    ctx: Call,
+    x: TensorValue,
+    src: TensorValue,
+    size: Any,
+    stride: Any,
+    storage_offset: Expr | int | None,
 ) -> TensorValue:
     check_flat(ctx)
     out = result_buffer(ctx)
     ctx.b.store_into(x, out)
-    place = window(out, size, stride, ZERO if storage_offset is None else storage_offset)
-    new = converted(ctx, values.expand(src, place.shape))
+    place = window(out, size, stride, storage_offset)
+    new = ctx.cast(values.expand(src, place.shape))
     if injective(place.shape, tuple(as_expr(s) for s in stride)):
         ctx.b.store_into(new, place)
     else:

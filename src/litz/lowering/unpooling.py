@@ -15,21 +15,18 @@ import torch
 from litz.index import Expr, and_, as_expr, eq, floordiv, mod
 from litz.ir import body
 from litz.ir.body import Node, op
-from litz.lowering import indexing, pooling
+from litz.lowering import pooling
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
 from litz.lowering.pooling import MAX_TAPS, Windows, inside, windows
-from litz.lowering.registry import Call, lower
-from litz.lowering.scatters import finish, start, store_at
+from litz.lowering.registry import Call, lower, lower_rows
+from litz.lowering.scatters import finish, start
 from litz.lowering.values import (
     ZERO,
     TensorValue,
     axes,
     contiguous_strides,
     linear,
-    product,
-    strided,
-    view_strides,
 )
 
 aten = torch.ops.aten
@@ -38,7 +35,8 @@ aten = torch.ops.aten
 # --- maxima over windows that share a size among them --------------------------------------------
 
 
-def _adaptive_max_pool(ctx: Call, x: TensorValue, rank: int) -> tuple[TensorValue | None, ...]:
+@lower_rows((aten.adaptive_max_pool2d.default, 2), (aten.adaptive_max_pool3d.default, 3))
+def adaptive_max_pool(ctx: Call, rank: int, x: TensorValue) -> tuple[TensorValue | None, ...]:
     """Values and positions of maxima; nan wins, and the last one of several."""
     a = pooling.adaptive_windows(ctx, x, rank)
     if a.taps > MAX_TAPS:
@@ -60,68 +58,22 @@ def _adaptive_max_pool(ctx: Call, x: TensorValue, rank: int) -> tuple[TensorValu
     return pooling.stored(ctx, (best, where))
 
 
-@lower(aten.adaptive_max_pool2d.default)
-def adaptive_max_pool2d(
-    ctx: Call, x: TensorValue, output_size: Any
-) -> tuple[TensorValue | None, ...]:
-    return _adaptive_max_pool(ctx, x, 2)
-
-
-@lower(aten.adaptive_max_pool3d.default)
-def adaptive_max_pool3d(
-    ctx: Call, x: TensorValue, output_size: Any
-) -> tuple[TensorValue | None, ...]:
-    return _adaptive_max_pool(ctx, x, 3)
-
-
-@lower(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, indices: TensorValue
-) -> TensorValue:
-    return pooling.max_pool_backward(ctx, grad, 2, indices)
-
-
-@lower(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, indices: TensorValue
-) -> TensorValue:
-    return pooling.max_pool_backward(ctx, grad, 3, indices)
-
-
 # --- maxima put back -----------------------------------------------------------------------------
 
 
-def _max_unpool(ctx: Call, x: TensorValue, indices: TensorValue, rank: int) -> TensorValue:
+@lower_rows((aten.max_unpool2d.default, 2), (aten.max_unpool3d.default, 3))
+def max_unpool(ctx: Call, rank: int, x: TensorValue, indices: TensorValue) -> TensorValue:
     """Zeros, with every value of ``x`` at its position in the plane."""
     source = ctx.node.args[0]
     if isinstance(source, torch.fx.Node) and not source.meta["val"].is_contiguous():
         # Eager's result is channels-last then, which the graph's metadata does not say.
         raise Unsupported("a layout that only ATen knows")
-    out = start(ctx, ctx.b.full(ctx.shape, 0, ctx.dtype, x.device), "set")
-    assert out.ref is not None
-    plane = (*out.shape[:-rank], product(out.shape[-rank:]))
-    flat = view_strides(out.shape, out.ref.strides, plane)
-    if flat is None:
-        raise Unsupported("planes with gaps")
-    target = strided(out, plane, flat, out.ref.offset)
-    if plane[-1] is ZERO or ZERO in x.shape:
+    out = start(ctx, ctx.full(0), "set")
+    target = pooling.planes(out, rank)
+    if target.shape[-1] is ZERO or ZERO in x.shape:
         return out
-    own = axes(x.shape)  # sizes that a guard finds equal may be written differently
-    at = indexing.position(indices.at(own), plane[-1])
-    store_at(ctx, target, x.shape, [*own[:-rank], at], x.node, "set")
+    pooling.store_by_position(ctx, target, x, indices, x.node, "set")
     return finish(ctx, out)
-
-
-@lower(aten.max_unpool2d.default)
-def max_unpool2d(ctx: Call, x: TensorValue, indices: TensorValue, output_size: Any) -> TensorValue:
-    return _max_unpool(ctx, x, indices, 2)
-
-
-@lower(aten.max_unpool3d.default)
-def max_unpool3d(
-    ctx: Call, x: TensorValue, indices: TensorValue, output_size: Any, *_: Any
-) -> TensorValue:
-    return _max_unpool(ctx, x, indices, 3)
 
 
 # --- sliding windows as columns ------------------------------------------------------------------
@@ -139,8 +91,8 @@ def _counts(w: Windows, sizes: Sequence[Expr]) -> list[Expr]:
 def im2col(
     ctx: Call, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
-    if ZERO in x.shape or ZERO in ctx.shape:
-        return ctx.b.full(ctx.shape, 0, ctx.dtype, x.device)
+    if ZERO in x.shape or ctx.empty:
+        return ctx.full(0)
     w = windows(2, kernel, stride, padding, dilation)
     x = pooling.shared(ctx, x)
     *lead, row, column = axes(ctx.shape)
@@ -151,24 +103,16 @@ def im2col(
     at = [s + i * dil for s, i, dil in zip(w.starts(outer), j, w.dilation, strict=True)]
     channel = floordiv(row, w.taps)
     zero = literal(0, x.dtype)
-    element = x.at(pooling.clipped(x, [*lead, channel, *at]))
-    node = body.masked(holds(inside(at, sizes)), element, zero)
-    return TensorValue(ctx.dtype, ctx.shape, x.device, lazy=node)
+    return ctx.value(body.masked(holds(inside(at, sizes)), x.at([*lead, channel, *at]), zero))
 
 
 @lower(aten.col2im.default)
 def col2im(
-    ctx: Call,
-    x: TensorValue,
-    output_size: Any,
-    kernel: Any,
-    dilation: Any,
-    padding: Any,
-    stride: Any,
+    ctx: Call, x: TensorValue, *, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
-    if ZERO in x.shape or ZERO in ctx.shape:
-        return ctx.b.full(ctx.shape, 0, ctx.dtype, x.device)
-    w = windows(2, kernel, stride, padding, dilation)
+    if ZERO in x.shape or ctx.empty:
+        return ctx.full(0)
+    w = windows(2, kernel_size, stride, padding, dilation)
     if w.taps > MAX_TAPS:
         raise Unsupported("columns of large windows")
     x = pooling.shared(ctx, x)
@@ -184,7 +128,7 @@ def col2im(
         outer = [floordiv(i, s) for i, s in zip(shifted, w.stride, strict=True)]
         conds = [eq(mod(i, s), 0) for i, s in zip(shifted, w.stride, strict=True) if s != 1]
         row = channel * w.taps + tap[0] * w.kernel[1] + tap[1]
-        at = pooling.clipped(x, [*lead, row, outer[0] * counts[1] + outer[1]])
+        at = [*lead, row, outer[0] * counts[1] + outer[1]]
         cond = and_(inside(outer, counts), *conds)
         parts.append(body.masked(holds(cond), ctx.b.opmath(x.at(at)), zero))
     return pooling.one(ctx, pooling.total(parts))

@@ -98,12 +98,13 @@ class TensorValue:
         return product(self.shape)
 
     def at(self, index: Sequence[Expr]) -> Node:
-        """The element at ``index``: one expression per dimension."""
+        """The element at ``index``: one expression a dimension, 0 being the only one of size 1."""
         own = axes(self.shape)
         mapping = {v: e for v, e in zip(own, index, strict=True) if v is not ZERO and v is not e}
         if not mapping:
             return self.node
         if self.ref is not None:
+            index = [ZERO if s is ONE else i for s, i in zip(self.shape, index, strict=True)]
             return body.load(
                 self.dtype, self.ref.buffer, linear(index, self.ref.strides, self.ref.offset)
             )

@@ -15,7 +15,7 @@ from litz.ir.body import Node, op
 from litz.lowering import views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
@@ -26,17 +26,13 @@ MAX_READS = 32
 
 def _where(ctx: Call, grad: TensorValue, inside: Expr, at: Sequence[Expr]) -> TensorValue:
     """``grad`` at ``at`` where ``inside`` holds, else zero."""
-    if any(s is ZERO for s in grad.shape):
-        return TensorValue(ctx.dtype, ctx.shape, grad.device, lazy=literal(0, ctx.dtype))
-    index = [ZERO if s is ONE else i for s, i in zip(grad.shape, at, strict=True)]
-    node = body.masked(holds(inside), grad.at(index), literal(0, grad.dtype))
-    return TensorValue(ctx.dtype, ctx.shape, grad.device, lazy=node)
+    if ZERO in grad.shape:
+        return ctx.full(0)
+    return ctx.value(body.masked(holds(inside), grad.at(at), literal(0, grad.dtype)))
 
 
 @lower(aten.select_backward.default)
-def select_backward(
-    ctx: Call, grad: TensorValue, sizes: Any, dim: int, index: Expr | int
-) -> TensorValue:
+def select_backward(ctx: Call, grad: TensorValue, *, dim: int, index: Expr | int) -> TensorValue:
     own = axes(ctx.shape)
     dim = views.wrap(dim, len(own))
     at = views.wrap_index(index, ctx.shape[dim])
@@ -47,7 +43,7 @@ def select_backward(
 def slice_backward(
     ctx: Call,
     grad: TensorValue,
-    sizes: Any,
+    *,
     dim: int,
     start: Expr | int,
     end: Expr | int,
@@ -67,7 +63,7 @@ def slice_backward(
 
 @lower(aten.diagonal_backward.default)
 def diagonal_backward(
-    ctx: Call, grad: TensorValue, sizes: Any, offset: int, dim1: int, dim2: int
+    ctx: Call, grad: TensorValue, *, offset: int, dim1: int, dim2: int
 ) -> TensorValue:
     own = axes(ctx.shape)
     dim1, dim2 = views.wrap(dim1, len(own)), views.wrap(dim2, len(own))
@@ -90,8 +86,8 @@ def _gathered(
 
     at: from the chosen positions to the full position in ``grad``.
     """
-    if any(s is ZERO for s in ctx.shape) or any(s is ZERO for s in grad.shape):
-        return TensorValue(ctx.dtype, ctx.shape, grad.device, lazy=literal(0, ctx.dtype))
+    if ctx.empty or ZERO in grad.shape:
+        return ctx.full(0)
     if math.prod(len(r) for r in readings) > MAX_READS:
         raise Unsupported("gradients of reads that overlap this much")
     b = ctx.b
@@ -103,16 +99,14 @@ def _gathered(
         inside = and_(*(c for _, c in chosen))
         if inside.hi == 0:
             continue
-        where = [ZERO if s is ONE else i for s, i in zip(grad.shape, at(chosen), strict=True)]
-        part = body.masked(holds(inside), b.opmath(grad.at(where)), zero)
+        part = body.masked(holds(inside), b.opmath(grad.at(at(chosen))), zero)
         total = part if total is None else op("add", total, part)
-    node = zero if total is None else total
-    return TensorValue(ctx.dtype, ctx.shape, grad.device, lazy=body.cast(node, ctx.dtype))
+    return ctx.value(zero if total is None else total)
 
 
 @lower(aten.unfold_backward.default)
 def unfold_backward(
-    ctx: Call, grad: TensorValue, sizes: Any, dim: int, size: int, step: int
+    ctx: Call, grad: TensorValue, *, dim: int, size: Expr | int, step: Expr | int
 ) -> TensorValue:
     own = axes(ctx.shape)
     if not own or not isinstance(size, int) or not isinstance(step, int):
@@ -131,8 +125,14 @@ def unfold_backward(
     return _gathered(ctx, grad, at, [readings])
 
 
-def _pad_backward(
-    ctx: Call, grad: TensorValue, padding: Sequence[Expr | int], reflect: bool
+@lower_rows(
+    (aten.reflection_pad1d_backward.default, True),
+    (aten.reflection_pad2d_backward.default, True),
+    (aten.replication_pad1d_backward.default, False),
+    (aten.replication_pad2d_backward.default, False),
+)
+def pad_backward(
+    ctx: Call, reflect: bool, grad: TensorValue, *, padding: Sequence[Expr | int]
 ) -> TensorValue:
     rank = len(padding) // 2
     own = axes(ctx.shape)
@@ -159,17 +159,3 @@ def _repeated(h: Expr, last: Expr, left: Expr | int, right: Expr | int) -> list[
     before = [(as_expr(i), eq(h, 0)) for i in range(left)]
     after = [(last + left + 1 + i, eq(h, last)) for i in range(right)]
     return [*before, (h + left, as_expr(1)), *after]
-
-
-@lower(aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default)
-def reflection_pad_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, padding: Sequence[Expr | int]
-) -> TensorValue:
-    return _pad_backward(ctx, grad, padding, reflect=True)
-
-
-@lower(aten.replication_pad1d_backward.default, aten.replication_pad2d_backward.default)
-def replication_pad_backward(
-    ctx: Call, grad: TensorValue, x: TensorValue, padding: Sequence[Expr | int]
-) -> TensorValue:
-    return _pad_backward(ctx, grad, padding, reflect=False)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from litz.index import Const, Expr, as_expr, const, max_, min_
+from litz.ir import body
 from litz.lowering import values
 from litz.lowering.context import Unsupported
 from litz.lowering.registry import Call, lower
@@ -36,13 +37,10 @@ def wrap_index(i: Expr | int, size: Expr) -> Expr:
     aten.reshape.default,
     aten._reshape_alias.default,
     aten.view_copy.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
 )
-def view(ctx: Call, x: TensorValue, *_: Any) -> TensorValue:
-    return values.reshape(x, ctx.shape)
-
-
-@lower(aten.flatten.using_ints, aten.unflatten.int)
-def flatten(ctx: Call, x: TensorValue, *_: Any) -> TensorValue:
+def view(ctx: Call, x: TensorValue) -> TensorValue:
     return values.reshape(x, ctx.shape)
 
 
@@ -67,7 +65,7 @@ def t(ctx: Call, x: TensorValue) -> TensorValue:
 
 
 @lower(aten.expand.default, aten.expand_copy.default)
-def expand(ctx: Call, x: TensorValue, *_: Any, implicit: bool = False) -> TensorValue:
+def expand(ctx: Call, x: TensorValue) -> TensorValue:
     return values.expand(x, ctx.shape)
 
 
@@ -119,7 +117,7 @@ def clamp_position(value: Any, size: Expr, default: Expr) -> Expr:
 
 @lower(aten.slice.Tensor, aten.slice_copy.Tensor)
 def slice_(
-    ctx: Call, x: TensorValue, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    ctx: Call, x: TensorValue, *, dim: int, start: Expr | int | None, step: Expr | int
 ) -> TensorValue:
     dim = wrap(dim, x.ndim)
     begin = clamp_position(start, x.shape[dim], ZERO)
@@ -127,15 +125,15 @@ def slice_(
 
 
 @lower(aten.narrow.default, aten.narrow_copy.default)
-def narrow(ctx: Call, x: TensorValue, dim: int, start: Any, length: Any) -> TensorValue:
+def narrow(
+    ctx: Call, x: TensorValue, dim: int, start: Expr | int, length: Expr | int
+) -> TensorValue:
     dim = wrap(dim, x.ndim)
     return values.slice_dim(x, dim, wrap_index(start, x.shape[dim]), as_expr(length), ONE)
 
 
 @lower(aten.diagonal.default, aten.diagonal_copy.default)
-def diagonal(
-    ctx: Call, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> TensorValue:
+def diagonal(ctx: Call, x: TensorValue, offset: int, dim1: int, dim2: int) -> TensorValue:
     dim1, dim2 = wrap(dim1, x.ndim), wrap(dim2, x.ndim)
     row, col = max(-offset, 0), max(offset, 0)
     if x.ref is not None:
@@ -185,34 +183,19 @@ def unfold(ctx: Call, x: TensorValue, dim: int, size: int, step: int) -> TensorV
     aten.contiguous.default,
     aten.positive.default,
 )
-def alias(ctx: Call, x: TensorValue, **_: Any) -> TensorValue:
+def alias(ctx: Call, x: TensorValue) -> TensorValue:
     return x
 
 
 @lower(aten.unbind.int)
-def unbind(ctx: Call, x: TensorValue, dim: int = 0) -> tuple[TensorValue, ...]:
+def unbind(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
     dim = wrap(dim, x.ndim)
     return tuple(values.select(x, dim, const(k)) for k in range(len(ctx.results)))
 
 
-@lower(aten.split.Tensor)
-def split(ctx: Call, x: TensorValue, split_size: Any, dim: int = 0) -> tuple[TensorValue, ...]:
-    return _pieces(ctx, x, wrap(dim, x.ndim))
-
-
-@lower(aten.split_with_sizes.default)
-def split_with_sizes(
-    ctx: Call, x: TensorValue, sizes: Any, dim: int = 0
-) -> tuple[TensorValue, ...]:
-    return _pieces(ctx, x, wrap(dim, x.ndim))
-
-
-@lower(aten.chunk.default)
-def chunk(ctx: Call, x: TensorValue, chunks: int, dim: int = 0) -> tuple[TensorValue, ...]:
-    return _pieces(ctx, x, wrap(dim, x.ndim))
-
-
-def _pieces(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
+@lower(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+def split(ctx: Call, x: TensorValue, *, dim: int) -> tuple[TensorValue, ...]:
+    dim = wrap(dim, x.ndim)
     out = []
     at: Expr = ZERO
     for r in ctx.results:
@@ -223,9 +206,7 @@ def _pieces(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
 
 
 @lower(aten.view.dtype)
-def view_dtype(ctx: Call, x: TensorValue, dtype: torch.dtype) -> TensorValue:
-    from litz.ir import body
-
+def view_dtype(ctx: Call, x: TensorValue) -> TensorValue:
     if ctx.dtype.bits != x.dtype.bits or "bool" in (ctx.dtype.kind, x.dtype.kind):
         raise Unsupported("a view as a type of another width")
     if x.dtype is ctx.dtype:
