@@ -16,6 +16,7 @@ from litz.ir import body
 from litz.ir.body import Node, Store, StoreMode
 from litz.ir.dtype import BY_NAME, DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
+from litz.ir.reductions import TABLE
 
 Resolve = Callable[[str], object]
 _OPEN, _CLOSE = "([{", ")]}"
@@ -184,11 +185,11 @@ class NestReader:
             return body.masked(*self.args(rest))
         if kind == "reduce":
             reduction, _, tail = rest.partition(" ")
-            if reduction not in body.REDUCE_KINDS:
+            if reduction not in TABLE.kinds:
                 raise ParseError(f"no reduction {reduction!r}")
             names, value = bracketed(tail)
             axes = tuple(self._axis(n) for n in split(names))
-            return body.reduce(reduction, axes, self.node(value))  # type: ignore[arg-type]
+            return body.reduce(reduction, axes, self.node(value))
         operands, found, to = rest.rpartition(" to ")
         param = _dtype(to) if found else None
         return body.op(kind, *self.args(operands if found else rest), to=param)

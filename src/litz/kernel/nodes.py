@@ -6,12 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
-from litz.ir.body import load as load_node
+from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
-from litz.ir.body import masked as masked_node
-from litz.ir.body import op as op_node
-from litz.ir.body import reduce as reduce_node
 
 
 def extent(v: Expr) -> Expr:
@@ -27,23 +23,6 @@ def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
 def over_all(s: Store, dims: Sequence[Expr]) -> bool:
     """Whether a store runs over all of some loops."""
     return len(loops_of(s, dims)) == len(dims)
-
-
-def rebuild(n: Node, args: tuple[Node, ...]) -> Node:
-    """``n`` with other arguments."""
-    if args == n.args:
-        return n
-    if isinstance(n, Load):
-        pairs = tuple((sym, v) for (sym, _), v in zip(n.indirect, args, strict=True))
-        return load_node(n.dtype, n.buffer, n.index, pairs)
-    if isinstance(n, Op):
-        return op_node(n.name, *args, to=n.param)
-    if isinstance(n, Masked):
-        return masked_node(*args)
-    if isinstance(n, Reduce):
-        return reduce_node(n.kind, n.axes, args[0])
-    assert isinstance(n, (Const, Index))
-    return n
 
 
 def int_value(e: Expr) -> int:

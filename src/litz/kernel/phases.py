@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from litz.index import Expr, const
 from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.dtype import DType
-from litz.kernel.nodes import extent, rebuild, roots
+from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import Dim, KernelPlan, Param
 
 
@@ -62,23 +62,6 @@ def values_between(
         else:
             stack.extend((a, at) for a in reversed(n.args))
     return tuple(found)
-
-
-def rewritten(stores: Sequence[Store], known: Mapping[Node, Node]) -> tuple[Store, ...]:
-    """``stores`` with nodes replaced."""
-    memo: dict[Node, Node] = dict(known)
-    for n in walk(roots(stores)):
-        if n not in memo:
-            memo[n] = rebuild(n, tuple(memo[a] for a in n.args))
-    return tuple(
-        replace(
-            s,
-            value=memo[s.value],
-            indirect=tuple((sym, memo[v]) for sym, v in s.indirect),
-            mask=None if s.mask is None else memo[s.mask],
-        )
-        for s in stores
-    )
 
 
 def phase(

@@ -15,7 +15,7 @@ import torch
 from litz.index import Const, Expr, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, ReduceKind, Store, op
+from litz.ir.body import Node, Store, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.lowering import values
@@ -48,7 +48,7 @@ def dims_of(v: TensorValue, dim: Dims) -> list[int]:
     return sorted({x % v.ndim for x in dims}) if dims and v.ndim else list(range(v.ndim))
 
 
-def fold(kind: ReduceKind, over: tuple[Expr, ...], node: Node) -> Node:
+def fold(kind: str, over: tuple[Expr, ...], node: Node) -> Node:
     """``node`` reduced over the variables ``over``, of which there may be none."""
     if over:
         return body.reduce(kind, over, node)
@@ -242,7 +242,7 @@ def _product(over: tuple[Expr, ...], n: Node) -> Node:
 # --- truth ---------------------------------------------------------------------------------------
 
 
-def _truths(kind: ReduceKind) -> Callable[..., TensorValue]:
+def _truths(kind: str) -> Callable[..., TensorValue]:
     def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
         if isinstance(dim, Sequence) and not dim:  # over no dimensions
             elements = wide(ctx.b, x)
@@ -271,14 +271,14 @@ def count_nonzero(ctx: Call, x: TensorValue, dim: Dims = None) -> TensorValue:
 # --- extremes ------------------------------------------------------------------------------------
 
 
-def _largest(kind: ReduceKind, over: tuple[Expr, ...], n: Node) -> Node:
+def _largest(kind: str, over: tuple[Expr, ...], n: Node) -> Node:
     """The maximum or minimum; of bools it's a question of any or all."""
     if n.dtype is d.BOOL:
         return fold("any" if kind == "max" else "all", over, n)
     return fold(kind, over, n)
 
 
-def _extreme(kind: ReduceKind) -> Callable[..., TensorValue]:
+def _extreme(kind: str) -> Callable[..., TensorValue]:
     def lowered(ctx: Call, x: TensorValue, dim: Dims = None, keepdim: bool = False) -> TensorValue:
         def fn(n: Node, over: tuple[Expr, ...]) -> Node:
             return body.cast(_largest(kind, over, n), ctx.dtype)
@@ -302,7 +302,7 @@ def aminmax(
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
 
-def _extreme_with_index(kind: ReduceKind, where: ReduceKind) -> Callable[..., Any]:
+def _extreme_with_index(kind: str, where: str) -> Callable[..., Any]:
     def lowered(
         ctx: Call, x: TensorValue, dim: int, keepdim: bool = False
     ) -> tuple[TensorValue, ...]:
@@ -319,7 +319,7 @@ lower(aten.max.dim)(_extreme_with_index("max", "argmax"))
 lower(aten.min.dim)(_extreme_with_index("min", "argmin"))
 
 
-def _position(kind: ReduceKind) -> Callable[..., TensorValue]:
+def _position(kind: str) -> Callable[..., TensorValue]:
     def lowered(
         ctx: Call, x: TensorValue, dim: int | None = None, keepdim: bool = False
     ) -> TensorValue:

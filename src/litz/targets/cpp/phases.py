@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from litz.index import product, size_hint
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
 from litz.kernel.nodes import extent, loaded, loops_of, mergeable, over_all, reduce_levels, roots
-from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
+from litz.kernel.phases import Phases, Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.targets.cpp.prepare import CACHED, NARROW, Space
 
@@ -108,5 +108,5 @@ class _Maker:
     ) -> KernelPlan:
         """A plan of ``stores``, in which what earlier phases have left is loaded."""
         loads: dict[Node, Node] = {n: load_node(t.dtype, t.name, self.at) for n, t in known.items()}
-        new = rewritten(stores, loads)
+        new = replaced(stores, loads)
         return phase(self.plan, tuple(self.temps.values()), dims, new, self.space.lane)
