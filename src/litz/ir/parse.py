@@ -12,11 +12,10 @@ from typing import Any, get_args
 
 from litz.index import Expr, as_expr, symbol, var
 from litz.index import parse as parse_expr
-from litz.ir import body
+from litz.ir import body, reductions
 from litz.ir.body import Node, Store, StoreMode
 from litz.ir.dtype import BY_NAME, DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
-from litz.ir.reductions import TABLE
 
 Resolve = Callable[[str], object]
 _OPEN, _CLOSE = "([{", ")]}"
@@ -185,7 +184,7 @@ class NestReader:
             return body.masked(*self.args(rest))
         if kind == "reduce":
             reduction, _, tail = rest.partition(" ")
-            if reduction not in TABLE.kinds:
+            if reduction not in reductions.TABLE.kinds:
                 raise ParseError(f"no reduction {reduction!r}")
             names, value = bracketed(tail)
             axes = tuple(self._axis(n) for n in split(names))

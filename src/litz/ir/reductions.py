@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from litz.ir.dtype import F64, I64, DType, wrapped
+from litz.ir.ops import accepts
 from litz.ir.ops import op as op_row
 
 Scalar = bool | int | float
@@ -28,11 +29,16 @@ NOWHERE: Final = (1 << 63) - 1  # a position behind all others
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One number of a state.  identity: of no elements; dtype: its type, None the elements'."""
+    """One number of a state.
+
+    identity: of no elements; dtype: its type, None the elements'.
+    cpp: C++ template of what is read off it, given the number of elements too.
+    """
 
     name: str
     identity: Identity
     dtype: DType | None = None
+    cpp: str = "{0}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +67,12 @@ class Reduction:
     update: the mode of stores that combine a value with what is in memory.
     best: of a search for a position, the kind that gives the value there.
     totals: the type in which C++ brings partial results of floats together.
-    cpp: the C++ function of two states; cpp_fold: of a vector's lanes.
+    cpp: the C++ function of two states; cpp_fold: template of a vector's lanes.
     triton: Triton template of two states, or of whether the first comes first in a search;
     triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
     triton_atomic: the types for which memory updates are one instruction.
-    samples: which elements a test draws.
+    samples: which elements a test draws, where their order shows: ``any``, ``small`` ones about 1,
+    or ``finite`` ones.
     """
 
     name: str
@@ -96,10 +103,16 @@ class Reduction:
         """Whether the state says how many elements it holds: moments."""
         return any(p.name == "count" for p in self.state)
 
+    def part(self, name: str) -> Part:
+        return next(p for p in self.state if p.name == name)
+
     def takes(self, dtype: DType) -> bool:
         """Whether elements may be of a type."""
-        letter = "h" if dtype.is_float and dtype.bits == 16 else dtype.kind[0].replace("u", "i")
-        return letter in self.elements
+        return accepts(self.elements, dtype)
+
+    def orders_alike(self, dtype: DType) -> bool:
+        """Whether the order of combining changes no bit."""
+        return accepts(self.exact, dtype)
 
     def identity(self, dtype: DType) -> Scalar:
         """The first part of the state of no elements.
@@ -199,7 +212,7 @@ def _simple(
         exact,
         op,
         cpp=f"litz::{op}",
-        cpp_fold=f"litz::h{name}",
+        cpp_fold=f"litz::h{name}({{0}})",
         triton_fold=f"litz.{name}({{0}}, {{axis}})",
         **more,
     )
@@ -210,29 +223,33 @@ def _searched(name: str, largest: bool) -> Reduction:
         name,
         (Part("value", _least if largest else _greatest), Part("at", _always(NOWHERE), I64)),
         (Kind(name, "at", 0, 0),),
-        "bifh",
-        "bifh",
+        "bif",
+        "bif",
         lift=lambda x, at: (x, at),
         combine=_search(largest),
         best="max" if largest else "min",
         cpp=f"litz::take<{str(largest).lower()}>",
-        cpp_fold=f"litz::fold_arg<{str(largest).lower()}>",
+        cpp_fold=f"litz::fold_arg<{str(largest).lower()}>({{0}}, {{1}})",
         triton=f"litz.better({{0}}, {{1}}, {largest})",
         triton_fold=f"litz.position({{0}}, {{at}}, {{axis}}, {largest})",
     )
 
 
 SUM: Final = _simple(
-    "sum", "bifh", "bi", "add", _always(0), 0, update="add", totals=F64, triton="{0} + {1}",
+    "sum", "if", "i", "add", _always(0), 0, update="add", totals=F64, triton="{0} + {1}",
     triton_atomic=(*_INTS, "f16", "bf16", *_FLOATS),
 )  # fmt: skip
 MAX: Final = _simple(
-    "max", "bifh", "bifh", "maximum", _least, 0, update="max", triton="litz.maximum({0}, {1})",
+    "max", "bif", "bif", "maximum", _least, 0, update="max", triton="litz.maximum({0}, {1})",
     triton_atomic=(*_INTS, *_FLOATS),
 )  # fmt: skip
 MOMENTS: Final = Reduction(
     "welford",
-    (Part("mean", _always(0)), Part("m2", _always(0)), Part("count", _always(0), F64)),
+    (
+        Part("mean", _always(0), cpp="litz::mean_of({0}, {1})"),
+        Part("m2", _always(0)),
+        Part("count", _always(0), F64),
+    ),
     (
         Kind("welford_mean", "mean", math.nan, finish=lambda s: s[0] if s[2] else math.nan),
         Kind("welford_m2", "m2", 0, 0),
@@ -243,6 +260,7 @@ MOMENTS: Final = Reduction(
     combine=_moments,
     totals=F64,
     cpp="litz::chan",
+    samples="finite",
 )
 EXPONENTIALS: Final = Reduction(
     "softmax",
@@ -252,17 +270,18 @@ EXPONENTIALS: Final = Reduction(
     "",
     lift=lambda x, at: (x, 1.0 if x > -math.inf else x - x if x != x else 0.0),
     combine=_exponentials,
+    samples="finite",
 )
 
 _ROWS: Final = (
     SUM,
     _simple(
-        "prod", "bifh", "bi", "mul", _always(1), 1, update="mul", triton="{0} * {1}",
+        "prod", "if", "i", "mul", _always(1), 1, update="mul", triton="{0} * {1}",
         samples="small",
     ),
     MAX,
     _simple(
-        "min", "bifh", "bifh", "minimum", _greatest, 0, update="min",
+        "min", "bif", "bif", "minimum", _greatest, 0, update="min",
         triton="litz.minimum({0}, {1})", triton_atomic=(*_INTS, *_FLOATS),
     ),
     _simple("any", "b", "b", "or_", _always(0), 0, triton="litz.either({0}, {1})"),
@@ -311,7 +330,7 @@ def by_update(mode: str) -> Reduction:
 def result_dtype(kind: str, element: DType) -> DType:
     """The type of a ``Reduce`` node."""
     row, found = TABLE.kinds[kind]
-    return next(p.dtype for p in row.state if p.name == found.part) or element
+    return row.part(found.part).dtype or element
 
 
 def evaluate(kind: str, dtype: DType, values: Sequence[Scalar]) -> Scalar:
@@ -324,6 +343,6 @@ def evaluate(kind: str, dtype: DType, values: Sequence[Scalar]) -> Scalar:
         state = row.combined(state, row.lift(value, at))
     if found.finish is not None:
         return found.finish(state)
-    value = state[[p.name for p in row.state].index(found.part)]
+    value = state[row.state.index(row.part(found.part))]
     result = result_dtype(kind, dtype)
     return value if result.is_float else wrapped(int(value), result)

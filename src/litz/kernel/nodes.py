@@ -30,26 +30,12 @@ def int_value(e: Expr) -> int:
     return e.value
 
 
-def _level(n: Node, memo: dict[Node, int]) -> int:
-    stack = [n]
-    while stack:
-        top = stack[-1]
-        left = [a for a in top.args if a not in memo]
-        if left:
-            stack.extend(left)
-            continue
-        below = max((memo[a] for a in top.args), default=-1)
-        memo[top] = below + isinstance(top, Reduce)
-        stack.pop()
-    return memo[n]
-
-
 def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
     """Reductions in the longest chain down from each node, less one."""
-    memo: dict[Node, int] = {}
-    for n in nodes:
-        _level(n, memo)
-    return memo
+    levels: dict[Node, int] = {}
+    for n in walk(nodes):
+        levels[n] = max((levels[a] for a in n.args), default=-1) + isinstance(n, Reduce)
+    return levels
 
 
 def below(roots: Sequence[Node]) -> dict[Node, None]:

@@ -213,7 +213,8 @@ class ColumnBuilder(Builder):
             return super().moment(r, acc, home)
         if r.gives.part == "m2":
             return self.fetch(f"{acc.name}q", F64, r.dtype)
-        mean = f"litz::mean_of({self.fetch(acc.name, F64).text}, {acc.name}_n)"
+        held = self.fetch(acc.name, F64).text
+        mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
         return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
 
     # --- stores -----------------------------------------------------------------------------------

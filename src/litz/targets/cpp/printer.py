@@ -226,14 +226,14 @@ class Printer:
         while len(names) > 1:  # pairs, so that the chain of dependent operations is short
             pairs = zip(names[::2], names[1::2], strict=True)
             names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
-        return f"{acc.row.cpp_fold}({names[0]})" if acc.folded else names[0]
+        return acc.row.cpp_fold.format(names[0]) if acc.folded else names[0]
 
     def finish(self, s: Finish) -> None:
         acc = s.acc
         names = [f"{acc.name}_{c}" for c in range(acc.copies)]
         if acc.row.counts:
-            mean = f"litz::mean_of({acc.name}_0, {acc.name}_n)"
-            value = mean if s.part == "mean" else f"{acc.name}_0q"
+            held = f"{acc.name}_0" if s.part == "mean" else f"{acc.name}_0q"
+            value = acc.row.part(s.part).cpp.format(held, f"{acc.name}_n")
             self.line(f"const auto {s.name} = {converted(value, F64, s.dtype)};")
             return
         if acc.position is not None:
@@ -241,7 +241,7 @@ class Printer:
                 self.line(f"{acc.row.cpp}({names[0]}, {names[0]}i, {n}, {n}i);")
             value, at = names[0], f"{names[0]}i"
             if acc.folded:
-                self.line(f"const auto {s.name}f = {acc.row.cpp_fold}({value}, {at});")
+                self.line(f"const auto {s.name}f = {acc.row.cpp_fold.format(value, at)};")
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
@@ -278,7 +278,7 @@ class Printer:
             self.line(f"{s.name} = {s.row.cpp}({s.name}, {cells[0]});")
         self.close()
         if s.row.counts:
-            self.line(f"{s.name} = litz::mean_of({s.name}, {s.name}_n);")
+            self.line(f"{s.name} = {s.row.part('mean').cpp.format(s.name, f'{s.name}_n')};")
 
     # --- loops ----------------------------------------------------------------------------------
 
