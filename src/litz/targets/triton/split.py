@@ -21,13 +21,12 @@ from litz.kernel.nodes import (
     extent,
     loaded,
     loops_of,
-    mergeable,
     over_all,
     readers_first,
     reduce_levels,
     roots,
 )
-from litz.kernel.phases import Temp, linear, phase, values_between
+from litz.kernel.phases import Temp, along_passes, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
 from litz.targets.triton.blocks import PROGRAMS
@@ -145,7 +144,8 @@ class _Maker:
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Several | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
         last = max(self.levels[n] for n in reduces)
-        along = self.along(reduces, full, last)
+        whole = [s for s in full if over_all(s, self.plan.reduced)]
+        along = along_passes(whole, self.plan.stores, reduces, self.levels, own=True)
         left = [s for s in full if not any(s in stores for stores in along)]
         if {s.buffer for s in flat} & loaded(roots(left)):
             return None  # a later kernel would read what an earlier one replaces
@@ -183,22 +183,6 @@ class _Maker:
             dims = loops_of(some[0], self.plan.reduced)
             plans.append(self.phase((*self.plan.parallel, *dims), (), some))
         return Several(tuple(plans), tuple(self.temps))
-
-    def along(
-        self, reduces: Sequence[Reduce], full: Sequence[Store], last: int
-    ) -> list[list[Store]]:
-        """Stores that run along with the reductions of each level: over all reduced dims too."""
-        reduced = self.plan.reduced
-        left = [s for s in full if over_all(s, reduced)]
-        out: list[list[Store]] = []
-        for level in range(last + 1):
-            ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
-            done = [s for stores in out for s in stores]
-            others = [s for s in self.plan.stores if s not in ready and s not in done]
-            args = [r.args[0] for r in reduces if self.levels[r] >= level]
-            out.append(mergeable(ready, [*args, *roots(others)]))
-            left = [s for s in left if s not in out[-1]]
-        return out
 
     def reduce_parts(
         self,
