@@ -9,10 +9,11 @@ from test_cpp_pointwise import cmp, data
 
 from litz.index import Expr, symbol, var
 from litz.ir import body as B
-from litz.ir.body import REDUCE_KINDS, Store
+from litz.ir.body import Store
 from litz.ir.dtype import BF16, BOOL, BY_NAME, F32, I64, DType
+from litz.ir.reductions import TABLE
 
-ARITHMETIC = [k for k in REDUCE_KINDS if k not in ("any", "all")]
+ARITHMETIC = [k for k in TABLE.kinds if k not in ("any", "all")]
 NAN = float("nan")
 
 

@@ -23,6 +23,7 @@ from litz.host import python as host_python
 from litz.index import Expr, const, division, mod
 from litz.ir import body, ops
 from litz.ir.program import Extern, TensorRef
+from litz.ir.reductions import MAX, SUM
 from litz.kernel import merge
 from litz.lowering import registry, values
 from litz.lowering.readers import Readers
@@ -169,7 +170,7 @@ def test_wrong_loop_merge(tmp_path: Path, monkeypatch: Patch) -> None:
 
 def test_wrong_neutral_element(tmp_path: Path, monkeypatch: Patch) -> None:
     right = cpp_printer.neutral
-    monkeypatch.setattr(cpp_printer, "neutral", lambda k, t: right("sum" if k == "max" else k, t))
+    monkeypatch.setattr(cpp_printer, "neutral", lambda row, t: right(SUM if row is MAX else row, t))
     assert "amax" in caught(tmp_path, lambda x: x.amax(1), -r(7, 30).abs()).nodes
 
 

@@ -19,29 +19,14 @@ from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear
 from litz.index import const as index_const
 from litz.index.interning import find, publish
-from litz.ir.dtype import I64, DType
+from litz.ir.dtype import I64, DType, wrapped
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
+from litz.ir.reductions import Kind, Reduction, kind_row, reduction
+from litz.ir.reductions import result_dtype as reduced_dtype
 
 Scalar = bool | int | float
 StoreMode = Literal["set", "add", "max", "min", "mul"]
-ReduceKind = Literal[
-    "sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford_mean", "welford_m2"
-]
-REDUCE_KINDS: Final = (
-    "sum",
-    "prod",
-    "max",
-    "min",
-    "any",
-    "all",
-    "argmax",
-    "argmin",
-    "welford_mean",
-    "welford_m2",
-)
-
-
 _NONE: Final = index_const(0)
 
 
@@ -110,13 +95,22 @@ class Masked(Node):
 class Reduce(Node):
     """Reduction of ``args[0]`` over the variables ``axes``.
 
-    argmax/argmin give the linear position in the order of ``axes`` (i64); the two welford kinds
-    give the mean and the sum of squared deviations, and share their accumulator.
+    kind: a name of the table of reductions.  argmax/argmin give the linear position in the order
+    of ``axes`` (i64); the two welford kinds give the mean and the sum of squared deviations.
     """
 
     __slots__ = ("axes", "kind")
-    kind: ReduceKind
+    kind: str
     axes: tuple[Expr, ...]
+
+    @property
+    def row(self) -> Reduction:
+        return reduction(self.kind)
+
+    @property
+    def gives(self) -> Kind:
+        """What of the state it gives."""
+        return kind_row(self.kind)
 
 
 def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
@@ -143,19 +137,13 @@ def load(
     return publish(key, n)
 
 
-def _wrapped(value: int, dtype: DType) -> int:
-    """The number that the type holds in its place: 255 for -1 in eight bits without a sign."""
-    low = value & ((1 << dtype.bits) - 1)
-    return low - (1 << dtype.bits) if dtype.kind == "int" and low >> (dtype.bits - 1) else low
-
-
 def const(dtype: DType, value: Scalar) -> Const:
     """A constant; an integer wraps around as it does in a cast to the type."""
     if dtype.kind == "float":
         value = float(value)
         bits: object = struct.pack("<d", value)
     else:
-        value = bool(value) if dtype.kind == "bool" else _wrapped(int(value), dtype)
+        value = bool(value) if dtype.kind == "bool" else wrapped(int(value), dtype)
         bits = value
     key = ("const", dtype, bits)
     found: Const | None = find(key)
@@ -225,24 +213,16 @@ def masked(cond: Node, value: Node, other: Node) -> Node:
     return publish(key, n)
 
 
-def of_nothing(kind: ReduceKind, dtype: DType) -> Const:
-    """What a reduction over no elements gives; of those without a value, some value."""
-    if kind in ("argmax", "argmin"):
-        return const(I64, 0)
-    if kind == "welford_mean":
-        return const(dtype, float("nan"))
-    return const(dtype, 1 if kind in ("prod", "all") else 0)
-
-
-def reduce(kind: ReduceKind, axes: tuple[Expr, ...], value: Node) -> Node:
+def reduce(kind: str, axes: tuple[Expr, ...], value: Node) -> Node:
+    dtype = reduced_dtype(kind, value.dtype)
     if any(isinstance(a, Var) and a.extent is _NONE for a in axes):
-        return of_nothing(kind, value.dtype)
+        return const(dtype, kind_row(kind).empty)
     key = ("reduce", kind, axes, value)
     found: Node | None = find(key)
     if found is not None:
         return found
     n = Reduce.__new__(Reduce)
-    n.dtype = I64 if kind in ("argmax", "argmin") else value.dtype
+    n.dtype = dtype
     n.kind, n.axes, n.args, n.key = kind, axes, (value,), key
     n.vars = tuple(v for v in value.vars if v not in axes)
     return publish(key, n)
@@ -312,14 +292,17 @@ def walk(roots: Iterable[Node]) -> Iterator[Node]:
 
 @dataclass
 class Rewriter:
-    """Rebuild nodes bottom up; memoised over all nodes that it is asked for.
+    """A map over a body's nodes, bottom up; memoised over all nodes that it is asked for.
 
     indices: substitution applied to every index expression (None: leave them).
-    on_load: what replaces a load whose index has been rewritten (None: keep it).
+    replace: from a node and what it has become to what takes its place (None: the latter).
+    buffers: new names of all buffers (None: they keep theirs).
+    memo: what nodes become; those that it begins with are replaced as they are found.
     """
 
     indices: Substitution | None = None
-    on_load: Callable[[Load], Node] | None = None
+    replace: Callable[[Node, Node], Node] | None = None
+    buffers: Mapping[str, str] | None = None
     memo: dict[Node, Node] = field(default_factory=dict)
 
     def expr(self, e: Expr) -> Expr:
@@ -336,15 +319,14 @@ class Rewriter:
                 continue
             stack.pop()
             if n not in memo:
-                memo[n] = self._rebuild(n)
+                new = self._rebuild(n)
+                memo[n] = new if self.replace is None else self.replace(n, new)
         return memo[root]
 
     def _rebuild(self, n: Node) -> Node:
         memo = self.memo
         if isinstance(n, Load):
-            ind = tuple((s, memo[v]) for s, v in n.indirect)
-            new = load(n.dtype, n.buffer, self.expr(n.index), ind)
-            return new if self.on_load is None else self.on_load(new)
+            return load(n.dtype, self.name(n.buffer), self.expr(n.index), self.bound(n.indirect))
         if isinstance(n, Const):
             return n
         if isinstance(n, Index):
@@ -359,33 +341,43 @@ class Rewriter:
         assert isinstance(n, Reduce)
         return reduce(n.kind, self.reduce_axes(n.axes), args[0])
 
+    def name(self, buffer: str) -> str:
+        return buffer if self.buffers is None else self.buffers[buffer]
+
+    def bound(self, indirect: tuple[tuple[Expr, Node], ...]) -> tuple[tuple[Expr, Node], ...]:
+        return tuple((self.expr(s), self(v)) for s, v in indirect)
+
     def reduce_axes(self, old: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The variables that stand for ``old``; a loop that was split gives its factors."""
-        out: list[Expr] = []
-        for a in old:
-            e = self.expr(a)
-            out.extend([e] if isinstance(e, Var) else (v for v, _ in _factors(e)))
-        return tuple(out)
+        """The variables that stand for ``old``: factors of one that was split, merged ones once."""
+        return tuple({v: None for a in old for v in _factors(self.expr(a))})
 
     def store(self, s: Store) -> Store:
         return Store(
-            s.buffer,
+            self.name(s.buffer),
             self.expr(s.index),
             self(s.value),
             s.mode,
-            tuple((sym, self(v)) for sym, v in s.indirect),
+            self.bound(s.indirect),
             None if s.mask is None else self(s.mask),
         )
 
 
-def _factors(e: Expr) -> list[tuple[Expr, int]]:
-    """Loop variables of a mixed-radix sum with their weights, heaviest first."""
-    loop_vars = [v for v in e.free if isinstance(v, Var)]
+def _factors(e: Expr) -> list[Expr]:
+    """The loop variable of ``e``, or those of a mixed-radix sum, heaviest first."""
+    loop_vars: list[Expr] = [v for v in e.free if isinstance(v, Var)]
+    if len(loop_vars) < 2:
+        return loop_vars
     split = split_linear(e, loop_vars)
     if split is None:
         raise ValueError(f"{e} is no mixed-radix sum of loops")
-    weighted = [(v, size_hint(split[0][v], default=1 << 10)) for v in loop_vars]
-    return sorted(weighted, key=lambda p: -p[1])
+    steps = split[0]
+    return sorted(loop_vars, key=lambda v: -size_hint(steps[v], default=1 << 10))
+
+
+def replaced(stores: Iterable[Store], known: Mapping[Node, Node]) -> tuple[Store, ...]:
+    """``stores`` with nodes replaced."""
+    rewrite = Rewriter(memo=dict(known))
+    return tuple(rewrite.store(s) for s in stores)
 
 
 def substitute(root: Node, mapping: Mapping[Expr, Expr]) -> Node:

@@ -65,3 +65,9 @@ F64: Final = DType("f64", 64, "float")
 
 ALL: Final = (BOOL, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64)
 BY_NAME: Final = {d.name: d for d in ALL}
+
+
+def wrapped(value: int, dtype: DType) -> int:
+    """The number that an integer type holds in its place: 255 for -1 in u8."""
+    low = value & ((1 << dtype.bits) - 1)
+    return low - (1 << dtype.bits) if dtype.kind == "int" and low >> (dtype.bits - 1) else low

@@ -478,7 +478,8 @@ def op(name: str) -> OpRow:
 # --- types ------------------------------------------------------------------------------------
 
 
-def _accepts(kinds: str, dtype: DType) -> bool:
+def accepts(kinds: str, dtype: DType) -> bool:
+    """Whether a type is of one of the kinds."""
     if dtype.kind == "bool":
         return "b" in kinds
     if dtype.is_float:
@@ -495,7 +496,7 @@ def result_dtype(name: str, arg_dtypes: Sequence[DType], to: DType | None = None
         raise TypeError(f"{name} {'needs a' if row.takes_dtype else 'takes no'} dtype parameter")
     shared: DType | None = None
     for kinds, dtype in zip(row.kinds, arg_dtypes, strict=True):
-        if not _accepts(kinds, dtype):
+        if not accepts(kinds, dtype):
             raise TypeError(f"{name} does not take {dtype}")
         if "*" not in kinds:
             if shared is not None and dtype != shared:

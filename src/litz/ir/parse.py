@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from litz.index import Expr, as_expr, symbol, var
 from litz.index import parse as parse_expr
-from litz.ir import body
+from litz.ir import body, reductions
 from litz.ir.body import Node, Store, StoreMode
 from litz.ir.dtype import BY_NAME, DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
@@ -184,11 +184,11 @@ class NestReader:
             return body.masked(*self.args(rest))
         if kind == "reduce":
             reduction, _, tail = rest.partition(" ")
-            if reduction not in body.REDUCE_KINDS:
+            if reduction not in reductions.TABLE.kinds:
                 raise ParseError(f"no reduction {reduction!r}")
             names, value = bracketed(tail)
             axes = tuple(self._axis(n) for n in split(names))
-            return body.reduce(reduction, axes, self.node(value))  # type: ignore[arg-type]
+            return body.reduce(reduction, axes, self.node(value))
         operands, found, to = rest.rpartition(" to ")
         param = _dtype(to) if found else None
         return body.op(kind, *self.args(operands if found else rest), to=param)

@@ -42,7 +42,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "once": Rule("no store overwrites another that nothing has read"),
         "output": Rule("an extern binds new buffers, or fills those that the program allocates"),
         "dtype": Rule("a load has its buffer's type, and so has a stored value"),
-        "operand": Rule("an op's operands and result are as the op table says"),
+        "operand": Rule("what an op or a reduction takes and gives is as its table says"),
         "mask": Rule("conditions and masks are bool"),
         "indirect": Rule("a symbol bound to a node is bound once, to an integer, and used"),
         "variable": Rule("a loop variable is used only inside its own loop"),
@@ -227,6 +227,8 @@ class _Checker:
             if stray or not node.axes or len(set(node.axes)) != len(node.axes):
                 text = ", ".join(stray or map(str, node.axes))
                 self.fail("reduce", f"a reduction over [{text}] in {n.name}", node)
+            if not node.row.takes(node.args[0].dtype):
+                self.fail("operand", f"{node.kind} of {node.args[0].dtype}", node)
         self.variables(node.vars if isinstance(node, (Load, Index)) else (), n, node)
 
     def op(self, node: Op) -> None:

@@ -40,7 +40,7 @@ class KernelBuilder:
                 names.setdefault(n.buffer, f"a{len(names)}")
         for s in group.stores:
             names.setdefault(s.buffer, f"a{len(names)}")
-        rename = RenamingRewriter(None, names=names)
+        rename = Rewriter(buffers=names)
         stores = tuple(rename.store(s) for s in group.stores)
         own = [self.buffers[n] for n in names]
         kinds = tuple((b.dtype, b.device) for b in own)
@@ -67,9 +67,7 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     accesses = accesses_of(stores, sizes)
     tiling = choose_tiling(axes, reduced, accesses)
     lane, tile = tiling.lane, tiling.tile
-    positional = any(
-        isinstance(n, Reduce) and n.kind in ("argmax", "argmin") for n in _nodes(stores)
-    )
+    positional = any(isinstance(n, Reduce) and n.row.positional for n in _nodes(stores))
     r_order = (
         _argument_order(stores, reduced) if positional else loop_order(reduced, accesses, lane)
     )
@@ -82,7 +80,7 @@ def _nodes(stores: tuple[Store, ...]) -> list[Node]:
 
 def _argument_order(stores: tuple[Store, ...], reduced: tuple[Expr, ...]) -> tuple[Expr, ...]:
     for n in _nodes(stores):
-        if isinstance(n, Reduce) and n.kind in ("argmax", "argmin"):
+        if isinstance(n, Reduce) and n.row.positional:
             return (*n.axes, *(r for r in reduced if r not in n.axes))
     return reduced
 
@@ -134,7 +132,7 @@ def _canonical(
     for prefix, loops in (("x", p_axes), ("r", r_axes)):
         for k, v in enumerate(loops):
             renamed[v] = var(f"{prefix}{k}", shrink(v.extent))  # type: ignore[attr-defined]
-    rw = RenamingRewriter(Substitution(renamed), names=names, symbols=indirect)
+    rw = Rewriter(Substitution(renamed), buffers=names)
     new_stores = tuple(rw.store(s) for s in stores)
     written = {s.buffer: s for s in stores}
 
@@ -166,34 +164,3 @@ def _canonical(
         None if tile is None else renamed[tile],
     )
     return BoundKernel(plan, tuple(names), tuple(sizes))
-
-
-class RenamingRewriter(Rewriter):
-    """Renames buffers and indirect symbols along with the variables."""
-
-    def __init__(
-        self,
-        indices: Substitution | None,
-        *,
-        names: Mapping[str, str],
-        symbols: Mapping[Expr, Expr] | None = None,
-    ) -> None:
-        super().__init__(indices)
-        self.names = names
-        self.symbols = symbols or {}
-
-    def _rebuild(self, n: Node) -> Node:
-        if isinstance(n, Load):
-            ind = tuple((self.symbols.get(s, s), self.memo[v]) for s, v in n.indirect)
-            return body.load(n.dtype, self.names[n.buffer], self.expr(n.index), ind)
-        return super()._rebuild(n)
-
-    def store(self, s: Store) -> Store:
-        return Store(
-            self.names[s.buffer],
-            self.expr(s.index),
-            self(s.value),
-            s.mode,
-            tuple((self.symbols.get(sym, sym), self(v)) for sym, v in s.indirect),
-            None if s.mask is None else self(s.mask),
-        )

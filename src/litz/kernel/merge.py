@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from litz.index import Expr, Substitution, Var, coefficient, const, floordiv, mod, var
+from litz.index import Expr, Substitution, coefficient, const, floordiv, mod, var
 from litz.ir import body
 from litz.ir.body import Index, Load, Reduce, Rewriter, Store
 
@@ -18,7 +18,7 @@ class _Merger:
         self, axes: Loops, reduced: Loops, stores: tuple[Store, ...], loose: Container[str]
     ) -> None:
         exprs: dict[Expr, None] = {}
-        # argmax and argmin count positions: their loops merge only where they are neighbours.
+        # Searches count positions: their loops merge only where they are neighbours.
         self.positions: list[Loops] = []
         # A reduction's value may depend on none of its loops, yet runs over just those.
         self.reductions: set[frozenset[Expr]] = set()
@@ -30,7 +30,7 @@ class _Merger:
                 exprs[n.expr] = None
             elif isinstance(n, Reduce):
                 self.reductions.add(frozenset(n.axes))
-                if n.kind in ("argmax", "argmin"):
+                if n.row.positional:
                     self.positions.append(n.axes)
         exprs.update(dict.fromkeys(s.index for s in stores))
         every = (*axes, *reduced)
@@ -92,13 +92,6 @@ class _Merger:
         return None
 
 
-class _MergingRewriter(Rewriter):
-    """Turns variables into factors of merged loops; reductions run over the merged loops."""
-
-    def reduce_axes(self, old: Loops) -> Loops:
-        return tuple({v: None for a in old for v in self.expr(a).free if isinstance(v, Var)})
-
-
 def merge_loops(
     axes: Loops, reduced: Loops, stores: tuple[Store, ...], loose: Container[str] = ()
 ) -> tuple[Loops, Loops, tuple[Store, ...]]:
@@ -112,5 +105,5 @@ def merge_loops(
     axes, reduced = merger.shrink(axes), merger.shrink(reduced)
     if not merger.mapping:
         return axes, reduced, stores
-    rewrite = _MergingRewriter(Substitution(merger.mapping))
+    rewrite = Rewriter(Substitution(merger.mapping))
     return axes, reduced, tuple(rewrite.store(s) for s in stores)

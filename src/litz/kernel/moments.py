@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from litz.index import Expr, product
-from litz.ir.body import Node, Op, Reduce, Store, walk
+from litz.ir.body import Node, Op, Reduce, Rewriter, Store
 from litz.ir.body import cast as cast_node
 from litz.ir.body import const as const_node
 from litz.ir.body import index as index_node
 from litz.ir.body import op as op_node
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import DType
-from litz.kernel.nodes import extent, rebuild, roots
+from litz.kernel.nodes import extent
 
 
 def simplify(stores: tuple[Store, ...], two_sums: Callable[[Reduce], bool]) -> tuple[Store, ...]:
@@ -21,32 +21,20 @@ def simplify(stores: tuple[Store, ...], two_sums: Callable[[Reduce], bool]) -> t
     Two passes over a row that sits in cache cost less than Welford's division per element, and
     err less.
     """
-    memo: dict[Node, Node] = {}
-    for n in walk(roots(stores)):
-        args = tuple(memo[a] for a in n.args)
-        if isinstance(n, Reduce) and not n.axes:
-            memo[n] = _of_one(n, args[0])
-        elif isinstance(n, Reduce) and n.kind.startswith("welford") and two_sums(n):
-            mean, m2 = chunk_moments(args[0], n.axes, product(extent(a) for a in n.axes))
-            memo[n] = mean if n.kind == "welford_mean" else m2
-        else:
-            memo[n] = rebuild(n, args)
-    return tuple(
-        Store(
-            s.buffer,
-            s.index,
-            memo[s.value],
-            s.mode,
-            tuple((sym, memo[v]) for sym, v in s.indirect),
-            None if s.mask is None else memo[s.mask],
-        )
-        for s in stores
-    )
 
+    def replace(old: Node, new: Node) -> Node:
+        if not isinstance(old, Reduce):
+            return new
+        value, gives = new.args[0], old.gives
+        if not old.axes:
+            return value if gives.single is None else const_node(old.dtype, gives.single)
+        if old.row.counts and two_sums(old):
+            mean, m2 = chunk_moments(value, old.axes, product(extent(a) for a in old.axes))
+            return mean if gives.part == "mean" else m2
+        return new
 
-def _of_one(n: Reduce, value: Node) -> Node:
-    """A reduction of a single value."""
-    return const_node(n.dtype, 0) if n.kind in ("argmax", "argmin", "welford_m2") else value
+    rewrite = Rewriter(replace=replace)
+    return tuple(rewrite.store(s) for s in stores)
 
 
 def chunk_moments(

@@ -6,12 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
-from litz.ir.body import load as load_node
+from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
-from litz.ir.body import masked as masked_node
-from litz.ir.body import op as op_node
-from litz.ir.body import reduce as reduce_node
 
 
 def extent(v: Expr) -> Expr:
@@ -29,48 +25,17 @@ def over_all(s: Store, dims: Sequence[Expr]) -> bool:
     return len(loops_of(s, dims)) == len(dims)
 
 
-def rebuild(n: Node, args: tuple[Node, ...]) -> Node:
-    """``n`` with other arguments."""
-    if args == n.args:
-        return n
-    if isinstance(n, Load):
-        pairs = tuple((sym, v) for (sym, _), v in zip(n.indirect, args, strict=True))
-        return load_node(n.dtype, n.buffer, n.index, pairs)
-    if isinstance(n, Op):
-        return op_node(n.name, *args, to=n.param)
-    if isinstance(n, Masked):
-        return masked_node(*args)
-    if isinstance(n, Reduce):
-        return reduce_node(n.kind, n.axes, args[0])
-    assert isinstance(n, (Const, Index))
-    return n
-
-
 def int_value(e: Expr) -> int:
     assert isinstance(e, IndexConst)
     return e.value
 
 
-def _level(n: Node, memo: dict[Node, int]) -> int:
-    stack = [n]
-    while stack:
-        top = stack[-1]
-        left = [a for a in top.args if a not in memo]
-        if left:
-            stack.extend(left)
-            continue
-        below = max((memo[a] for a in top.args), default=-1)
-        memo[top] = below + isinstance(top, Reduce)
-        stack.pop()
-    return memo[n]
-
-
 def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
     """Reductions in the longest chain down from each node, less one."""
-    memo: dict[Node, int] = {}
-    for n in nodes:
-        _level(n, memo)
-    return memo
+    levels: dict[Node, int] = {}
+    for n in walk(nodes):
+        levels[n] = max((levels[a] for a in n.args), default=-1) + isinstance(n, Reduce)
+    return levels
 
 
 def below(roots: Sequence[Node]) -> dict[Node, None]:

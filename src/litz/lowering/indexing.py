@@ -103,7 +103,9 @@ def _through(
         if isinstance(n, body.Reduce):
             return None
 
-    def with_bindings(n: Load) -> Node:
+    def with_bindings(_: Node, n: Node) -> Node:
+        if not isinstance(n, Load):
+            return n
         mine = tuple((s, v) for s, v in bound if s in n.index.free)
         return body.load(n.dtype, n.buffer, n.index, (*n.indirect, *mine)) if mine else n
 

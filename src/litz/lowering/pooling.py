@@ -17,7 +17,8 @@ import torch
 from litz.index import Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, ReduceKind, Store, StoreMode, op
+from litz.ir.body import Node, Scalar, Store, StoreMode, op
+from litz.ir.reductions import MAX, reduction
 from litz.lowering import indexing
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds
@@ -128,18 +129,17 @@ def one(ctx: Call, node: Node, reduced: tuple[Expr, ...] = ()) -> TensorValue:
 
 
 def over_window(
-    kernel: Sequence[int], kind: ReduceKind, element: Callable[[Sequence[Expr]], Node]
+    kernel: Sequence[int], kind: str, element: Callable[[Sequence[Expr]], Node]
 ) -> tuple[Node, tuple[Expr, ...]]:
     """``kind`` (sum or max) over a window: unrolled if small, else a reduction and its variables.
 
     element: from the position within the window to the value there.
     """
     if math.prod(kernel) <= MAX_TAPS:
-        name = "add" if kind == "sum" else "maximum"
         taps = (element([as_expr(j) for j in js]) for js in itertools.product(*map(range, kernel)))
         total = next(taps)
         for value in taps:
-            total = op(name, total, value)
+            total = op(reduction(kind).op, total, value)
         return total, ()
     over = [ZERO if k == 1 else var(f"r{n}", k) for n, k in enumerate(kernel)]
     reduced = tuple(r for r in over if r is not ZERO)
@@ -210,11 +210,9 @@ def max_pool(
     return stored(ctx, (best, where))
 
 
-def lowest(x: TensorValue) -> float | int:
+def lowest(x: TensorValue) -> Scalar:
     """What no element of the tensor is below."""
-    if x.dtype.is_float:
-        return -math.inf
-    return 0 if x.dtype.kind == "uint" else -(1 << (x.dtype.bits - 1))
+    return MAX.identity(x.dtype)
 
 
 @lower_rows(

@@ -15,9 +15,10 @@ import torch
 from litz.index import Const, Expr, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, ReduceKind, Store, op
+from litz.ir.body import Node, Store, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
+from litz.ir.reductions import kind_row, reduction
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, truth
@@ -48,13 +49,13 @@ def dims_of(v: TensorValue, dim: Dims) -> list[int]:
     return sorted({x % v.ndim for x in dims}) if dims and v.ndim else list(range(v.ndim))
 
 
-def fold(kind: ReduceKind, over: tuple[Expr, ...], node: Node) -> Node:
+def fold(kind: str, over: tuple[Expr, ...], node: Node) -> Node:
     """``node`` reduced over the variables ``over``, of which there may be none."""
     if over:
         return body.reduce(kind, over, node)
-    if kind in ("argmax", "argmin"):
+    if reduction(kind).positional:
         return body.const(d.I64, 0)
-    if kind == "welford_m2":
+    if kind_row(kind).part == "m2":
         diff = op("sub", node, node)  # inf and nan spread as through (x - mean)**2
         return op("mul", diff, diff)
     if kind == "sum" and node.dtype.is_float:
@@ -220,7 +221,7 @@ def mean(ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False) 
     (aten.all.dims, "all"),
 )
 def truths(
-    ctx: Call, kind: ReduceKind, x: TensorValue, dim: Dims = None, keepdim: bool = False
+    ctx: Call, kind: str, x: TensorValue, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
     if isinstance(dim, Sequence) and not dim:  # over no dimensions
         return x.with_node(body.cast(truth(wide(ctx.b, x).node), ctx.dtype))
@@ -242,7 +243,7 @@ def count_nonzero(ctx: Call, x: TensorValue, dim: Dims) -> TensorValue:
 # --- extremes ------------------------------------------------------------------------------------
 
 
-def _largest(kind: ReduceKind, over: tuple[Expr, ...], n: Node) -> Node:
+def _largest(kind: str, over: tuple[Expr, ...], n: Node) -> Node:
     """The maximum or minimum; of bools it's a question of any or all."""
     if n.dtype is d.BOOL:
         return fold("any" if kind == "max" else "all", over, n)
@@ -256,7 +257,7 @@ def _largest(kind: ReduceKind, over: tuple[Expr, ...], n: Node) -> Node:
     (aten.min.default, "min"),
 )
 def extreme(
-    ctx: Call, kind: ReduceKind, x: TensorValue, dim: Dims = None, keepdim: bool = False
+    ctx: Call, kind: str, x: TensorValue, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         return body.cast(_largest(kind, over, n), ctx.dtype)
@@ -276,7 +277,7 @@ def aminmax(
 
 @lower_rows((aten.max.dim, "max", "argmax"), (aten.min.dim, "min", "argmin"))
 def extreme_with_index(
-    ctx: Call, kind: ReduceKind, where: ReduceKind, x: TensorValue, dim: int, keepdim: bool
+    ctx: Call, kind: str, where: str, x: TensorValue, dim: int, keepdim: bool
 ) -> tuple[TensorValue, ...]:
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
         ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
@@ -286,9 +287,7 @@ def extreme_with_index(
 
 
 @lower_rows((aten.argmax.default, "argmax"), (aten.argmin.default, "argmin"))
-def position(
-    ctx: Call, kind: ReduceKind, x: TensorValue, dim: int | None, keepdim: bool
-) -> TensorValue:
+def position(ctx: Call, kind: str, x: TensorValue, dim: int | None, keepdim: bool) -> TensorValue:
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
         return fold(kind, over, n)
 

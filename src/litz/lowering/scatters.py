@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar
@@ -15,6 +14,7 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store, StoreMode, op
 from litz.ir.dtype import DType
 from litz.ir.program import Loops
+from litz.ir.reductions import by_update
 from litz.lowering import values, views
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.creation import literal
@@ -314,19 +314,6 @@ def scatter_add(
     return scatter(ctx, x, dim, index, src, reduce="add")
 
 
-def _identity(reduce: str, dtype: DType) -> Scalar:
-    if reduce in ("sum", "mean"):
-        return 0
-    if reduce == "prod":
-        return 1
-    largest = reduce == "amin"
-    if dtype.is_float:
-        return math.inf if largest else -math.inf
-    if dtype.kind == "uint":
-        return (1 << dtype.bits) - 1 if largest else 0
-    return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
-
-
 @lower_with_in_place(aten.scatter_reduce.two)
 def scatter_reduce(
     ctx: Call,
@@ -361,7 +348,7 @@ def _reduced(
         raise Unsupported("updates of bools")
     out = start(ctx, x, mode)
     if not include_self:
-        into(out, _identity(reduce, x.dtype), "set")
+        into(out, by_update(mode).identity(x.dtype), "set")
     into(out, source, mode)
     if reduce != "mean":
         return finish(ctx, out)

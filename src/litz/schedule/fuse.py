@@ -99,10 +99,10 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
     forwarded = {s.buffer: s.value for s in left if s.buffer in second.reads}
     if forwarded:
 
-        def forward(n: Load) -> Node:
-            return forwarded.get(n.buffer, n)
+        def forward(old: Node, new: Node) -> Node:
+            return forwarded.get(old.buffer, new) if isinstance(old, Load) else new
 
-        rw = Rewriter(on_load=forward)
+        rw = Rewriter(replace=forward)
         right = tuple(rw.store(s) for s in right)
     # Only now: a forwarded value may not depend on the loops that its load did.
     if not (

@@ -13,7 +13,7 @@ from litz.ir.dtype import F64, DType
 from litz.kernel.nodes import extent, int_value, loaded, loops_of, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder, Level, adds, outer_type, position
+from litz.targets.cpp.loops import Builder, Level, adds, position
 from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
@@ -168,7 +168,7 @@ class ColumnBuilder(Builder):
             acc = self.accumulator(r)
             total = acc
             if chunk is not None and adds(r):
-                total = self.accumulator(r, outer_type(r.dtype))
+                total = self.accumulator(r, r.row.total(r.dtype))
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
@@ -180,9 +180,9 @@ class ColumnBuilder(Builder):
 
     def accumulator(self, r: Reduce, dtype: DType | None = None) -> Acc:
         dtype = dtype or r.args[0].dtype
-        acc = Acc(self.array(dtype), tree.acc_kind(r.kind), dtype, vec=True)
+        acc = Acc(self.array(dtype), r.row, dtype, vec=True)
         acc.block = self.across
-        if r.kind.startswith("arg"):
+        if r.row.positional:
             acc.position = position(r)
             self.kernel.arrays.append(tree.Array(f"{acc.name}i", r.dtype, self.size))
         return acc
@@ -211,9 +211,10 @@ class ColumnBuilder(Builder):
     def moment(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
         if acc.block is None:
             return super().moment(r, acc, home)
-        if r.kind == "welford_m2":
+        if r.gives.part == "m2":
             return self.fetch(f"{acc.name}q", F64, r.dtype)
-        mean = f"litz::mean_of({self.fetch(acc.name, F64).text}, {acc.name}_n)"
+        held = self.fetch(acc.name, F64).text
+        mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
         return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
 
     # --- stores -----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from math import prod
 
 from litz.index import Expr, Var, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
-from litz.ir.dtype import F64, DType
 from litz.ir.ops import op as op_row
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, mergeable, readers_first, roots
@@ -129,7 +128,7 @@ class Builder(Placer):
         group = [n]
         if home.guard is None and n in self.open:
             group = [r for r in self.open if r is n or self.joins(r, n, home)]
-        if n.kind.startswith("welford"):
+        if n.row.counts:
             group = [r for r in (self.open if home.guard is None else ()) if twins(r, n)] or [n]
             acc = self.moment_loops(n, home)
             for r in group:
@@ -145,7 +144,7 @@ class Builder(Placer):
         """Whether ``r`` runs in the same loops as ``n``."""
         if self.levels[r] != self.levels[n] or set(r.axes) != set(n.axes):
             return False
-        if r.kind.startswith("welford"):
+        if r.row.counts:
             return False
         if any(home.binds(v) is None for v in r.vars if v is not self.lane):
             return False
@@ -161,7 +160,7 @@ class Builder(Placer):
     def result(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
         """What an accumulator holds at last, by a name."""
         ref = tree.Ref(self.name(), r.dtype, acc.vec and not acc.folded)
-        home.body.append(tree.Finish(ref.text, acc, r.dtype))
+        home.body.append(tree.Finish(ref.text, acc, r.dtype, r.gives.part))
         return ref
 
     def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
@@ -180,13 +179,13 @@ class Builder(Placer):
         for r in bodies:
             value = self.place(r.args[0], scope)
             folded = self.lane is not None and self.lane in axes
-            acc = Acc(self.name("a"), tree.acc_kind(r.kind), r.args[0].dtype, folded=folded)
+            acc = Acc(self.name("a"), r.row, r.args[0].dtype, folded=folded)
             acc.vec = value.vec or folded
-            acc.position = position(r) if r.kind.startswith("arg") else None
+            acc.position = position(r) if r.row.positional else None
             total = acc
             if chunk is not None and adds(r):
                 vec = acc.vec and not folded
-                total = Acc(self.name("a"), acc.kind, outer_type(acc.dtype), vec)
+                total = Acc(self.name("a"), r.row, r.row.total(acc.dtype), vec)
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
@@ -248,9 +247,8 @@ class Builder(Placer):
         raise ValueError("a reduction over no dims")
 
     def moment_state(self, n: Reduce) -> Acc:
-        return Acc(
-            self.name("a"), "welford", F64, vec=self.lane is not None and self.lane in n.vars
-        )
+        vec = self.lane is not None and self.lane in n.vars
+        return Acc(self.name("a"), n.row, n.row.total(n.dtype), vec=vec)
 
     def take_moments(self, acc: Acc, mean: Node, m2: Node, terms: Expr, chunk: Scope) -> None:
         a, b = self.place(mean, chunk), self.place(m2, chunk)
@@ -258,8 +256,7 @@ class Builder(Placer):
 
     def moment(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
         ref = tree.Ref(self.name(), r.dtype, acc.vec)
-        kind = "mean" if r.kind == "welford_mean" else "m2"
-        home.body.append(tree.Finish(ref.text, acc, r.dtype, kind))
+        home.body.append(tree.Finish(ref.text, acc, r.dtype, r.gives.part))
         return ref
 
     def merge_stores(self, group: list[Reduce], home: Scope, scope: Scope) -> None:
@@ -499,18 +496,14 @@ class Builder(Placer):
         return product(extent(d.var) for d in self.plan.dims) * cost
 
 
-def outer_type(dtype: DType) -> DType:
-    """What sums of sums run in: their roundings would be the larger part of the error."""
-    return F64 if dtype.is_float else dtype
-
-
 def twins(r: Reduce, n: Reduce) -> bool:
     """Whether one accumulator gives both."""
-    return r.kind.startswith("welford") and r.args == n.args and set(r.axes) == set(n.axes)
+    return r.row.counts and r.row is n.row and r.args == n.args and set(r.axes) == set(n.axes)
 
 
 def adds(r: Reduce) -> bool:
-    return r.kind == "sum" and r.dtype.is_float
+    """Whether partial results come together in a wider type: sums err by their roundings."""
+    return r.row.totals is not None and r.dtype.is_float
 
 
 def position(r: Reduce) -> Expr:

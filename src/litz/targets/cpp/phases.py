@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from litz.index import product, size_hint
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
-from litz.kernel.nodes import extent, loaded, loops_of, mergeable, over_all, reduce_levels, roots
-from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
+from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
+from litz.kernel.phases import Phases, Temp, along_passes, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.targets.cpp.prepare import CACHED, NARROW, Space
 
@@ -66,7 +66,7 @@ class _Maker:
 
     def run(self, full: list[Store], last: int) -> Phases | None:
         flat = [s for s in self.space.stores if s not in full]
-        merged = self.merged(full, last)
+        merged = along_passes(full, self.space.stores, self.reduces, self.levels, own=False)
         left = [s for s in full if not any(s in stores for stores in merged)]
         if not all(over_all(s, self.space.reduced) for s in left):
             return None  # it would run more than once, upon what it has written
@@ -89,24 +89,10 @@ class _Maker:
         points = product(extent(v) for v in self.space.units)
         return Phases(tuple(plans), tuple(self.temps.values()), points)
 
-    def merged(self, full: Sequence[Store], last: int) -> list[list[Store]]:
-        """Stores of the full space that run along with the reductions of each level."""
-        left = list(full)
-        out: list[list[Store]] = []
-        for level in range(last + 1):
-            ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
-            others = [
-                s for s in self.space.stores if s not in ready and (s not in full or s in left)
-            ]
-            later = [r.args[0] for r in self.reduces if self.levels[r] > level]
-            out.append(mergeable(ready, [*later, *roots(others)]))
-            left = [s for s in left if s not in out[-1]]
-        return out
-
     def phase(
         self, stores: Sequence[Store], known: Mapping[Node, Temp], dims: tuple[Dim, ...]
     ) -> KernelPlan:
         """A plan of ``stores``, in which what earlier phases have left is loaded."""
         loads: dict[Node, Node] = {n: load_node(t.dtype, t.name, self.at) for n, t in known.items()}
-        new = rewritten(stores, loads)
+        new = replaced(stores, loads)
         return phase(self.plan, tuple(self.temps.values()), dims, new, self.space.lane)

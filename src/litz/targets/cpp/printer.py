@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
+from litz.ir.reductions import Reduction
 from litz.kernel.nodes import extent
 from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
@@ -41,40 +42,10 @@ from litz.targets.cpp.tree import (
 )
 from litz.targets.cpp.values import DIALECT, Speller, ctype, number
 
-_FOLDS = {
-    "sum": "hsum",
-    "prod": "hprod",
-    "max": "hmax",
-    "min": "hmin",
-    "any": "hany",
-    "all": "hall",
-}
-_COMBINE = {
-    "sum": "litz::add",
-    "prod": "litz::mul",
-    "max": "litz::maximum",
-    "min": "litz::minimum",
-    "any": "litz::or_",
-    "all": "litz::and_",
-}
 
-
-def neutral(kind: str, dtype: DType) -> str:
+def neutral(row: Reduction, dtype: DType) -> str:
     """The value that leaves an accumulator as it is."""
-    if kind == "sum":
-        return number(0, dtype)
-    if kind == "prod":
-        return number(1, dtype)
-    if kind in ("any", "all"):
-        return number(kind == "all", dtype)
-    least = kind in ("max", "argmax")
-    if dtype.kind == "bool":
-        return number(not least, dtype)
-    if dtype.is_float:
-        return number(float("-inf") if least else float("inf"), dtype)
-    top = 2 ** (dtype.bits - (dtype.kind == "int")) - 1
-    bottom = -top - 1 if dtype.kind == "int" else 0
-    return number(bottom if least else top, dtype)
+    return number(row.identity(dtype), dtype)
 
 
 class Printer:
@@ -155,19 +126,19 @@ class Printer:
     # --- accumulators ---------------------------------------------------------------------------
 
     def clear(self, acc: Acc, spell: Speller) -> None:
-        if acc.kind == "welford":
+        if acc.row.counts:
             self.clear_moments(acc, spell)
             return
         if acc.block is not None:
             self.over_block(acc.block)
-            value = f"{spell.vtype(acc.dtype)}({neutral(acc.kind, acc.dtype)})"
+            value = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
             self.line(f"litz::store({acc.name} + j_, {value});")
             if acc.position is not None:
                 self.line(f"litz::store({acc.name}i + j_, {spell.vtype(I64)}(litz::i64(0)));")
             self.close()
             return
         kind = spell.vtype(acc.dtype) if acc.vec else ctype(acc.dtype)
-        names = [f"{acc.name}_{c}({neutral(acc.kind, acc.dtype)})" for c in range(acc.copies)]
+        names = [f"{acc.name}_{c}({neutral(acc.row, acc.dtype)})" for c in range(acc.copies)]
         self.line(f"{kind} {', '.join(names)};")
         if acc.position is not None:
             at = spell.vtype(I64) if acc.vec else "litz::i64"
@@ -191,14 +162,14 @@ class Printer:
         mean, m2 = (converted(t, r.dtype, F64) for t, r in ((mean, s.mean), (m2, s.m2)))
         if acc.block is None:
             a, b = f"{acc.name}_0", f"{acc.name}_0q"
-            self.line(f"litz::chan({a}, {b}, {acc.name}_n, {mean}, {m2}, {terms});")
+            self.line(f"{acc.row.cpp}({a}, {b}, {acc.name}_n, {mean}, {m2}, {terms});")
             self.line(f"{acc.name}_n += {terms};")
             return
         at = offset(spell)
         self.open("")
         for v, name in (("v_", acc.name), ("q_", acc.name + "q")):
             self.line(f"auto {v} = litz::load<{spell.lanes}>({name} + {at});")
-        self.line(f"litz::chan(v_, q_, {acc.name}_n, {mean}, {m2}, {terms});")
+        self.line(f"{acc.row.cpp}(v_, q_, {acc.name}_n, {mean}, {m2}, {terms});")
         for v, name in (("v_", acc.name), ("q_", acc.name + "q")):
             self.line(f"litz::store({name} + {at}, {v});")
         self.close()
@@ -207,17 +178,16 @@ class Printer:
         acc, name = s.acc, f"{s.acc.name}_{copy if s.acc.copies > 1 else 0}"
         value = spell.vector(s.value) if acc.vec else s.value.text
         if acc.folded and spell.count is not None:
-            rest = f"{spell.vtype(acc.dtype)}({neutral(acc.kind, acc.dtype)})"
+            rest = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
             value = f"litz::where({spell.valid()}, {value}, {rest})"
         if acc.block is not None:
             self.update_array(acc, value, spell)
             return
         if acc.position is None:
-            self.line(f"{name} = {_COMBINE[acc.kind]}({name}, {value});")
+            self.line(f"{name} = {acc.row.cpp}({name}, {value});")
             return
-        largest = "true" if acc.kind == "argmax" else "false"
         at = spell.position(acc.position, acc.vec)
-        self.line(f"litz::take<{largest}>({name}, {name}i, {value}, {at});")
+        self.line(f"{acc.row.cpp}({name}, {name}i, {value}, {at});")
 
     def over_block(self, v: Expr) -> None:
         """Open a loop over the vectors of a block's arrays."""
@@ -227,14 +197,13 @@ class Printer:
         at = f"{acc.name} + {offset(spell)}"
         old = f"litz::load<{spell.lanes}>({at})"
         if acc.position is None:
-            self.line(f"litz::store({at}, {_COMBINE[acc.kind]}({old}, {value}));")
+            self.line(f"litz::store({at}, {acc.row.cpp}({old}, {value}));")
             return
-        largest = "true" if acc.kind == "argmax" else "false"
         where = f"{acc.name}i + {offset(spell)}"
         self.open("")
         self.line(f"auto v_ = {old};")
         self.line(f"auto i_ = litz::load<{spell.lanes}>({where});")
-        self.line(f"litz::take<{largest}>(v_, i_, {value}, {spell.position(acc.position, True)});")
+        self.line(f"{acc.row.cpp}(v_, i_, {value}, {spell.position(acc.position, True)});")
         self.line(f"litz::store({at}, v_);")
         self.line(f"litz::store({where}, i_);")
         self.close()
@@ -244,38 +213,37 @@ class Printer:
             self.over_block(s.acc.block)
             a, b = (f"litz::load<{spell.lanes}>({n} + j_)" for n in (s.into.name, s.acc.name))
             b = converted(b, s.acc.dtype, s.into.dtype)
-            self.line(f"litz::store({s.into.name} + j_, {_COMBINE[s.acc.kind]}({a}, {b}));")
+            self.line(f"litz::store({s.into.name} + j_, {s.acc.row.cpp}({a}, {b}));")
             self.close()
             return
         value = converted(self.held(s.acc), s.acc.dtype, s.into.dtype)
         into = f"{s.into.name}_0"
-        self.line(f"{into} = {_COMBINE[s.acc.kind]}({into}, {value});")
+        self.line(f"{into} = {s.acc.row.cpp}({into}, {value});")
 
     def held(self, acc: Acc) -> str:
         """What the copies (and folded lanes) of an accumulator hold together."""
         names = [f"{acc.name}_{c}" for c in range(acc.copies)]
         while len(names) > 1:  # pairs, so that the chain of dependent operations is short
             pairs = zip(names[::2], names[1::2], strict=True)
-            names = [f"{_COMBINE[acc.kind]}({a}, {b})" for a, b in pairs]
-        return f"litz::{_FOLDS[acc.kind]}({names[0]})" if acc.folded else names[0]
+            names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
+        return acc.row.cpp_fold.format(names[0]) if acc.folded else names[0]
 
     def finish(self, s: Finish) -> None:
         acc = s.acc
         names = [f"{acc.name}_{c}" for c in range(acc.copies)]
-        if acc.kind == "welford":
-            mean = f"litz::mean_of({acc.name}_0, {acc.name}_n)"
-            value = mean if s.kind == "mean" else f"{acc.name}_0q"
+        if acc.row.counts:
+            held = f"{acc.name}_0" if s.part == "mean" else f"{acc.name}_0q"
+            value = acc.row.part(s.part).cpp.format(held, f"{acc.name}_n")
             self.line(f"const auto {s.name} = {converted(value, F64, s.dtype)};")
             return
         if acc.position is not None:
-            largest = "true" if acc.kind == "argmax" else "false"
             for n in names[1:]:
-                self.line(f"litz::take<{largest}>({names[0]}, {names[0]}i, {n}, {n}i);")
+                self.line(f"{acc.row.cpp}({names[0]}, {names[0]}i, {n}, {n}i);")
             value, at = names[0], f"{names[0]}i"
             if acc.folded:
-                self.line(f"const auto {s.name}f = litz::fold_arg<{largest}>({value}, {at});")
+                self.line(f"const auto {s.name}f = {acc.row.cpp_fold.format(value, at)};")
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
-            self.line(f"const auto {s.name} = {value if s.kind == 'value' else at};")
+            self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
         text = converted(self.held(acc), acc.dtype, s.dtype)
         self.line(f"const auto {s.name} = {text};")
@@ -296,22 +264,21 @@ class Printer:
         for name, slot in zip(names, s.slots, strict=False):
             first = cell(slot, s.vec).replace("k_ *", "0 *")
             self.line(f"auto {name} = {first};")
-        if s.kind == "welford":
+        if s.row.counts:
             self.line(f"double {s.name}_n = {cell(s.slots[2], False).replace('k_ *', '0 *')};")
         self.open("for (int64_t k_ = 1; k_ < parts_; ++k_)")
         cells = [cell(slot, s.vec) for slot in s.slots[:2]]
-        if s.kind == "welford":
+        if s.row.counts:
             more = cell(s.slots[2], False)
-            self.line(f"litz::chan({', '.join(names)}, {s.name}_n, {', '.join(cells)}, {more});")
+            self.line(f"{s.row.cpp}({', '.join(names)}, {s.name}_n, {', '.join(cells)}, {more});")
             self.line(f"{s.name}_n += {more};")
         elif len(names) > 1:
-            largest = "true" if s.kind == "argmax" else "false"
-            self.line(f"litz::take<{largest}>({', '.join(names)}, {', '.join(cells)});")
+            self.line(f"{s.row.cpp}({', '.join(names)}, {', '.join(cells)});")
         else:
-            self.line(f"{s.name} = {_COMBINE[s.kind]}({s.name}, {cells[0]});")
+            self.line(f"{s.name} = {s.row.cpp}({s.name}, {cells[0]});")
         self.close()
-        if s.kind == "welford":
-            self.line(f"{s.name} = litz::mean_of({s.name}, {s.name}_n);")
+        if s.row.counts:
+            self.line(f"{s.name} = {s.row.part('mean').cpp.format(s.name, f'{s.name}_n')};")
 
     # --- loops ----------------------------------------------------------------------------------
 

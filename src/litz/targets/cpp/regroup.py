@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 
 from litz.index import Expr, Substitution, coefficient, const, product, size_hint, substitute, var
 from litz.ir import body as nodes
-from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, walk
+from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, replaced, walk
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
-from litz.kernel.phases import Phases, Temp, linear, phase, rewritten, values_between
+from litz.kernel.phases import Phases, Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
 SHORT = 32  # channels of a group that leave lanes empty
 LONG = 16  # elements of a channel that are worth a phase
-KINDS = ("sum", "prod", "max", "min", "any", "all", "welford_mean", "welford_m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def divide(plan: KernelPlan) -> Phases | None:
         return None  # it would run more than once, upon what it has written
     if not reduces or not full or inner is None or inner not in plan.reduced:
         return None
-    if any(n.kind not in KINDS or set(n.axes) != set(plan.reduced) for n in reduces):
+    if any(n.row.positional or set(n.axes) != set(plan.reduced) for n in reduces):
         return None
     levels = reduce_levels(roots(plan.stores))
     if any(levels[n] for n in reduces) or any(s.mode != "set" or s.indirect for s in plan.stores):
@@ -118,14 +117,14 @@ class _Maker:
         }
         values = {n: self.temp(n) for n in between}
         spread = [Store(t.name, self.at, n) for n, t in values.items()]
-        spread = [self.turned(s) for s in rewritten(spread, wide)]
+        spread = [self.turned(s) for s in replaced(spread, wide)]
         narrow: dict[Node, Node] = {
             r: self.of_group(r, (m.inner,), m.outer * m.size + m.inner) for r in reduces
         }
         loads: dict[Node, Node] = {
             n: nodes.load(n.dtype, t.name, self.at) for n, t in values.items()
         }
-        last = [self.turned(s) for s in rewritten(full, loads)]
+        last = [self.turned(s) for s in replaced(full, loads)]
         points = [Dim(v, "p") for v in self.points]
         rows = [Dim(v, "r") for v in self.rest]
         plans = [
@@ -134,7 +133,7 @@ class _Maker:
         ]
         if flat:
             groups = [Dim(v, "p") for v in self.plan.parallel]
-            plans.append(self.phase([*groups, Dim(m.inner, "r")], rewritten(flat, narrow), None))
+            plans.append(self.phase([*groups, Dim(m.inner, "r")], replaced(flat, narrow), None))
         plans.append(self.phase([*points, *(replace(d, role="p") for d in rows)], last, m.dim))
         size = product(extent(v) for v in self.points)
         return Phases(tuple(plans), tuple(self.temps), size)
@@ -150,7 +149,7 @@ class _Maker:
         """What a reduction needs of each channel: itself over the long dims."""
         value = self.merged(r.args[0])
         n = nodes.reduce(r.kind, self.rest, value)
-        if r.kind != "welford_m2":
+        if r.gives.part != "m2":
             return (n,)
         return (nodes.reduce("welford_mean", self.rest, value), n)
 
@@ -158,10 +157,10 @@ class _Maker:
         """A reduction, from what its channels have left."""
         at = substitute(self.at, {self.m.dim: channel})
         parts = [nodes.load(n.dtype, self.channels[n].name, at) for n in self.of_channel(r)]
-        if not r.kind.startswith("welford"):
+        if not r.row.counts:
             return nodes.reduce(r.kind, axes, parts[0])
         mean, between = chunk_moments(parts[0], axes, self.m.size)
-        if r.kind == "welford_mean":
+        if r.gives.part == "mean":
             return mean
         count = nodes.cast(nodes.index(product(extent(v) for v in self.rest)), r.dtype)
         within = nodes.reduce("sum", axes, parts[1])

@@ -60,7 +60,7 @@ def one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
     return (
         same
         and every
-        and not any(n.kind.startswith("welford") for n in reduces)
+        and not any(n.row.counts for n in reduces)
         and all(s.mode == "set" and over_all(s, space.reduced) for s in full)
         and not any(isinstance(n, Reduce) for n in walk(roots(full)))
         and len(mergeable(full, roots(flat))) == len(full)
@@ -106,7 +106,7 @@ class Parts(Builder):
             if n in done:
                 continue
             home = scope.at(self.home_depth(n, scope))
-            if n.kind.startswith("welford"):
+            if n.row.counts:
                 group = [r for r in self.open if twins(r, n)]
                 accs = [self.moment_loops(n, home)]
                 self.leave(group, accs[0], home, scope)
@@ -134,14 +134,13 @@ class Parts(Builder):
 
     def state(self, acc: Acc, home: Scope) -> list[Ref]:
         """All that an accumulator holds, as values."""
-        kinds = {"welford": ("mean", "m2"), "argmax": ("value", ""), "argmin": ("value", "")}
         refs = []
-        for kind in kinds.get(acc.kind, ("",)):
-            dtype = I64 if acc.position is not None and not kind else acc.dtype
+        for part in acc.row.state[:2]:
+            dtype = part.dtype or acc.dtype
             ref = Ref(self.name(), dtype, acc.vec and not acc.folded)
-            home.body.append(tree.Finish(ref.text, acc, dtype, kind))
+            home.body.append(tree.Finish(ref.text, acc, dtype, part.name))
             refs.append(ref)
-        if acc.kind == "welford":
+        if acc.row.counts:
             refs.append(Ref(f"{acc.name}_n", F64))
         return refs
 
@@ -158,7 +157,7 @@ class ColumnParts(Parts, columns.ColumnBuilder):
         refs = [self.fetch(acc.name, acc.dtype)]
         if acc.position is not None:
             refs.append(self.fetch(f"{acc.name}i", I64))
-        if acc.kind == "welford":
+        if acc.row.counts:
             refs += [self.fetch(f"{acc.name}q", F64), Ref(f"{acc.name}_n", F64)]
         return refs
 
@@ -174,11 +173,11 @@ class Ends(Builder):
         slots = self.cells.of[n]
         same = [r for r, s in self.cells.of.items() if s is slots]
         name = self.name()
-        home.body.append(tree.Combine(name, tree.acc_kind(n.kind), slots, self.cells.index(), vec))
+        home.body.append(tree.Combine(name, n.row, slots, self.cells.index(), vec))
         for r in same:
-            second = r.kind in ("welford_m2", "argmax", "argmin")
-            text = f"{name}q" if second else name
-            source = slots[1 if second else 0].dtype
+            first = r.gives.part == r.row.state[0].name
+            text = name if first else f"{name}q"
+            source = slots[0 if first else 1].dtype
             if source is not r.dtype:
                 text = f"litz::cast<{ctype(r.dtype)}>({text})"
             home.env[r] = Ref(text, r.dtype, vec)

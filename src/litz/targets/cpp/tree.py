@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from litz.index import Expr
-from litz.ir.body import Const, Index, Load, Node, Op, Reduce, ReduceKind, Store
+from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store
 from litz.ir.dtype import DType
+from litz.ir.reductions import Reduction
 from litz.kernel.plan import KernelPlan
 
 GRAIN: Final = 1 << 20  # work that is worth a thread: some microseconds
-
-AccKind = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,12 @@ class Acc:
     """An accumulator.  ``copies`` independent registers hide the latency of its operation.
 
     vec: holds a value a lane; folded: its lanes are combined into one at the end, because the lane
-    dim is reduced.  position: for argmax and argmin, the linear position of an iteration.
+    dim is reduced.  position: for a search, the linear position of an iteration.
     block: the lane dim whose block has a value a lane here, in an array; None: in registers.
     """
 
     name: str
-    kind: AccKind
+    row: Reduction
     dtype: DType
     vec: bool = False
     folded: bool = False
@@ -85,7 +84,7 @@ class Branch:
 
 @dataclass(slots=True, eq=False)
 class Clear:
-    """Give an accumulator its neutral value."""
+    """Give an accumulator the state of no elements."""
 
     acc: Acc
 
@@ -110,13 +109,13 @@ class Merge:
 class Finish:
     """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
 
-    kind: which of the results of an accumulator that holds two.
+    part: which part of its state.
     """
 
     name: str
     acc: Acc
     dtype: DType
-    kind: str = ""
+    part: str
 
 
 @dataclass(slots=True, eq=False)
@@ -246,7 +245,7 @@ class Combine:
     """``name`` (and ``name`` q) = an accumulator's values at ``index``, of all threads' rooms."""
 
     name: str
-    kind: AccKind
+    row: Reduction
     slots: tuple[Slot, ...]
     index: Expr
     vec: bool
@@ -363,17 +362,17 @@ def _line(s: Stmt) -> str:
     if isinstance(s, Clear):
         v = "v" if s.acc.vec else ""
         copies = f" x{s.acc.copies}" if s.acc.copies > 1 else ""
-        return f"{s.acc.name}: {s.acc.dtype}{v}{copies} = {s.acc.kind} of none"
+        return f"{s.acc.name}: {s.acc.dtype}{v}{copies} = {s.acc.row.name} of none"
     if isinstance(s, Update):
-        return f"{s.acc.name} {s.acc.kind}= {s.value.text}"
+        return f"{s.acc.name} {s.acc.row.name}= {s.value.text}"
     if isinstance(s, Merge):
-        return f"{s.into.name} {s.into.kind}= {s.acc.name}"
+        return f"{s.into.name} {s.into.row.name}= {s.acc.name}"
     if isinstance(s, Finish):
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
     if isinstance(s, Chan):
         return f"{s.acc.name} moments= {s.mean.text}, {s.m2.text} of {s.terms}"
     if isinstance(s, Combine):
-        return f"{s.name} = {s.kind} of all {' '.join(x.name for x in s.slots)}[{s.index}]"
+        return f"{s.name} = {s.row.name} of all {' '.join(x.name for x in s.slots)}[{s.index}]"
     if isinstance(s, Counted):
         return f"{s.acc.name} counts {s.terms}"
     if isinstance(s, Keep):
@@ -414,10 +413,3 @@ def _node(s: Let) -> str:
     if isinstance(n, Reduce):
         return n.kind + args
     return "where" + args
-
-
-def acc_kind(kind: ReduceKind) -> AccKind:
-    """The accumulator that a reduction uses."""
-    if kind in ("welford_mean", "welford_m2"):
-        return "welford"
-    return kind  # type: ignore[return-value]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from litz.index import Expr
 from litz.ir.body import Node, Reduce, Store, is_even
+from litz.ir.reductions import by_update
 from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.axes import Axes, Axis
@@ -22,20 +23,13 @@ from litz.targets.triton.reductions import accumulator
 from litz.targets.triton.source import Config
 from litz.targets.triton.values import Value
 
-# Types that updates of a mode have atomic instructions for.
-_ATOMIC = {
-    "add": ("i32", "i64", "u32", "u64", "f16", "bf16", "f32", "f64"),
-    "max": ("i32", "i64", "u32", "u64", "f32", "f64"),
-    "min": ("i32", "i64", "u32", "u64", "f32", "f64"),
-}
-
 
 def is_serial(plan: KernelPlan) -> bool:
     """Whether a store updates memory in a way that no atomic instruction offers."""
-    for s in plan.stores:
-        if s.mode != "set" and plan.dtype(s.buffer).name not in _ATOMIC.get(s.mode, ()):
-            return True
-    return False
+    return any(
+        s.mode != "set" and plan.dtype(s.buffer).name not in by_update(s.mode).triton_atomic
+        for s in plan.stores
+    )
 
 
 def suits(plan: KernelPlan) -> bool:
@@ -166,13 +160,12 @@ class NestPrinter(Printer):
             for line in acc.update(value, "", self.position(v)):
                 self.scope.emit(line)
         self.scope = here
-        return acc.alone(node.kind)
+        return acc.alone(node)
 
     def put_text(self, s: Store, at: str, value: str, mask: str) -> str:
         if s.mode == "set" or not is_serial(self.plan):
             return super().put_text(s, at, value, mask)
-        how = {"add": "{0} + {1}", "mul": "{0} * {1}"}
-        form = how.get(s.mode, f"litz.{s.mode}imum({{0}}, {{1}})")
+        form = by_update(s.mode).triton
         dtype = self.plan.dtype(s.buffer)
         tail = f", {mask}" if mask else ""
         old = f"tl.load({at}{tail})"

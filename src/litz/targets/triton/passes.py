@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from litz.index import TRITON, Expr, divides, render
 from litz.ir.body import Op, Reduce, Store
+from litz.ir.reductions import EXPONENTIALS
 from litz.kernel.nodes import loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.blocks import narrowest
@@ -193,7 +194,7 @@ class PassPrinter(Printer):
                 dtype = group[0].args[0].node.dtype
                 exact = any(b.node not in self.narrow for b in sums)
                 acc: Accumulator = SoftmaxAccumulator(
-                    "sum", dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
+                    EXPONENTIALS, dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
                 )
                 group += sums
             else:
@@ -215,7 +216,7 @@ class PassPrinter(Printer):
                 self.top.emit(line)
             for v in group:
                 assert isinstance(v.node, Reduce)
-                self.top.known[v] = acc.result(v.node.kind)
+                self.top.known[v] = acc.result(v.node)
 
     def neighbours(self) -> int:
         """Elements along the reduced axis that one thread loads at once."""
@@ -242,8 +243,8 @@ class PassPrinter(Printer):
         dtype = v.args[0].node.dtype
         mask = self.mask("r")
         if mask:
-            value = f"tl.where({mask}, {value}, {neutral(node.kind, dtype)})"
-        return at_once(node.kind, value, self.at, self.position(v))
+            value = f"tl.where({mask}, {value}, {neutral(node.row, dtype)})"
+        return at_once(node.row, value, self.at, self.position(v))
 
     # --- values and their accesses --------------------------------------------------------------
 

@@ -8,24 +8,25 @@ from dataclasses import dataclass
 from litz.ir.body import Reduce
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES
+from litz.ir.reductions import NOWHERE, Reduction
 from litz.targets.triton.spell import neutral
 from litz.targets.triton.values import Value
 
+_NOWHERE = f"0x{NOWHERE:X}"
 
-def at_once(kind: str, value: str, axis: int, position: str) -> str:
+
+def at_once(row: Reduction, value: str, axis: int, position: str = "") -> str:
     """A reduction of ``value`` along an axis of its block, which stays with extent 1."""
-    if kind in ("argmax", "argmin"):
-        return f"litz.position({value}, {position}, {axis}, {kind == 'argmax'})"
-    if kind.startswith("welford"):
-        raise ValueError("moments of a block are written as two sums")
-    return f"litz.{kind}({value}, {axis})"
+    if not row.triton_fold:
+        raise ValueError(f"{row.name} of a block is written in other terms")
+    return row.triton_fold.format(value, at=position, axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
     """A reduction over a loop: every lane has its own, and the lanes meet behind the loop."""
 
-    kind: str
+    row: Reduction
     dtype: DType
     name: str
     shape: str
@@ -36,36 +37,25 @@ class Accumulator:
         return TRITON_TYPES[self.dtype.name]
 
     def begin(self) -> list[str]:
-        first = neutral(self.kind, self.dtype)
+        first = neutral(self.row, self.dtype)
         return [f"{self.name} = tl.full({self.shape}, {first}, {self.type})"]
 
     def update(self, value: str, mask: str, position: str) -> list[str]:
-        new = self.combined(value)
+        new = self.row.triton.format(self.name, value)
         return [
             f"{self.name} = tl.where({mask}, {new}, {self.name})"
             if mask
             else f"{self.name} = {new}"
         ]
 
-    def combined(self, value: str) -> str:
-        a = self.name
-        return {
-            "sum": f"{a} + {value}",
-            "prod": f"{a} * {value}",
-            "max": f"litz.maximum({a}, {value})",
-            "min": f"litz.minimum({a}, {value})",
-            "any": f"litz.either({a}, {value})",
-            "all": f"litz.both({a}, {value})",
-        }[self.kind]
-
     def finish(self) -> list[str]:
-        return [f"{self.name}_ = litz.{self.kind}({self.name}, {self.axis})"]
+        return [f"{self.name}_ = {at_once(self.row, self.name, self.axis)}"]
 
-    def result(self, kind: str) -> str:
-        """The name of the finished value."""
+    def result(self, n: Reduce) -> str:
+        """The name of the finished value of one of the reductions."""
         return f"{self.name}_"
 
-    def alone(self, kind: str) -> str:
+    def alone(self, n: Reduce) -> str:
         """The value where every lane is a reduction of its own."""
         return self.name
 
@@ -75,13 +65,13 @@ class ArgAccumulator(Accumulator):
     """The best value of each lane and where it stood first."""
 
     def begin(self) -> list[str]:
-        last = f"tl.full({self.shape}, 0x7FFFFFFFFFFFFFFF, tl.int64)"
+        last = f"tl.full({self.shape}, {_NOWHERE}, tl.int64)"
         return [*Accumulator.begin(self), f"{self.name}_at = {last}"]
 
     def update(self, value: str, mask: str, position: str) -> list[str]:
-        a, largest = self.name, self.kind == "argmax"
+        a = self.name
         # A lane that has seen nothing yet takes what comes: it may equal the neutral value.
-        ahead = f"litz.better({value}, {a}, {largest}) | ({a}_at == 0x7FFFFFFFFFFFFFFF)"
+        ahead = f"{self.row.triton.format(value, a)} | ({a}_at == {_NOWHERE})"
         ahead = f"({ahead}) & {mask}" if mask else ahead
         return [
             f"{a}_ahead = {ahead}",
@@ -90,12 +80,9 @@ class ArgAccumulator(Accumulator):
         ]
 
     def finish(self) -> list[str]:
-        largest = self.kind == "argmax"
-        return [
-            f"{self.name}_ = litz.position({self.name}, {self.name}_at, {self.axis}, {largest})"
-        ]
+        return [f"{self.name}_ = {at_once(self.row, self.name, self.axis, f'{self.name}_at')}"]
 
-    def alone(self, kind: str) -> str:
+    def alone(self, n: Reduce) -> str:
         return f"{self.name}_at"
 
 
@@ -142,11 +129,11 @@ class MomentAccumulator(Accumulator):
             f"{a}_m2_ = litz.sum({a}_m2 + {a}_off * {a}_off * {a}_seen, {axis})",
         ]
 
-    def result(self, kind: str) -> str:
-        return f"{self.name}_mean_" if kind == "welford_mean" else f"{self.name}_m2_"
+    def result(self, n: Reduce) -> str:
+        return f"{self.name}_{n.gives.part}_"
 
-    def alone(self, kind: str) -> str:
-        return f"{self.name}_mean" if kind == "welford_mean" else f"{self.name}_m2"
+    def alone(self, n: Reduce) -> str:
+        return f"{self.name}_{n.gives.part}"
 
 
 def accumulator(
@@ -159,10 +146,10 @@ def accumulator(
     node = group[0].node
     assert isinstance(node, Reduce)
     dtype = node.args[0].dtype
-    if node.kind.startswith("welford"):
-        return MomentAccumulator(node.kind, dtype, name, shape, axis, counts)
-    made = ArgAccumulator if node.kind in ("argmax", "argmin") else Accumulator
-    return made(node.kind, dtype, name, shape, axis)
+    if node.row.counts:
+        return MomentAccumulator(node.row, dtype, name, shape, axis, counts)
+    made = ArgAccumulator if node.row.positional else Accumulator
+    return made(node.row, dtype, name, shape, axis)
 
 
 def twins(reduces: Sequence[Value]) -> list[list[Value]]:
@@ -170,11 +157,11 @@ def twins(reduces: Sequence[Value]) -> list[list[Value]]:
     out: list[list[Value]] = []
     for v in reduces:
         assert isinstance(v.node, Reduce)
-        moment = v.node.kind.startswith("welford")
+        row = v.node.row
         for group in out:
             first = group[0].node
             assert isinstance(first, Reduce)
-            if moment and first.kind.startswith("welford") and group[0].args == v.args:
+            if row.counts and first.row is row and group[0].args == v.args:
                 group.append(v)
                 break
         else:

@@ -119,7 +119,7 @@ def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     if len(plan.reduced) != 1 or plan.lane is not plan.reduced[0]:
         return None
     nodes = tuple(walk(roots(plan.stores)))
-    if any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in nodes):
+    if any(isinstance(n, Reduce) and n.row.positional for n in nodes):
         return None
     v = plan.lane
     size = {p.name: p.dtype.bytes for p in plan.params}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litz.ir.body import Node, Op, Reduce
+from litz.ir.reductions import MAX, SUM
 from litz.targets.triton.reductions import Accumulator
 from litz.targets.triton.spell import neutral
 from litz.targets.triton.values import Value
@@ -12,7 +13,7 @@ from litz.targets.triton.values import Value
 
 def lowered(n: Node) -> Op | None:
     """A value less its maximum, if a node sums the exponentials of that: ``n`` is a total."""
-    if not (isinstance(n, Reduce) and n.kind == "sum"):
+    if not (isinstance(n, Reduce) and n.row is SUM):
         return None
     power = n.args[0]
     if not (isinstance(power, Op) and power.name == "exp"):
@@ -21,7 +22,7 @@ def lowered(n: Node) -> Op | None:
     if not (isinstance(less, Op) and less.name == "sub"):
         return None
     value, top = less.args
-    if not (isinstance(top, Reduce) and top.kind == "max" and top.args[0] is value):
+    if not (isinstance(top, Reduce) and top.row is MAX and top.args[0] is value):
         return None
     return less if set(top.axes) == set(n.axes) else None  # else the maximum may lie elsewhere
 
@@ -62,7 +63,7 @@ class SoftmaxAccumulator(Accumulator):
         return "litz.exp" if self.exact else "litz.flush_exp"
 
     def begin(self) -> list[str]:
-        a, low = self.name, neutral("max", self.dtype)
+        a, low = self.name, neutral(self.row, self.dtype)
         state = f"[XBLOCK, RBLOCK // {self.group}, 1]"
         return [
             f"{a}_top = tl.full({state}, {low}, {self.type})",
@@ -70,7 +71,7 @@ class SoftmaxAccumulator(Accumulator):
         ]
 
     def update(self, value: str, mask: str, position: str) -> list[str]:
-        a, low = self.name, neutral("max", self.dtype)
+        a, low = self.name, neutral(self.row, self.dtype)
         block = f"tl.where({mask}, {value}, {low})" if mask else value
         groups = f"[XBLOCK, RBLOCK // {self.group}, {self.group}]"
         return [
@@ -84,7 +85,7 @@ class SoftmaxAccumulator(Accumulator):
         ]
 
     def finish(self) -> list[str]:
-        a, low = self.name, neutral("max", self.dtype)
+        a, low = self.name, neutral(self.row, self.dtype)
         return [
             f"{a}_max = litz.max({a}_top, 1)",
             f"{a}_base = tl.where({a}_max == {low}, 0.0, {a}_max)",
@@ -94,5 +95,5 @@ class SoftmaxAccumulator(Accumulator):
             *(f"{a}_{part} = tl.reshape({a}_{part}, [XBLOCK, 1])" for part in ("max", "")),
         ]
 
-    def result(self, kind: str) -> str:
-        return f"{self.name}_max" if kind == "max" else f"{self.name}_"
+    def result(self, n: Reduce) -> str:
+        return f"{self.name}_max" if n.row is MAX else f"{self.name}_"

@@ -8,6 +8,7 @@ from litz.ir.bits import is_undecimal, signed_bits
 from litz.ir.body import Const, Op
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES, triton_text
+from litz.ir.reductions import Reduction
 
 _BOOLEAN = {"lt": "litz.lt({}, {})", "le": "litz.le({}, {})", "gt": "litz.gt({}, {})"}
 _BOOLEAN["ge"] = "litz.ge({}, {})"
@@ -35,25 +36,9 @@ def number(value: float) -> str:
     return repr(value)
 
 
-def neutral_scalar(kind: str, dtype: DType) -> bool | int | float:
-    """What a reduction begins with."""
-    if kind in ("sum", "any", "welford_mean", "welford_m2"):
-        return 0
-    if kind in ("prod", "all"):
-        return 1
-    largest = kind in ("max", "argmax")
-    if dtype.is_float:
-        return -math.inf if largest else math.inf
-    if dtype.kind == "bool":
-        return not largest
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
-    high = (1 << (dtype.bits - (dtype.kind == "int"))) - 1
-    return low if largest else high
-
-
-def neutral(kind: str, dtype: DType) -> str:
+def neutral(row: Reduction, dtype: DType) -> str:
     """What a reduction begins with, as a Python literal."""
-    value = neutral_scalar(kind, dtype)
+    value = row.identity(dtype)
     return number(value) if isinstance(value, float) else str(int(value))
 
 

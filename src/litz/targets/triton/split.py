@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
-from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, walk
+from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, walk
 from litz.ir.dtype import I64, DType
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -21,18 +21,16 @@ from litz.kernel.nodes import (
     extent,
     loaded,
     loops_of,
-    mergeable,
     over_all,
     readers_first,
     reduce_levels,
     roots,
 )
-from litz.kernel.phases import Temp, linear, phase, rewritten, values_between
+from litz.kernel.phases import Temp, along_passes, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
 from litz.targets.triton.blocks import PROGRAMS
 from litz.targets.triton.source import Temporary
-from litz.targets.triton.spell import neutral_scalar
 
 Loops = tuple[Expr, ...]
 
@@ -60,7 +58,7 @@ def divide(plan: KernelPlan) -> Several | None:
     if not reduces or not reduces_evenly(reduces, plan.reduced):
         return None
     # The flat position along a row is that of an argument reduction too.
-    positional = [n for n in reduces if n.kind.startswith("arg")]
+    positional = [n for n in reduces if n.row.positional]
     if any(n.axes != plan.reduced for n in positional):
         return None
     if any(s.mode != "set" or s.indirect for s in plan.stores):
@@ -146,7 +144,8 @@ class _Maker:
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Several | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
         last = max(self.levels[n] for n in reduces)
-        along = self.along(reduces, full, last)
+        whole = [s for s in full if over_all(s, self.plan.reduced)]
+        along = along_passes(whole, self.plan.stores, reduces, self.levels, own=True)
         left = [s for s in full if not any(s in stores for stores in along)]
         if {s.buffer for s in flat} & loaded(roots(left)):
             return None  # a later kernel would read what an earlier one replaces
@@ -162,13 +161,13 @@ class _Maker:
             # What this kernel leaves for later ones it does not read itself.
             before = {**known, **combined}
             if level == last:
-                stores += rewritten(flat, before)
+                stores += replaced(flat, before)
             if level < last or left:
                 for n in between:
                     if self.levels[n] != level:
                         continue
                     t = self.temp(n.dtype, self.points)
-                    stores += rewritten([Store(t.name, self.at, n)], before)
+                    stores += replaced([Store(t.name, self.at, n)], before)
                     known[n] = nodes.load(t.dtype, t.name, self.at)
             if stores:
                 plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))
@@ -177,29 +176,13 @@ class _Maker:
         spaces: dict[Loops, list[Store]] = {}
         for s in left:
             spaces.setdefault(loops_of(s, self.plan.reduced), []).append(s)
-        order = readers_first([rewritten(stores, known) for stores in spaces.values()])
+        order = readers_first([replaced(stores, known) for stores in spaces.values()])
         if order is None:
             return None
         for some in order:
             dims = loops_of(some[0], self.plan.reduced)
             plans.append(self.phase((*self.plan.parallel, *dims), (), some))
         return Several(tuple(plans), tuple(self.temps))
-
-    def along(
-        self, reduces: Sequence[Reduce], full: Sequence[Store], last: int
-    ) -> list[list[Store]]:
-        """Stores that run along with the reductions of each level: over all reduced dims too."""
-        reduced = self.plan.reduced
-        left = [s for s in full if over_all(s, reduced)]
-        out: list[list[Store]] = []
-        for level in range(last + 1):
-            ready = [s for s in left if max(self.levels[n] for n in s.roots()) < level]
-            done = [s for stores in out for s in stores]
-            others = [s for s in self.plan.stores if s not in ready and s not in done]
-            args = [r.args[0] for r in reduces if self.levels[r] >= level]
-            out.append(mergeable(ready, [*args, *roots(others)]))
-            left = [s for s in left if s not in out[-1]]
-        return out
 
     def reduce_parts(
         self,
@@ -219,19 +202,19 @@ class _Maker:
         stores: list[Store] = []
         out: dict[Node, Node] = {}
         for n in reduces:
-            value = rewritten([Store("", const(0), n.args[0])], known)[0].value
+            value = replaced([Store("", const(0), n.args[0])], known)[0].value
             out[n] = self.one(n, move(value), stores)
-        stores += [self.within(move.store(s)) for s in rewritten(along, known)]
+        stores += [self.within(move.store(s)) for s in replaced(along, known)]
         parallel = (self.p, *self.plan.parallel, *self.kept)
         plans.append(self.phase(parallel, (self.q,), stores))
         return out
 
     def one(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
         """The stores of one reduction's parts, and the reduction of what they leave."""
-        if n.kind.startswith("welford"):
+        if n.row.counts:
             return self.moments(n, value, stores)
-        value = self.inside(value, neutral_value(n.kind, value.dtype))
-        if n.kind in ("argmax", "argmin"):
+        value = self.inside(value, nodes.const(value.dtype, n.row.identity(value.dtype)))
+        if n.row.positional:
             return self.argument(n, value, stores)
         left = self.leave(stores, nodes.reduce(n.kind, (self.q,), value))
         return nodes.reduce(n.kind, (self.r, *self.kept), self.back(left))
@@ -268,8 +251,7 @@ class _Maker:
         return nodes.load(t.dtype, t.name, self.r * self.cells + self.cell)
 
     def argument(self, n: Reduce, value: Node, stores: list[Store]) -> Node:
-        kind: nodes.ReduceKind = "max" if n.kind == "argmax" else "min"
-        best = self.leave(stores, nodes.reduce(kind, (self.q,), value))
+        best = self.leave(stores, nodes.reduce(n.row.best, (self.q,), value))
         where = nodes.reduce(n.kind, (self.q,), value)
         first = nodes.index(self.p * self.part)
         spots = self.leave(stores, nodes.op("add", where, first))
@@ -287,7 +269,7 @@ class _Maker:
         count = nodes.cast(nodes.index(min_(self.part, self.size - self.r * self.part)), dtype)
         whole = product(extent(v) for v in self.plan.reduced)
         mean, between = chunk_moments(means, axes, whole, lambda x: nodes.op("mul", x, count))
-        if n.kind == "welford_mean":
+        if n.gives.part == "mean":
             return mean
         return nodes.op("add", nodes.reduce("sum", axes, squared), between)
 
@@ -318,8 +300,3 @@ class _Maker:
         dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in reduced))
         made = phase(self.plan, temps, dims, merged, tiling.lane)
         return replace(made, tile=tiling.tile)
-
-
-def neutral_value(kind: str, dtype: DType) -> Node:
-    """What changes nothing in a reduction."""
-    return nodes.const(dtype, neutral_scalar(kind, dtype))

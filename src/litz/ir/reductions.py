@@ -1,0 +1,348 @@
+"""The reductions: one table that everything about them is read from.
+
+A row says how elements come together: the state that holds some of them, the state of none and of
+one, how two states combine, and what is read off in the end.  With it stand each target's spelling
+and what a test may draw.  To add a reduction of one value a state is to add a row; how a position
+is kept beside a value, and how moments are, the targets know by the state's parts.
+
+A ``Reduce`` node names what it wants read off, its *kind*: ``welford_mean`` and ``welford_m2`` are
+two kinds of one row.  A row without kinds serves several nodes at once, which a target recognises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from litz.ir.dtype import F64, I64, DType, wrapped
+from litz.ir.ops import accepts
+from litz.ir.ops import op as op_row
+
+Scalar = bool | int | float
+State = tuple[Any, ...]
+Identity = Callable[[DType], Scalar]
+NOWHERE: Final = (1 << 63) - 1  # a position behind all others
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One number of a state.
+
+    identity: of no elements; dtype: its type, None the elements'.
+    cpp: C++ template of what is read off it, given the number of elements too.
+    """
+
+    name: str
+    identity: Identity
+    dtype: DType | None = None
+    cpp: str = "{0}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a ``Reduce`` node gives: ``part`` of the state, after ``finish``.
+
+    empty: of no elements, and some value where there is none; single: of one element, None for
+    the element itself.
+    """
+
+    name: str
+    part: str
+    empty: Scalar
+    single: Scalar | None = None
+    finish: Callable[[State], Scalar] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduction:
+    """One reduction.
+
+    elements: the kinds of element types, as letters of the op table.
+    exact: those of them with which the order of combining changes no bit.
+    op: the op of the table that combines two states of one part.
+    lift: the state of an element at its position; combine: of two; both from ``op`` if not given.
+    update: the mode of stores that combine a value with what is in memory.
+    best: of a search for a position, the kind that gives the value there.
+    totals: the type in which C++ brings partial results of floats together.
+    cpp: the C++ function of two states; cpp_fold: template of a vector's lanes.
+    triton: Triton template of two states, or of whether the first comes first in a search;
+    triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
+    triton_atomic: the types for which memory updates are one instruction.
+    samples: which elements a test draws, where their order shows: ``any``, ``small`` ones about 1,
+    or ``finite`` ones.
+    """
+
+    name: str
+    state: tuple[Part, ...]
+    kinds: tuple[Kind, ...]
+    elements: str
+    exact: str
+    op: str = ""
+    lift: Callable[[Scalar, int], State] = lambda x, at: (x,)
+    combine: Callable[[State, State], State] | None = None
+    update: str = ""
+    best: str = ""
+    totals: DType | None = None
+    cpp: str = ""
+    cpp_fold: str = ""
+    triton: str = ""
+    triton_fold: str = ""
+    triton_atomic: tuple[str, ...] = ()
+    samples: str = "any"
+
+    @property
+    def positional(self) -> bool:
+        """Whether the state says where a value was found."""
+        return any(p.name == "at" for p in self.state)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the state says how many elements it holds: moments."""
+        return any(p.name == "count" for p in self.state)
+
+    def part(self, name: str) -> Part:
+        return next(p for p in self.state if p.name == name)
+
+    def takes(self, dtype: DType) -> bool:
+        """Whether elements may be of a type."""
+        return accepts(self.elements, dtype)
+
+    def orders_alike(self, dtype: DType) -> bool:
+        """Whether the order of combining changes no bit."""
+        return accepts(self.exact, dtype)
+
+    def identity(self, dtype: DType) -> Scalar:
+        """The first part of the state of no elements.
+
+        Combined with an element it gives that, but for the sum of -0.0, which is 0.0 in eager too.
+        """
+        return self.state[0].identity(dtype)
+
+    def total(self, dtype: DType) -> DType:
+        """The type in which C++ brings partial results together."""
+        return self.totals if self.totals is not None and dtype.is_float else dtype
+
+    def combined(self, a: State, b: State) -> State:
+        """Two states as one, in Python."""
+        if self.combine is not None:
+            return self.combine(a, b)
+        evaluate = op_row(self.op).evaluate
+        assert evaluate is not None
+        return (evaluate(a[0], b[0]),)
+
+
+# --- states in Python -------------------------------------------------------------------------
+
+
+def _always(value: Scalar) -> Identity:
+    return lambda dtype: value
+
+
+def _least(dtype: DType) -> Scalar:
+    if dtype.is_float:
+        return -math.inf
+    if dtype.kind == "bool":
+        return False
+    return -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+
+
+def _greatest(dtype: DType) -> Scalar:
+    if dtype.is_float:
+        return math.inf
+    if dtype.kind == "bool":
+        return True
+    return (1 << (dtype.bits - (dtype.kind == "int"))) - 1
+
+
+def _search(largest: bool) -> Callable[[State, State], State]:
+    """The better value, nan before all, of equal ones the first."""
+
+    def place(s: State) -> tuple[bool, float, int]:
+        value, at = s
+        missing = value != value
+        return (not missing, 0 if missing else -value if largest else value, at)
+
+    return lambda a, b: a if place(a) <= place(b) else b
+
+
+def _moments(a: State, b: State) -> State:
+    """Mean, squared deviations and count of two samples as of one (Chan et al., 1979)."""
+    (mean_a, m2_a, n_a), (mean_b, m2_b, n_b) = a, b
+    n = n_a + n_b
+    if not n_a or not n_b:
+        return a if n_a else b
+    off = mean_b - mean_a
+    return (mean_a + off * (n_b / n), m2_a + m2_b + off * off * (n_a * n_b / n), n)
+
+
+def _exponentials(a: State, b: State) -> State:
+    """The maximum, and the sum of exponentials of what lies below it (Milakov, 2018)."""
+    top = _largest(a[0], b[0])
+    if top == -math.inf:
+        return (top, 0.0)
+    return (top, a[1] * _exp(a[0] - top) + b[1] * _exp(b[0] - top))
+
+
+def _largest(a: float, b: float) -> float:
+    return math.nan if a != a or b != b else max(a, b)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x == x else x
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+_INTS: Final = ("i32", "i64", "u32", "u64")
+_FLOATS: Final = ("f32", "f64")
+
+
+def _simple(
+    name: str, elements: str, exact: str, op: str, identity: Identity, empty: Scalar, **more: Any
+) -> Reduction:
+    """A state of one part: an associative op and its identity."""
+    return Reduction(
+        name,
+        (Part("value", identity),),
+        (Kind(name, "value", empty),),
+        elements,
+        exact,
+        op,
+        cpp=f"litz::{op}",
+        cpp_fold=f"litz::h{name}({{0}})",
+        triton_fold=f"litz.{name}({{0}}, {{axis}})",
+        **more,
+    )
+
+
+def _searched(name: str, largest: bool) -> Reduction:
+    return Reduction(
+        name,
+        (Part("value", _least if largest else _greatest), Part("at", _always(NOWHERE), I64)),
+        (Kind(name, "at", 0, 0),),
+        "bif",
+        "bif",
+        lift=lambda x, at: (x, at),
+        combine=_search(largest),
+        best="max" if largest else "min",
+        cpp=f"litz::take<{str(largest).lower()}>",
+        cpp_fold=f"litz::fold_arg<{str(largest).lower()}>({{0}}, {{1}})",
+        triton=f"litz.better({{0}}, {{1}}, {largest})",
+        triton_fold=f"litz.position({{0}}, {{at}}, {{axis}}, {largest})",
+    )
+
+
+SUM: Final = _simple(
+    "sum", "if", "i", "add", _always(0), 0, update="add", totals=F64, triton="{0} + {1}",
+    triton_atomic=(*_INTS, "f16", "bf16", *_FLOATS),
+)  # fmt: skip
+MAX: Final = _simple(
+    "max", "bif", "bif", "maximum", _least, 0, update="max", triton="litz.maximum({0}, {1})",
+    triton_atomic=(*_INTS, *_FLOATS),
+)  # fmt: skip
+MOMENTS: Final = Reduction(
+    "welford",
+    (
+        Part("mean", _always(0), cpp="litz::mean_of({0}, {1})"),
+        Part("m2", _always(0)),
+        Part("count", _always(0), F64),
+    ),
+    (
+        Kind("welford_mean", "mean", math.nan, finish=lambda s: s[0] if s[2] else math.nan),
+        Kind("welford_m2", "m2", 0, 0),
+    ),
+    "f",
+    "",
+    lift=lambda x, at: (x, x - x, 1),
+    combine=_moments,
+    totals=F64,
+    cpp="litz::chan",
+    samples="finite",
+)
+EXPONENTIALS: Final = Reduction(
+    "softmax",
+    (Part("max", _least), Part("total", _always(0))),
+    (),
+    "f",
+    "",
+    lift=lambda x, at: (x, 1.0 if x > -math.inf else x - x if x != x else 0.0),
+    combine=_exponentials,
+    samples="finite",
+)
+
+_ROWS: Final = (
+    SUM,
+    _simple(
+        "prod", "if", "i", "mul", _always(1), 1, update="mul", triton="{0} * {1}",
+        samples="small",
+    ),
+    MAX,
+    _simple(
+        "min", "bif", "bif", "minimum", _greatest, 0, update="min",
+        triton="litz.minimum({0}, {1})", triton_atomic=(*_INTS, *_FLOATS),
+    ),
+    _simple("any", "b", "b", "or_", _always(0), 0, triton="litz.either({0}, {1})"),
+    _simple("all", "b", "b", "and_", _always(1), 1, triton="litz.both({0}, {1})"),
+    _searched("argmax", True),
+    _searched("argmin", False),
+    MOMENTS,
+    EXPONENTIALS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows, and what they are found by: the kinds of nodes, the modes of stores."""
+
+    rows: tuple[Reduction, ...]
+    kinds: Mapping[str, tuple[Reduction, Kind]]
+    updates: Mapping[str, Reduction]
+
+
+def table(rows: Sequence[Reduction]) -> Table:
+    return Table(
+        tuple(rows),
+        MappingProxyType({k.name: (r, k) for r in rows for k in r.kinds}),
+        MappingProxyType({r.update: r for r in rows if r.update}),
+    )
+
+
+TABLE: Final = table(_ROWS)
+
+
+def reduction(kind: str) -> Reduction:
+    """The row of a kind of ``Reduce`` nodes."""
+    return TABLE.kinds[kind][0]
+
+
+def kind_row(kind: str) -> Kind:
+    return TABLE.kinds[kind][1]
+
+
+def by_update(mode: str) -> Reduction:
+    """The row of a mode of stores that update memory."""
+    return TABLE.updates[mode]
+
+
+def result_dtype(kind: str, element: DType) -> DType:
+    """The type of a ``Reduce`` node."""
+    row, found = TABLE.kinds[kind]
+    return row.part(found.part).dtype or element
+
+
+def evaluate(kind: str, dtype: DType, values: Sequence[Scalar]) -> Scalar:
+    """A reduction in Python: floats in 64 bits, integers wrapped to their type."""
+    row, found = TABLE.kinds[kind]
+    if not values:
+        return found.empty
+    state: State = tuple(p.identity(dtype) for p in row.state)
+    for at, value in enumerate(values):
+        state = row.combined(state, row.lift(value, at))
+    if found.finish is not None:
+        return found.finish(state)
+    value = state[row.state.index(row.part(found.part))]
+    result = result_dtype(kind, dtype)
+    return value if result.is_float else wrapped(int(value), result)
