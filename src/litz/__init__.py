@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from litz.errors import CompilationError, LitzError, OptionError, ToolchainError
+from litz.errors import (
+    ArtifactError,
+    CompilationError,
+    LitzError,
+    OptionError,
+    ToolchainError,
+)
+from litz.version import __version__
 
 if TYPE_CHECKING:
     from litz.tools.explain import Explanation
-
-__version__ = "0.1.0"
 
 
 def explain(
@@ -26,6 +31,7 @@ def explain(
 
 
 __all__ = [
+    "ArtifactError",
     "CompilationError",
     "LitzError",
     "OptionError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from torch.fx import GraphModule
 
 from litz import dynamo
-from litz.compiler import Stages, compile_graph
+from litz.binding import Binder
+from litz.compiler import Stages, compile_graph, on_gpu, show
 from litz.errors import CompilationError, LitzError, RefusedSourceError, ToolchainError
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.mistraced import mistraced
@@ -85,7 +87,7 @@ def compile_or_fall_back(
         inference = kind == "inference"
         # A backward graph may come long after PyTorch's call of the backend.
         with uncollected(), dynamo.real_tensors():
-            call = compile_graph(graph, options, stages, inference=inference, guarded=True)
+            call = compile_and_bind(graph, options, stages, inference=inference, guarded=True)
     except EagerOnly:
         raise
     except GraphUnsupported as e:
@@ -102,14 +104,56 @@ def compile_or_fall_back(
     return call
 
 
+def compile_and_bind(
+    graph: GraphModule,
+    options: Options,
+    stages: Stages | None = None,
+    *,
+    inference: bool = False,
+    guarded: bool = False,
+) -> Boxed:
+    """The callable of a functional ATen graph; its kernels are built while the rest is compiled.
+
+    See ``compile_graph`` for the arguments, and for the errors beside those of ``bind``.
+    """
+    s = stages or Stages()
+    start = time.perf_counter()
+    if on_gpu(graph):
+        from litz.runtime.triton.build import start_workers  # the CPU does without it
+
+        start_workers(options.jobs or None)  # they are ready when the first kernel is
+
+    def body(of: GraphModule) -> Boxed:
+        s.bodies.append(Stages())
+        return compile_and_bind(of, options, s.bodies[-1], inference=inference)
+
+    binder = Binder(options)
+    artifact = compile_graph(
+        graph,
+        options,
+        s,
+        inference=inference,
+        guarded=guarded,
+        start=binder.start,
+        bodies=body,
+    )
+    with s.timed("waiting"):
+        binder.wait(artifact)
+    with s.timed("load"):
+        call = binder.load(artifact, s.watch)
+    s.seconds["total"] = time.perf_counter() - start
+    show(options, "time", lambda: "\n".join(f"{k:12}{v:9.4f} s" for k, v in s.seconds.items()))
+    return call
+
+
 def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
     """``call`` as a CUDA graph, where the mode asks for it and nothing stands against it."""
     if not recorder.wanted:
         return call
-    if stages.fallback or stages.program is None:
+    if stages.fallback or stages.artifact is None:
         stages.cuda_graphs = "it runs through ATen"
         return call
-    stages.cuda_graphs = found = recorder.record(call, stages.program, kind)
+    stages.cuda_graphs = found = recorder.record(call, stages.artifact.recording, kind)
     return call if isinstance(found, str) else found
 
 

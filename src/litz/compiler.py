@@ -5,24 +5,28 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
 
+from litz.artifact import Artifact, ExternCall, Host, Live, Native
+from litz.binding import versions
 from litz.graph.passes import run_passes
 from litz.host.arguments import arguments
+from litz.host.capturable import recording
 from litz.host.checks import with_checks
 from litz.host.inplace import inplace_pairs
 from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
 from litz.host.probes import with_probes
-from litz.host.python import HostSource, load_host, print_host
+from litz.host.python import HostSource, print_host
+from litz.host.segment import segment_tables
+from litz.host.values import PROBE
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
@@ -33,15 +37,15 @@ from litz.lowering.context import Settings
 from litz.lowering.graph import check_devices, drawn_buffers, lower_with_bindings
 from litz.lowering.versions import check_offsets
 from litz.options import Options
-from litz.runtime.arguments import checked
 from litz.runtime.cuda_graphs import CudaGraphs
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
 from litz.targets.batches import batch_calls
-from litz.targets.building import Build, Tools
+from litz.targets.building import Tools
 from litz.targets.kernels import Kernel, make_kernels
+from litz.targets.records import record
 from litz.targets.triton.source import Style
 
 if TYPE_CHECKING:
@@ -59,7 +63,7 @@ class Stages:
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
     bodies: of control flow, compiled by themselves.
     seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
-    after all other stages ran beside it.
+    after all other stages ran beside it; ``load`` what binding takes then.
     """
 
     program: Program | None = None
@@ -67,7 +71,7 @@ class Stages:
     kernels: tuple[Kernel, ...] = ()
     host: HostProgram | None = None
     source: HostSource | None = None
-    units: tuple[Path, ...] = ()
+    artifact: Artifact | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
     wrong_metadata: bool = False
@@ -97,7 +101,7 @@ class Stages:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def _show(options: Options, stage: str, text: Callable[[], str]) -> None:
+def show(options: Options, stage: str, text: Callable[[], str]) -> None:
     if stage in options.shown or "all" in options.shown:
         print(f"# --- {stage} ---\n{text()}", file=sys.stderr)
     logger = stage_logger(stage)
@@ -112,25 +116,24 @@ def compile_graph(
     *,
     inference: bool = False,
     guarded: bool = False,
-) -> Callable[[list[Any]], Any]:
-    """Compile a functional ATen graph to a callable that takes its arguments as a list it empties.
+    start: Callable[[Sequence[Kernel]], AbstractContextManager[Any]] = nullcontext,
+    bodies: Callable[[GraphModule], Callable[[list[Any]], Any]] | None = None,
+) -> Artifact:
+    """Compile a functional ATen graph; ``litz.binding.bind`` makes a callable of the result.
 
     stages: filled as the compilation goes.  inference: no backward graph belongs to it.
-    guarded: somebody checks the arguments before each call; otherwise the result does, and raises
-    TypeError.
+    guarded: somebody checks the arguments before each call; otherwise the callable does, and raises
+    TypeError.  start: called with the kernels as soon as they are known, for who builds them while
+    the rest is compiled; an error meanwhile goes through the context that it gives.
+    bodies: compiles and binds those of control flow; without it such a graph is not compiled.
     Raises ToolchainError without a C++ compiler,
     CompilationError where a lowering fails, VerifyError for a fault of Litz itself.
     """
     s = stages or Stages()
-    start = time.perf_counter()
-    if on_gpu(gm):
-        from litz.runtime.triton.build import start_workers  # the CPU does without it
-
-        start_workers(options.jobs or None)  # they are ready when the first kernel is
     with s.timed("passes"):
         check_offsets(gm.graph)
         run_passes(gm, inference=inference, hooks=options.hooks)
-    _show(options, "graph", lambda: gm.print_readable(print_output=False))
+    show(options, "graph", lambda: gm.print_readable(print_output=False))
     with s.timed("lowering"):
         settings = Settings(
             options.numerics == "eager",
@@ -140,23 +143,18 @@ def compile_graph(
             options.target == "triton",
             options.check_calls or options.verify,
         )
-
-        def compile_body(body: GraphModule) -> Callable[[list[Any]], Any]:
-            s.bodies.append(Stages())
-            return compile_graph(body, options, s.bodies[-1], inference=inference)
-
-        lowered = lower_with_bindings(gm, settings, None if options.verify else compile_body)
+        lowered = lower_with_bindings(gm, settings, None if options.verify else bodies)
         program, bindings = lowered.program, lowered.bindings
         check_devices(program)
         s.program = program
-    _show(options, "program", lambda: program_text(program))
+    show(options, "program", lambda: program_text(program))
     _check(program, "lowering", options, s)
     with s.timed("schedule"):
         fuel = None if options.fuel < 0 else options.fuel
         fusion = FusionSettings(fuel=fuel, interpreted=settings.interpreted)
         keep = drawn_buffers(gm.graph, bindings) if options.verify else frozenset()
         s.schedule = schedule = make_schedule(program, fusion, keep)
-    _show(options, "schedule", lambda: schedule_text(schedule))
+    show(options, "schedule", lambda: schedule_text(schedule))
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
         tools = Tools(options)
@@ -167,10 +165,10 @@ def compile_graph(
         if not options.verify:  # which watches every call by itself
             s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
             schedule = s.schedule
-    _show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
+    show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
-        build = Build(s.kernels, tools)
-    with build, s.timed("host"):
+        started = start(s.kernels)
+    with started, s.timed("host"):
         takeovers = {
             g.name: inplace_pairs(g, program.buffers)
             for g in schedule.steps
@@ -185,20 +183,41 @@ def compile_graph(
         s.source = source = print_host(host)
         if options.verify:
             s.watch = watch(gm, program, schedule, bindings, host, options)
-            source = replace(source, values={**source.values, "probe": s.watch.probe})
-    _show(options, "host", lambda: host_text(host))
-    _show(options, "code", lambda: source.source)
-    with build, s.timed("waiting"):
-        s.units = build.wait()
-    with s.timed("load"):
-        call = load_host(source.source, {**source.values, **build.bind(host)})
-    if s.watch is not None:
-        call = s.watch.wrap(call)
-    always = options.verify or not guarded
-    call = checked(call, len(program.inputs), arguments(program), always=always)
-    s.seconds["total"] = time.perf_counter() - start
-    _show(options, "time", lambda: "\n".join(f"{k:12}{v:9.4f} s" for k, v in s.seconds.items()))
-    return call
+            probe = Live(s.watch.probe, "its runs are checked against the graph")
+            s.source = source = replace(source, values={**source.values, PROBE: probe})
+    show(options, "host", lambda: host_text(host))
+    show(options, "code", lambda: source.source)
+    with started, s.timed("artifact"):
+        s.artifact = _artifact(s, options, tools, guarded)
+    return s.artifact
+
+
+def _artifact(s: Stages, options: Options, tools: Tools, guarded: bool) -> Artifact:
+    """What all stages have made."""
+    program, schedule, host, source = s.program, s.schedule, s.host, s.source
+    assert program and schedule and host and source
+    origins = {step.name: step.origins for step in schedule.steps}
+    reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
+    if any(program.root(b) in program.constants for n in program.nodes for b in n.write_buffers()):
+        reasons.append("it writes a tensor of its own, which later calls see")
+    return Artifact(
+        kernels=tuple(record(k, origins) for k in s.kernels),
+        native=_native(tools) if any(k.triton is None for k in s.kernels) else None,
+        host=Host(source.source, source.values, segment_tables(host)),
+        count=len(program.inputs),
+        arguments=arguments(program),
+        always=options.verify or not guarded,
+        recording=recording(program, options.verify),
+        externs=tuple(ExternCall(e.target_name, e.reason, e.origins) for e in s.externs()),
+        options=options.given(),
+        versions=versions(),
+        not_portable=next(iter(reasons), ""),
+    )
+
+
+def _native(tools: Tools) -> Native:
+    t = tools.toolchain
+    return Native(t.isa, t.lanes_f32, t.flags, t.version)
 
 
 def watch(

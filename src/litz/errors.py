@@ -92,3 +92,7 @@ class ToolchainError(LitzError):
 
 class RefusedSourceError(ToolchainError):
     """A compiler, C++ or Triton, works and refused a source: always a bug in Litz."""
+
+
+class ArtifactError(LitzError):
+    """Bytes that are no artifact of this version, or an artifact that cannot leave its process."""

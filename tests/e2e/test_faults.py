@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from litz import dynamo
-from litz.compiler import compile_graph
+from litz.backend import compile_and_bind
 from litz.errors import ToolchainError
 from litz.options import make_options
 from litz.runtime.cache import Cache
@@ -483,7 +483,9 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], list[Any]], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_the_raw_artifact_refuses_wrong_arguments(case: str) -> None:
     x = torch.randn(6, 5)
-    call = compile_graph(graph_of(lambda a, b: a.sin() + b, x, torch.randn(6, 5)), make_options())
+    call = compile_and_bind(
+        graph_of(lambda a, b: a.sin() + b, x, torch.randn(6, 5)), make_options()
+    )
     make, words = WRONG[case]
     for _ in range(2):
         torch.testing.assert_close(call([x, x])[0], x.sin() + x)
@@ -493,7 +495,7 @@ def test_the_raw_artifact_refuses_wrong_arguments(case: str) -> None:
 
 def test_strides_of_one_element_say_nothing() -> None:
     x = torch.randn(1, 5)
-    call = compile_graph(graph_of(lambda a: a.sin(), x), make_options())
+    call = compile_and_bind(graph_of(lambda a: a.sin(), x), make_options())
     other = torch.empty_strided((1, 5), (77, 1)).copy_(x)
     torch.testing.assert_close(call([other])[0], x.sin())
 
@@ -502,7 +504,7 @@ def test_an_argument_laid_out_otherwise_than_promised_is_laid_out_anew() -> None
     """Behind Dynamo's guards: an operator whose results are not laid out as its meta says."""
     x = torch.randn(6, 5)
     graph = graph_of(lambda a: a.sin() + 1, x)
-    call = compile_graph(graph, make_options(), guarded=True)
+    call = compile_and_bind(graph, make_options(), guarded=True)
     turned = x.t().contiguous().t()
     for _ in range(2):
         torch.testing.assert_close(call([turned])[0], x.sin() + 1)

@@ -33,7 +33,7 @@ def run(host: HostProgram, schedule: Schedule) -> tuple[list[torch.Tensor], Aren
     arena = Arena()
     groups = {s.name: s for s in schedule.steps if isinstance(s, Group)}
     source = print_host(host)
-    call = load_host(source.source, {**source.values, **natives(host, groups)})
+    call = load_host(source.source, {**source.namespace(), **natives(host, groups)})
     call.__globals__.update(prelude(arena))
     gen = torch.Generator().manual_seed(0)
     tensors = [

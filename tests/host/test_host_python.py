@@ -138,7 +138,7 @@ def test_a_module_in_full():
 
 def run(program: HostProgram, args: list, **namespace: object) -> tuple:
     printed = print_host(program)
-    return load_host(printed.source, {**printed.values, **namespace})(args)
+    return load_host(printed.source, {**printed.namespace(), **namespace})(args)
 
 
 def returned(value: object) -> object:

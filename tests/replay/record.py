@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from unittest import mock
@@ -95,8 +95,7 @@ def _of_program(entry: Entry, watch: Watch) -> list[Graph]:
         torch.manual_seed(0)
         made = None if entry.fake else entry.build()
         stack.enter_context(FakeTensorMode())
-        stack.enter_context(_unbuilt())
-        stack.enter_context(mock.patch.object(backend, "compile_graph", compile_one))
+        stack.enter_context(mock.patch.object(backend, "compile_and_bind", compile_one))
         stack.enter_context(torch._dynamo.config.patch(allow_rnn=True))
         stack.enter_context(torch.device(entry.device))
         fn, args = entry.build() if made is None else _Fake(entry.device).program(*made)
@@ -132,35 +131,6 @@ class _Fake:
             for name, x in (*m.named_parameters(recurse=False), *m.named_buffers(recurse=False)):
                 setattr(m, name, self(x))
         return fn, [self(a) for a in args]
-
-
-class _Unbuilt:
-    """In place of a build: nothing is compiled, loaded or started."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __enter__(self) -> _Unbuilt:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def wait(self) -> tuple[()]:
-        return ()
-
-    def bind(self, host: HostProgram) -> dict[str, Any]:
-        return {}
-
-
-@contextlib.contextmanager
-def _unbuilt() -> Iterator[None]:
-    with (
-        mock.patch.object(compiler, "Build", _Unbuilt),
-        mock.patch.object(compiler, "load_host", lambda *_: lambda *_: None),
-        mock.patch("litz.runtime.triton.build.start_workers", lambda *_: None),
-    ):
-        yield
 
 
 def _of_text(text: str) -> list[Graph]:

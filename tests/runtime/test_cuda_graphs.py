@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import litz
-from litz.host.capturable import Recorder, recordable, why_not_recorded
+from litz.host.capturable import Recorder, varying_and_written, why_not_recorded
 from litz.ir.parse import parse
 from litz.options import make_options
 from litz.runtime.cuda_graphs import RECORDINGS, CudaGraphs, Family, Recordable
@@ -416,7 +416,7 @@ def test_what_a_recording_knows_of_the_arguments() -> None:
   return (a)
 }"""
     )
-    assert recordable(p, "forward") == Recordable("forward", (0, 2, 3), frozenset({1}))
+    assert varying_and_written(p) == ((0, 2, 3), frozenset({1}))
 
 
 @pytest.mark.parametrize(

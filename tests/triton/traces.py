@@ -29,7 +29,7 @@ from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
 
 from litz import backend, dynamo
-from litz.compiler import Stages, compile_graph
+from litz.compiler import Stages
 from litz.index import size_hint
 from litz.ir.program import Extern, TensorRef
 from litz.lowering.layouts import stated_by
@@ -121,7 +121,7 @@ def trace(
     with (
         cuda_on_paper(),
         FakeTensorMode(),
-        mock.patch.object(backend, "compile_graph", compile_one),
+        mock.patch.object(backend, "compile_and_bind", compile_one),
         torch._dynamo.config.patch(allow_rnn=True),
     ):
         args = [s.make() for s in specs]
@@ -145,7 +145,7 @@ def compile_without_a_gpu(
 ) -> Trace:
     """Compile one graph; the passes change it, and the result keeps it as it was.
 
-    how: what ``compile_graph`` takes besides.
+    how: what ``compile_and_bind`` takes besides.
     """
     before = GraphModule(graph, copy.deepcopy(graph.graph))
     s = stages or Stages()
@@ -160,7 +160,7 @@ def compile_without_a_gpu(
         return lambda: {name: cuda.bind_cuda(made, plan, site) for name, made, plan, _ in kernels}
 
     with mock.patch.object(cuda, "start", start):
-        call = compile_graph(graph, options or Options(check_ir=True), s, **how)
+        call = backend.compile_and_bind(graph, options or Options(check_ir=True), s, **how)
     return Trace(before, s, call, jobs)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from litz.artifact import Recording
 from litz.host.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.logs import events
@@ -30,24 +31,33 @@ class Recorder:
         return self.options.mode in MODES and self.options.cuda_graph_shapes > 0
 
     def record(
-        self, call: Callable[[list[Any]], Any], program: Program, kind: str
+        self, call: Callable[[list[Any]], Any], about: Recording, kind: str
     ) -> CudaGraphs | str:
         """``call`` recorded and replayed, or why it is not."""
-        reason = why_not_recorded(program)
-        if self.options.verify:
-            reason = "its kernels are checked one by one"
-        if reason:
-            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, reason)
-            return reason
+        if about.reason:
+            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, about.reason)
+            return about.reason
         if self._family is None:
-            self._family = Family(CudaDevice(gpu_of(program)))
-        about = recordable(program, kind)
-        return CudaGraphs(call, about, self._family, self.options.cuda_graph_shapes)
+            self._family = Family(CudaDevice(about.gpu))
+        facts = Recordable(kind, about.varying, about.written)
+        return CudaGraphs(call, facts, self._family, self.options.cuda_graph_shapes)
+
+
+def recording(program: Program, verify: bool = False) -> Recording:
+    """What recording a program as a CUDA graph needs, or why it cannot be.
+
+    verify: whether its runs are checked.
+    """
+    reason = "its kernels are checked one by one" if verify else why_not_recorded(program)
+    if reason:
+        return Recording(reason)
+    return Recording("", gpu_of(program), *varying_and_written(program))
 
 
 def why_not_recorded(program: Program) -> str:
     """The reason against recording; "" where there is none."""
-    devices = {b.device: b.name for b in _used(program)}
+    on_gpu = any(b.device.startswith("cuda") for b in program.buffers.values())
+    devices = {b.device: b.name for b in _used(program)} if on_gpu else {}
     gpus = [d for d in devices if d.startswith("cuda")]
     if not gpus:
         return "no tensor is on a GPU"
@@ -68,15 +78,11 @@ def gpu_of(program: Program) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-def recordable(program: Program, kind: str) -> Recordable:
-    """What a recording must know of the arguments."""
+def varying_and_written(program: Program) -> tuple[tuple[int, ...], frozenset[int]]:
+    """What a recording must know of the arguments: see ``Recording``."""
     written = {program.root(b) for n in program.nodes for b in n.write_buffers()}
     varying = [k for k, name in enumerate(program.inputs) if _varies(program.buffers.get(name))]
-    return Recordable(
-        kind,
-        tuple(varying),
-        frozenset(k for k, name in enumerate(program.inputs) if name in written),
-    )
+    return tuple(varying), frozenset(k for k, name in enumerate(program.inputs) if name in written)
 
 
 def _varies(b: Buffer | None) -> bool:

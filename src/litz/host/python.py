@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from litz.artifact import Value
 from litz.host.lines import (
     Allocate,
     BindSize,
@@ -35,6 +36,7 @@ from litz.host.lines import (
 )
 from litz.host.sizes import byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
+from litz.host.values import PROBE, describe, namespace
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
@@ -51,7 +53,7 @@ PRELUDE: Final = (
 )
 LARGE_BYTES: Final = 4 << 20
 _BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
-_RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", "probe", *_BUILTINS))
+_RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", PROBE, *_BUILTINS))
 _TORCH_DTYPES: Final[Mapping[str, str]] = {
     "bool": "bool",
     "bf16": "bfloat16",
@@ -68,15 +70,19 @@ _TORCH_DTYPES: Final[Mapping[str, str]] = {
 class HostSource:
     """A printed host program.
 
-    source: the module's text.  values: objects that the text names and cannot spell (opaque
-    constants, callables that are no torch op).  segments and kernels: the names of the native calls
-    that the loader must supply.
+    source: the module's text.  values: what the text names and cannot spell (constants, callables
+    that are no torch op).  segments and kernels: the names of the native calls that the loader must
+    supply.
     """
 
     source: str
-    values: Mapping[str, object]
+    values: Mapping[str, Value]
     segments: tuple[str, ...]
     kernels: tuple[str, ...]
+
+    def namespace(self) -> dict[str, object]:
+        """The values themselves."""
+        return namespace(self.values)
 
 
 class _Names:
@@ -108,7 +114,7 @@ class _Module:
     """The module's globals, each defined once; all begin with an underscore."""
 
     names: dict[str, str] = field(default_factory=dict)
-    values: dict[str, object] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
     by_identity: dict[int, str] = field(default_factory=dict)
 
     def define(self, kind: str, text: str) -> str:
@@ -124,7 +130,7 @@ class _Module:
         if found is None:
             found = f"_{hint}_{len(self.values)}"
             self.by_identity[id(value)] = found
-            self.values[found] = value
+            self.values[found] = describe(value)
         return found
 
     def dtype(self, name: str) -> str:
@@ -256,7 +262,7 @@ class _Printer:
             case Probe(step, after, buffers, numbers):
                 places = [self.holder(b) for b in buffers]
                 shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
-                self.emit(f"probe({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
+                self.emit(f"{PROBE}({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
             case EnterDevice(device):
                 index = device.partition(":")[2] or "0"
                 self.emit(f"with torch.cuda.device({index}):")
@@ -524,7 +530,7 @@ HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
 def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
     """Run a host module's text and return its ``call``.
 
-    namespace: the segments and kernels by name, and ``HostSource.values``.
+    namespace: the segments and kernels by name, and what the text names besides.
     """
     module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
     exec(compile(source, "<litz host program>", "exec"), module)

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from litz.artifact import SegmentTable
 from litz.host.lines import HostProgram
 from litz.index import Expr
 from litz.runtime.native import Fault, Function, Runtime, Segment, Step
-
-
-@dataclass(frozen=True)
-class SegmentTable:
-    """What a segment takes and which of it each kernel takes: (kernel, pointers, integers)."""
-
-    name: str
-    n_ptrs: int
-    n_ints: int
-    steps: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
 
 
 def segment_tables(host: HostProgram) -> tuple[SegmentTable, ...]:

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from litz.artifact import SegmentTable
 from litz.errors import OutOfRangeError, ToolchainError
-from litz.host.lines import HostProgram
-from litz.host.segment import bind_segments, segment_tables
+from litz.host.segment import bind_segments
 from litz.logs import events
 from litz.options import Options
 from litz.runtime.cache import Cache
 from litz.runtime.native import Fault, Function, Library, Runtime
-from litz.targets.cpp.render import unit
+from litz.targets.cpp.render import joined
 from litz.targets.cpp.toolchain import (
     BuildHandle,
     SourceUnit,
@@ -26,7 +26,7 @@ from litz.targets.cpp.toolchain import (
     runtime_unit,
     submit,
 )
-from litz.targets.kernels import Kernel
+from litz.targets.records import Part
 
 # By the numbers that kernels report: a bad index is 1, a divisor of zero 2, both together 3.
 INDEX_FAULT: Fault = (OutOfRangeError, "index out of range in a compiled kernel")
@@ -74,10 +74,10 @@ class Pile:
     kernels: tuple[str, ...]
 
 
-def make_piles(kernels: Sequence[Kernel]) -> tuple[Pile, ...]:
+def make_piles(kernels: Sequence[Part]) -> tuple[Pile, ...]:
     """Kernels spread over a few translation units of about equal length."""
     count = min(len(kernels), max(1, os.cpu_count() or 1))
-    piles: list[list[Kernel]] = [[] for _ in range(count)]
+    piles: list[list[Part]] = [[] for _ in range(count)]
     sizes = [0] * count
     for k in sorted(kernels, key=lambda k: (-len(k.source), k.name)):
         at = sizes.index(min(sizes))
@@ -85,7 +85,7 @@ def make_piles(kernels: Sequence[Kernel]) -> tuple[Pile, ...]:
         sizes[at] += len(k.source)
     return tuple(
         Pile(
-            SourceUnit(f"unit {n}", unit([(k.plan, k.source) for k in pile])),
+            SourceUnit(f"unit {n}", joined([(k.headers, k.source) for k in pile])),
             tuple(k.name for k in pile),
         )
         for n, pile in enumerate(piles)
@@ -95,7 +95,7 @@ def make_piles(kernels: Sequence[Kernel]) -> tuple[Pile, ...]:
 class Build:
     """All kernels of a graph being built; as a context it gives up on an error."""
 
-    def __init__(self, kernels: Sequence[Kernel], tools: Tools) -> None:
+    def __init__(self, kernels: Sequence[Part], tools: Tools) -> None:
         self._tools = tools
         self._piles = make_piles([k for k in kernels if k.triton is None])
         self._cpp = self._submit() if self._piles else None
@@ -129,40 +129,44 @@ class Build:
             self.paths = tuple(self._cpp.wait())
         return self.paths
 
-    def bind(self, host: HostProgram) -> Callables:
+    def bind(self, segments: Sequence[SegmentTable]) -> Callables:
         """What the host program calls, by name."""
         out: Callables = {}
         if self._cpp is not None:
             try:
-                out.update(self._native(host))
+                out.update(self._native(segments))
             except ToolchainError as e:
                 # Removed from the cache in the meantime, or put there by another kind of machine.
                 events.info("the cached kernels are built again: %s", e)
                 self._cpp = self._submit(fresh=True)
                 self.wait()
-                out.update(self._native(host))
+                out.update(self._native(segments))
         out.update(self._triton())
         return out
 
-    def _native(self, host: HostProgram) -> Mapping[str, Any]:
+    def _native(self, segments: Sequence[SegmentTable]) -> Mapping[str, Any]:
         *unit_paths, runtime_path = self.paths
         functions: dict[str, Function] = {}
         for pile, path in zip(self._piles, unit_paths, strict=True):
             library = Library(path)
             functions.update({k: library.function(k) for k in pile.kernels})
         faults: Mapping[str, tuple[Fault, ...]] = dict.fromkeys(functions, FAULTS)
-        return bind_segments(segment_tables(host), Runtime(runtime_path), functions, faults)
+        return bind_segments(segments, Runtime(runtime_path), functions, faults)
 
 
-def _start_triton(kernels: Sequence[Kernel], tools: Tools) -> Callable[[], Callables]:
+def _start_triton(kernels: Sequence[Part], tools: Tools) -> Callable[[], Callables]:
     """Start to build Triton kernels; the result waits for them and gives their launchers."""
     if not kernels:
         return dict
-    made = [(k.name, k.triton, k.plan, k.device) for k in kernels if k.triton is not None]
+    made = [
+        (k.name, k.triton, k.takes, k.device)
+        for k in kernels
+        if k.triton is not None and k.takes is not None
+    ]
     if all(k.device.startswith("cpu") for k in kernels):
         from litz.targets.triton.interpreted import bind_interpreted
 
-        return lambda: {name: bind_interpreted(x, plan) for name, x, plan, _ in made}
+        return lambda: {name: bind_interpreted(x, takes) for name, x, takes, _ in made}
     from litz.targets.triton.cuda import start
 
     options = tools.options

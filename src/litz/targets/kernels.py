@@ -11,7 +11,7 @@ from litz.kernel.build import KernelBuilder
 from litz.kernel.plan import KernelPlan
 from litz.runtime.cache import content_key
 from litz.schedule.groups import Group, Schedule
-from litz.targets.cpp.render import render
+from litz.targets.cpp.render import headers, render
 
 if TYPE_CHECKING:
     from litz.targets.triton.source import Style, TritonKernel
@@ -23,7 +23,7 @@ PLACEHOLDER = "LITZ_KERNEL_NAME"
 class Kernel:
     """One distinct kernel: its name, plan, source, and the groups of the schedule that call it.
 
-    device: where it runs.  triton: its launches, unless it is C++.
+    device: where it runs.  triton: its launches, unless it is C++; then headers: what it includes.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Kernel:
     groups: tuple[str, ...]
     device: str = "cpu"
     triton: TritonKernel | None = None
+    headers: tuple[str, ...] = ()
 
 
 def make_kernels(
@@ -69,7 +70,8 @@ def cpp_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
     """A plan in C++, named by its content."""
     text = render(plan, PLACEHOLDER, lanes)
     name = f"k{content_key(text)[:16]}"
-    return Kernel(name, plan, f"// {origins}\n{text.replace(PLACEHOLDER, name)}", ())
+    source = f"// {origins}\n{text.replace(PLACEHOLDER, name)}"
+    return Kernel(name, plan, source, (), headers=headers(plan, source))
 
 
 def triton_kernel(

@@ -65,18 +65,25 @@ _BY_NAME = (
 )
 
 
-def headers(kernels: Sequence[tuple[KernelPlan, str]]) -> tuple[str, ...]:
-    """The headers that kernels need, given as plans and their sources."""
-    found: dict[str, None] = {}
-    for plan, text in kernels:
-        for n in walk(roots(plan.stores)):
-            if isinstance(n, Op):
-                found[cpp_header(n.name, n.args[-1].dtype)] = None
-        found.update(dict.fromkeys(h for name, h in _BY_NAME if name in text))
-    return ("litz/loops.h", *sorted(h for h in found if h not in ("litz/vec.h", "litz/loops.h")))
+_ALWAYS = ("litz/loops.h", "litz/vec.h")  # the first has the other
+
+
+def headers(plan: KernelPlan, text: str) -> tuple[str, ...]:
+    """The headers that a kernel needs beside those of all, given as a plan and its source."""
+    found = {
+        cpp_header(n.name, n.args[-1].dtype) for n in walk(roots(plan.stores)) if isinstance(n, Op)
+    }
+    found.update(h for name, h in _BY_NAME if name in text)
+    return tuple(sorted(found.difference(_ALWAYS)))
 
 
 def unit(kernels: Sequence[tuple[KernelPlan, str]]) -> str:
     """A translation unit of kernels, given as plans and their rendered sources."""
-    lines = [f"#include <{h}>" for h in headers(kernels)]
+    return joined([(headers(plan, text), text) for plan, text in kernels])
+
+
+def joined(kernels: Sequence[tuple[Sequence[str], str]]) -> str:
+    """A translation unit of kernels, given as the headers that they need and their sources."""
+    needed = sorted({h for found, _ in kernels for h in found})
+    lines = [f"#include <{h}>" for h in (_ALWAYS[0], *needed)]
     return "\n".join([*lines, "using namespace litz;", "", *(text for _, text in kernels)])

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import torch
 
 from litz.index import size_hint
-from litz.kernel.plan import KernelPlan
 from litz.runtime.cache import Cache
 from litz.runtime.torch_private import current_raw_stream
 from litz.runtime.triton.build import build, submit
@@ -26,7 +25,7 @@ from litz.runtime.triton.launch import Memory, bind
 from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.signature import pointer_type, scalar_type
-from litz.targets.triton.source import Config, Launch, TritonKernel
+from litz.targets.triton.source import Config, Interface, Launch, TritonKernel
 
 __all__ = [
     "VARIANTS",
@@ -129,8 +128,8 @@ def _memory(device: torch.device, nbytes: int) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
-Made = tuple[str, TritonKernel, KernelPlan, str]
-"""A kernel to build: its name, launches, plan and device."""
+Made = tuple[str, TritonKernel, Interface, str]
+"""A kernel to build: its name, launches, plan (or what that says of arguments) and device."""
 
 
 def start(
@@ -170,7 +169,7 @@ def device_index(device: str) -> int:
 
 def bind_cuda(
     kernel: TritonKernel,
-    plan: KernelPlan,
+    plan: Interface,
     site: Site,
     configs: Sequence[Config] | None = None,
     built: Mapping[KernelJob, Binary] | None = None,

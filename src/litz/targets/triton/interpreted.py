@@ -7,18 +7,17 @@ from typing import Any
 
 import torch
 
-from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.interpret import interpreted
 from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.signature import pointer_type
-from litz.targets.triton.source import TritonKernel
+from litz.targets.triton.source import Interface, TritonKernel
 
 
 def _memory(nbytes: int) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
 
-def bind_interpreted(kernel: TritonKernel, plan: KernelPlan) -> Callable[..., None]:
+def bind_interpreted(kernel: TritonKernel, plan: Interface) -> Callable[..., None]:
     """The launcher of a kernel whose launches are interpreted on the CPU."""
     configs = [launch.configs[0] for launch in kernel.launches]
     text = print_launcher(kernel, plan.ints, configs)

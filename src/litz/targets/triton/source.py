@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from litz.index import Expr
 from litz.ir.dtype import DType
+from litz.kernel.plan import KernelPlan, Param
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +120,22 @@ class TritonKernel:
     params: tuple[str, ...]
     launches: tuple[Launch, ...]
     temporaries: tuple[Temporary, ...] = ()
+
+    def sources(self) -> tuple[str, ...]:
+        """The sources of all launches, in all their forms."""
+        return tuple(source for x in self.launches for source in x.sources())
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What callers of a kernel must know of its plan where that is not at hand.
+
+    extents: bytes of each parameter's memory, as ``litz.targets.triton.tuned.extents`` has them.
+    """
+
+    params: tuple[Param, ...]
+    ints: tuple[Expr, ...]
+    extents: tuple[int | None, ...] | None = None
+
+
+Interface = KernelPlan | Takes

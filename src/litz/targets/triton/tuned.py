@@ -26,7 +26,7 @@ from litz.targets.triton.cuda import (
     job_of,
     likely_variant,
 )
-from litz.targets.triton.source import Config, Launch, TritonKernel
+from litz.targets.triton.source import Config, Interface, Launch, Takes, TritonKernel
 
 __all__ = ["extents", "fastest_configs", "tuning"]
 
@@ -53,7 +53,7 @@ def tuning(
     left = _Budget(seconds, sum(1 for _, made, _, _ in kernels if _choices(made)))
     out = dict(bound)
     for name, made, plan, device in kernels:
-        sizes = extents(plan)
+        sizes = plan.extents if isinstance(plan, Takes) else extents(plan)
         if _choices(made) and sizes is not None:
             site = sites[device]
             out[name] = _Tuned(made, plan, site, bound[name], sizes, left).call
@@ -85,7 +85,7 @@ class _Tuned:
     """A kernel that is tuned when it is first called."""
 
     kernel: TritonKernel
-    plan: KernelPlan
+    plan: Interface
     site: Site
     run: Callable[..., None]
     sizes: tuple[int | None, ...]
@@ -157,7 +157,7 @@ def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
 
 def fastest_configs(
     kernel: TritonKernel,
-    plan: KernelPlan,
+    plan: Interface,
     site: Site,
     args: Sequence[torch.Tensor | int],
     clock: Clock,
@@ -180,7 +180,7 @@ class _Search:
     def __init__(
         self,
         kernel: TritonKernel,
-        plan: KernelPlan,
+        plan: Interface,
         site: Site,
         args: Sequence[torch.Tensor | int],
         clock: Clock,
@@ -257,7 +257,7 @@ class _Search:
 
 def candidate(
     kernel: TritonKernel,
-    plan: KernelPlan,
+    plan: Interface,
     site: Site,
     configs: Sequence[Config],
     built: Mapping[KernelJob, Binary],

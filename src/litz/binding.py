@@ -1,0 +1,88 @@
+"""From an artifact to a callable: the one place that builds kernels and touches devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from litz.artifact import Artifact
+from litz.errors import ArtifactError
+from litz.host.python import load_host
+from litz.host.values import PROBE, namespace
+from litz.options import Options, make_options
+from litz.runtime.arguments import checked
+from litz.targets.building import Build, Tools
+from litz.targets.kernels import Kernel
+from litz.targets.records import Part, part_from, part_of
+from litz.version import __version__
+
+if TYPE_CHECKING:
+    from litz.verify.run import Watch
+
+Call = Callable[[list[Any]], Any]
+
+
+def versions() -> dict[str, str]:
+    """The packages on which the meaning of an artifact depends."""
+    return {"litz": __version__, "torch": str(torch.__version__)}
+
+
+class Binder:
+    """Builds the kernels of one graph and binds its artifact.
+
+    ``start`` is for who compiles: kernels are built from the moment they are known, beside what
+    compiling still has to do.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._tools = Tools(options)
+        self._build: Build | None = None
+
+    def start(self, kernels: Sequence[Kernel]) -> AbstractContextManager[Any]:
+        """Start to build; a context in which an error gives the build up."""
+        return self._start([part_of(k) for k in kernels])
+
+    def _start(self, parts: Sequence[Part]) -> Build:
+        self._build = Build(parts, self._tools)
+        return self._build
+
+    def wait(self, artifact: Artifact) -> None:
+        """Block until the C++ kernels are built."""
+        build = self._build or self._start([part_from(k) for k in artifact.kernels])
+        with build:
+            build.wait()
+
+    def load(self, artifact: Artifact, watch: Watch | None = None) -> Call:
+        """The callable of an artifact whose kernels are built.  watch: checks its runs."""
+        assert self._build is not None
+        if watch is None and PROBE in artifact.host.values:
+            raise ArtifactError(
+                f"litz: this artifact cannot be bound alone: {artifact.not_portable}"
+            )
+        natives = self._build.bind(artifact.host.segments)
+        call = load_host(artifact.host.source, {**namespace(artifact.host.values), **natives})
+        if watch is not None:
+            call = watch.wrap(call)
+        return checked(call, artifact.count, artifact.arguments, always=artifact.always)
+
+
+def bind(artifact: Artifact, options: Options | None = None) -> Call:
+    """A callable of an artifact: it takes the graph's arguments as a list, which it empties.
+
+    options: of which those count that say how kernels are built and where they are kept; without
+    any, the artifact's own over the environment's.
+    Raises ArtifactError for what other versions of Litz or PyTorch compiled, ToolchainError without
+    a C++ compiler.
+    """
+    for name, version in versions().items():
+        if artifact.versions.get(name) != version:
+            raise ArtifactError(
+                f"litz: the artifact was compiled with {name} {artifact.versions.get(name)}, and "
+                f"this is {name} {version}: compile the graph again"
+            )
+    binder = Binder(make_options(artifact.options) if options is None else options)
+    binder.wait(artifact)
+    return binder.load(artifact)

@@ -1,0 +1,101 @@
+"""What the text of a host program names and cannot spell, described as data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import torch
+
+from litz.artifact import Constant, Live, Named, Number, Value, memory_of
+from litz.errors import ArtifactError
+from litz.runtime.control_flow import Cond, Region, Scan, WhileLoop
+from litz.runtime.user_kernels import UserKernel
+
+__all__ = ["PROBE", "describe", "namespace"]
+
+PROBE = "probe"
+"""The name under which a host program calls the checker of its runs (``litz.host.probes``)."""
+
+# Modules that every process has which can bind an artifact.
+_MODULES = ("builtins", "math", "operator", "torch", "litz.runtime")
+
+
+def describe(value: object) -> Value:
+    """A value as data, as far as it can be told."""
+    if isinstance(value, complex):
+        return Number(value)
+    if isinstance(value, torch.Tensor):
+        reason = _why_not_told(value)
+        return Live(value, reason) if reason else Constant(value, value.device)
+    if isinstance(value, UserKernel):
+        return Live(value, "it calls a Triton kernel of the user's")
+    if isinstance(value, Cond | Region | Scan | WhileLoop):
+        return Live(value, f"the bodies of {value} are compiled by themselves")
+    return _named(value) or Live(value, f"it holds an object of the type {type(value).__name__}")
+
+
+def _why_not_told(x: torch.Tensor) -> str:
+    """Why a tensor is more than elements in memory; "" if it is not."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        return f"a constant of it is a {type(x).__name__}"
+    if x.layout is not torch.strided or x.is_quantized or x.is_conj() or x.is_neg():
+        return "a constant of it is no plain tensor"
+    if x.device.type not in ("cpu", "cuda"):
+        return f"a constant of it is on {x.device}"
+    return ""
+
+
+def _named(value: object) -> Named | None:
+    """Where a module has the value."""
+    module = str(getattr(value, "__module__", "") or "")
+    path = str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
+    # C functions say "_operator"; the module for everybody is the other.
+    for place in (module, module.lstrip("_")):
+        if _known(place) and _walk(sys.modules.get(place), path) is value:
+            return Named(place, path)
+    return None
+
+
+def _known(module: str) -> bool:
+    return any(module == m or module.startswith(f"{m}.") for m in _MODULES)
+
+
+def _walk(place: object, path: str) -> object:
+    for part in path.split("."):
+        place = getattr(place, part, None)
+    return place
+
+
+def namespace(values: Mapping[str, Value]) -> dict[str, object]:
+    """The values themselves: tensors are moved to their devices, names are looked up.
+
+    Raises ArtifactError for a name that its module has not.
+    """
+    return {name: _live(value) for name, value in values.items()}
+
+
+def _live(value: Value) -> object:
+    match value:
+        case Number(number):
+            return number
+        case Live(thing):
+            return thing
+        case Constant(tensor, device):
+            if tensor.device == device:
+                return tensor
+            return memory_of(tensor).to(device).as_strided(tensor.shape, tensor.stride())
+        case Named(module, path):
+            found = _walk(_imported(module), path) if _known(module) else None
+            if found is None:
+                raise ArtifactError(f"litz: an artifact wants {module}.{path}, which is not there")
+            return found
+
+
+def _imported(module: str) -> object:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
