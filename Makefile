@@ -16,6 +16,9 @@ OLDEST_TESTS := tests/test_text.py tests/lowering/test_devices.py tests/e2e/test
 	tests/e2e/test_models.py tests/triton/test_ahead_of_time.py tests/triton/test_cuda_traces.py \
 	$(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
 PYTEST_ARGS ?=
+# Each of two workers begins with one half of the tests, whose neighbours share what they build, and
+# takes over half of what the other has left.
+TWO := -n 2 -q --dist worksteal
 BENCH_ARGS ?=
 FUZZ_ARGS ?= --count 400
 
@@ -63,10 +66,10 @@ demo: $(STAMP)
 	$(BIN)/python -m litz.tools.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -q -m 'not slow' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO) -m 'not slow' $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_STAMP)
-	$(OLDEST)/bin/python -m pytest -n 2 -q -m 'not slow' $(OLDEST_TESTS) $(PYTEST_ARGS)
+	$(OLDEST)/bin/python -m pytest $(TWO) -m 'not slow' $(OLDEST_TESTS) $(PYTEST_ARGS)
 
 replay: $(STAMP)
 	$(BIN)/python -m tests.replay $(or $(REPLAY_ARGS),--check)
@@ -75,7 +78,7 @@ size: $(STAMP)
 	$(BIN)/python -m tests.size --check
 
 sweep: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -q -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO) -m slow $(PYTEST_ARGS)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

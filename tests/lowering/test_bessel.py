@@ -56,7 +56,7 @@ def test_error(name: str, dtype: torch.dtype) -> None:
     f, low, high = EXACT[name]
     x = torch.linspace(low, high, 120, dtype=torch.float64).to(dtype)
     actual = compiled(name, x)
-    with mp.workprec(160):
+    with mp.workprec(80):
         exact = [f(mpf(v)) for v in x.tolist()]
         off = [mpf(v) - e for v, e in zip(actual.tolist(), exact, strict=True)]
         error = mp.norm(off) / mp.norm(exact) / torch.finfo(dtype).eps

@@ -41,7 +41,7 @@ class Entry:
 def corpus() -> dict[str, Entry]:
     """All entries by name: target, origin, and what is special."""
     found: dict[str, Entry] = {}
-    for part in (_texts(), _samples(), _traced(), _workloads()):
+    for part in (_texts(), _samples(), _large(), _traced(), _workloads()):
         found.update(part)
     return found
 
@@ -69,6 +69,15 @@ def _samples() -> Iterator[tuple[str, Entry]]:
                 yield f"{target}/{name}+training", learned
             if zlib.crc32(name.encode()) % OPEN == 0:
                 yield f"{target}/{name}+dynamic", replace(entry, dynamic=True)
+
+
+def _large() -> Iterator[tuple[str, Entry]]:
+    """What would take the interpreter long: rows too many to be divided, and too long to be kept."""
+    for device, target in (("cpu", "cpp"), ("cuda", "triton")):
+        yield (
+            f"{target}/softmax_many_rows",
+            Entry(lambda: (lambda x: torch.softmax(x, -1), (torch.ones(520, 17000),)), device),
+        )
 
 
 def _learned(fn: Any, args: Any) -> Any:
