@@ -29,6 +29,7 @@ from traces import (  # noqa: E402
     trace,
 )
 
+from litz.artifact import from_bytes, to_bytes  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import CallExtern, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import size_hint  # noqa: E402
@@ -36,6 +37,9 @@ from litz.ir.program import TensorRef  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
 from litz.targets.building import cache_of  # noqa: E402
+from litz.targets.records import part_from  # noqa: E402
+from litz.targets.triton.source import Takes  # noqa: E402
+from litz.targets.triton.tuned import extents  # noqa: E402
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -287,6 +291,24 @@ def check(made: list[Trace]) -> None:
         # Numbers that the host computes may be C++.
         assert all((k.triton is not None) == (k.device == "cuda:0") for k in s.kernels)
         assert misplaced(t) == []
+        assert_read_as_written(t)
+
+
+def assert_read_as_written(t: Trace) -> None:
+    """Kernels that come out of an artifact's bytes are what the compilation made."""
+    made = t.stages.artifact
+    assert made is not None and made.not_portable == ""
+    read = from_bytes(to_bytes(made))
+    assert to_bytes(read) == to_bytes(made)
+    for k, part in zip(t.stages.kernels, map(part_from, read.kernels), strict=True):
+        assert (part.name, part.device, part.triton) == (k.name, k.device, k.triton)
+        if k.triton is not None:
+            assert isinstance(part.takes, Takes)
+            assert (part.takes.params, part.takes.ints) == (k.plan.params, k.plan.ints)
+            choices = any(len(x.configs) > 1 for x in k.triton.launches)
+            assert part.takes.extents == (extents(k.plan) if choices else None)
+        else:
+            assert part.source == k.source
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -29,6 +29,7 @@ from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
 
 from litz import backend, dynamo
+from litz.backend import compile_and_bind
 from litz.compiler import Stages
 from litz.index import size_hint
 from litz.ir.program import Extern, TensorRef
@@ -160,7 +161,7 @@ def compile_without_a_gpu(
         return lambda: {name: cuda.bind_cuda(made, plan, site) for name, made, plan, _ in kernels}
 
     with mock.patch.object(cuda, "start", start):
-        call = backend.compile_and_bind(graph, options or Options(check_ir=True), s, **how)
+        call = compile_and_bind(graph, options or Options(check_ir=True), s, **how)
     return Trace(before, s, call, jobs)
 
 
