@@ -13,7 +13,7 @@ from litz.ir.body import Store
 from litz.ir.dtype import BF16, BOOL, BY_NAME, F32, I64, DType
 from litz.ir.reductions import TABLE
 
-ARITHMETIC = [k for k in TABLE.kinds if k not in ("any", "all")]
+ARITHMETIC = [k for k in TABLE.results if k not in ("any", "all")]
 NAN = float("nan")
 
 

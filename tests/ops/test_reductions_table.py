@@ -17,7 +17,7 @@ from litz.ir import body, reductions
 from litz.ir import dtype as dt
 from litz.ir.body import Store
 from litz.ir.dtype import DType
-from litz.ir.reductions import EXPONENTIALS, TABLE, Kind, Part, Reduction, evaluate
+from litz.ir.reductions import EXPONENTIALS, TABLE, Part, Reduction, Result, evaluate
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.targets.cpp.render import render, unit
 
@@ -91,9 +91,9 @@ def test_laws(row: Reduction, dtype: DType) -> None:
         assert agree(left, row.combined(a, row.combined(b, c)), exact)
 
 
-@pytest.mark.parametrize("kind", TABLE.kinds)
+@pytest.mark.parametrize("kind", TABLE.results)
 def test_a_single_element_and_none(kind: str) -> None:
-    row, found = TABLE.kinds[kind]
+    row, found = TABLE.results[kind]
     for dtype in (t for t in TYPES if row.takes(t)):
         for x in specials(dtype).tolist():
             if math.isfinite(x):
@@ -157,20 +157,20 @@ def by_triton(plan: KernelPlan, rows: torch.Tensor, uses: str = "") -> list[torc
 
 
 def judge(row: Reduction, dtype: DType, rows: torch.Tensor, made: Sequence[torch.Tensor]) -> None:
-    for kind, out in zip(row.kinds, made, strict=True):
+    for kind, out in zip(row.results, made, strict=True):
         for values, found in zip(rows.tolist(), out.tolist(), strict=True):
             expected = evaluate(kind.name, dtype, values)
             assert same(found, expected, row, dtype), (kind.name, values, found, expected)
 
 
-WITH_KINDS = [(r, t) for r, t in CASES if r.kinds]
-IDS = [f"{r.name}-{t}" for r, t in WITH_KINDS]
+WITH_RESULTS = [(r, t) for r, t in CASES if r.results]
+IDS = [f"{r.name}-{t}" for r, t in WITH_RESULTS]
 
 
-@pytest.mark.parametrize("row", [r for r in TABLE.rows if r.kinds], ids=lambda r: r.name)
+@pytest.mark.parametrize("row", [r for r in TABLE.rows if r.results], ids=lambda r: r.name)
 def test_cpp(row: Reduction) -> None:
     """Lanes across rows, lanes along them, and none."""
-    kinds = [k.name for k in row.kinds]
+    kinds = [k.name for k in row.results]
     for dtype in (t for t in TYPES if row.takes(t)):
         rows = rows_of(row, dtype)
         plans = [plan_of(kinds, dtype, *rows.shape, lane) for lane in ("across", "along", "none")]
@@ -178,23 +178,23 @@ def test_cpp(row: Reduction) -> None:
             judge(row, dtype, rows, made)
 
 
-@pytest.mark.parametrize(("row", "dtype"), WITH_KINDS, ids=IDS)
+@pytest.mark.parametrize(("row", "dtype"), WITH_RESULTS, ids=IDS)
 def test_triton(row: Reduction, dtype: DType) -> None:
     pytest.importorskip("triton.language")
     rows = rows_of(row, dtype)
-    plan = plan_of([k.name for k in row.kinds], dtype, *rows.shape, "along")
+    plan = plan_of([k.name for k in row.results], dtype, *rows.shape, "along")
     judge(row, dtype, rows, by_triton(plan, rows))
 
 
 @pytest.mark.parametrize("how", ["in turns", "in parts"])
-@pytest.mark.parametrize("row", [r for r in TABLE.rows if r.kinds], ids=lambda r: r.name)
+@pytest.mark.parametrize("row", [r for r in TABLE.rows if r.results], ids=lambda r: r.name)
 def test_triton_beyond_a_block(row: Reduction, how: str) -> None:
     """Accumulators over a loop; and several programs to a row."""
     pytest.importorskip("triton.language")
     dtype = next(t for t in (dt.F32, dt.I64, dt.BOOL) if row.takes(t))
     rows = repeated(rows_of(row, dtype)[[0, 1, 3, 4, 5]], 3 if how == "in turns" else 230, row)
     lane = "across" if how == "in turns" else "along"
-    plan = plan_of([k.name for k in row.kinds], dtype, *rows.shape, lane)
+    plan = plan_of([k.name for k in row.results], dtype, *rows.shape, lane)
     made = by_triton(plan, rows, "acc0" if how == "in turns" else "part0")
     judge(row, dtype, rows, made)
 
@@ -207,7 +207,7 @@ def repeated(rows: torch.Tensor, times: int, row: Reduction) -> torch.Tensor:
 
 
 def test_maximum_and_sum_of_exponentials() -> None:
-    """The row without a kind: a maximum and what is summed below it."""
+    """The row without results: a maximum and what is summed below it."""
     rows = rows_of(EXPONENTIALS, dt.F32).repeat(1, 3)
     x, r = var("x0", len(rows)), var("r0", 3 * WIDTH)
     value = body.load(dt.F32, "a", x * (3 * WIDTH) + r)
@@ -231,7 +231,7 @@ def test_maximum_and_sum_of_exponentials() -> None:
 XOR = Reduction(
     "xor",
     (Part("value", lambda dtype: 0),),
-    (Kind("xor", "value", 0),),
+    (Result("xor", "value", 0),),
     "i",
     "i",
     "xor",

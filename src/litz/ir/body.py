@@ -22,7 +22,7 @@ from litz.index.interning import find, publish
 from litz.ir.dtype import I64, DType, wrapped
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
-from litz.ir.reductions import Kind, Reduction, kind_row, reduction
+from litz.ir.reductions import Reduction, Result, reduction, result_of
 from litz.ir.reductions import result_dtype as reduced_dtype
 
 Scalar = bool | int | float
@@ -108,9 +108,9 @@ class Reduce(Node):
         return reduction(self.kind)
 
     @property
-    def gives(self) -> Kind:
+    def gives(self) -> Result:
         """What of the state it gives."""
-        return kind_row(self.kind)
+        return result_of(self.kind)
 
 
 def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
@@ -216,7 +216,7 @@ def masked(cond: Node, value: Node, other: Node) -> Node:
 def reduce(kind: str, axes: tuple[Expr, ...], value: Node) -> Node:
     dtype = reduced_dtype(kind, value.dtype)
     if any(isinstance(a, Var) and a.extent is _NONE for a in axes):
-        return const(dtype, kind_row(kind).empty)
+        return const(dtype, result_of(kind).empty)
     key = ("reduce", kind, axes, value)
     found: Node | None = find(key)
     if found is not None:

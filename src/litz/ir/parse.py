@@ -184,7 +184,7 @@ class NestReader:
             return body.masked(*self.args(rest))
         if kind == "reduce":
             reduction, _, tail = rest.partition(" ")
-            if reduction not in reductions.TABLE.kinds:
+            if reduction not in reductions.TABLE.results:
                 raise ParseError(f"no reduction {reduction!r}")
             names, value = bracketed(tail)
             axes = tuple(self._axis(n) for n in split(names))

@@ -6,7 +6,7 @@ and what a test may draw.  To add a reduction of one value a state is to add a r
 is kept beside a value, and how moments are, the targets know by the state's parts.
 
 A ``Reduce`` node names what it wants read off, its *kind*: ``welford_mean`` and ``welford_m2`` are
-two kinds of one row.  A row without kinds serves several nodes at once, which a target recognises.
+two results of one row.  A row without any serves several nodes at once, which a target recognises.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Result:
     """What a ``Reduce`` node gives: ``part`` of the state, after ``finish``.
 
     empty: of no elements, and some value where there is none; single: of one element, None for
@@ -77,7 +77,7 @@ class Reduction:
 
     name: str
     state: tuple[Part, ...]
-    kinds: tuple[Kind, ...]
+    results: tuple[Result, ...]
     elements: str
     exact: str
     op: str = ""
@@ -207,7 +207,7 @@ def _simple(
     return Reduction(
         name,
         (Part("value", identity),),
-        (Kind(name, "value", empty),),
+        (Result(name, "value", empty),),
         elements,
         exact,
         op,
@@ -222,7 +222,7 @@ def _searched(name: str, largest: bool) -> Reduction:
     return Reduction(
         name,
         (Part("value", _least if largest else _greatest), Part("at", _always(NOWHERE), I64)),
-        (Kind(name, "at", 0, 0),),
+        (Result(name, "at", 0, 0),),
         "bif",
         "bif",
         lift=lambda x, at: (x, at),
@@ -251,8 +251,8 @@ MOMENTS: Final = Reduction(
         Part("count", _always(0), F64),
     ),
     (
-        Kind("welford_mean", "mean", math.nan, finish=lambda s: s[0] if s[2] else math.nan),
-        Kind("welford_m2", "m2", 0, 0),
+        Result("welford_mean", "mean", math.nan, finish=lambda s: s[0] if s[2] else math.nan),
+        Result("welford_m2", "m2", 0, 0),
     ),
     "f",
     "",
@@ -298,14 +298,14 @@ class Table:
     """Rows, and what they are found by: the kinds of nodes, the modes of stores."""
 
     rows: tuple[Reduction, ...]
-    kinds: Mapping[str, tuple[Reduction, Kind]]
+    results: Mapping[str, tuple[Reduction, Result]]
     updates: Mapping[str, Reduction]
 
 
 def table(rows: Sequence[Reduction]) -> Table:
     return Table(
         tuple(rows),
-        MappingProxyType({k.name: (r, k) for r in rows for k in r.kinds}),
+        MappingProxyType({k.name: (r, k) for r in rows for k in r.results}),
         MappingProxyType({r.update: r for r in rows if r.update}),
     )
 
@@ -315,11 +315,11 @@ TABLE: Final = table(_ROWS)
 
 def reduction(kind: str) -> Reduction:
     """The row of a kind of ``Reduce`` nodes."""
-    return TABLE.kinds[kind][0]
+    return TABLE.results[kind][0]
 
 
-def kind_row(kind: str) -> Kind:
-    return TABLE.kinds[kind][1]
+def result_of(kind: str) -> Result:
+    return TABLE.results[kind][1]
 
 
 def by_update(mode: str) -> Reduction:
@@ -329,13 +329,13 @@ def by_update(mode: str) -> Reduction:
 
 def result_dtype(kind: str, element: DType) -> DType:
     """The type of a ``Reduce`` node."""
-    row, found = TABLE.kinds[kind]
+    row, found = TABLE.results[kind]
     return row.part(found.part).dtype or element
 
 
 def evaluate(kind: str, dtype: DType, values: Sequence[Scalar]) -> Scalar:
     """A reduction in Python: floats in 64 bits, integers wrapped to their type."""
-    row, found = TABLE.kinds[kind]
+    row, found = TABLE.results[kind]
     if not values:
         return found.empty
     state: State = tuple(p.identity(dtype) for p in row.state)

@@ -18,7 +18,7 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
-from litz.ir.reductions import kind_row, reduction
+from litz.ir.reductions import reduction, result_of
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pointwise import k, truth
@@ -55,7 +55,7 @@ def fold(kind: str, over: tuple[Expr, ...], node: Node) -> Node:
         return body.reduce(kind, over, node)
     if reduction(kind).positional:
         return body.const(d.I64, 0)
-    if kind_row(kind).part == "m2":
+    if result_of(kind).part == "m2":
         diff = op("sub", node, node)  # inf and nan spread as through (x - mean)**2
         return op("mul", diff, diff)
     if kind == "sum" and node.dtype.is_float:
