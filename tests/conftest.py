@@ -6,5 +6,5 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # Every compiled graph of a test checks what it hands to operators of ATen.
 os.environ.setdefault("LITZ_CHECK_CALLS", "1")
-# Threads of several workers share the cores: one that waits by spinning keeps another from its work.
+# Several workers share the cores: a thread that waits by spinning keeps others from their work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -72,7 +72,7 @@ def _samples() -> Iterator[tuple[str, Entry]]:
 
 
 def _large() -> Iterator[tuple[str, Entry]]:
-    """What would take the interpreter long: rows too many to be divided, and too long to be kept."""
+    """What takes the interpreter long: rows too many to be divided, and too long to be kept."""
     for device, target in (("cpu", "cpp"), ("cuda", "triton")):
         yield (
             f"{target}/softmax_many_rows",
