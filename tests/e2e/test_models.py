@@ -30,17 +30,18 @@ def bert() -> tuple[nn.Module, dict[str, Any]]:
     return tf.BertForMaskedLM(config), {"input_ids": ids(), "labels": ids()}
 
 
-def gpt2() -> tuple[nn.Module, dict[str, Any]]:
+def gpt2(layers: int = 2) -> tuple[nn.Module, dict[str, Any]]:
     config = tf.GPT2Config(
-        vocab_size=99, n_embd=64, n_layer=2, n_head=4, n_positions=64,
+        vocab_size=99, n_embd=64, n_layer=layers, n_head=4, n_positions=64,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
     )  # fmt: skip
     tokens = ids()
     return tf.GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
 
 
-def llama() -> tuple[nn.Module, dict[str, Any]]:
-    config = tf.LlamaConfig(vocab_size=99, num_key_value_heads=2, use_cache=False, **SMALL)
+def llama(layers: int = 2) -> tuple[nn.Module, dict[str, Any]]:
+    small = {**SMALL, "num_hidden_layers": layers}
+    config = tf.LlamaConfig(vocab_size=99, num_key_value_heads=2, use_cache=False, **small)
     tokens = ids()
     return tf.LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
 
@@ -55,15 +56,16 @@ def resnet() -> tuple[nn.Module, dict[str, Any]]:
     }
 
 
-def vit() -> tuple[nn.Module, dict[str, Any]]:
-    config = tf.ViTConfig(image_size=32, patch_size=8, num_labels=5, **SMALL, **NO_DROP)
+def vit(layers: int = 2) -> tuple[nn.Module, dict[str, Any]]:
+    small = {**SMALL, "num_hidden_layers": layers}
+    config = tf.ViTConfig(image_size=32, patch_size=8, num_labels=5, **small, **NO_DROP)
     return tf.ViTForImageClassification(config), {
         "pixel_values": torch.randn(2, 3, 32, 32),
         "labels": torch.tensor([1, 3]),
     }
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
+MODELS: dict[str, Callable[..., tuple[nn.Module, dict[str, Any]]]] = {
     "bert": bert,
     "gpt2": gpt2,
     "llama": llama,
