@@ -34,10 +34,8 @@ def far_outside(rank: int, mode: str, pad: str) -> torch.Tensor:
     grid = torch.zeros(2, *(3, 2)[: rank - 1], len(ODD), rank, dtype=torch.float64)
     grid[0, ..., 0] = torch.tensor(ODD)
     grid[1, ..., -1] = torch.tensor(ODD)
-    # Of weights that are nan eager's threads differ; what is no number lies at the last element in
-    # its loop over three dimensions, and at the first one in its others, and here.
-    undefined = mode == "bicubic" or (rank == 3 and pad != "zeros")
-    return grid.nan_to_num(0, 5, -5) if undefined else grid
+    # Of weights that are nan eager's threads differ.
+    return grid.nan_to_num(0, 5, -5) if mode == "bicubic" else grid
 
 
 def sample(x: torch.Tensor, grid: torch.Tensor, mode: str, pad: str, align: bool) -> torch.Tensor:

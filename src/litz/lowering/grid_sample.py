@@ -61,10 +61,13 @@ def _reflect(a: Node, size: Expr, align: bool) -> Node:
     return where(even, add(rest, low), add(sub(span, rest), low))
 
 
-def _padded(a: Node, size: Expr, padding: int, align: bool) -> Node:
+def _padded(a: Node, size: Expr, padding: int, align: bool, last: bool = False) -> Node:
+    """Within the image, as the padding wants it.  last: nan becomes the last place, not 0."""
     if padding == ZEROS:
         return a
-    return _clip(a if padding == BORDER else _reflect(a, size, align), size)
+    a = a if padding == BORDER else _reflect(a, size, align)
+    inside = _clip(a, size)
+    return where(op("eq", a, a), inside, num(a, size - 1)) if last else inside
 
 
 class _Image:
@@ -168,7 +171,8 @@ def grid_sample(
     if mode not in (BILINEAR, NEAREST):
         node = _cubic(image, at, padding, align)
     else:
-        at = [_padded(a, s, padding, align) for a, s in zip(at, image.sizes, strict=True)]
+        last = rank == 3 and not cuda  # as eager's loop over three dimensions on the CPU
+        at = [_padded(a, s, padding, align, last) for a, s in zip(at, image.sizes, strict=True)]
         if mode == NEAREST:
             node = image.at([op("round", a) for a in at])[1]
         else:
