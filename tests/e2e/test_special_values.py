@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-
 Tensor = torch.Tensor
 Fn = Callable[..., Any]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
