@@ -13,7 +13,7 @@ from litz.host.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.logs import events
 from litz.options import Options
-from litz.runtime.control_flow import Cond, Region, Scan, WhileLoop
+from litz.runtime.control_flow import ControlFlow
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 
 MODES: Final = ("reduce-overhead", "max-autotune")
@@ -112,7 +112,7 @@ def _why_not_called(n: Extern) -> str:
     if any(isinstance(v, torch.Generator) for v in (*n.args, *(v for _, v in n.kwargs))):
         return f"{name} draws from a random generator of its own"
     target: Any = n.target
-    if isinstance(target, Cond | WhileLoop | Region | Scan):
+    if isinstance(target, ControlFlow):
         return f"{name} calls what is compiled by itself"
     if is_collective(target):
         return f"{name} is a collective"

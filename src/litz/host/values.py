@@ -9,7 +9,7 @@ import torch
 
 from litz.artifact import Constant, Live, Named, Number, Value, memory_of
 from litz.errors import ArtifactError
-from litz.runtime.control_flow import Cond, Region, Scan, WhileLoop
+from litz.runtime.control_flow import ControlFlow
 from litz.runtime.user_kernels import UserKernel
 
 __all__ = ["PROBE", "describe", "namespace"]
@@ -30,7 +30,7 @@ def describe(value: object) -> Value:
         return Live(value, reason) if reason else Constant(value, value.device)
     if isinstance(value, UserKernel):
         return Live(value, "it calls a Triton kernel of the user's")
-    if isinstance(value, Cond | Region | Scan | WhileLoop):
+    if isinstance(value, ControlFlow):
         return Live(value, f"the bodies of {value} are compiled by themselves")
     return _named(value) or Live(value, f"it holds an object of the type {type(value).__name__}")
 

@@ -17,6 +17,7 @@ from torch.fx import Node as FxNode
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, operands
 from litz.lowering.numbers import is_symbolic
+from litz.lowering.user_kernel_calls import higher_order_name
 from litz.runtime.control_flow import Body, Cond, Region, Scan, WhileLoop
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ MAP, SCAN = "map_impl", "scan"
 
 def has_bodies(target: object) -> bool:
     """Whether an operator is one of those whose bodies are compiled."""
-    return _name(target) in (COND, WHILE_LOOP, REGION, MAP, SCAN)
+    return higher_order_name(target) in (COND, WHILE_LOOP, REGION, MAP, SCAN)
 
 
 def is_body(n: FxNode) -> bool:
@@ -38,33 +39,28 @@ def is_body(n: FxNode) -> bool:
     return bool(n.users) and all(has_bodies(u.target) for u in n.users)
 
 
-def _name(target: object) -> str:
-    is_higher = isinstance(target, torch._ops.HigherOrderOperator)
-    return str(getattr(target, "__name__", "")) if is_higher else ""
-
-
 def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     """Add the call that ``n`` stands for; its results."""
-    compiled = low.compile_body
+    name, compiled = higher_order_name(n.target), low.compile_body
     if compiled is None:
-        raise GraphUnsupported(f"a call of {_name(n.target)}, whose bodies nobody checks")
+        raise GraphUnsupported(f"a call of {name}, whose bodies nobody checks")
     vals = n.meta.get("val")
     if not isinstance(vals, tuple | list) or any(map(is_symbolic, vals)):
-        raise GraphUnsupported(f"a call of {_name(n.target)} that gives numbers")
+        raise GraphUnsupported(f"a call of {name} that gives numbers")
     runs: Callable[..., tuple[Any, ...]]
     given: tuple[Any, ...]
-    if _name(n.target) == REGION:
+    if name == REGION:
         attribute, identifier, *taken = n.args
         runs, given = Region(_region(low, attribute, identifier, compiled)), tuple(taken)
-    elif _name(n.target) == COND:
+    elif name == COND:
         predicate, then, otherwise, taken = _arguments(n, 4)
         runs = Cond(compiled(_body(low, then)), compiled(_body(low, otherwise)))
         given = (predicate, *taken)
-    elif _name(n.target) == MAP:
+    elif name == MAP:
         body, rows, others = _arguments(n, 3)
         runs = Scan(compiled(_body(low, body)), 0, len(rows), "map")
         given = (*rows, *others)
-    elif _name(n.target) == SCAN:
+    elif name == SCAN:
         body, carried, rows, others = _arguments(n, 4)
         runs = Scan(compiled(_body(low, body)), len(carried), len(rows), "scan")
         given = (*carried, *rows, *others)
@@ -95,15 +91,15 @@ def _layout(val: Any) -> str:
 
 def _arguments(n: FxNode, count: int) -> Sequence[Any]:
     if len(n.args) != count or n.kwargs:
-        raise GraphUnsupported(f"a call of {_name(n.target)} with other arguments than known")
+        raise GraphUnsupported(
+            f"a call of {higher_order_name(n.target)} with other arguments than known"
+        )
     return n.args
 
 
 def _body(low: GraphLowering, attribute: FxNode) -> GraphModule:
     """A body as a graph of its own, which passes may change, that returns a tuple."""
-    module: Any = low.gm
-    for part in str(attribute.target).split("."):
-        module = getattr(module, part)
+    module = low.attribute_value(attribute)
     gm = GraphModule(module, copy.deepcopy(module.graph))
     (output,) = gm.graph.find_nodes(op="output")
     if not isinstance(output.args[0], tuple | list):

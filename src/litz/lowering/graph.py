@@ -217,12 +217,17 @@ class GraphLowering:
             self.layouts += [*r.shape, *r.strides]
         return self.b.of_buffer(buf)
 
-    def attribute(self, n: FxNode) -> Any:
-        if is_body(n):
-            return None
+    def attribute_value(self, n: FxNode) -> Any:
+        """What the graph's module has under the node's name."""
         value: Any = self.gm
         for part in str(n.target).split("."):
             value = getattr(value, part)
+        return value
+
+    def attribute(self, n: FxNode) -> Any:
+        if is_body(n):
+            return None
+        value = self.attribute_value(n)
         if not isinstance(value, torch.Tensor):
             raise GraphUnsupported(f"attribute {n.target} is a {type(value).__name__}")
         name = n.name

@@ -62,15 +62,16 @@ class KernelCall:
 
 def is_user_kernel(target: object) -> bool:
     """Whether a call's target is a user's Triton kernel."""
-    return _wrapper(target) in (FUNCTIONAL, MUTATION)
+    return higher_order_name(target) in (FUNCTIONAL, MUTATION)
 
 
 def is_user_operator(target: object) -> bool:
     """Whether a call's target wraps a user's operator that writes arguments."""
-    return _wrapper(target) in OPERATORS
+    return higher_order_name(target) in OPERATORS
 
 
-def _wrapper(target: object) -> str:
+def higher_order_name(target: object) -> str:
+    """The name of an operator that takes functions or kernels; "" for others."""
     is_higher = isinstance(target, torch._ops.HigherOrderOperator)
     return str(getattr(target, "__name__", "")) if is_higher else ""
 
@@ -87,7 +88,7 @@ def picked_result(n: Node) -> tuple[Node, int] | None:
 
 def kernel_call(n: Node) -> KernelCall:
     """What a node launches.  Raises GraphUnsupported for a call that is not functional."""
-    if _wrapper(n.target) == MUTATION:
+    if higher_order_name(n.target) == MUTATION:
         raise GraphUnsupported("a Triton kernel call that AOTAutograd has not made functional")
     given: dict[str, Any] = dict(n.kwargs)
     kernel, constants = user_kernel(given["kernel_idx"], given["constant_args_idx"])

@@ -14,8 +14,12 @@ import torch
 Body = Callable[[list[Any]], Sequence[Any]]
 
 
+class ControlFlow:
+    """A call of bodies; its text is the operator's name."""
+
+
 @dataclass(frozen=True, eq=False)
-class Region:
+class Region(ControlFlow):
     """A body that is called at several places.  Call: its operands."""
 
     body: Body
@@ -28,7 +32,7 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Cond:
+class Cond(ControlFlow):
     """One of two bodies.  Call: predicate, then the operands that both take."""
 
     then: Body
@@ -43,7 +47,7 @@ class Cond:
 
 
 @dataclass(frozen=True, eq=False)
-class WhileLoop:
+class WhileLoop(ControlFlow):
     """A body as often as a test holds.  Call: what is carried, then what both take besides.
 
     carried: how many operands the body replaces.
@@ -65,7 +69,7 @@ class WhileLoop:
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class Scan(ControlFlow):
     """A body for each row of some tensors, in order.
 
     Call: what is carried from row to row, the tensors, then what the body takes besides.  Gives the
