@@ -129,13 +129,7 @@ def compile_and_bind(
 
     binder = Binder(options)
     artifact = compile_graph(
-        graph,
-        options,
-        s,
-        inference=inference,
-        guarded=guarded,
-        start=binder.start,
-        bodies=body,
+        graph, options, s, inference=inference, guarded=guarded, start=binder.start, bodies=body
     )
     with s.timed("waiting"):
         binder.wait(artifact)
