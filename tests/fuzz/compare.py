@@ -62,8 +62,10 @@ def expectations(p: Program, m: Machine) -> list[Expected]:
         x, s = m.values[n], m.shadows[n]
         found.append(Expected(f"argument {n}", memory(x), memory(s), m.is_rough(n)))
     if p.grad:
-        eager = gradients([m.values[r] for r in p.results], m.values[: len(p.inputs)])
-        exact = gradients([m.shadows[r] for r in p.results], m.shadows[: len(p.inputs)])
+        results = [m.values[r] for r in p.results]
+        kinds = [r.dtype for r in results]
+        eager = gradients(results, m.values[: len(p.inputs)], kinds)
+        exact = gradients([m.shadows[r] for r in p.results], m.shadows[: len(p.inputs)], kinds)
         single = any(v.dtype is torch.float32 for v in _floats(m.values))
         coarsest = FLOOR[torch.float32] if single else 0.0
         for n, (e, s) in enumerate(zip(eager, exact, strict=True)):
@@ -76,17 +78,20 @@ def _floats(values: Sequence[Any]) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
 
 
-def gradients(results: Sequence[Any], inputs: Sequence[Any]) -> list[torch.Tensor | None]:
-    """Of a weighted sum of the results."""
-    outs = [r for r in results if r.requires_grad and r.is_floating_point()]
+def gradients(
+    results: Sequence[Any], inputs: Sequence[Any], kinds: Sequence[torch.dtype]
+) -> list[torch.Tensor | None]:
+    """Of a sum of the results, with weights that the types of eager's results hold exactly."""
+    outs = [(r, t) for r, t in zip(results, kinds, strict=True) if r.requires_grad]
+    outs = [(r, t) for r, t in outs if r.is_floating_point()]
     wanted = [x for x in inputs if x.requires_grad]
     if not outs or not wanted:
         return [None] * len(inputs)
     seeds = [
-        torch.linspace(0.5, 1.5, r.numel(), dtype=torch.float64).reshape(r.shape).to(r.dtype)
-        for r in outs
+        torch.linspace(0.5, 1.5, r.numel(), dtype=torch.float64).reshape(r.shape).to(t).to(r.dtype)
+        for r, t in outs
     ]
-    made = iter(torch.autograd.grad(outs, wanted, seeds, allow_unused=True))
+    made = iter(torch.autograd.grad([r for r, _ in outs], wanted, seeds, allow_unused=True))
     return [next(made) if x.requires_grad else None for x in inputs]
 
 
@@ -218,7 +223,7 @@ def compare(
         wanted = expectations(p, m)
     actual = [*got, *map(memory, args)]
     if p.grad:
-        actual += [g for g in gradients(got, args) if g is not None]
+        actual += [g for g in gradients(got, args, [r.dtype for r in got]) if g is not None]
     if len(actual) != len(wanted):
         return [Mismatch("gradients", f"{len(actual)} tensors instead of {len(wanted)}")]
     found: list[Mismatch] = []

@@ -151,6 +151,8 @@ class Machine:
             n = int(step.writes)
             shaken = [self._shaken(s, e, step) for s, e in zip(shadows, args, strict=True)]
             shadows = [*shadows[:n], *shaken[n:]]
+        elif self.noise is not None and self.grad and step.kind != "view" and not step.writes:
+            shadows = [self._shaken_back(s, e) for s, e in zip(shadows, args, strict=True)]
         before = [s.detach().clone() for s in shadows[: self._shakes_written(step)]]
         if ".view(torch." in step.text:
             shadow = out  # the bits of another width would be others: see _settle
@@ -305,6 +307,16 @@ class Machine:
         if out.requires_grad:
             back, more = draw(), draw() if transforms else shadow
             out.register_hook(lambda g: None if g is None else near(g, back, more))  # type: ignore[no-untyped-call]
+        return out
+
+    def _shaken_back(self, shadow: Any, like: torch.Tensor) -> Any:
+        """The same values; what each use of them adds to the gradient rounds by itself."""
+        if not shadow.requires_grad:
+            return shadow
+        eps, out = torch.finfo(like.dtype).eps, shadow.view_as(shadow)
+        back = eps * (2 * torch.rand(out.shape, generator=self.noise, device="cpu") - 1)
+        back = back.to(shadow.device).double()
+        out.register_hook(lambda g: None if g is None else g * (1 + back))
         return out
 
     def _anchor_all(self) -> None:

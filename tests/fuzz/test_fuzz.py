@@ -92,6 +92,34 @@ def test_faults_are_seen() -> None:
         assert any(w.startswith(where) for w in why), (wrong.__name__, why)
 
 
+def test_gradients_that_cancel_have_the_errors_of_their_terms() -> None:
+    """Of ``x / x`` it is zero, and what is left of 1 / x - 1 / x is rounding."""
+    x = Input("float32", (4096,), seed=1, grad=True)
+    p = Program((x,), (Step("{0} * 3", (0,)), Step("{0} / {1}", (1, 1))), (2,))
+
+    def other(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, z = x * 3, x * torch.tensor(3 + 2**-22).nextafter(torch.tensor(4.0))
+        return (y / z * (z / y).detach(),)
+
+    def wrong(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x / x + 1e-3 * (x - x.detach()),)
+
+    assert found(p, other) == []
+    assert found(p, wrong)
+
+
+def test_gradients_are_of_weights_that_the_type_holds() -> None:
+    x = Input("bfloat16", (2, 21), seed=1)
+    w = Input("float32", (2, 1), seed=2, grad=True)
+    p = Program((x, w), (Step("{0} + {1}.to(torch.bfloat16)", (0, 1), "rough"),), (2,))
+
+    def off(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ((x + w.bfloat16()) + (w - w.detach()).bfloat16() * 0.02,)
+
+    assert found(p, function(p)) == []
+    assert found(p, off)
+
+
 DROPPED = Draw("{0} != 0", "{0} * {1} / 0.7", 0, 1, 0.7, 0.459)
 LUCK = Program(
     (Input("float32", (40, 60), seed=1, grad=True),),

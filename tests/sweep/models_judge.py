@@ -73,6 +73,8 @@ class Found:
     """Tensors that nothing can be judged by, and why."""
     largest: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The largest errors of each group, Litz's and eager's."""
+    seed: int = 0
+    """Of the draw."""
     quiet: set[str] = field(default_factory=set)
     """Parameters whose gradient was noise in some step: an optimizer may make any size of it."""
 
@@ -245,3 +247,15 @@ def settle(first: Found, others: Sequence[Found]) -> tuple[dict[str, Size], dict
         much = not sum(s.mine for s in total) <= sum(s.limit for s in total)
         (wrong if (often or not seen) and much else chance)[key] = size
     return wrong, chance
+
+
+def beyond_sway(wrong: Iterable[str], found: Found, swayed: Found) -> set[str]:
+    """Of what seems wrong and is beyond its limit in a draw, what eager does not excuse.
+
+    swayed: eager's own errors in that draw where each number has moved by its last bit.  A result
+    that moves so far (behind a relu, a clamp, a normalisation of what is constant) has no digits
+    there that could be compared.
+    """
+    seen = set(wrong) & found.beyond.keys()
+    none = Size(0.0, 0.0, 0.0)
+    return {k for k in seen if not found.sizes[k].mine <= 2 * swayed.sizes.get(k, none).mine}

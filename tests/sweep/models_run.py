@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,16 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
-from models_judge import ROUNDING, Found, Size, Step, compare, compare_drawn, settle
+from models_judge import (
+    ROUNDING,
+    Found,
+    Size,
+    Step,
+    beyond_sway,
+    compare,
+    compare_drawn,
+    settle,
+)
 from models_variants import VARIANTS, Variant
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
@@ -25,6 +35,7 @@ from litz.options import make_options
 STEPS = 3
 # Other draws of the weights, by which what is beyond its limit is judged.
 DRAWS = 6
+NUDGES = 8  # of eager's own numbers, see swayed
 # Seconds of the first run after which PyTorch's tracing by itself is not repeated.
 TRACING = 100.0
 
@@ -286,7 +297,7 @@ class Task:
     def __init__(
         self, zoo: Zoo, variant: Variant, device: str, compiler: Any, seed: int = 0
     ) -> None:
-        self.zoo, self.variant, self.device = zoo, variant, device
+        self.zoo, self.variant, self.device, self.seed = zoo, variant, device, seed
         try:
             self.drawn = draw(zoo, variant, device, seed)
         except Exception as e:
@@ -307,7 +318,7 @@ class Task:
 
     def again(self, seed: int) -> None:
         """Other weights and batches, in the same compiled model."""
-        self.drawn = draw(self.zoo, self.variant, self.device, seed)
+        self.seed, self.drawn = seed, draw(self.zoo, self.variant, self.device, seed)
         for side in (self.mine, self.eager, self.exact, self.still):
             if side is not None:
                 side.take(self.drawn.model)
@@ -320,7 +331,7 @@ class Task:
 
     def judge(self) -> Found:
         """Run and compare all steps."""
-        found, still = Found(), Found()
+        found, still = Found(seed=self.seed), Found()
         rounding = self.variant.rounding
         for k, batch in enumerate(self.drawn.batches):
             # Before eager mode, which leaves plans behind: a user of Litz alone meets none.
@@ -339,6 +350,34 @@ class Task:
                 compare(own, own, exact, rounding, still)
                 compare_drawn(mine, eager, still, rounding, found)
         return found
+
+    def swayed(self, seed: int) -> Found:
+        """Eager's own errors where each number of a draw has moved by its last bit."""
+        found = Found()
+        for n in range(NUDGES):
+            self.again(seed)
+            drawn = random.Random(n)
+            with torch.no_grad():
+                for x in (*self.drawn.model.parameters(), *self.drawn.model.buffers()):
+                    x.copy_(nudged(x, drawn))
+            self.eager.take(self.drawn.model)
+            aside = pytree.tree_map(lambda x, drawn=drawn: nudged(x, drawn), self.drawn.batches)
+            moved = [self.eager.step(batch, k + 1) for k, batch in enumerate(aside)]
+            self.again(seed)
+            for k, batch in enumerate(self.drawn.batches):
+                eager = self.eager.step(batch, k + 1)
+                exact = self.exact.step(widen(batch), k + 1)
+                compare(moved[k], eager, exact, self.variant.rounding, found)
+        return found
+
+
+def nudged(x: Any, drawn: random.Random) -> Any:
+    """Each floating number one step of its type up or down, about."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        return x
+    generator = torch.Generator().manual_seed(drawn.randrange(1 << 30))
+    sign = torch.randint(0, 2, x.shape, generator=generator).mul(2).sub(1).to(x.device)
+    return (x * (1 + sign * torch.finfo(x.dtype).eps)).to(x.dtype)
 
 
 def random_in(model: nn.Module) -> bool:
@@ -442,6 +481,11 @@ def conclude(row: Row, task: Task, first: Found, draws: int) -> dict[str, Size]:
         task.again(k + 1)
         others.append(task.judge())
     wrong, chance = settle(first, others)
+    if wrong and others and task.still is None:
+        draws = [found for found in [first, *others] if wrong.keys() & found.beyond.keys()]
+        left = {k for f in draws for k in beyond_sway(wrong, f, task.swayed(f.seed))}
+        chance |= {k: s for k, s in wrong.items() if k not in left}
+        wrong = {k: s for k, s in wrong.items() if k in left}
     if wrong:
         row.state, row.why = "WRONG", described(wrong)
     elif first.unjudged:

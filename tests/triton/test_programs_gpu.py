@@ -111,3 +111,15 @@ def test_attention_whose_gradients_lie_in_two_ways() -> None:
         wanted = torch.autograd.grad((ref * weights).sum(), exact)
         for mine, right in zip((out, *found), (ref, *wanted), strict=True):
             assert (mine.double() - right).norm() <= 0.03 * right.norm()
+
+
+def test_bfloat16_beyond_what_float16_holds() -> None:
+    """LLVM takes bfloat16 for a part of float16: see ``test_ptx``."""
+    half = torch.tensor([0.25, -0.4272, 6e-5, 1.0], device="cuda").half()
+    wide = torch.tensor([65536.0, -65536.0, 1e9, 1e-9], device="cuda").bfloat16()
+    for fn in (
+        lambda x, y: x.clone().mul_(y),
+        lambda x, y: (y * 0.25).half() + 0 * x,
+        lambda x, y: (y.float() * y.float().reciprocal()).half(),
+    ):
+        assert torch.equal(torch.compile(fn, backend="litz")(half, wide), fn(half, wide))

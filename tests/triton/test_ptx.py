@@ -8,9 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton.language")
 
+import litz  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.dtype import BF16, F16, F32, F64, DType  # noqa: E402
 from litz.ir.ops import TRITON_TYPES  # noqa: E402
@@ -19,6 +21,7 @@ from litz.runtime.triton.build import build  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
 from litz.runtime.triton.ptx import without_negations, without_pairs  # noqa: E402
+from litz.targets.triton.cuda import default_configs, likely_jobs  # noqa: E402
 from litz.targets.triton.spell import literal  # noqa: E402
 
 
@@ -130,6 +133,19 @@ def test_no_sign_is_lost(dtype: str, tmp_path: Path) -> None:
     assert "MNMX" in said
     complements = re.findall(r"LOP3\.LUT \w+, RZ, \w+, RZ, 0x33", said)
     assert len(complements) == 3, said
+
+
+@pytest.mark.parametrize("op", ["mul", "add", "sub"])
+def test_bfloat16_is_not_narrowed(op: str, tmp_path: Path) -> None:
+    """LLVM counts bits of fractions alone, and would round 65536 to f16 before it is multiplied."""
+    fn = getattr(torch, op)
+    args = torch.ones(300, dtype=torch.float16), torch.ones(300, dtype=torch.bfloat16)
+    graphs = litz.explain(lambda x, y: fn(x, y).half(), *args, options={"target": "triton"}).graphs
+    (kernel,) = (k.triton for g in graphs for k in g.stages.kernels if k.triton is not None)
+    for job in likely_jobs(kernel, default_configs(kernel), ("cuda", 90, 32)):
+        said = assembled(job, tmp_path)
+        assert re.search(rf"\bF{op.upper().replace('SUB', 'ADD')}\b", said), said
+        assert not re.search(r"\bH(MUL|ADD|FMA)2(?!\.F32)", said), said
 
 
 STORES = """

@@ -144,9 +144,7 @@ def _equal(d: Expr, op: str) -> Expr:
 def truth(x: Expr | int) -> Expr:
     """``x != 0`` as a truth value; ``x`` itself where it is one by construction."""
     e = as_expr(x)
-    if e.is_bool:
-        return e
-    return ne(e, ZERO)
+    return e if e.is_bool else ne(e, ZERO)
 
 
 def not_(x: Expr | int) -> Expr:

@@ -126,7 +126,11 @@ def to_bf16(x):
 
 @triton.jit
 def cast(x, to: tl.constexpr):
-    if to == tl.int1:
+    if x.dtype == tl.bfloat16 and to != tl.bfloat16:
+        # By bits: LLVM takes bf16 for part of f16, and would round a product of both there.
+        bits = x.to(tl.uint16, bitcast=True).to(tl.uint32)
+        return cast((bits << 16).to(tl.float32, bitcast=True), to)
+    elif to == tl.int1:
         return x != 0
     elif to == tl.bfloat16:
         return to_bf16(x.to(tl.float32))
