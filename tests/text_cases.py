@@ -22,6 +22,7 @@ from litz.ir.parse import ParseError, parse
 from litz.ir.program import Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
+from litz.kernel.blocks.choose import choose
 from litz.kernel.build import build_kernel
 from litz.kernel.text import plan_text
 from litz.schedule.build import schedule
@@ -66,7 +67,7 @@ def _triton(p: Program) -> str:
     for g in s.steps:
         if isinstance(g, Group):
             bound = build_kernel(g, p.buffers)
-            kernel = render(bound.plan, g.name, " ".join(g.origins))
+            kernel = render(choose(bound.plan), g.name, " ".join(g.origins))
             configs = [x.configs[0] for x in kernel.launches]
             out += [source for x in kernel.launches for source in x.sources()]
             out.append(print_launcher(kernel, bound.plan.ints, configs))

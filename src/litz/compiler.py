@@ -30,6 +30,7 @@ from litz.host.values import PROBE
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
+from litz.kernel.blocks.recipe import Style
 from litz.logs import stage_logger
 from litz.lowering import families
 from litz.lowering.bindings import Binding
@@ -46,7 +47,6 @@ from litz.targets.batches import batch_calls
 from litz.targets.building import Tools
 from litz.targets.kernels import Kernel, make_kernels
 from litz.targets.records import record
-from litz.targets.triton.source import Style
 
 if TYPE_CHECKING:
     from litz.verify.run import Watch

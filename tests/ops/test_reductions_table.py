@@ -145,11 +145,12 @@ def by_cpp(plans: Sequence[KernelPlan], rows: torch.Tensor) -> list[list[torch.T
 
 def by_triton(plan: KernelPlan, rows: torch.Tensor, uses: str = "") -> list[torch.Tensor]:
     """The same under Triton's interpreter.  uses: what is in the source."""
+    from litz.kernel.blocks.choose import choose
     from litz.targets.triton.interpreted import bind_interpreted
     from litz.targets.triton.render import render
 
     out = outputs(plan, len(rows))
-    kernel = render(plan, "kernel")
+    kernel = render(choose(plan), "kernel")
     assert uses in kernel.launches[0].source
     call = bind_interpreted(kernel, plan)
     call(rows.data_ptr(), *(t.data_ptr() for t in out))

@@ -16,6 +16,7 @@ from litz.index import Expr, const, var  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.body import Node, Store  # noqa: E402
 from litz.ir.dtype import F32  # noqa: E402
+from litz.kernel.blocks.choose import choose  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.schedule.fuse import Fusion  # noqa: E402
 from litz.targets.triton import nest  # noqa: E402
@@ -103,10 +104,10 @@ def test_what_no_order_of_loops_gives_is_refused() -> None:
     columns = body.reduce("sum", (R0,), g)
     rows = body.reduce("sum", (R1,), g)
     taken = Store("b0", WHOLE, body.op("add", g, x))
-    assert render(plan(everything, Store("b0", WHOLE, body.op("sub", g, rows))), "k")
+    assert render(choose(plan(everything, Store("b0", WHOLE, body.op("sub", g, rows)))), "k")
     for stores in (
         (everything, taken, Store("b1", R1, body.op("add", x, columns))),
         (everything, Store("b0", WHOLE, body.op("sub", g, columns))),
     ):
         with pytest.raises(ValueError, match="no order of loops"):
-            render(plan(*stores), "k")
+            render(choose(plan(*stores)), "k")

@@ -21,6 +21,7 @@ from litz.ir import dtype as dt
 from litz.ir.body import Store
 from litz.ir.dtype import DType
 from litz.ir.ops import OpRow, result_dtype
+from litz.kernel.blocks.choose import choose
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.targets.triton.interpreted import bind_interpreted
 from litz.targets.triton.render import render
@@ -37,7 +38,7 @@ def run(row: OpRow, args: list[torch.Tensor], kinds: list[DType], to: DType | No
     params = [Param(f"b{i}", k, "in") for i, k in enumerate(kinds)]
     params.append(Param("out", value.dtype, "out"))
     plan = KernelPlan((Dim(x, "p"),), tuple(params), (), (Store("out", x, value),), x)
-    call = bind_interpreted(render(plan, "kernel"), plan)
+    call = bind_interpreted(render(choose(plan), "kernel"), plan)
     call(*(t.data_ptr() for t in (*args, out)))
     return out
 

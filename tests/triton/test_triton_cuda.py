@@ -18,6 +18,8 @@ from litz.index import const, floordiv, symbol, var  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
 from litz.ir.dtype import BF16, F32, I64  # noqa: E402
+from litz.kernel.blocks.choose import choose  # noqa: E402
+from litz.kernel.blocks.recipe import Config  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import Build, build, submit  # noqa: E402
@@ -35,7 +37,7 @@ from litz.targets.triton.cuda import (  # noqa: E402
 )
 from litz.targets.triton.render import render  # noqa: E402
 from litz.targets.triton.signature import int_type, pointer_type  # noqa: E402
-from litz.targets.triton.source import Config, Launch, TritonKernel  # noqa: E402
+from litz.targets.triton.source import Launch, TritonKernel  # noqa: E402
 from litz.targets.triton.tuned import extents, fastest_configs  # noqa: E402
 
 H200 = ("cuda", 90, 32)
@@ -97,7 +99,7 @@ def test_integers_that_indices_are_computed_from_have_one_width() -> None:
     read = body.op("add", body.load(I64, "b0", x), body.index(value))
     params = (Param("b0", I64, "in"), Param("b1", I64, "out"))
     plan = KernelPlan((Dim(x, "p"),), params, (bounded, size, value), (Store("b1", x, read),), x)
-    (launch,) = render(plan, "k").launches
+    (launch,) = render(choose(plan), "k").launches
     assert launch.int_types == ("i64", "i64", "i64")
     assert launch.narrow is not None and size in launch.reaches and bounded not in launch.reaches
     assert launch.narrow.int_types == ("i32", "i32", "i64")
@@ -110,13 +112,13 @@ def test_what_is_divided_in_a_loops_end_fits_or_64_bits_count() -> None:
     params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
     store = Store("b1", x, body.load(F32, "b0", x))
     plan = KernelPlan((Dim(x, "p"),), params, (far, size), (store,), x)
-    (launch,) = render(plan, "k").launches
+    (launch,) = render(choose(plan), "k").launches
     assert launch.narrow is not None and "2147483647" not in launch.narrow.source
     assert {divided, -divided} <= set(launch.reaches)
 
 
 def test_jobs_of_variants() -> None:
-    kernel = render(scaled(sized(4096)), "k")
+    kernel = render(choose(scaled(sized(4096))), "k")
     (launch,) = kernel.launches
     jobs = {v: job_of(launch, launch.configs[0], H200, v) for v in VARIANTS}
     assert jobs["even"].divisible == ("b0", "b1", "s0")
@@ -134,7 +136,7 @@ def test_jobs_of_variants() -> None:
 
 def test_the_likely_variant_follows_the_hint() -> None:
     for n, want in ((4096, "aligned"), (sized(4096), "even"), (sized(100), "aligned")):
-        kernel = render(scaled(n), "k")
+        kernel = render(choose(scaled(n)), "k")
         assert likely_variant(kernel.launches[0]) == want
         (job,) = likely_jobs(kernel, default_configs(kernel), H200)
         assert job == job_of(kernel.launches[0], kernel.launches[0].configs[0], H200, want)  # type: ignore[arg-type]
@@ -146,7 +148,7 @@ def loaded(fake: FakeCuda) -> int:
 
 def test_static_kernels_have_two_variants(fake: FakeCuda, site: Site) -> None:
     plan = scaled(LARGE)
-    kernel = render(plan, "k")
+    kernel = render(choose(plan), "k")
     fake.types = (u64, u64, u64, u64)
     jobs = likely_jobs(kernel, default_configs(kernel), H200)
     binaries = build(jobs, site.cache)
@@ -168,7 +170,7 @@ def test_static_kernels_have_two_variants(fake: FakeCuda, site: Site) -> None:
 
 def test_sizes_choose_among_three(fake: FakeCuda, site: Site) -> None:
     plan = scaled(sized(LARGE, 1 << 24))
-    kernel = render(plan, "k")
+    kernel = render(choose(plan), "k")
     fake.types = (u64, u64, i32, u64, u64)
     call = bind_cuda(kernel, plan, site)
     used: Callable[[], int] = lambda: fake.launches[-1].function & 0xFFFF  # noqa: E731
@@ -201,7 +203,7 @@ def test_sizes_choose_among_three(fake: FakeCuda, site: Site) -> None:
 def test_variants_that_compile_to_the_same_are_one(fake: FakeCuda, site: Site) -> None:
     plan = scaled(1000)  # a thread has one element: alignment gains nothing
     fake.types = (u64, u64, u64, u64)
-    call = bind_cuda(render(plan, "k"), plan, site)
+    call = bind_cuda(render(choose(plan), "k"), plan, site)
     call(0x1000, 0x2000)
     call(0x1004, 0x2000)
     assert loaded(fake) == 1 and len(fake.launches) == 2
@@ -209,7 +211,7 @@ def test_variants_that_compile_to_the_same_are_one(fake: FakeCuda, site: Site) -
 
 def test_no_element_launches_nothing(fake: FakeCuda, site: Site) -> None:
     plan = scaled(symbol("s0", 0, 1 << 20, 16))
-    call = bind_cuda(render(plan, "k"), plan, site)
+    call = bind_cuda(render(choose(plan), "k"), plan, site)
     call(0x1000, 0x2000, 0)
     assert not fake.launches and not fake.loaded
 
@@ -224,7 +226,7 @@ def test_a_kernel_of_several_launches_gets_its_temporaries(fake: FakeCuda, site:
         (Store("b1", const(0), total),),
         r,
     )
-    kernel: TritonKernel = render(plan, "k")
+    kernel: TritonKernel = render(choose(plan), "k")
     assert len(kernel.launches) == 2 and kernel.temporaries
     fake.types = (u64, u64, u64, u64)
     bind_cuda(kernel, plan, site)(0x1000, 0x2000)
@@ -261,7 +263,7 @@ def test_tuning_takes_the_fastest_configuration(
     fake: FakeCuda, site: Site, seconds: dict[int, float], warps: int
 ) -> None:
     plan = scaled(sized(LARGE, 1 << 24))
-    kernel = render(plan, "k")
+    kernel = render(choose(plan), "k")
     (launch,) = kernel.launches
     pair = tuple(Config((("x", 1024),), w) for w in (4, 8))
     kernel = replace(kernel, launches=(replace(launch, configs=pair),))
@@ -326,7 +328,7 @@ def test_another_process_builds_nothing_to_find_what_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plan = scaled(LARGE)
-    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8), (512, 2))
+    kernel = with_configs(render(choose(plan), "k"), (1024, 4), (1024, 8), (512, 2))
     first, second = (Process(monkeypatch, Cache(tmp_path)) for _ in range(2))
     found = first.tune(kernel, plan, {64: 3e-3, 128: 2e-3, 256: 1e-3})
     assert [c.warps for c in found] == [8] and len(first.asked) == 3 == len(first.fake.loaded)
@@ -337,7 +339,7 @@ def test_another_process_builds_nothing_to_find_what_is_known(
 def test_what_triton_refuses_is_tried_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plan = scaled(LARGE)
     # No range has 1000 elements.
-    kernel = with_configs(render(plan, "k"), (1024, 4), (1000, 4), (1024, 8))
+    kernel = with_configs(render(choose(plan), "k"), (1024, 4), (1000, 4), (1024, 8))
     first, second = (Process(monkeypatch, Cache(tmp_path)) for _ in range(2))
     found = first.tune(kernel, plan, {128: 2e-3, 256: 1e-3})
     assert [c.warps for c in found] == [8] and len(first.asked) == 3 and len(first.fake.loaded) == 2
@@ -348,7 +350,7 @@ def test_tuning_leaves_out_what_the_compiler_dies_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plan = scaled(LARGE)
-    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8), (512, 2))
+    kernel = with_configs(render(choose(plan), "k"), (1024, 4), (1024, 8), (512, 2))
     process = Process(monkeypatch, Cache(tmp_path))
     site_job = tuned._job
 
@@ -366,7 +368,7 @@ def test_what_there_was_no_time_for_is_tried_later(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plan = scaled(LARGE)
-    kernel = with_configs(render(plan, "k"), (1024, 4), (1024, 8))
+    kernel = with_configs(render(choose(plan), "k"), (1024, 4), (1024, 8))
     first, second = (Process(monkeypatch, Cache(tmp_path)) for _ in range(2))
     seconds = {128: 2e-3, 256: 1e-3}
     assert [c.warps for c in first.tune(kernel, plan, seconds, -1.0)] == [4]
@@ -376,7 +378,7 @@ def test_what_there_was_no_time_for_is_tried_later(
 
 def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> None:
     plan = scaled(LARGE)
-    kernel = render(plan, "k")
+    kernel = render(choose(plan), "k")
     fake.types = (u64, u64, u64, u64)
     fake.function[0] = 128  # most threads of a block: too few for eight warps
     args = [torch.ones(64), torch.ones(64)]

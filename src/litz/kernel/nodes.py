@@ -20,6 +20,12 @@ def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
     return tuple(r for s in stores for r in s.roots())
 
 
+def row_start(e: Expr, v: Expr) -> Expr | None:
+    """Where a row begins, if ``e`` steps through it by ones."""
+    start = e - v
+    return None if v in start.free else start
+
+
 def over_all(s: Store, dims: Sequence[Expr]) -> bool:
     """Whether a store runs over all of some loops."""
     return len(loops_of(s, dims)) == len(dims)

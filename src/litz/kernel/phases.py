@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from litz.index import Expr, const
 from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.dtype import DType
-from litz.kernel.nodes import extent, mergeable, roots
+from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import Dim, KernelPlan, Param
 
 
@@ -62,30 +62,6 @@ def values_between(
         else:
             stack.extend((a, at) for a in reversed(n.args))
     return tuple(found)
-
-
-def along_passes(
-    candidates: Sequence[Store],
-    stores: Sequence[Store],
-    reduces: Sequence[Reduce],
-    levels: Mapping[Node, int],
-    own: bool,
-) -> list[list[Store]]:
-    """The stores that run along with the reductions of each level: among ``candidates``.
-
-    They wait for none of these, and nothing that is read later lies where they store.
-    stores: all of the plan's; own: whether the pass's own reductions count as read later.
-    """
-    left = list(candidates)
-    out: list[list[Store]] = []
-    for level in range(max(levels[n] for n in reduces) + 1):
-        ready = [s for s in left if max(levels[n] for n in s.roots()) < level]
-        done = [s for along in out for s in along]
-        others = [s for s in stores if s not in ready and s not in done]
-        later = [r.args[0] for r in reduces if levels[r] >= level + (not own)]
-        out.append(mergeable(ready, [*later, *roots(others)]))
-        left = [s for s in left if s not in out[-1]]
-    return out
 
 
 def phase(

@@ -14,7 +14,8 @@ from litz.schedule.groups import Group, Schedule
 from litz.targets.cpp.render import headers, render
 
 if TYPE_CHECKING:
-    from litz.targets.triton.source import Style, TritonKernel
+    from litz.kernel.blocks.recipe import Style
+    from litz.targets.triton.source import TritonKernel
 
 PLACEHOLDER = "LITZ_KERNEL_NAME"
 
@@ -78,15 +79,19 @@ def triton_kernel(
     plan: KernelPlan, device: str, origins: str, style: Style | None = None
 ) -> Kernel:
     """A plan in Triton, named by its content and, beyond the first, by its device."""
-    from litz.targets.triton.render import render as render_triton  # the CPU does without it
+    # The CPU does without these.
+    from litz.kernel.blocks.choose import choose
+    from litz.kernel.blocks.recipe import Style
+    from litz.targets.triton.render import render as render_triton
 
-    draft = render_triton(plan, PLACEHOLDER, style=style)
+    recipe = choose(plan, style or Style())
+    draft = render_triton(recipe, PLACEHOLDER)
     # Sizes that every block divides are in no source, only in the grid.
     parts = [part for x in draft.launches for part in (*x.sources(), x.layout())]
     signature = [*draft.params, *map(str, plan.ints)]  # all there is where nothing is launched
     text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(parts or signature)
     index = device.partition(":")[2] or "0"
     name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
-    made = render_triton(plan, name, origins, style=style)
+    made = render_triton(recipe, name, origins)
     source = "\n\n".join(source for x in made.launches for source in x.sources())
     return Kernel(name, plan, source, (), device, made)

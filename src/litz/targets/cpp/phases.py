@@ -15,7 +15,8 @@ from litz.index import product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
-from litz.kernel.phases import Phases, Temp, along_passes, linear, phase, values_between
+from litz.kernel.passes import along_passes
+from litz.kernel.phases import Phases, Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.targets.cpp.prepare import CACHED, NARROW, Space
 

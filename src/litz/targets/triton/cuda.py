@@ -16,6 +16,8 @@ from typing import Any, Literal
 import torch
 
 from litz.index import size_hint
+from litz.kernel.blocks.reach import LIMIT
+from litz.kernel.blocks.recipe import Config
 from litz.runtime.cache import Cache
 from litz.runtime.torch_private import current_raw_stream
 from litz.runtime.triton.build import build, submit
@@ -23,9 +25,8 @@ from litz.runtime.triton.driver import Device, cuda_driver
 from litz.runtime.triton.job import Binary, KernelJob, Value
 from litz.runtime.triton.launch import Memory, bind
 from litz.targets.triton.launcher import print_launcher
-from litz.targets.triton.reach import LIMIT
 from litz.targets.triton.signature import pointer_type, scalar_type
-from litz.targets.triton.source import Config, Interface, Launch, TritonKernel
+from litz.targets.triton.source import Interface, Launch, TritonKernel
 
 __all__ = [
     "VARIANTS",

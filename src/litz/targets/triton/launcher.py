@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.index import PYTHON, Expr, ceildiv, render
-from litz.targets.triton.reach import LIMIT
-from litz.targets.triton.source import Config, Launch, TritonKernel
+from litz.kernel.blocks.reach import LIMIT
+from litz.kernel.blocks.recipe import Config
+from litz.targets.triton.source import Launch, TritonKernel
 
 
 def print_launcher(kernel: TritonKernel, ints: Sequence[Expr], configs: Sequence[Config]) -> str:

@@ -1,32 +1,13 @@
-"""How a kernel is laid out, and its lines while they are printed."""
+"""The lines of a kernel while they are printed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from litz.index import Expr, const, var
+from litz.kernel.blocks.recipe import Axis
 from litz.kernel.nodes import extent
-from litz.targets.triton.axes import Axes, Axis
-from litz.targets.triton.source import Config
-from litz.targets.triton.values import Value
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a kernel is laid out.
-
-    persistent: a block holds all of the reduced axis.  even: axes whose size every block divides.
-    wide: indices need 64 bits.  flat: the grid has one axis, from which the others are computed.
-    rows: where rows begin that whole accesses do not divide, and elements of such an access.
-    """
-
-    axes: Axes
-    config: Config
-    persistent: bool
-    even: frozenset[str]
-    wide: bool
-    flat: bool
-    rows: tuple[Expr, int] | None = None
+from litz.kernel.values import Value
 
 
 @dataclass
@@ -53,12 +34,6 @@ class Scope:
 
     def emit(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
-
-
-def row_start(e: Expr, v: Expr) -> Expr | None:
-    """Where a row begins, if ``e`` steps through it by ones."""
-    start = e - v
-    return None if v in start.free else start
 
 
 def decoded(axis: Axis) -> tuple[tuple[Expr, Expr], ...]:

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 
 from litz.ir.body import Const, Masked, Node, Op, Store, walk
 from litz.kernel.nodes import roots
-from litz.targets.triton.softmax import is_total, lowered
+from litz.kernel.softmax import is_total, lowered
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
 

@@ -11,48 +11,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from litz.index import Expr
-from litz.ir.body import Node, Reduce, Store, is_even
+from litz.ir.body import Node, Reduce, Store
 from litz.ir.reductions import by_update
+from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
-from litz.kernel.plan import KernelPlan
-from litz.targets.triton.axes import Axes, Axis
-from litz.targets.triton.blocks import hint, power_of_two
-from litz.targets.triton.layout import Scope, Shape
+from litz.kernel.values import Value
+from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
 from litz.targets.triton.reductions import accumulator
-from litz.targets.triton.source import Config
-from litz.targets.triton.values import Value
-
-
-def is_serial(plan: KernelPlan) -> bool:
-    """Whether a store updates memory in a way that no atomic instruction offers."""
-    return any(
-        s.mode != "set" and plan.dtype(s.buffer).name not in by_update(s.mode).triton_atomic
-        for s in plan.stores
-    )
-
-
-def suits(plan: KernelPlan) -> bool:
-    """Whether a plan needs loops within loops."""
-    return not is_even(plan.stores, plan.reduced) or is_serial(plan)
-
-
-def layout(plan: KernelPlan, wide: bool) -> Shape:
-    """Parallel dims in blocks, or as loops too."""
-    dims = () if is_serial(plan) else plan.parallel
-    axis = Axis("x", dims)
-    block = min(128, power_of_two(hint(axis.size)))
-    config = Config((("x", block),), 4 if block > 64 else 1)
-    even = axis.size.is_const and hint(axis.size) % block == 0
-    return Shape(Axes((axis,), None), config, False, frozenset(("x",) if even else ()), wide, False)
 
 
 class NestPrinter(Printer):
     """Prints a plan with a loop for every dim outside its blocks."""
 
-    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
-        super().__init__(plan, name, shape)
-        loops = [d.var for d in plan.dims if d.var not in shape.axes.parallel[0].dims]
+    def __init__(self, made: BlockPlan, name: str) -> None:
+        super().__init__(made, name)
+        loops = [d.var for d in self.plan.dims if d.var not in made.axes.parallel[0].dims]
         self.loops = tuple(loops)
         self.values.axis_of.update({v: str(v) for v in loops})
 
@@ -122,7 +96,7 @@ class NestPrinter(Printer):
         opened: list[tuple[Scope, Expr]] = []
         for v in dims:
             child = Scope(self.scope.depth + 1, self.scope, binds=str(v))
-            if self.shape.wide:  # a loop counts in 32 bits
+            if self.made.wide:  # a loop counts in 32 bits
                 child.emit(f"{v} = litz.i64({v}_)")
             opened.append((child, v))
             self.scope = child
@@ -130,7 +104,7 @@ class NestPrinter(Printer):
         for child, v in reversed(opened):
             parent = child.parent
             assert parent is not None
-            counter = f"{v}_" if self.shape.wide else str(v)
+            counter = f"{v}_" if self.made.wide else str(v)
             parent.emit(f"for {counter} in range(0, {self.index(extent(v))}):")
             parent.lines += child.lines or ["    " * child.depth + "pass"]
         self.scope = outer
@@ -163,7 +137,7 @@ class NestPrinter(Printer):
         return acc.alone(node)
 
     def put_text(self, s: Store, at: str, value: str, mask: str) -> str:
-        if s.mode == "set" or not is_serial(self.plan):
+        if s.mode == "set" or self.made.form != "serial":
             return super().put_text(s, at, value, mask)
         form = by_update(s.mode).triton
         dtype = self.plan.dtype(s.buffer)
@@ -174,10 +148,3 @@ class NestPrinter(Printer):
         elif dtype.kind == "bool":
             form = "{0} | {1}" if s.mode in ("add", "max") else "{0} & {1}"
         return f"tl.store({at}, {form.format(old, value)}{tail})"
-
-
-def print_nest(plan: KernelPlan, name: str, wide: bool) -> tuple[str, bool, Shape]:
-    """(source, whether it checks indices, layout) of a plan as loops within loops."""
-    shape = layout(plan, wide)
-    printer = NestPrinter(plan, name, shape)
-    return printer.print(), printer.checks, shape

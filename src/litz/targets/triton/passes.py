@@ -8,123 +8,87 @@ need no other, then those that need them, and so on, and last the stores of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from litz.index import TRITON, Expr, divides, render
-from litz.ir.body import Op, Reduce, Store
+from litz.ir.body import Op, Reduce
 from litz.ir.reductions import EXPONENTIALS
-from litz.kernel.nodes import loops_of, mergeable, roots
-from litz.kernel.plan import KernelPlan
-from litz.targets.triton.blocks import narrowest
-from litz.targets.triton.layout import Scope, Shape, row_start
+from litz.kernel.blocks.recipe import BlockPlan
+from litz.kernel.blocks.sizes import narrowest
+from litz.kernel.nodes import loops_of, row_start
+from litz.kernel.passes import Pass, reductions
+from litz.kernel.values import Value
+from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
-from litz.targets.triton.reductions import Accumulator, accumulator, at_once, twins
-from litz.targets.triton.softmax import SoftmaxAccumulator, is_pair
+from litz.targets.triton.reductions import Accumulator, accumulator, at_once
+from litz.targets.triton.softmax import SoftmaxAccumulator
 from litz.targets.triton.spell import neutral
-from litz.targets.triton.values import Value
+
+# What the cache should do with what a pass reads.
+POLICY = {"once": "", "again": "evict_last", "last": "evict_first"}
 
 
 class PassPrinter(Printer):
     """Prints a plan in passes over its reduced axis."""
 
-    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
-        super().__init__(plan, name, shape)
+    def __init__(self, made: BlockPlan, name: str) -> None:
+        super().__init__(made, name)
         self.loop: Scope | None = None  # the loop over the reduced axis that lines go to
         self.whole = False  # whether that loop takes the whole accesses of odd rows
         self.policy = ""  # what the cache should do with what that loop reads
         self.bases: dict[Expr, str] = {}  # names of where rows begin
-        self.totals: dict[Value, Value] = {}  # sums of a softmax, each with its maximum
+        self.reduces = reductions(self.values, self.plan.stores)
+        # Sums of a softmax, each with its maximum.
+        self.totals = {self.reduces[b]: self.reduces[a] for b, a in made.totals}
         self.inverses: dict[Value, str] = {}  # names of their reciprocals
 
     def body(self) -> None:
-        reduces = self.reductions()
-        self.totals = {b: a for a in reduces for b in reduces if is_pair(a, b)}
-        if self.axes.reduced is None:
-            self.stores(self.plan.stores)
-        elif self.shape.persistent:
+        if self.made.form == "passes":
+            self.passes()
+            return
+        if self.made.persistent:
             self.reduced_range()
-            self.stores(self.plan.stores)
-        else:
-            self.passes(reduces)
+        self.stores(self.plan.stores)
 
-    def passes(self, reduces: Sequence[Value]) -> None:
-        """A loop for the reductions of each stage, and one for the stores that are left then."""
+    def passes(self) -> None:
         flat = [s for s in self.plan.stores if not loops_of(s, self.plan.reduced)]
-        full = [s for s in self.plan.stores if s not in flat]
-        rounds = [
-            [r for r in reduces if r.stage == stage and r not in self.totals]
-            for stage in range(1, max((r.stage for r in reduces), default=0) + 1)
-        ]
-        rounds = [here for here in rounds if here]
-        pending = list(full)
-        for i, here in enumerate(rounds):
-            along = self.along(pending, [r for later in rounds[i:] for r in later])
-            pending = [s for s in pending if s not in along]
-            # What a later pass reads again should stay in the cache until the last has read it.
-            more = pending or i + 1 < len(rounds)
-            self.policy = "evict_last" if more else "evict_first" if i else ""
-            self.reduce_loop(here, along)
-        self.policy = "evict_first" if rounds else ""
+        reducing = [p for p in self.made.passes if p.groups]
+        for p in reducing:
+            self.policy = POLICY[p.reads]
+            self.reduce_loop(p)
         # Loads of the flat stores come before the full ones may overwrite what they read.
+        self.policy = "evict_first" if reducing else ""
         values = [self.evaluate(s) for s in flat]
-        if pending:
-            self.sweep(lambda: self.stores(pending))
+        for p in self.made.passes[len(reducing) :]:
+            self.sweep(partial(self.stores_of, p))
         for store, value in zip(flat, values, strict=True):
             self.put(store, value)
 
-    def along(self, pending: Sequence[Store], open_: Sequence[Value]) -> list[Store]:
-        """Stores of the full space that the pass which does the first of ``open_`` can do too.
-
-        They wait for none of these, and nothing that is read in this pass or later lies there.
-        """
-        stage = open_[0].stage
-        ready = [s for s in pending if all(self.values(n).stage < stage for n in s.roots())]
-        others = [s for s in self.plan.stores if s not in ready]
-        return mergeable(ready, [*(r.node.args[0] for r in open_), *roots(others)])
-
-    def reductions(self) -> list[Value]:
-        """All reductions of the plan, arguments first."""
-        out: dict[Value, None] = {}
-        seen: set[int] = set()
-
-        def visit(v: Value) -> None:
-            stack = [(v, False)]
-            while stack:
-                top, done = stack.pop()
-                if done:
-                    if isinstance(top.node, Reduce):
-                        out[top] = None
-                elif id(top) not in seen:
-                    seen.add(id(top))
-                    stack.append((top, True))
-                    stack += [(a, False) for a in reversed((*top.args, *top.conds))]
-
-        for s in self.plan.stores:
-            for root in s.roots():
-                visit(self.values(root))
-        return list(out)
+    def stores_of(self, p: Pass) -> None:
+        self.stores([self.plan.stores[i] for i in p.stores])
 
     def sweep(self, body: Callable[[], None]) -> None:
         """``body`` in loops over the reduced axis: one over whole blocks, one over what is left."""
         axis = self.axes.reduced
         assert axis is not None
         size = self.index(axis.size)
-        if "r" in self.shape.even:
+        if "r" in self.made.even:
             self.loop_over(f"0, {size}", "rindex = rstart", "", body)
             return
         if not axis.size.is_const:
             self.loop_over(f"0, {size}", "rindex = rstart", f"rindex < {size}", body)
             return
         # A part of a row in front of its first whole access belongs to what is left.
-        rows = self.shape.rows
+        rows = self.made.rows
         inner = f"({size} - {rows[1] - 1})" if rows else size
         self.once(f"rwhole: tl.constexpr = {inner} // RBLOCK * RBLOCK")
         if rows:
             self.once(f"xrow = {self.pids['x']}")
             self.once(f"rhead = (0 - ({self.row(rows[0])})) & {rows[1] - 1}")
-        self.covered, self.whole = self.shape.even | {"r"}, rows is not None
+        self.covered, self.whole = self.made.even | {"r"}, rows is not None
         inside = f"rmain = rstart + {self.steps()}\nrindex = rhead + rmain"
         self.loop_over("0, rwhole", inside if rows else "rindex = rstart", "", body)
-        self.covered, self.whole = self.shape.even, False
+        self.covered, self.whole = self.made.even, False
         end = f"rlast = rstart + {self.steps()}\nrindex = "
         end += "tl.where(rlast < rhead, rlast, rlast + rwhole)" if rows else "rlast + rwhole"
         self.loop_over(f"0, {size} - rwhole", end, f"rlast < {size} - rwhole", body)
@@ -161,7 +125,7 @@ class PassPrinter(Printer):
         """What a loop over the reduced axis does at the end of each turn."""
 
     def steps(self) -> str:
-        wide = ".to(tl.int64)" if self.shape.wide else ""
+        wide = ".to(tl.int64)" if self.made.wide else ""
         return f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
 
     def reduced_range(self) -> None:
@@ -169,7 +133,7 @@ class PassPrinter(Printer):
         axis = self.axes.reduced
         assert axis is not None
         self.top.emit(f"rindex = {self.steps()}")
-        if "r" not in self.shape.even:
+        if "r" not in self.made.even:
             self.top.emit(f"rmask = rindex < {self.index(axis.size)}")
         self.decode(self.top, axis)
 
@@ -180,15 +144,12 @@ class PassPrinter(Printer):
         """Which axis of a block is reduced."""
         return len(self.blocked) - 1
 
-    def reduce_loop(self, reduces: Sequence[Value], along: Sequence[Store]) -> None:
-        """One pass that does all reductions of one stage, and totals along with their maxima.
-
-        along: stores of the full space that run along too.
-        """
+    def reduce_loop(self, p: Pass) -> None:
+        """One pass that reduces."""
         accs = []
         names = [a.name for a in self.blocked]
         shape = self.extents(names)
-        for group in twins(reduces):
+        for group in ([self.reduces[i] for i in g] for g in p.groups):
             sums = [b for b, a in self.totals.items() if a is group[0]]
             if sums:
                 dtype = group[0].args[0].node.dtype
@@ -196,7 +157,6 @@ class PassPrinter(Printer):
                 acc: Accumulator = SoftmaxAccumulator(
                     EXPONENTIALS, dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
                 )
-                group += sums
             else:
                 acc = accumulator(group, self.fresh("acc"), shape, self.at, self.turns())
             self.top.lines += ["    " + line for line in acc.begin()]
@@ -208,7 +168,7 @@ class PassPrinter(Printer):
                 value = self.wide_value(group[0].args[0])
                 for line in acc.update(value, mask, self.position(group[0])):
                     self.scope.emit(line)
-            self.stores(along)
+            self.stores_of(p)
 
         self.sweep(turn)
         for group, acc in accs:
@@ -222,20 +182,20 @@ class PassPrinter(Printer):
         """Elements along the reduced axis that one thread loads at once."""
         if self.plan.lane not in self.plan.reduced:
             return 1
-        return max(1, min(16 // narrowest(self.plan), self.shape.config.block("r")))
+        return max(1, min(16 // narrowest(self.plan), self.made.configs[0].block("r")))
 
     def turns(self) -> str:
         """How many turns of a loop over the reduced axis each lane takes part in, unless all."""
         axis = self.axes.reduced
         assert axis is not None
-        if "r" in self.shape.even:
+        if "r" in self.made.even:
             return ""
         lane = f"tl.arange(0, RBLOCK){self.spread('r')}"
         return f"({self.index(axis.size)} + (RBLOCK - 1) - {lane}) // RBLOCK"
 
     def reduced(self, v: Value) -> str:
         """A reduction of a block that holds all of the axis."""
-        if not self.shape.persistent:
+        if not self.made.persistent:
             raise ValueError(f"{self.name}: a reduction is needed before its pass")
         node = v.node
         assert isinstance(node, Reduce)
@@ -264,11 +224,11 @@ class PassPrinter(Printer):
     def eviction(self) -> str:
         """What the cache should do with what a reduction reads."""
         # What a block holds whole it reads once: kept a while, it lets writes pass first.
-        policy = "evict_last" if self.shape.persistent else self.policy
+        policy = "evict_last" if self.made.persistent else self.policy
         return f', eviction_policy="{policy}"' if policy else ""
 
     def aligned(self, e: Expr) -> str:
-        rows = self.shape.rows if self.whole else None
+        rows = self.made.rows if self.whole else None
         if rows is None:
             return ""
         (v,) = self.plan.reduced

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from litz.index import TRITON, Expr, Substitution, Symbol, const, render
 from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
+from litz.kernel.blocks.reach import fits
+from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, loops_of
-from litz.kernel.plan import KernelPlan
-from litz.targets.triton.axes import Axis
-from litz.targets.triton.layout import Scope, Shape, decoded
+from litz.kernel.values import Value, Values
+from litz.targets.triton.layout import Scope, decoded
 from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
-from litz.targets.triton.reach import fits
 from litz.targets.triton.spell import literal, op_text
-from litz.targets.triton.values import Value, Values
 
 # Ops with a cheaper form for values that are rounded to 16 bits.
 NARROW = ("div", "exp", "sigmoid")
@@ -40,15 +39,15 @@ class Printer(ABC):
     checks: after ``print``, whether the kernel checks indices or divisors.
     """
 
-    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
-        self.plan = plan
+    def __init__(self, made: BlockPlan, name: str) -> None:
+        self.made = made
+        self.plan = plan = made.plan
         self.name = name
-        self.shape = shape
-        self.axes = shape.axes
+        self.axes = made.axes
         self.blocked = self.axes.blocked
-        every = (*self.axes.parallel, *((self.axes.reduced,) if self.axes.reduced else ()))
-        self.values = Values({v: a.name for a in every for v in a.dims})
-        self.flat = Substitution({v: e for a in every for v, e in decoded(a)})  # dims by axes
+        self.values = Values(self.axes.of_dims)
+        dims = {v: e for a in self.axes.all for v, e in decoded(a)}
+        self.flat = Substitution(dims)  # dims by axes
         self.dim_lines: dict[str, str] = {}  # lines that decode a dim, and which
         self.used: set[str] = set()  # the dims that are: lines of others go
         self.top = Scope(1)
@@ -57,7 +56,7 @@ class Printer(ABC):
         self.lines: dict[str, int] = {}  # names of values, in the order of their lines
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
-        self.covered = shape.even  # the axes along which no mask is needed where lines go
+        self.covered = made.even  # the axes along which no mask is needed where lines go
         self.narrow = narrow_nodes(plan.stores)
         self.vanishing = vanishing_nodes(plan.stores)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
@@ -153,14 +152,14 @@ class Printer(ABC):
             else:
                 steps = f"tl.arange(0, {a.block}){self.spread(a.name)}"
                 self.top.emit(f"{name} = {pid} * {a.block} + {steps}")
-                if a.name not in self.shape.even:
+                if a.name not in self.made.even:
                     self.top.emit(f"{a.name}mask = {name} < {self.index(a.size)}")
             self.decode(self.top, a)
 
     def program_ids(self, axes: tuple[Axis, ...]) -> dict[str, str]:
         """Spelling of each axis's program number.  axes: the fastest first."""
-        wide = ".to(tl.int64)" if self.shape.wide else ""
-        if not self.shape.flat:
+        wide = ".to(tl.int64)" if self.made.wide else ""
+        if not self.made.flat:
             return {a.name: f"tl.program_id({i}){wide}" for i, a in enumerate(axes)}
         out: dict[str, str] = {}
         self.top.emit(f"program = tl.program_id(0){wide}")

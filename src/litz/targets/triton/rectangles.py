@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from litz.index import TRITON, Expr, const, render, size_hint, split_linear, var
 from litz.ir.body import Load, Store
+from litz.kernel.blocks.reach import LIMIT
+from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import int_value
-from litz.kernel.plan import KernelPlan
-from litz.targets.triton.axes import Axis
-from litz.targets.triton.layout import Shape
+from litz.kernel.values import Value
 from litz.targets.triton.passes import PassPrinter
-from litz.targets.triton.reach import LIMIT
-from litz.targets.triton.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +31,9 @@ class Rectangle:
 class RectanglePrinter(PassPrinter):
     """Prints a plan with block pointers wherever an access is a rectangle."""
 
-    def __init__(self, plan: KernelPlan, name: str, shape: Shape) -> None:
-        super().__init__(plan, name, shape)
-        self.made: dict[tuple[str, Expr], str] = {}  # names of pointers
+    def __init__(self, made: BlockPlan, name: str) -> None:
+        super().__init__(made, name)
+        self.pointers: dict[tuple[str, Expr], str] = {}  # names of pointers
         self.moved: dict[str, str] = {}  # how each that the loop at hand uses moves in a turn
 
     # --- pointers ---------------------------------------------------------------------------------
@@ -61,9 +59,9 @@ class RectanglePrinter(PassPrinter):
         rectangle = None if self.plan.dtype(buffer).kind == "bool" else self.rectangle(e)
         if rectangle is None:
             return None
-        name = self.made.get((buffer, e))
+        name = self.pointers.get((buffer, e))
         if name is None:
-            name = self.made[buffer, e] = self.fresh("block")
+            name = self.pointers[buffer, e] = self.fresh("block")
             self.top.emit(f"{name} = {self.spelled_pointer(buffer, rectangle)}")
         if self.loop is not None and any(a.name == "r" for a in rectangle.axes):
             self.moved[name] = self.move(rectangle, "RBLOCK")

@@ -9,8 +9,8 @@ from litz.ir.body import Reduce
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES
 from litz.ir.reductions import NOWHERE, Reduction
+from litz.kernel.values import Value
 from litz.targets.triton.spell import neutral
-from litz.targets.triton.values import Value
 
 _NOWHERE = f"0x{NOWHERE:X}"
 
@@ -150,20 +150,3 @@ def accumulator(
         return MomentAccumulator(node.row, dtype, name, shape, axis, counts)
     made = ArgAccumulator if node.row.positional else Accumulator
     return made(node.row, dtype, name, shape, axis)
-
-
-def twins(reduces: Sequence[Value]) -> list[list[Value]]:
-    """Reductions that share an accumulator: mean and deviations of one value."""
-    out: list[list[Value]] = []
-    for v in reduces:
-        assert isinstance(v.node, Reduce)
-        row = v.node.row
-        for group in out:
-            first = group[0].node
-            assert isinstance(first, Reduce)
-            if row.counts and first.row is row and group[0].args == v.args:
-                group.append(v)
-                break
-        else:
-            out.append([v])
-    return out

@@ -1,50 +1,13 @@
-"""Softmax: how the sum of its exponentials is recognised, and one pass for it and the maximum."""
+"""The maximum and the sum of exponentials of a softmax in one pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.ir.body import Node, Op, Reduce
-from litz.ir.reductions import MAX, SUM
+from litz.ir.body import Reduce
+from litz.ir.reductions import MAX
 from litz.targets.triton.reductions import Accumulator
 from litz.targets.triton.spell import neutral
-from litz.targets.triton.values import Value
-
-
-def lowered(n: Node) -> Op | None:
-    """A value less its maximum, if a node sums the exponentials of that: ``n`` is a total."""
-    if not (isinstance(n, Reduce) and n.row is SUM):
-        return None
-    power = n.args[0]
-    if not (isinstance(power, Op) and power.name == "exp"):
-        return None
-    less = power.args[0]
-    if not (isinstance(less, Op) and less.name == "sub"):
-        return None
-    value, top = less.args
-    if not (isinstance(top, Reduce) and top.row is MAX and top.args[0] is value):
-        return None
-    return less if set(top.axes) == set(n.axes) else None  # else the maximum may lie elsewhere
-
-
-def is_total(n: Node) -> bool:
-    """Whether a node sums the exponentials of a softmax.
-
-    It is at least 1.  Errors of the small ones among them are small beside it, and as small beside
-    its logarithm; the large one is 1, with no error.
-    """
-    return lowered(n) is not None
-
-
-def is_pair(top: Value, total: Value) -> bool:
-    """Whether ``total`` sums the exponentials of what ``top`` is the maximum of, less ``top``.
-
-    Under the same conditions, beyond what their nodes say.
-    """
-    if not is_total(total.node):
-        return False
-    (power,) = total.args
-    return power.args[0].args == (*top.args, top)
 
 
 @dataclass(frozen=True, slots=True)

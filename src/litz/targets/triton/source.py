@@ -6,43 +6,8 @@ from dataclasses import dataclass
 
 from litz.index import Expr
 from litz.ir.dtype import DType
+from litz.kernel.blocks.recipe import Config, Temporary
 from litz.kernel.plan import KernelPlan, Param
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """What the user can choose of how kernels are written.
-
-    widely: with many configurations to choose from.  block_pointers: rectangular accesses by block
-    pointers.  contract: a product and a sum may be rounded once.
-    """
-
-    widely: bool = False
-    block_pointers: bool = False
-    contract: bool = False
-
-
-def block_name(axis: str) -> str:
-    """The constexpr of a kernel that says how many elements of an axis a block has."""
-    return f"{axis.upper()}BLOCK"
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """blocks: elements of each axis in a block, by the axis's name; warps of 32 threads."""
-
-    blocks: tuple[tuple[str, int], ...]
-    warps: int
-    stages: int = 1
-
-    def block(self, axis: str) -> int:
-        """Elements of an axis in a block; 1 along axes that blocks do not span."""
-        return dict(self.blocks).get(axis, 1)
-
-    @property
-    def constants(self) -> tuple[tuple[str, int], ...]:
-        """The values of a kernel's constexprs, by their names."""
-        return tuple((block_name(axis), n) for axis, n in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +67,6 @@ class Launch:
     def sources(self) -> tuple[str, ...]:
         """The sources of all its forms."""
         return (self.source,) if self.narrow is None else (self.source, self.narrow.source)
-
-
-@dataclass(frozen=True, slots=True)
-class Temporary:
-    """Memory between the kernels of one plan: ``size`` elements."""
-
-    name: str
-    dtype: DType
-    size: Expr
 
 
 @dataclass(frozen=True, slots=True)

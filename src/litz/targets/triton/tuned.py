@@ -13,6 +13,7 @@ import torch
 from litz.errors import RefusedSourceError
 from litz.index import Expr, const
 from litz.ir.body import Load, Masked, loads, walk
+from litz.kernel.blocks.recipe import Config
 from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
@@ -26,7 +27,7 @@ from litz.targets.triton.cuda import (
     job_of,
     likely_variant,
 )
-from litz.targets.triton.source import Config, Interface, Launch, Takes, TritonKernel
+from litz.targets.triton.source import Interface, Launch, Takes, TritonKernel
 
 __all__ = ["extents", "fastest_configs", "tuning"]
 

@@ -15,6 +15,8 @@ from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_h
 from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, walk
 from litz.ir.dtype import I64, DType
+from litz.kernel.blocks.recipe import Temporary
+from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
@@ -26,11 +28,10 @@ from litz.kernel.nodes import (
     reduce_levels,
     roots,
 )
-from litz.kernel.phases import Temp, along_passes, linear, phase, values_between
+from litz.kernel.passes import along_passes
+from litz.kernel.phases import Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
-from litz.targets.triton.blocks import PROGRAMS
-from litz.targets.triton.source import Temporary
 
 Loops = tuple[Expr, ...]
 

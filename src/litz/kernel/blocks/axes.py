@@ -8,13 +8,11 @@ one point a program; ``r`` is reduced.  A block has the axes y, x, r in this ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from litz.index import Expr, coefficient, const, product, size_hint
 from litz.ir.body import Load, walk
+from litz.kernel.blocks.recipe import Axes, Axis
 from litz.kernel.nodes import extent, int_value, roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.triton.source import block_name
 
 BLOCK = 1024  # elements of a block of one axis
 WHOLE = 16  # elements that rows are to be multiples of, so that whole accesses divide them
@@ -23,37 +21,6 @@ SHORT = 64  # elements of a reduction that a block holds with results of several
 SECOND = 2  # results of each column in a block at least
 PART = 64  # elements of a row at least, for blocks over several rows
 TILE = 16  # extent of a dim below which it is not worth an axis of a tile
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A flat range over ``dims``, the last fastest."""
-
-    name: str
-    dims: tuple[Expr, ...]
-
-    @property
-    def size(self) -> Expr:
-        return product(extent(v) for v in self.dims)
-
-    @property
-    def block(self) -> str:
-        """The constexpr that holds its elements in a block."""
-        return block_name(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """The axes of a plan: parallel ones from the outermost, and the reduced one."""
-
-    parallel: tuple[Axis, ...]
-    reduced: Axis | None
-
-    @property
-    def blocked(self) -> tuple[Axis, ...]:
-        """The axes of a block, in the order of its shape."""
-        wide = tuple(a for a in self.parallel if a.name != "z")
-        return (*wide, self.reduced) if self.reduced is not None else wide
 
 
 def choose_axes(plan: KernelPlan) -> Axes:

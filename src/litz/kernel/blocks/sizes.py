@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, walk
 from litz.ir.ops import op
+from litz.kernel.blocks.axes import whole_block
+from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.triton.axes import Axes, whole_block
-from litz.targets.triton.source import Config
 
 PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program

@@ -1,0 +1,1 @@
+"""How plans run as programs over blocks: see ``recipe``."""

@@ -1,0 +1,134 @@
+"""From a plan to its recipe in blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from litz.index import Expr, divides
+from litz.ir.body import Load, Reduce, is_even, walk
+from litz.ir.reductions import by_update
+from litz.kernel.blocks import split
+from litz.kernel.blocks.axes import choose_axes
+from litz.kernel.blocks.reach import is_wide, reaches
+from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Form, Recipe, Style
+from litz.kernel.blocks.sizes import (
+    choose_configs,
+    hint,
+    is_persistent,
+    narrowest,
+    power_of_two,
+    widened,
+)
+from litz.kernel.moments import simplify
+from litz.kernel.nodes import extent, int_value, roots, row_start
+from litz.kernel.passes import choose_passes, pairs, reductions
+from litz.kernel.plan import KernelPlan
+from litz.kernel.values import Values
+
+GRID = 65535  # programs along the second and third axis of a grid
+
+
+def choose(plan: KernelPlan, style: Style = Style()) -> Recipe:  # noqa: B008
+    """One kernel, several where few rows are long, none where no point is."""
+    if any(extent(v).is_const and int_value(extent(v)) == 0 for v in plan.parallel):
+        return Recipe(plan, (), style=style)
+    several = split.divide(plan)
+    plans, temporaries = (several.plans, several.temps) if several else ((plan,), ())
+    return Recipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
+
+
+def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
+    """One plan as one kernel."""
+    wide = is_wide(plan)
+    serial = is_serial(plan)
+    if serial or not is_even(plan.stores, plan.reduced):
+        made = _nest(plan, "serial" if serial else "nest", wide)
+    else:
+        made = _blocks(plan, wide, style)
+    return replace(made, reaches=reaches(plan)) if wide and plan.ints else made
+
+
+def is_serial(plan: KernelPlan) -> bool:
+    """Whether a store updates memory in a way that no atomic instruction offers."""
+    return any(
+        s.mode != "set" and plan.dtype(s.buffer).name not in by_update(s.mode).triton_atomic
+        for s in plan.stores
+    )
+
+
+def _nest(plan: KernelPlan, form: Form, wide: bool) -> BlockPlan:
+    """Parallel dims in blocks, or as loops too."""
+    axis = Axis("x", () if form == "serial" else plan.parallel)
+    block = min(128, power_of_two(hint(axis.size)))
+    config = Config((("x", block),), 4 if block > 64 else 1)
+    even = axis.size.is_const and hint(axis.size) % block == 0
+    return BlockPlan(
+        plan, form, Axes((axis,), None), (config,), frozenset("x" if even else ""), wide
+    )
+
+
+def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
+    axes = choose_axes(plan)
+    persistent = is_persistent(plan, axes)
+    plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
+    configs = choose_configs(plan, axes, persistent)
+    rows = None if persistent or style.block_pointers else _odd_rows(plan)
+    if rows is not None:
+        single = tuple(c for c in configs if c.block("x") == 1)
+        configs, rows = (single, rows) if single else (configs, None)
+    if style.widely:
+        even = _even(axes, configs[:1])
+        configs = widened(configs, even, axes, persistent, single=rows is not None)
+    form: Form = "once" if axes.reduced is None else "persistent" if persistent else "passes"
+    values = Values(axes.of_dims)
+    reduces = reductions(values, plan.stores)
+    passes = choose_passes(plan, reduces, values) if form == "passes" else ()
+    totals = tuple(pairs(reduces).items())
+    even = _even(axes, configs)
+    return BlockPlan(plan, form, axes, configs, even, wide, _flat(axes), passes, totals, rows)
+
+
+def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
+    """Where the rows of most bytes begin, if whole accesses of 16 bytes do not divide them.
+
+    With it, the elements of such an access.  Their first elements then come last, so that no
+    search for the first place of something may run along them.
+    """
+    if len(plan.reduced) != 1 or plan.lane is not plan.reduced[0]:
+        return None
+    nodes = tuple(walk(roots(plan.stores)))
+    if any(isinstance(n, Reduce) and n.row.positional for n in nodes):
+        return None
+    v = plan.lane
+    size = {p.name: p.dtype.bytes for p in plan.params}
+    whole = 16 // narrowest(plan)
+    loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
+    found: dict[Expr, int] = {}
+    for buffer, index in [(n.buffer, n.index) for n in loads] + [
+        (s.buffer, s.index) for s in plan.stores if not s.indirect
+    ]:
+        start = row_start(index, v)
+        if v in index.free and start is not None and start.free:
+            found[start] = found.get(start, 0) + size[buffer]
+    if not found or not extent(v).is_const:
+        return None
+    start = max(found, key=lambda e: found[e])
+    few = int_value(extent(v)) < whole  # a row need not hold a whole access
+    return None if few or whole < 2 or divides(whole, start) else (start, whole)
+
+
+def _even(axes: Axes, configs: tuple[Config, ...]) -> frozenset[str]:
+    """The axes that every configuration's block divides."""
+    out = []
+    for a in axes.blocked:
+        largest = max(c.block(a.name) for c in configs)
+        if a.size.is_const and int_value(a.size) % largest == 0:
+            out.append(a.name)
+    return frozenset(out)
+
+
+def _flat(axes: Axes) -> bool:
+    """Whether the grid's second and third axis could be too long."""
+    return any(
+        not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel if a.name != "x"
+    )

@@ -1,0 +1,174 @@
+"""The recipe of a plan in blocks: all that is chosen of how it runs, before it is spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from litz.index import Expr, product
+from litz.ir.dtype import DType
+from litz.ir.text import axes_text
+from litz.kernel.nodes import extent
+from litz.kernel.passes import Pass, pass_text
+from litz.kernel.plan import KernelPlan
+from litz.kernel.text import plan_text
+
+Form = Literal["once", "persistent", "passes", "nest", "serial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What the user can choose of how kernels are written.
+
+    widely: with many configurations to choose from.  block_pointers: rectangular accesses by block
+    pointers.  contract: a product and a sum may be rounded once.
+    """
+
+    widely: bool = False
+    block_pointers: bool = False
+    contract: bool = False
+
+
+def block_name(axis: str) -> str:
+    """The constexpr of a kernel that says how many elements of an axis a block has."""
+    return f"{axis.upper()}BLOCK"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """blocks: elements of each axis in a block, by the axis's name; warps of 32 threads."""
+
+    blocks: tuple[tuple[str, int], ...]
+    warps: int
+    stages: int = 1
+
+    def block(self, axis: str) -> int:
+        """Elements of an axis in a block; 1 along axes that blocks do not span."""
+        return dict(self.blocks).get(axis, 1)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        """The values of a kernel's constexprs, by their names."""
+        return tuple((block_name(axis), n) for axis, n in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A flat range over ``dims``, the last fastest."""
+
+    name: str
+    dims: tuple[Expr, ...]
+
+    @property
+    def size(self) -> Expr:
+        return product(extent(v) for v in self.dims)
+
+    @property
+    def block(self) -> str:
+        """The constexpr that holds its elements in a block."""
+        return block_name(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The axes of a plan: parallel ones from the outermost, and the reduced one."""
+
+    parallel: tuple[Axis, ...]
+    reduced: Axis | None
+
+    @property
+    def all(self) -> tuple[Axis, ...]:
+        return (*self.parallel, self.reduced) if self.reduced is not None else self.parallel
+
+    @property
+    def of_dims(self) -> dict[Expr, str]:
+        """The name of the axis that each dim is in."""
+        return {v: a.name for a in self.all for v in a.dims}
+
+    @property
+    def blocked(self) -> tuple[Axis, ...]:
+        """The axes of a block, in the order of its shape."""
+        wide = tuple(a for a in self.parallel if a.name != "z")
+        return (*wide, self.reduced) if self.reduced is not None else wide
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """Memory between the kernels of one plan: ``size`` elements."""
+
+    name: str
+    dtype: DType
+    size: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """A plan as one kernel over blocks.
+
+    form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
+    ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
+    program, a loop for every dim.
+    passes: over the reduced axis, in order.  totals: sums of softmaxes and their maxima, by the
+    numbers of the reductions (see ``litz.kernel.passes.reductions``).
+    configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
+    of all of them divide.  flat: the grid has one axis, from which the others are computed.
+    rows: where rows begin that whole accesses do not divide, and elements of such an access.
+    wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
+    """
+
+    plan: KernelPlan
+    form: Form
+    axes: Axes
+    configs: tuple[Config, ...]
+    even: frozenset[str]
+    wide: bool
+    flat: bool = False
+    passes: tuple[Pass, ...] = ()
+    totals: tuple[tuple[int, int], ...] = ()
+    rows: tuple[Expr, int] | None = None
+    reaches: tuple[Expr, ...] | None = None
+
+    @property
+    def persistent(self) -> bool:
+        return self.form == "persistent"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a plan runs: kernels in order, and the memory between them; none where no point is."""
+
+    plan: KernelPlan
+    kernels: tuple[BlockPlan, ...]
+    temporaries: tuple[Temporary, ...] = ()
+    style: Style = Style()
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def recipe_text(r: Recipe) -> str:
+    lines = [f"temporary {t.name}: {t.dtype}[{t.size}]" for t in r.temporaries]
+    return "\n".join([*lines, *(line for k in r.kernels for line in _lines(k))])
+
+
+def _lines(k: BlockPlan) -> Iterator[str]:
+    yield plan_text(k.plan)
+    blocked = [f"{a.name} = [{axes_text(a.dims)}]" for a in k.axes.all]
+    yield f"runs {k.form} over {', '.join(blocked)}" + _facts(k)
+    for c in k.configs:
+        blocks = " ".join(f"{axis}={n}" for axis, n in c.blocks)
+        yield f"  blocks {blocks} warps {c.warps}" + (f" stages {c.stages}" * (c.stages > 1))
+    for top, total in ((b, a) for a, b in k.totals):
+        yield f"  online softmax: reductions {top}, {total}"
+    for p in k.passes:
+        yield f"  {pass_text(p)}"
+
+
+def _facts(k: BlockPlan) -> str:
+    facts = [f"even {' '.join(sorted(k.even))}"] if k.even else []
+    facts += ["flat grid"] if k.flat else []
+    facts += [f"rows from {k.rows[0]} by {k.rows[1]}"] if k.rows else []
+    facts += ["64 bits"] if k.wide else []
+    facts += [f"32 where {', '.join(map(str, k.reaches))} fit"] if k.reaches else []
+    return "".join(f", {fact}" for fact in facts)
