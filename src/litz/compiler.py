@@ -165,6 +165,7 @@ def compile_graph(
         if not options.verify:  # which watches every call by itself
             s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
             schedule = s.schedule
+    show(options, "plan", lambda: "\n\n".join(k.recipe.text for k in s.kernels if k.recipe))
     show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
         started = start(s.kernels)

@@ -20,6 +20,7 @@ STAGE_LOGGERS: Final[Mapping[str, str]] = MappingProxyType(
         "graph": "litz.graph",
         "program": "litz.lowering",
         "schedule": "litz.schedule",
+        "plan": "litz.plan",
         "kernels": "litz.kernel",
         "host": "litz.host",
         "code": "litz.host.python",

@@ -203,7 +203,7 @@ def _convert(name: str, value: Any, like: Any, choices: tuple[Any, ...] | None) 
     return value
 
 
-SHOWN: Final = ("graph", "program", "schedule", "kernels", "host", "code", "time", "all")
+SHOWN: Final = ("graph", "program", "schedule", "plan", "kernels", "host", "code", "time", "all")
 
 
 def make_options(

@@ -15,6 +15,7 @@ import torch
 from litz.index import Expr, Symbol, Var, as_expr, evaluate
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BY_NAME, DType
+from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.targets.cpp.render import render, unit
 
@@ -61,7 +62,7 @@ def library(source: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
 
 def source(plan: KernelPlan, lanes: int = 16) -> str:
     """The source; threads share all work, however little it is."""
-    return unit([(plan, render(plan, "kernel", lanes, grain=1))])
+    return unit([(plan, render(choose(plan, lanes), "kernel", grain=1))])
 
 
 def compiled(

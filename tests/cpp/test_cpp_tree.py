@@ -9,13 +9,19 @@ from litz.index import Expr, const, symbol, var
 from litz.ir import body as B
 from litz.ir.body import Store
 from litz.ir.dtype import BF16, F32, I64
+from litz.kernel.lanes.choose import choose, in_lanes, width
+from litz.kernel.lanes.space import prepare
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp.render import build, render, unit, width
-from litz.targets.cpp.tree import text
+from litz.targets.cpp.render import build, render, unit
+from litz.targets.cpp.tree import Kernel, text
+
+
+def tree_of(plan: KernelPlan) -> Kernel:
+    return build(in_lanes(plan, prepare(plan), 16), "k")
 
 
 def shown(plan: KernelPlan) -> str:
-    return text(build(plan, "k", 16))
+    return text(tree_of(plan))
 
 
 def softmax(p: Expr | int, r: Expr | int, lane: str) -> KernelPlan:
@@ -152,12 +158,12 @@ def test_scatter_gives_threads_only_what_cannot_meet() -> None:
     rows = ((t0, B.load(I64, "i", x1)),)
     a = B.load(F32, "a", x0 * 1920 + x1 * 64 + x2)
     add = Store("c", x0 * 640 + t0 * 64 + x2, a, "add", rows)
-    assert build(make_plan([x0, x1, x2], [], [add], x2), "k", 16).units == (x0, x2)
+    assert tree_of(make_plan([x0, x1, x2], [], [add], x2)).units == (x0, x2)
     far = symbol("t0")  # nothing is known of the rows: they may reach into the next x0
     add = Store("c", x0 * 640 + far * 64 + x2, a, "add", ((far, B.load(I64, "i", x1)),))
-    assert build(make_plan([x0, x1, x2], [], [add], x2), "k", 16).units == (x2,)
+    assert tree_of(make_plan([x0, x1, x2], [], [add], x2)).units == (x2,)
     odd = Store("c", x0 * 640 + far * 60 + x2, a, "add", ((far, B.load(I64, "i", x1)),))
-    assert build(make_plan([x0, x1, x2], [], [odd], x2), "k", 16).units == ()
+    assert tree_of(make_plan([x0, x1, x2], [], [odd], x2)).units == ()
 
 
 def test_no_tail_where_the_size_is_divisible() -> None:
@@ -180,10 +186,10 @@ def test_a_unit_includes_what_its_kernels_need() -> None:
     x0 = var("x0", 64)
     one = make_plan([x0], [], [Store("c", x0, B.load(F32, "a", x0))], x0)
     two = make_plan([x0], [], [Store("c", x0, B.op("exp", B.load(F32, "a", x0)))], x0)
-    text_one = render(one, "one", 16, "clone\nof a")
+    text_one = render(choose(one, 16), "one", "clone\nof a")
     assert text_one.startswith("// clone\n// of a\nstatic int one_part(")
     assert "math" not in unit([(one, text_one)])
-    both = unit([(one, text_one), (two, render(two, "two", 16))])
+    both = unit([(one, text_one), (two, render(choose(two, 16), "two"))])
     assert "#include <litz/math.h>" in both
     assert 'extern "C" int one(' in both and 'extern "C" int two(' in both
 
@@ -202,4 +208,4 @@ def test_scatter_into_rows_of_unknown_size() -> None:
     add = Store(
         "c", t0 * s0 + x1, B.load(F32, "a", x0 * s0 + x1), "add", ((t0, B.load(I64, "i", x0)),)
     )
-    assert build(make_plan([x0, x1], [], [add], x1, ints=[s0]), "k", 16).units == (x1,)
+    assert tree_of(make_plan([x0, x1], [], [add], x1, ints=[s0])).units == (x1,)

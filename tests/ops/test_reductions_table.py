@@ -18,6 +18,7 @@ from litz.ir import dtype as dt
 from litz.ir.body import Store
 from litz.ir.dtype import DType
 from litz.ir.reductions import EXPONENTIALS, TABLE, Part, Reduction, Result, evaluate
+from litz.kernel.lanes.choose import choose as choose_lanes
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.targets.cpp.render import render, unit
 
@@ -132,7 +133,7 @@ def outputs(plan: KernelPlan, rows: int) -> list[torch.Tensor]:
 
 def by_cpp(plans: Sequence[KernelPlan], rows: torch.Tensor) -> list[list[torch.Tensor]]:
     """What kernels of one translation unit make of ``rows``."""
-    texts = [(p, render(p, f"k{i}", 16, grain=1)) for i, p in enumerate(plans)]
+    texts = [(p, render(choose_lanes(p, 16), f"k{i}", grain=1)) for i, p in enumerate(plans)]
     library = build('#pragma GCC diagnostic ignored "-Wunused-variable"\n' + unit(texts))
     made = []
     for i, p in enumerate(plans):

@@ -13,10 +13,10 @@ pytest.importorskip("triton.language")
 from test_interpreted import CORPUS, TRITON  # noqa: E402
 
 import litz  # noqa: E402
+from litz.kernel.blocks import choose  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import Build, submit  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
-from litz.targets.triton import render  # noqa: E402
 from litz.targets.triton.cuda import default_configs, job_of, likely_jobs  # noqa: E402
 from litz.targets.triton.source import TritonKernel  # noqa: E402
 
@@ -88,7 +88,7 @@ def test_reductions_of_nothing(cache: Cache) -> None:
 
 
 def test_counters_of_64_bits(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "is_wide", lambda plan: True)
+    monkeypatch.setattr(choose, "is_wide", lambda plan: True)
     fn, args = CORPUS["scatter_prod"]
     graphs = litz.explain(fn, *args, options=TRITON).graphs
     found = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]

@@ -289,9 +289,9 @@ def test_random_numbers_are_those_of_the_other_target(fn) -> None:
 
 @pytest.mark.parametrize("name", ["scatter_prod", "index_put_int8", "rows_and_all"])
 def test_counters_of_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from litz.targets.triton import render
+    from litz.kernel.blocks import choose
 
-    monkeypatch.setattr(render, "is_wide", lambda plan: True)
+    monkeypatch.setattr(choose, "is_wide", lambda plan: True)
     fn, args = CORPUS[name]
     check(fn, *args, runs=1, **TRITON)
 

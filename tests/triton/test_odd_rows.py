@@ -10,7 +10,7 @@ from judge import check
 pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
-from litz.targets.triton import blocks  # noqa: E402
+from litz.kernel.blocks import sizes as blocks  # noqa: E402
 from litz.targets.triton.source import Launch  # noqa: E402
 
 TRITON = {"target": "triton"}

@@ -12,10 +12,10 @@ from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
 from litz.ir.dtype import F32  # noqa: E402
 from litz.kernel.blocks.choose import choose  # noqa: E402
+from litz.kernel.blocks.recipe import Style  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.targets.triton.interpreted import bind_interpreted  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
-from litz.targets.triton.source import Style  # noqa: E402
 
 
 @pytest.mark.parametrize("least", [0, 1])

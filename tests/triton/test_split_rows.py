@@ -11,7 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("triton.language")
 
-from litz.targets.triton import split  # noqa: E402
+from litz.kernel.blocks import split  # noqa: E402
 
 TRITON = {"target": "triton"}
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from litz.host.lines import CallKernel
 from litz.kernel.build import KernelBuilder
+from litz.kernel.lanes.choose import choose as choose_lanes
 from litz.kernel.plan import KernelPlan
 from litz.runtime.cache import content_key
 from litz.schedule.groups import Group, Schedule
 from litz.targets.cpp.render import headers, render
 
 if TYPE_CHECKING:
-    from litz.kernel.blocks.recipe import Style
+    from litz.kernel.blocks.recipe import BlockRecipe, Style
+    from litz.kernel.lanes.recipe import LaneRecipe
     from litz.targets.triton.source import TritonKernel
 
 PLACEHOLDER = "LITZ_KERNEL_NAME"
@@ -24,7 +26,8 @@ PLACEHOLDER = "LITZ_KERNEL_NAME"
 class Kernel:
     """One distinct kernel: its name, plan, source, and the groups of the schedule that call it.
 
-    device: where it runs.  triton: its launches, unless it is C++; then headers: what it includes.
+    device: where it runs.  recipe: what was chosen of how it runs.
+    triton: its launches, unless it is C++; then headers: what it includes.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Kernel:
     device: str = "cpu"
     triton: TritonKernel | None = None
     headers: tuple[str, ...] = ()
+    recipe: BlockRecipe | LaneRecipe | None = None
 
 
 def make_kernels(
@@ -69,10 +73,11 @@ def make_kernels(
 
 def cpp_kernel(plan: KernelPlan, lanes: int, origins: str) -> Kernel:
     """A plan in C++, named by its content."""
-    text = render(plan, PLACEHOLDER, lanes)
+    recipe = choose_lanes(plan, lanes)
+    text = render(recipe, PLACEHOLDER)
     name = f"k{content_key(text)[:16]}"
     source = f"// {origins}\n{text.replace(PLACEHOLDER, name)}"
-    return Kernel(name, plan, source, (), headers=headers(plan, source))
+    return Kernel(name, plan, source, (), headers=headers(plan, source), recipe=recipe)
 
 
 def triton_kernel(
@@ -94,4 +99,4 @@ def triton_kernel(
     name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
     made = render_triton(recipe, name, origins)
     source = "\n\n".join(source for x in made.launches for source in x.sources())
-    return Kernel(name, plan, source, (), device, made)
+    return Kernel(name, plan, source, (), device, made, recipe=recipe)

@@ -10,7 +10,7 @@ from litz.ir.reductions import by_update
 from litz.kernel.blocks import split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.reach import is_wide, reaches
-from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Form, Recipe, Style
+from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import (
     choose_configs,
     hint,
@@ -28,13 +28,13 @@ from litz.kernel.values import Values
 GRID = 65535  # programs along the second and third axis of a grid
 
 
-def choose(plan: KernelPlan, style: Style = Style()) -> Recipe:  # noqa: B008
+def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B008
     """One kernel, several where few rows are long, none where no point is."""
     if any(extent(v).is_const and int_value(extent(v)) == 0 for v in plan.parallel):
-        return Recipe(plan, (), style=style)
+        return BlockRecipe(plan, (), style=style)
     several = split.divide(plan)
     plans, temporaries = (several.plans, several.temps) if several else ((plan,), ())
-    return Recipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
+    return BlockRecipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
 
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:

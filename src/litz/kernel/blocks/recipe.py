@@ -135,7 +135,7 @@ class BlockPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class BlockRecipe:
     """How a plan runs: kernels in order, and the memory between them; none where no point is."""
 
     plan: KernelPlan
@@ -143,13 +143,10 @@ class Recipe:
     temporaries: tuple[Temporary, ...] = ()
     style: Style = Style()
 
-
-# --- text -----------------------------------------------------------------------------------------
-
-
-def recipe_text(r: Recipe) -> str:
-    lines = [f"temporary {t.name}: {t.dtype}[{t.size}]" for t in r.temporaries]
-    return "\n".join([*lines, *(line for k in r.kernels for line in _lines(k))])
+    @property
+    def text(self) -> str:
+        lines = [f"temporary {t.name}: {t.dtype}[{t.size}]" for t in self.temporaries]
+        return "\n".join([*lines, *(line for k in self.kernels for line in _lines(k))])
 
 
 def _lines(k: BlockPlan) -> Iterator[str]:

@@ -7,63 +7,31 @@ lane across rows (accumulators, values that only depend on the lane) sits in arr
 
 from __future__ import annotations
 
-from litz.index import Expr, product
+from litz.index import Expr
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
 from litz.ir.dtype import F64, DType
-from litz.kernel.nodes import extent, int_value, loaded, loops_of, roots
-from litz.kernel.plan import KernelPlan
+from litz.kernel.lanes.access import access
+from litz.kernel.lanes.recipe import LanePlan
+from litz.kernel.nodes import extent, loaded, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import Builder, Level, adds, position
-from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
-from litz.targets.cpp.values import access, ctype
+from litz.targets.cpp.values import ctype
 
-WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
-CACHED = 1 << 18  # bytes of a block that several passes walk over
-STACK = 1 << 18  # bytes that accumulators may take
 ROWS = 16  # rows of a block whose mean and deviations are taken together
-SHORT = 8  # rows that are walked down one vector at a time
-
-
-def suits(space: Space) -> bool:
-    """Whether a plan's reductions run down columns long enough for blocks of lanes."""
-    if space.lane is None or space.lane in space.reduced or not space.reduced:
-        return False
-    rows = product(extent(v) for v in space.reduced)
-    return not (rows.is_const and int_value(rows) <= SHORT)
 
 
 class ColumnBuilder(Builder):
     """Fills one kernel's tree, with accumulators in arrays over a block of lanes."""
 
-    def __init__(self, plan: KernelPlan, name: str, lanes: int, space: Space) -> None:
-        super().__init__(plan, name, lanes, space)
-        assert space.lane is not None
-        self.across: Expr = space.lane
+    def __init__(self, made: LanePlan, name: str) -> None:
+        super().__init__(made, name)
+        assert made.space.lane is not None
+        self.across: Expr = made.space.lane
         self.block_depth = 0
         self.preludes: dict[Scope, Stmt] = {}
-        self.size = self.block_size()
-
-    def passes(self) -> int:
-        """How many times the rows are walked over."""
-        stores = self.space.stores
-        full = [s for s in stores if loops_of(s, self.space.reduced)]
-        reduced = 1 + max((self.levels[n] for n in self.reads if isinstance(n, Reduce)), default=-1)
-        last = [s for s in full if max(self.levels[n] for n in s.roots()) + 1 >= reduced]
-        return reduced + bool(last)
-
-    def block_size(self) -> int:
-        """Lanes of a block: many for one pass, fewer where several passes share the cache."""
-        step = 4 * self.lanes
-        count = sum(isinstance(n, Reduce) for n in self.reads)
-        widest = max(step, min(WIDEST, STACK // (12 * max(count, 1)) // step * step))
-        if self.passes() == 1:
-            return widest
-        rows = product(extent(v) for v in self.space.reduced)
-        row = sum(n.dtype.bytes for n in self.reads if isinstance(n, Load)) or 4
-        most = CACHED // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
-        return max(step, min(widest, most // step * step))
+        (self.size,) = made.block
 
     # --- loops ----------------------------------------------------------------------------------
 

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from litz.index import Expr, Var, ceildiv, const, min_, product, render, var
+from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
 from litz.ir.ops import op as op_row
+from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, mergeable, readers_first, roots
-from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
-from litz.targets.cpp.prepare import Space
-from litz.targets.cpp.reuse import worth_keeping
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -27,7 +25,6 @@ from litz.targets.cpp.values import DIALECT
 CHUNK = 16  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
 SCALAR = 8  # how much longer an element takes outside of vectors
-STREAM = 1 << 25  # bytes of a result that is written past the caches
 MOMENTS = 4096  # elements of a chunk whose mean and deviations are taken in two passes
 
 
@@ -55,32 +52,23 @@ class Part:
 class Builder(Placer):
     """Fills one kernel's tree, with accumulators in registers."""
 
-    def __init__(self, plan: KernelPlan, name: str, lanes: int, space: Space) -> None:
-        super().__init__(name, space.lane, lanes, space.stores)
-        self.plan = plan
-        self.space = space
+    def __init__(self, made: LanePlan, name: str) -> None:
+        self.made = made
+        self.space = space = made.space
+        super().__init__(name, space.lane, made.lanes, space.stores)
         self.fresh = 0
-        self.shared = self.shared_values()
         # Stores of the full space that no pass runs yet, and the scope in which passes run.
         self.pending: list[Store] = []
         self.inmost: Scope | None = None
         self.rows: dict[Node, tuple[str, Scope]] = {}
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, Part] = {}
-        self.kernel = Kernel(plan, name, lanes, space.lane, space.units, checks=self.checks)
-        if space.lane is not None and space.lane in space.units:
-            self.kernel.grains = {space.lane: lanes}
+        lane, units = space.lane, space.units
+        self.kernel = Kernel(made.plan, name, made.lanes, lane, units, checks=self.checks)
+        if lane is not None and lane in units:
+            self.kernel.grains = {lane: made.lanes}
 
     # --- values that several passes need ----------------------------------------------------------
-
-    def shared_values(self) -> tuple[Node, ...]:
-        reduced = self.space.reduced
-        if self.lane is None or self.lane not in reduced or len(self.open) < 1:
-            return ()
-        full = [s for s in self.space.stores if loops_of(s, reduced)]
-        if any(set(n.axes) != set(reduced) for n in self.open):
-            return ()
-        return worth_keeping(full, self.open, reduced, self.lane, self.lanes)
 
     def early(self, n: Node, scope: Scope) -> bool:
         """Take what an earlier pass has kept."""
@@ -108,7 +96,7 @@ class Builder(Placer):
 
     def keep_values(self, scope: Scope, home: Scope) -> None:
         """Keep values of a pass that later ones need."""
-        for n in self.shared:
+        for n in self.made.kept:
             ref = scope.env.get(n)
             if ref is None or n in self.rows or not ref.vec:
                 continue
@@ -475,15 +463,7 @@ class Builder(Placer):
         value = self.place(s.value, scope)
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
-        return tree.Put(s, value, indirect, mask, self.streams(s))
-
-    def streams(self, s: Store) -> bool:
-        """Whether what is stored is too large to be in the cache when it is read again."""
-        size = product(extent(v) for v in s.index.free if isinstance(v, Var))
-        if s.mode != "set" or s.mask is not None or s.indirect or not size.is_const:
-            return False
-        known = {p.name: p.mode for p in self.plan.params}
-        return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
+        return tree.Put(s, value, indirect, mask, s in self.made.streamed)
 
     def work(self) -> Expr:
         """Rough cost of a call, in additions."""
@@ -493,7 +473,7 @@ class Builder(Placer):
         cost = ops + 2 * accesses + 1
         if self.lane is None:
             cost *= SCALAR
-        return product(extent(d.var) for d in self.plan.dims) * cost
+        return product(extent(d.var) for d in self.made.plan.dims) * cost
 
 
 def twins(r: Reduce, n: Reduce) -> bool:

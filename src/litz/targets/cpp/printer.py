@@ -12,8 +12,8 @@ from dataclasses import replace
 from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
+from litz.kernel.lanes.recipe import LaneRecipe
 from litz.kernel.nodes import extent
-from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.tree import (
     Acc,
@@ -528,16 +528,17 @@ def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
     return "\n".join(p.lines) + "\n"
 
 
-def print_phases(plan: KernelPlan, name: str, phases: Phases, kernels: Sequence[Kernel]) -> str:
+def print_phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
     """The functions of a kernel in phases: each a kernel of its own, called in turn."""
     lines = [f'extern "C" int {name}(void* const* ptrs, const int64_t* ints) {{']
-    lines += [f"  const int64_t {s} = ints[{i}];" for i, s in enumerate(plan.ints)]
-    points = render(phases.points, DIALECT)
+    lines += [f"  const int64_t {s} = ints[{i}];" for i, s in enumerate(recipe.plan.ints)]
+    assert recipe.points is not None
+    points = render(recipe.points, DIALECT)
     lines.append(f"  const int64_t points_ = {points};")
-    lines.append(f"  char* temp_ = (char*)malloc({8 * len(phases.temps)}ul * points_);")
+    lines.append(f"  char* temp_ = (char*)malloc({8 * len(recipe.temps)}ul * points_);")
     lines.append("  int bad = 0;")
-    places = {p.name: f"ptrs[{i}]" for i, p in enumerate(plan.params)}
-    places |= {t.name: f"temp_ + {8 * i} * points_" for i, t in enumerate(phases.temps)}
+    places = {p.name: f"ptrs[{i}]" for i, p in enumerate(recipe.plan.params)}
+    places |= {t.name: f"temp_ + {8 * i} * points_" for i, t in enumerate(recipe.temps)}
     for k in kernels:
         ptrs = ", ".join(places[p.name] for p in k.plan.params)
         lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")

@@ -7,52 +7,39 @@ from dataclasses import replace
 
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
+from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import columns, phases, regroup, split, tiles
+from litz.targets.cpp import columns, split, tiles
 from litz.targets.cpp.loops import Builder
-from litz.targets.cpp.prepare import prepare
 from litz.targets.cpp.printer import print_kernel, print_phases
 from litz.targets.cpp.tree import GRAIN, Kernel
 
 
-def width(plan: KernelPlan, lanes: int) -> int:
-    """Lanes of a plan's vectors: 8 or 16, fewer where all elements have 8 bytes."""
-    narrow = any(p.dtype.bits < 64 for p in plan.params) or any(
-        n.dtype.bits in (16, 32) for n in walk(roots(plan.stores))
-    )
-    return max(8, lanes if narrow else lanes // 2)
+def build(made: LanePlan, name: str) -> Kernel:
+    """The loop tree of a plan."""
+    if made.divided is not None:
+        return split.build(made, name, made.divided)
+    builders: dict[str, type[Builder]] = {
+        "rows": Builder,
+        "columns": columns.ColumnBuilder,
+        "tiles": tiles.TileBuilder,
+    }
+    return builders[made.form](made, name).build()
 
 
-def build(plan: KernelPlan, name: str, lanes: int) -> Kernel:
-    """The loop tree of a plan.  lanes: the width of every vector."""
-    space = prepare(plan)
-    by = split.suits(plan, space)
-    if by is not None:
-        return split.build(plan, name, lanes, space, by)
-    builder: type[Builder] = Builder
-    if tiles.suits(plan, space):
-        builder = tiles.TileBuilder
-    elif columns.suits(space):
-        builder = columns.ColumnBuilder
-    return builder(plan, name, lanes, space).build()
-
-
-def render(plan: KernelPlan, name: str, lanes: int, comment: str = "", grain: int = GRAIN) -> str:
+def render(recipe: LaneRecipe, name: str, comment: str = "", grain: int = GRAIN) -> str:
     """The C++ source of one kernel: ``extern "C" int NAME(void** ptrs, const int64_t* ints)``.
 
-    lanes: f32 elements in a vector register.  comment: lines for the kernel's head.
+    comment: lines for the kernel's head.
     grain: work, in additions on vectors' elements, that is worth a thread.
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
-    lanes = width(plan, lanes)
-    several = regroup.divide(plan) or phases.divide(plan, prepare(plan))
-    if several is None:
-        return head + print_kernel(replace(build(plan, name, lanes), grain=grain))
-    kernels = [
-        replace(build(p, f"{name}_{i}", lanes), grain=grain) for i, p in enumerate(several.plans)
-    ]
-    return head + print_phases(plan, name, several, kernels)
+    if recipe.points is None:
+        (made,) = recipe.kernels
+        return head + print_kernel(replace(build(made, name), grain=grain))
+    kernels = [replace(build(k, f"{name}_{i}"), grain=grain) for i, k in enumerate(recipe.kernels)]
+    return head + print_phases(recipe, name, kernels)
 
 
 # Headers of functions that come from the form of a loop or an access, not from an op.

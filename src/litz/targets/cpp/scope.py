@@ -16,11 +16,12 @@ from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
 from litz.ir.masks import open_reduces
 from litz.ir.ops import CHECKS
+from litz.kernel.lanes.access import as_index, in_ranges, uniform
+from litz.kernel.lanes.reuse import cost
 from litz.kernel.nodes import roots
 from litz.targets.cpp import tree
-from litz.targets.cpp.reuse import cost
 from litz.targets.cpp.tree import Ref, Stmt
-from litz.targets.cpp.values import DIALECT, as_index, in_ranges, literal, uniform
+from litz.targets.cpp.values import DIALECT, literal
 
 BRANCH = 3  # additions in a masked region that are worth asking whether any lane needs them
 

@@ -10,61 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, ceildiv, const, product, size_hint, symbol
-from litz.ir.body import Node, Reduce, Store, walk
+from litz.index import Expr, ceildiv, const, product, symbol
+from litz.ir.body import Node, Reduce, Store
 from litz.ir.dtype import F64, I64, DType
-from litz.kernel.nodes import extent, loops_of, mergeable, over_all, roots
-from litz.kernel.plan import KernelPlan
+from litz.kernel.lanes.recipe import LanePlan
+from litz.kernel.lanes.space import Space
+from litz.kernel.nodes import extent, loops_of
 from litz.targets.cpp import columns, tree
 from litz.targets.cpp.loops import Builder, Part, twins
-from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype
 
-FEW = 48  # points that are too few to occupy threads
-FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
-LONG = 256  # iterations that are worth dividing
 UNITS = 32  # vectors in a unit, where the lane dim is divided
-
-
-def suits(plan: KernelPlan, space: Space) -> Expr | None:
-    """The reduced dim that threads divide, or None where the parallel dims serve better."""
-    if space.serial or not space.reduced:
-        return None
-    reduces = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
-    if not one_pass(space, reduces):
-        return None
-    if not reduces or any(set(n.axes) != set(space.reduced) for n in reduces):
-        return None
-    if any(isinstance(a, Reduce) for n in reduces for a in walk(n.args)):
-        return None
-    points = size_hint(product(extent(v) for v in space.units))
-    across = space.lane is not None and space.lane in space.units
-    if points > (FEW_COLUMNS if across else FEW):
-        return None
-    sizes = [size_hint(extent(v)) for v in space.reduced]
-    best = next((i for i, n in enumerate(sizes) if n >= LONG), sizes.index(max(sizes)))
-    return space.reduced[best] if sizes[best] >= LONG else None
-
-
-def one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
-    """Whether the stores of the full space, if any, run along with the reductions."""
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
-    if not full:
-        return True
-    flat = [s for s in space.stores if s not in full]
-    same = len({space.lane in n.vars for n in reduces}) == 1
-    # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
-    every = all(set(space.units) <= set(n.vars) for n in reduces)
-    return (
-        same
-        and every
-        and not any(n.row.counts for n in reduces)
-        and all(s.mode == "set" and over_all(s, space.reduced) for s in full)
-        and not any(isinstance(n, Reduce) for n in walk(roots(full)))
-        and len(mergeable(full, roots(flat))) == len(full)
-    )
 
 
 class Cells:
@@ -183,20 +141,18 @@ class Ends(Builder):
             home.env[r] = Ref(text, r.dtype, vec)
 
 
-def build(plan: KernelPlan, name: str, lanes: int, space: Space, by: Expr) -> Kernel:
+def build(made: LanePlan, name: str, by: Expr) -> Kernel:
     """The loop tree of a kernel whose threads divide the reduced dim ``by``."""
+    space, lanes = made.space, made.lanes
     cells = Cells(space)
-    alone = replace(space, units=(), serial=space.units)
-    parts: Parts
-    if columns.suits(space):
-        parts = ColumnParts(plan, name, lanes, alone)
-    else:
-        parts = Parts(plan, name, lanes, alone)
+    alone = replace(made, space=replace(space, units=(), serial=space.units))
+    parts = (ColumnParts if made.form == "columns" else Parts)(alone, name)
     parts.divide(by, cells)
     kernel = parts.build()
     across = space.lane if space.lane in space.units else None
     flat = tuple(s for s in space.stores if not loops_of(s, space.reduced))
-    ends = Ends(plan, name, lanes, replace(alone, stores=flat, reduced=(), lane=across))
+    rest = replace(alone.space, stores=flat, reduced=(), lane=across)
+    ends = Ends(replace(alone, space=rest, kept=()), name)
     ends.cells = cells
     size = lanes * UNITS if by is space.lane else 1
     kernel.split = tree.Split(

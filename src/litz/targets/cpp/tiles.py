@@ -11,40 +11,26 @@ from __future__ import annotations
 from litz.index import Expr, coefficient
 from litz.ir.body import Load, Node, Store
 from litz.ir.dtype import DType
+from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent
-from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import Builder
-from litz.targets.cpp.prepare import Space
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Ref, Stmt
-
-BLOCK = 64, 64  # rows and lanes of a block of tiles
-
-
-def suits(plan: KernelPlan, space: Space) -> bool:
-    """Whether a plan asks for tiles and threads may divide both of their dims."""
-    units = space.units
-    return (
-        plan.tile is not None
-        and not space.reduced
-        and space.lane is not None
-        and space.lane in units
-        and plan.tile in units
-    )
 
 
 class TileBuilder(Builder):
     """Fills one kernel's tree, row by row of transposed tiles."""
 
-    def __init__(self, plan: KernelPlan, name: str, lanes: int, space: Space) -> None:
-        super().__init__(plan, name, lanes, space)
-        assert space.lane is not None and plan.tile is not None
+    def __init__(self, made: LanePlan, name: str) -> None:
+        super().__init__(made, name)
+        space, tile = made.space, made.plan.tile
+        assert space.lane is not None and tile is not None
         self.across: Expr = space.lane
-        self.down: Expr = plan.tile
+        self.down: Expr = tile
         others = tuple(v for v in space.units if v is not self.across and v is not self.down)
         self.kernel.units = (*others, self.down, self.across)
-        self.kernel.grains = dict(zip((self.down, self.across), BLOCK, strict=True))
+        self.kernel.grains = dict(zip((self.down, self.across), made.block, strict=True))
         exact = self.exact(self.across) and self.exact(self.down)
         self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact)
 

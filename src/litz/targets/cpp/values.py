@@ -15,21 +15,17 @@ from litz.index import (
     Expr,
     Symbol,
     Var,
-    ceildiv,
-    coefficient,
     const,
-    divides,
     render,
     split_linear,
-    substitute,
-    var,
 )
 from litz.ir.bits import signed_bits
 from litz.ir.body import Const, Index, Load, Masked, Node, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import F32, I32, I64, DType
 from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
-from litz.kernel.nodes import extent, int_value
+from litz.kernel.lanes.access import Access, access, first_lanes
+from litz.kernel.nodes import int_value
 from litz.targets.cpp.tree import Let, Put, Ref
 
 # Bounds are known to be int64_t: functions that are no templates compile faster.
@@ -81,105 +77,6 @@ def _float(value: float, dtype: DType) -> str:
         text = "-0.0"
     text += "f" if bits == 32 else ""
     return f"({text})" if text.startswith("-") else text
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What an index does along the lanes of a vector that starts at a multiple of the width.
-
-    kind: ``same`` in all lanes, ``next`` element per lane, ``step`` by ``stride``, or ``any``.
-    """
-
-    kind: str
-    stride: Expr | None = None
-
-
-def in_vector(e: Expr, lane: Expr, lanes: int) -> tuple[Expr, Expr]:
-    """``e`` within one aligned vector, and the variable that counts its lanes.
-
-    Divisions and remainders by multiples of the width often vanish there.
-    """
-    block = var("block_", ceildiv(extent(lane), lanes))
-    inner = var("inner_", lanes)
-    return substitute(e, {lane: block * lanes + inner}), inner
-
-
-# What is added to a bound so that "less" says the same, or its contrary.
-_COMPARISONS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
-_TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-
-
-def uniform(n: Op, lane: Expr, lanes: int) -> bool:
-    """Whether a comparison of an index holds for all lanes of an aligned vector or for none.
-
-    lane + rest < bound is decided by the first lane, if the bound less the rest is a multiple of
-    the width.
-    """
-    if n.name not in _COMPARISONS or not all(isinstance(a, (Index, Const)) for a in n.args):
-        return False
-    name, (a, b) = n.name, (as_index(x) for x in n.args)
-    a, inner = in_vector(a, lane, lanes)
-    b, _ = in_vector(b, lane, lanes)
-    if inner not in a.free:
-        name, a, b = _TURNED[name], b, a
-    if coefficient(a, inner) is not const(1) or inner in b.free:
-        return inner not in a.free and inner not in b.free
-    return divides(lanes, b - (a - inner) + _COMPARISONS[name])
-
-
-def first_lanes(n: Op, lane: Expr) -> tuple[Expr, bool] | None:
-    """How many first lanes of a vector a comparison of indices tells from the others.
-
-    And whether it holds in those, rather than in the others; None where it is no such comparison.
-    """
-    if n.name not in _COMPARISONS or not all(isinstance(a, (Index, Const)) for a in n.args):
-        return None
-    if any(a.dtype is not I64 for a in n.args):
-        return None
-    name, (a, b) = n.name, (as_index(x) for x in n.args)
-    if lane in b.free:
-        name, a, b = _TURNED[name], b, a
-    if lane in b.free or coefficient(a, lane) is not const(1):
-        return None
-    return b - a + _COMPARISONS[name], name in ("lt", "le")
-
-
-def in_ranges(n: Node, lane: Expr) -> bool:
-    """Whether a mask depends on nothing but where lanes lie: most vectors have it whole or not."""
-    if not isinstance(n, Op) or lane not in n.vars:
-        return not isinstance(n, Load)
-    if n.name in ("and_", "or_", "not_"):
-        return all(in_ranges(a, lane) for a in n.args)
-    return first_lanes(n, lane) is not None
-
-
-def as_index(n: Node) -> Expr:
-    """The index expression of an i64 constant or index value."""
-    if isinstance(n, Index):
-        return n.expr
-    assert isinstance(n, Const)
-    return const(int(n.value))
-
-
-def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access:
-    """data: symbols in ``e`` whose values differ from lane to lane."""
-    free = e.free
-    if any(s in free for s in data):
-        return Access("any")
-    if lane not in free:
-        return Access("same")
-    c = coefficient(e, lane)
-    if c is None:
-        e, inner = in_vector(e, lane, lanes)
-        if inner not in e.free:
-            return Access("same")
-        c = coefficient(e, inner)
-        if c is None or not c.is_const:
-            return Access("any")
-    if c.is_const:
-        value = c.value  # type: ignore[attr-defined]
-        return Access("next") if value == 1 else Access("step", c) if value else Access("same")
-    return Access("step", c)
 
 
 @dataclass(slots=True)

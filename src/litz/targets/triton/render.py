@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.kernel.blocks.reach import index_ints
-from litz.kernel.blocks.recipe import BlockPlan, Recipe, Style
+from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Style
 from litz.kernel.plan import KernelPlan
 from litz.targets.triton.nest import NestPrinter
 from litz.targets.triton.passes import PassPrinter
@@ -15,7 +15,7 @@ from litz.targets.triton.signature import int_type
 from litz.targets.triton.source import Launch, Pointer, Scalar, TritonKernel
 
 
-def render(recipe: Recipe, name: str, comment: str = "") -> TritonKernel:
+def render(recipe: BlockRecipe, name: str, comment: str = "") -> TritonKernel:
     """The kernels of a recipe.  comment: lines for the head of each source."""
     several = len(recipe.kernels) > 1 or recipe.temporaries
     launches = tuple(

@@ -14,11 +14,11 @@ from dataclasses import replace
 from litz.index import product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
+from litz.kernel.lanes.space import CACHED, NARROW, Space
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.passes import along_passes
 from litz.kernel.phases import Phases, Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
-from litz.targets.cpp.prepare import CACHED, NARROW, Space
 
 FEW = 12  # rows that are too few for threads
 LONG = 1 << 15  # elements of a row that is worth dividing

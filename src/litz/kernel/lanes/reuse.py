@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store
 from litz.ir.ops import op as op_row
+from litz.kernel.lanes.access import access
 from litz.kernel.nodes import below, extent, reduce_levels
-from litz.targets.cpp.values import access
 
 COSTLY = 8  # additions: more than a store and a load
 SCATTERED = 16  # additions that a vector from many lines costs

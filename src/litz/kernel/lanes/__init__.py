@@ -1,0 +1,1 @@
+"""How plans run as loops over vectors, in threads: see ``recipe``."""

@@ -1,0 +1,73 @@
+"""The recipe of a plan in lanes: what is chosen of how it runs on a CPU, before it is spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from litz.index import Expr
+from litz.ir.body import Node, Store
+from litz.ir.text import axes_text
+from litz.kernel.lanes.space import Space
+from litz.kernel.phases import Temp
+from litz.kernel.plan import KernelPlan
+from litz.kernel.text import plan_text
+
+Form = Literal["rows", "columns", "tiles"]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """A plan as one kernel of loops.
+
+    form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
+    is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
+    transposed in registers, in blocks of ``block`` rows and lanes.
+    lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do.
+    kept: values that more than one pass needs, which the first of them keeps for a row.
+    streamed: stores that go past the caches.
+    """
+
+    plan: KernelPlan
+    space: Space
+    form: Form
+    lanes: int
+    block: tuple[int, ...] = ()
+    divided: Expr | None = None
+    kept: tuple[Node, ...] = ()
+    streamed: frozenset[Store] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecipe:
+    """How a plan runs: kernels in order, and what they leave for each other.
+
+    temps: a cell of 8 bytes each for each of ``points``.
+    """
+
+    plan: KernelPlan
+    kernels: tuple[LanePlan, ...]
+    temps: tuple[Temp, ...] = ()
+    points: Expr | None = None
+
+    @property
+    def text(self) -> str:
+        lines = [f"temporary {t.name}: {t.dtype}[{self.points}]" for t in self.temps]
+        return "\n".join([*lines, *(line for k in self.kernels for line in _lines(k))])
+
+
+def _lines(k: LanePlan) -> Iterator[str]:
+    yield plan_text(k.plan)
+    space = k.space
+    spans = {"threads": space.units, "one thread": space.serial, "reduced": space.reduced}
+    dims = [f"{name} [{axes_text(vs)}]" for name, vs in spans.items() if vs]
+    block = " in blocks of " + " by ".join(map(str, k.block)) if k.block else ""
+    yield f"runs {k.form}{block}, {k.lanes} lanes of {space.lane}" + "".join(f", {d}" for d in dims)
+    if k.divided is not None:
+        yield f"  threads divide {k.divided}"
+    for n in k.kept:
+        yield f"  keeps {n.dtype} of every point"
+    for s in k.plan.stores:
+        if s in k.streamed:
+            yield f"  streams {s.buffer}[{s.index}]"
