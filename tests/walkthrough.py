@@ -23,6 +23,7 @@ from litz.ir.text import program_text
 from litz.kernel.text import plan_text
 from litz.schedule.text import schedule_text
 from litz.targets.kernels import make_kernels
+from litz.targets.triton.target import Triton
 from tests.replay.corpus import Entry
 from tests.replay.record import record
 
@@ -77,7 +78,7 @@ def schedule(s: Shown) -> str:
 
 def triton(s: Shown) -> str:
     assert s.stages.schedule is not None
-    _, kernels = make_kernels(s.stages.schedule, lambda: 8, "triton")
+    _, kernels = make_kernels(s.stages.schedule, lambda _: Triton())
     made = [k.triton for k in kernels if k.triton is not None]
     return "\n\n".join(launch.source for t in made for launch in t.launches)
 

@@ -14,9 +14,10 @@ from litz.host.python import load_host
 from litz.host.values import PROBE, namespace
 from litz.options import Options, make_options
 from litz.runtime.arguments import checked
-from litz.targets.building import Build, Tools
-from litz.targets.kernels import Kernel
-from litz.targets.records import Part, part_from, part_of
+from litz.targets.building import Build
+from litz.targets.kernels import Kernel, Part
+from litz.targets.records import part_from, part_of
+from litz.targets.tools import Tools
 from litz.version import __version__
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from litz.host.values import PROBE
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
-from litz.kernel.blocks.recipe import Style
+from litz.kernel.verify import verify as verify_recipe
 from litz.logs import stage_logger
 from litz.lowering import families
 from litz.lowering.bindings import Binding
@@ -44,9 +44,10 @@ from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
 from litz.targets.batches import batch_calls
-from litz.targets.building import Tools
+from litz.targets.choice import targets
 from litz.targets.kernels import Kernel, make_kernels
 from litz.targets.records import record
+from litz.targets.tools import Tools
 
 if TYPE_CHECKING:
     from litz.verify.run import Watch
@@ -130,6 +131,7 @@ def compile_graph(
     CompilationError where a lowering fails, VerifyError for a fault of Litz itself.
     """
     s = stages or Stages()
+    target_of = targets(options)
     with s.timed("passes"):
         check_offsets(gm.graph)
         run_passes(gm, inference=inference, hooks=options.hooks)
@@ -140,7 +142,7 @@ def compile_graph(
             options.rng == "eager",
             options.verify,
             inference,
-            options.target == "triton",
+            target_of("cpu").blocks,
             options.check_calls or options.verify,
         )
         lowered = lower_with_bindings(gm, settings, None if options.verify else bodies)
@@ -157,15 +159,16 @@ def compile_graph(
     show(options, "schedule", lambda: schedule_text(schedule))
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
-        tools = Tools(options)
-        calls, s.kernels = make_kernels(
-            schedule, tools.lanes, options.target, triton_style(options)
-        )
+        calls, s.kernels = make_kernels(schedule, target_of)
         batches: frozenset[str] = frozenset()
         if not options.verify:  # which watches every call by itself
             s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
             schedule = s.schedule
-    show(options, "plan", lambda: "\n\n".join(k.recipe.text for k in s.kernels if k.recipe))
+    if options.verify or options.check_ir:
+        with s.timed("verify"):
+            for k in s.kernels:
+                verify_recipe(k.recipe)
+    show(options, "plan", lambda: "\n\n".join(k.recipe.text for k in s.kernels))
     show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
         started = start(s.kernels)
@@ -175,10 +178,10 @@ def compile_graph(
             for g in schedule.steps
             if isinstance(g, Group) and g.name not in batches
         }
-        native = options.target != "triton" and not options.verify
+        native = target_of("cpu").segments and not options.verify
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
         if options.verify:
-            s.host = host = with_probes(host, [k.name for k in s.kernels if k.triton is None])
+            s.host = host = with_probes(host, [k.name for k in s.kernels if k.target.segments])
         if settings.check_calls:
             s.host = host = with_checks(host, lowered.handed)
         s.source = source = print_host(host)
@@ -189,11 +192,11 @@ def compile_graph(
     show(options, "host", lambda: host_text(host))
     show(options, "code", lambda: source.source)
     with started, s.timed("artifact"):
-        s.artifact = _artifact(s, options, tools, guarded)
+        s.artifact = _artifact(s, options, guarded)
     return s.artifact
 
 
-def _artifact(s: Stages, options: Options, tools: Tools, guarded: bool) -> Artifact:
+def _artifact(s: Stages, options: Options, guarded: bool) -> Artifact:
     """What all stages have made."""
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
@@ -203,7 +206,7 @@ def _artifact(s: Stages, options: Options, tools: Tools, guarded: bool) -> Artif
         reasons.append("it writes a tensor of its own, which later calls see")
     return Artifact(
         kernels=tuple(record(k, origins) for k in s.kernels),
-        native=_native(tools) if any(k.triton is None for k in s.kernels) else None,
+        native=_native(Tools(options)) if any(k.target.segments for k in s.kernels) else None,
         host=Host(source.source, source.values, segment_tables(host)),
         count=len(program.inputs),
         arguments=arguments(program),
@@ -234,11 +237,6 @@ def watch(
 
     steps = steps_of(schedule, host)
     return watch(gm, program, schedule, bindings, steps, options.repro_dir, options.given())
-
-
-def triton_style(options: Options) -> Style:
-    """How the options want Triton kernels."""
-    return Style(options.tunes_widely, options.block_pointers, options.numerics == "fast")
 
 
 def on_gpu(gm: GraphModule) -> bool:

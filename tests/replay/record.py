@@ -28,7 +28,9 @@ from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import KernelPlan
 from litz.options import Options, make_options
 from litz.schedule.build import schedule as make_schedule
+from litz.targets.cpp.target import Cpp
 from litz.targets.kernels import Kernel, make_kernels
+from litz.targets.triton.target import Triton
 from tests.replay.corpus import Entry
 
 # One instruction set, so that every machine prints the same.
@@ -138,10 +140,10 @@ def _of_text(text: str) -> list[Graph]:
     from text_cases import resolve
 
     found = []
-    for target in ("", "triton"):
+    for target in (Cpp(lambda: 8), Triton()):
         program = parse(text, resolve=resolve)
         schedule = make_schedule(program)
-        calls, kernels = make_kernels(schedule, lambda: 8, target)
+        calls, kernels = make_kernels(schedule, lambda _, own=target: own)
         stages = Stages(program, schedule, kernels, plan_memory(plan_host(schedule, calls)))
         found.append(_graph(stages))
     return found

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import litz.compiler
-import litz.targets.kernels
+import litz.targets.cpp.target
 from litz.errors import ToolchainError, VerificationError
 from litz.host import memory
 from litz.host import python as host_python
@@ -176,12 +176,12 @@ def test_wrong_neutral_element(tmp_path: Path, monkeypatch: Patch) -> None:
 
 def test_wrong_tail(tmp_path: Path, monkeypatch: Patch) -> None:
     """The last lanes of a row that is no multiple of the vector are left out."""
-    right = litz.targets.kernels.render
+    right = litz.targets.cpp.target.render
 
     def wrong(*args: Any) -> str:
         return re.sub(r"first_n<(\d+)>\((\w+)\)", r"first_n<\1>(\2 - 1)", right(*args))
 
-    monkeypatch.setattr(litz.targets.kernels, "render", wrong)
+    monkeypatch.setattr(litz.targets.cpp.target, "render", wrong)
     fn = lambda x, m: torch.where(m, x, 0.0).sum(1)  # noqa: E731
     e = caught(tmp_path, fn, r(4, 37) + 3, torch.ones(4, 37, dtype=torch.bool))
     assert "sum_1" in e.nodes

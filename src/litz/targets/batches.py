@@ -10,14 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from litz.host.lines import CallKernel
-from litz.index import product, size_hint
 from litz.ir.program import Program
-from litz.kernel.nodes import extent
-from litz.runtime.cache import content_key
 from litz.schedule.groups import Group, Schedule, Step
 from litz.targets.kernels import Kernel
 
-LARGE = 1 << 23  # points of a kernel that keeps a machine busy by itself
 Calls = dict[str, CallKernel]
 
 
@@ -82,7 +78,7 @@ def batch_calls(
     Returns the calls and kernels to go with it, and the names of the groups that stand for several.
     """
     by_name = {k.name: k for k in kernels}
-    limits = {k.name: _limit(k) for k in kernels}
+    limits = {k.name: k.target.most_copies(k) for k in kernels}
     if all(n == 1 for n in limits.values()):
         return schedule, calls, kernels, frozenset()
     batcher = _Batcher(schedule.program, calls, limits)
@@ -96,7 +92,7 @@ def batch_calls(
         if len(groups) == 1:
             kernel, buffers = old, calls[names[0]].buffers
         else:
-            kernel = _many(old, len(groups))
+            kernel = old.target.copies(old, len(groups))
             buffers = tuple(b for name in names for b in calls[name].buffers)
             several.add(names[0])
         known = made.get(kernel.name, replace(kernel, groups=()))
@@ -105,23 +101,3 @@ def batch_calls(
     rest = tuple(k for k in kernels if limits[k.name] == 1)
     found = replace(schedule, steps=tuple(batcher.steps))
     return found, calls, (*rest, *made.values()), frozenset(several)
-
-
-def _limit(kernel: Kernel) -> int:
-    """How many calls one launch may do."""
-    if kernel.triton is None:
-        return 1
-    from litz.targets.triton.copies import most_copies
-
-    points = size_hint(product(extent(d.var) for d in kernel.plan.dims))
-    return most_copies(kernel.triton, points) if points < LARGE else 1
-
-
-def _many(kernel: Kernel, count: int) -> Kernel:
-    from litz.targets.triton.copies import copied
-
-    assert kernel.triton is not None
-    base, _, index = kernel.name.partition("_")
-    name = f"k{content_key(base, str(count))[:16]}" + (f"_{index}" if index else "")
-    made = copied(kernel.triton, name, count)
-    return replace(kernel, name=name, source=made.launches[0].source, triton=made)

@@ -1,57 +1,38 @@
-"""Kernels as building takes them: out of a compilation, or out of an artifact."""
+"""Kernels as an artifact has them, and as building takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from litz import artifact
-from litz.targets.kernels import Kernel
-
-if TYPE_CHECKING:
-    from litz.targets.triton.source import Interface, TritonKernel
-
-
-@dataclass(frozen=True)
-class Part:
-    """A kernel to build.
-
-    source, headers: of C++.  triton: its launches, unless it is C++, and what these take.
-    """
-
-    name: str
-    device: str
-    source: str
-    headers: tuple[str, ...] = ()
-    triton: TritonKernel | None = None
-    takes: Interface | None = None
+from litz.targets.kernels import CppPart, Kernel, Part, TritonPart
 
 
 def part_of(kernel: Kernel) -> Part:
     """A kernel that has just been printed."""
-    return Part(
-        kernel.name, kernel.device, kernel.source, kernel.headers, kernel.triton, kernel.plan
-    )
+    if kernel.triton is None:
+        return CppPart(kernel.name, kernel.source, kernel.headers)
+    return TritonPart(kernel.name, kernel.device, kernel.triton, kernel.plan)
 
 
 def part_from(kernel: artifact.Kernel) -> Part:
     """A kernel of an artifact."""
     if kernel.language == "c++":
-        return Part(kernel.name, kernel.device, kernel.sources[0], kernel.headers)
+        return CppPart(kernel.name, kernel.sources[0], kernel.headers)
     from litz.targets.triton.record import kernel_of  # the CPU does without it
 
     made, takes = kernel_of(kernel.launches, kernel.sources)
-    return Part(kernel.name, kernel.device, "", (), made, takes)
+    return TritonPart(kernel.name, kernel.device, made, takes)
 
 
 def record(kernel: Kernel, origins: Mapping[str, tuple[str, ...]]) -> artifact.Kernel:
     """A kernel as an artifact has it.  origins: graph nodes of each group of the schedule."""
     groups = tuple((g, origins.get(g, ())) for g in kernel.groups)
-    name, device = kernel.name, kernel.device
-    if kernel.triton is None:
-        return artifact.Kernel(name, "c++", device, (kernel.source,), kernel.headers, {}, groups)
-    from litz.targets.triton.record import launches_of
+    sources: tuple[str, ...] = (kernel.source,)
+    launches: dict[str, object] = {}
+    if kernel.triton is not None:
+        from litz.targets.triton.record import launches_of
 
-    launches = launches_of(kernel.triton, kernel.plan)
-    return artifact.Kernel(name, "triton", device, kernel.triton.sources(), (), launches, groups)
+        sources, launches = kernel.triton.sources(), launches_of(kernel.triton, kernel.plan)
+    language, headers = kernel.target.language, kernel.headers
+    return artifact.Kernel(kernel.name, language, kernel.device, sources, headers, launches, groups)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from litz.index import Expr
-from litz.ir.body import Node, Store
+from litz.ir.body import Node, Op, Store
 from litz.ir.text import axes_text
 from litz.kernel.lanes.space import Space
 from litz.kernel.phases import Temp
@@ -67,7 +67,7 @@ def _lines(k: LanePlan) -> Iterator[str]:
     if k.divided is not None:
         yield f"  threads divide {k.divided}"
     for n in k.kept:
-        yield f"  keeps {n.dtype} of every point"
+        yield f"  keeps {n.name if isinstance(n, Op) else 'a value'} of every point: {n.dtype}"
     for s in k.plan.stores:
         if s in k.streamed:
             yield f"  streams {s.buffer}[{s.index}]"

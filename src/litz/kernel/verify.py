@@ -1,0 +1,108 @@
+"""The rules of recipes: what has to hold before one is spelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from litz.errors import VerifyError
+from litz.ir.body import Load, Node, Reduce, walk
+from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
+from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
+from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
+from litz.kernel.passes import reductions
+from litz.kernel.values import Values
+
+
+def verify(recipe: BlockRecipe | LaneRecipe) -> None:
+    """Raises VerifyError with the rule that is broken, and the recipe as text."""
+    faults = list(_order(recipe))
+    for k in recipe.kernels:
+        faults += _blocks(k) if isinstance(k, BlockPlan) else _lanes(k)
+    if faults:
+        raise VerifyError(f"a recipe is wrong: {'; '.join(faults)}\n{recipe.text}")
+
+
+def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
+    """Kernels read what is a parameter, or what an earlier one has left."""
+    own = recipe.temporaries if isinstance(recipe, BlockRecipe) else recipe.temps
+    temporary = {t.name for t in own}
+    known = {p.name for p in recipe.plan.params}
+    for k in recipe.kernels:
+        names = {p.name for p in k.plan.params}
+        reads = loaded(roots(k.plan.stores))
+        yield from (f"{n} is no parameter" for n in sorted(reads - names))
+        yield from (f"{n} is read before it is written" for n in sorted(reads - known))
+        written = {s.buffer for s in k.plan.stores}
+        yield from (f"{n} is unknown memory" for n in sorted(written - known - temporary))
+        known |= written
+
+
+def _blocks(k: BlockPlan) -> Iterator[str]:
+    dims = [v for a in k.axes.all for v in a.dims]
+    wanted = [d.var for d in k.plan.dims if k.form not in ("nest", "serial") or d.var in dims]
+    if sorted(map(str, dims)) != sorted(map(str, wanted)):
+        yield f"axes are over {dims}, the plan over {wanted}"
+    sizes = {a.name: a.size for a in k.axes.blocked}
+    for c in k.configs:
+        if [name for name, _ in c.blocks] != list(sizes) or not 1 <= c.warps <= 32:
+            yield f"{c} has no block for each of {list(sizes)}, or too many warps"
+            continue
+        for name, n in c.blocks:
+            size = int_value(sizes[name]) if sizes[name].is_const else None
+            if n < 1 or n & (n - 1):
+                yield f"a block of {n} along {name} is no power of two"
+            if name in k.even and (size is None or size % n):
+                yield f"blocks of {n} do not divide {name}"
+            if name == "r" and k.persistent and (size is None or n < size):
+                yield f"a block of {n} does not hold all of r"
+    if k.form == "passes":
+        yield from _passes(k)
+    elif k.form == "once" and k.plan.reduced:
+        yield "something is reduced, but not in passes"
+
+
+def _passes(k: BlockPlan) -> Iterator[str]:
+    stores = k.plan.stores
+    values = Values(k.axes.of_dims)
+    reduces = reductions(values, stores)
+    at = {i: n for n, p in enumerate(k.passes) for group in p.groups for i in group}
+    if sorted(i for p in k.passes for g in p.groups for i in g) != list(range(len(reduces))):
+        yield "not every reduction is done in one pass"
+        return
+    full = [i for i, s in enumerate(stores) if loops_of(s, k.plan.reduced)]
+    if sorted(i for p in k.passes for i in p.stores) != full:
+        yield "not every store is done in one pass"
+        return
+    done: dict[Node, int] = {}  # under any conditions
+    for i, n in at.items():
+        done[reduces[i].node] = min(n, done.get(reduces[i].node, n))
+    totals = dict(k.totals)
+    for i, n in at.items():
+        for r in below(reduces[i].node.args):
+            late = isinstance(r, Reduce) and done[r] >= n
+            if late and not (i in totals and reduces[totals[i]].node is r):
+                yield f"reduction {i} runs in pass {n}, before one that it needs"
+    for n, p in enumerate(k.passes):
+        for s in p.stores:
+            if any(isinstance(r, Reduce) and done[r] >= n for r in below(stores[s].roots())):
+                yield f"store {s} runs in pass {n}, before a reduction that it needs"
+            later = [reduces[i].node.args[0] for i, m in at.items() if m > n]
+            if stores[s].buffer in loaded([x for x in below(later) if isinstance(x, Load)]):
+                yield f"store {s} runs in pass {n}, before what it replaces is read"
+
+
+def _lanes(k: LanePlan) -> Iterator[str]:
+    space, plan = k.space, k.plan
+    yield from _same("parallel", (*space.units, *space.serial), plan.parallel)
+    yield from _same("reduced", space.reduced, plan.reduced)
+    if k.divided is not None and k.divided not in space.reduced:
+        yield f"threads divide {k.divided}, which is not reduced"
+    if (k.form == "rows") != (not k.block) or any(n < 1 for n in k.block):
+        yield f"blocks of {k.block} for {k.form}"
+    nodes = frozenset(walk(roots(space.stores)))
+    yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)
+
+
+def _same(name: str, found: tuple[object, ...], wanted: tuple[object, ...]) -> Iterator[str]:
+    if sorted(map(str, found)) != sorted(map(str, wanted)):
+        yield f"{name} loops over {found}, the plan over {wanted}"

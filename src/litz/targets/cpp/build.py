@@ -1,0 +1,103 @@
+"""C++ kernels on their way to functions: a few translation units, segments that call them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from litz.artifact import SegmentTable
+from litz.errors import OutOfRangeError, ToolchainError
+from litz.host.segment import bind_segments
+from litz.logs import events
+from litz.runtime.native import Fault, Function, Library, Runtime
+from litz.targets.cpp.render import joined
+from litz.targets.cpp.toolchain import BuildHandle, SourceUnit, runtime_unit, submit
+from litz.targets.kernels import Callables, CppPart
+from litz.targets.tools import Tools
+
+# By the numbers that kernels report: a bad index is 1, a divisor of zero 2, both together 3.
+INDEX_FAULT: Fault = (OutOfRangeError, "index out of range in a compiled kernel")
+ZERO_FAULT: Fault = (RuntimeError, "ZeroDivisionError in a compiled kernel")
+FAULTS = (INDEX_FAULT, ZERO_FAULT, INDEX_FAULT)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A translation unit and the kernels in it."""
+
+    source: SourceUnit
+    kernels: tuple[str, ...]
+
+
+def make_units(kernels: Sequence[CppPart]) -> tuple[Unit, ...]:
+    """Kernels spread over a few translation units of about equal length."""
+    count = min(len(kernels), max(1, os.cpu_count() or 1))
+    spread: list[list[CppPart]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for k in sorted(kernels, key=lambda k: (-len(k.source), k.name)):
+        at = sizes.index(min(sizes))
+        spread[at].append(k)
+        sizes[at] += len(k.source)
+    return tuple(
+        Unit(
+            SourceUnit(f"unit {n}", joined([(k.headers, k.source) for k in some])),
+            tuple(k.name for k in some),
+        )
+        for n, some in enumerate(spread)
+    )
+
+
+class CppBuild:
+    """The C++ kernels of a graph being built; as a context it gives up on an error."""
+
+    def __init__(self, parts: Sequence[CppPart], tools: Tools) -> None:
+        self._tools = tools
+        self._units = make_units(parts)
+        self._handle = self._submit()
+        self._paths: tuple[Path, ...] = ()
+
+    def _submit(self, *, fresh: bool = False) -> BuildHandle:
+        options = self._tools.options
+        units = (*(u.source for u in self._units), runtime_unit())
+        jobs, seconds = options.jobs or None, options.cxx_timeout
+        toolchain, cache = self._tools.toolchain, self._tools.cache
+        return submit(units, toolchain, cache, jobs, seconds=seconds, fresh=fresh)
+
+    def __enter__(self) -> CppBuild:
+        self._handle.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._handle.__exit__(kind, error, trace)
+
+    def wait(self) -> None:
+        """Block until all units are built."""
+        self._paths = tuple(self._handle.wait())
+
+    def bind(self, segments: Sequence[SegmentTable]) -> Callables:
+        try:
+            return dict(self._native(segments))
+        except ToolchainError as e:
+            # Removed from the cache in the meantime, or put there by another kind of machine.
+            events.info("the cached kernels are built again: %s", e)
+            self._handle = self._submit(fresh=True)
+            self.wait()
+            return dict(self._native(segments))
+
+    def _native(self, segments: Sequence[SegmentTable]) -> Mapping[str, Any]:
+        *unit_paths, runtime_path = self._paths
+        functions: dict[str, Function] = {}
+        for unit, path in zip(self._units, unit_paths, strict=True):
+            library = Library(path)
+            functions.update({k: library.function(k) for k in unit.kernels})
+        faults: Mapping[str, tuple[Fault, ...]] = dict.fromkeys(functions, FAULTS)
+        return bind_segments(segments, Runtime(runtime_path), functions, faults)

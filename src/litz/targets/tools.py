@@ -1,0 +1,40 @@
+"""Where kernels are built and kept, by the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from litz.options import Options
+from litz.runtime.cache import Cache
+from litz.targets.cpp.toolchain import Toolchain, find_toolchain
+
+
+@lru_cache(maxsize=8)
+def cache_of(folder: str, mebibytes: int) -> Cache:
+    """The disk cache that the options name."""
+    return Cache(folder or None, mebibytes << 20)
+
+
+@lru_cache(maxsize=8)
+def toolchain_of(cxx: str, isa: str, cache: Cache) -> Toolchain:
+    """The C++ compiler that the options name.  Raises ToolchainError where there is none."""
+    return find_toolchain(cxx or None, isa or None, cache)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where kernels are built and kept; the C++ compiler is looked for when it is needed."""
+
+    options: Options
+
+    @property
+    def cache(self) -> Cache:
+        return cache_of(self.options.cache_dir, self.options.cache_size)
+
+    @property
+    def toolchain(self) -> Toolchain:
+        return toolchain_of(self.options.cxx, self.options.isa, self.cache)
+
+    def lanes(self) -> int:
+        return self.toolchain.lanes_f32

@@ -1,0 +1,40 @@
+"""Triton kernels on their way to launchers: by the compile workers, or under the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from litz.artifact import SegmentTable
+from litz.targets.kernels import Callables, TritonPart
+from litz.targets.tools import Tools
+
+
+class TritonBuild:
+    """The Triton kernels of a graph being built; those on the CPU are interpreted."""
+
+    def __init__(self, parts: Sequence[TritonPart], tools: Tools) -> None:
+        self._interpreted = [p for p in parts if p.device == "cpu"]
+        self._finish: Callable[[], Callables] = dict
+        made = [(p.name, p.kernel, p.takes, p.device) for p in parts if p.device != "cpu"]
+        if made:
+            from litz.targets.triton.cuda import start
+
+            jobs, seconds = tools.options.jobs or None, tools.options.tuning_seconds
+            self._finish = start(made, tools.cache, jobs, seconds)
+
+    def __enter__(self) -> TritonBuild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self) -> None:
+        """Workers are waited for when the kernels are bound."""
+
+    def bind(self, segments: Sequence[SegmentTable]) -> Callables:
+        found = self._finish()
+        if self._interpreted:
+            from litz.targets.triton.interpreted import bind_interpreted
+
+            found |= {p.name: bind_interpreted(p.kernel, p.takes) for p in self._interpreted}
+        return found

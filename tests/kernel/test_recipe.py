@@ -1,0 +1,132 @@
+"""Recipes: their text, and the rules that they have to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from litz.errors import VerifyError
+from litz.index import const, var
+from litz.ir import body
+from litz.ir.body import Op, Store, walk
+from litz.ir.dtype import F32
+from litz.kernel.blocks import choose as blocks
+from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config
+from litz.kernel.lanes import choose as lanes
+from litz.kernel.nodes import roots
+from litz.kernel.passes import Pass
+from litz.kernel.plan import Dim, KernelPlan, Param
+from litz.kernel.verify import verify
+
+ROWS, LONG = 512, 100_000
+
+
+def log_softmax(size: int = LONG, rows: int = ROWS) -> KernelPlan:
+    """``b1 = b0 - max - log(sum(exp(b0 - max)))``, and the square of each row's sum in ``b2``."""
+    x, r = var("x0", rows), var("r0", size)
+    at = x * size + r
+    value = body.load(F32, "b0", at)
+    less = body.op("sub", value, body.reduce("max", (r,), value))
+    total = body.reduce("sum", (r,), body.op("exp", less))
+    out = body.op("sub", less, body.op("log", total))
+    whole = body.reduce("sum", (r,), value)
+    stores = (Store("b1", at, out), Store("b2", x, body.op("mul", whole, whole)))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"), Param("b2", F32, "out"))
+    return KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), stores, r)
+
+
+def test_text_of_passes() -> None:
+    recipe = blocks.choose(log_softmax())
+    assert [k.form for k in recipe.kernels] == ["passes"]
+    text = recipe.text.split("}\n")[1]
+    assert text.splitlines()[0] == "runs passes over x = [x0 < 512], r = [r0 < 100000], even x"
+    assert [line.strip() for line in text.splitlines() if "blocks" not in line][1:] == [
+        "online softmax: reductions 0, 1",
+        "pass reduces 0 + 1, 2, reads again",
+        "pass stores 0, reads last",
+    ]
+
+
+def test_forms() -> None:
+    def form(size: int, rows: int = ROWS) -> str:
+        (made,) = blocks.choose(log_softmax(size, rows)).kernels
+        return made.form
+
+    assert (form(LONG), form(1000)) == ("passes", "persistent")
+    few = blocks.choose(log_softmax(1 << 20, 2))
+    assert len(few.kernels) > 2 and few.temporaries
+    on_cpu = lanes.choose(log_softmax(1 << 20, 2), 16)
+    assert len(on_cpu.kernels) == 3 and on_cpu.temps
+    plan = log_softmax(1000)
+    line = "runs rows, 16 lanes of r0, threads [x0 < 512], reduced [r0 < 1000]"
+    assert lanes.choose(plan, 16).text.splitlines()[-1] == line
+    (log,) = (n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name == "log")
+    (power,) = (n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name == "exp")
+    quotient = body.op("div", power, log.args[0])
+    softmax = replace(plan, stores=(replace(plan.stores[0], value=quotient),))
+    kept = lanes.choose(softmax, 16).text.splitlines()[-2:]
+    assert kept == [line, "  keeps exp of every point: f32"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, ROWS])
+@pytest.mark.parametrize("size", [3, 1000, LONG, 1 << 20])
+def test_what_is_chosen_keeps_the_rules(size: int, rows: int) -> None:
+    plan = log_softmax(size, rows)
+    verify(blocks.choose(plan))
+    verify(lanes.choose(plan, 16))
+
+
+def passes(*changed: Pass) -> Callable[[BlockPlan], BlockPlan]:
+    return lambda k: replace(k, passes=changed)
+
+
+def config(*made: tuple[str, int]) -> Callable[[BlockPlan], BlockPlan]:
+    return lambda k: replace(k, configs=(Config(made, 4),))
+
+
+FIRST, LAST = Pass(((0, 1), (2,)), (), "again"), Pass((), (0,), "last")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (passes(FIRST), "not every store is done in one pass"),
+        (passes(FIRST, LAST, LAST), "not every store is done in one pass"),
+        (passes(Pass(((2,),), (), "once"), LAST), "not every reduction"),
+        (passes(replace(FIRST, stores=(0,))), "store 0 runs in pass 0, before a reduction"),
+        (config(("x", 1)), "no block for each of"),
+        (config(("x", 1), ("r", 1000)), "no power of two"),
+        (config(("x", 1024), ("r", 1024)), "do not divide x"),
+        (lambda k: replace(k, form="persistent", configs=k.configs[:1]), "does not hold all of r"),
+        (lambda k: replace(k, form="once"), "not in passes"),
+        (lambda k: replace(k, totals=()), "reduction 1 runs in pass 0, before one that it needs"),
+    ],
+)
+def test_broken_recipes(change: Callable[[BlockPlan], BlockPlan], words: str) -> None:
+    recipe = blocks.choose(log_softmax())
+    verify(recipe)
+    with pytest.raises(VerifyError, match=words):
+        verify(replace(recipe, kernels=tuple(map(change, recipe.kernels))))
+
+
+def test_broken_recipes_of_loops() -> None:
+    recipe = lanes.choose(log_softmax(1000), 16)
+    (made,) = recipe.kernels
+    value = body.load(F32, "b0", const(5))
+    for changed, words in (
+        (replace(made, divided=var("x0", ROWS)), "which is not reduced"),
+        (replace(made, form="columns"), "blocks of"),
+        (replace(made, kept=(value,)), "kept, but not computed"),
+        (replace(made, space=replace(made.space, units=())), "parallel loops over"),
+    ):
+        with pytest.raises(VerifyError, match=words):
+            verify(replace(recipe, kernels=(changed,)))
+
+
+def test_memory_between_kernels_is_written_first() -> None:
+    recipe = blocks.choose(log_softmax(1 << 20, 2))
+    turned: BlockRecipe = replace(recipe, kernels=recipe.kernels[::-1])
+    with pytest.raises(VerifyError, match="is read before it is written"):
+        verify(turned)
