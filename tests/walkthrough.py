@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from litz.host.lines import host_text
 from litz.ir.text import program_text
 from litz.kernel.text import plan_text
 from litz.schedule.text import schedule_text
-from litz.targets.kernels import make_kernels
+from litz.targets.kernels import Kernel, make_kernels
 from litz.targets.triton.target import Triton
 from tests.replay.corpus import Entry
 from tests.replay.record import record
@@ -76,10 +76,18 @@ def schedule(s: Shown) -> str:
     return schedule_text(s.stages.schedule)
 
 
-def triton(s: Shown) -> str:
+def on_gpu(s: Shown) -> tuple[Kernel, ...]:
     assert s.stages.schedule is not None
-    _, kernels = make_kernels(s.stages.schedule, lambda _: Triton())
-    made = [k.triton for k in kernels if k.triton is not None]
+    return make_kernels(s.stages.schedule, lambda _: Triton())[1]
+
+
+def recipes(kernels: Sequence[Kernel]) -> str:
+    """Without the plans, which stand above them."""
+    return "\n\n".join(re.sub(r"(?ms)^kernel .*?^}\n", "", k.recipe.text) for k in kernels)
+
+
+def triton(s: Shown) -> str:
+    made = [k.triton for k in on_gpu(s) if k.triton is not None]
     return "\n\n".join(launch.source for t in made for launch in t.launches)
 
 
@@ -99,6 +107,8 @@ STAGES: dict[str, tuple[str, Callable[[Shown], str]]] = {
     "program": ("", program),
     "schedule": ("", schedule),
     "plan": ("", lambda s: "\n\n".join(plan_text(k.plan) for k in s.stages.kernels)),
+    "lanes": ("", lambda s: recipes(s.stages.kernels)),
+    "blocks": ("", lambda s: recipes(on_gpu(s))),
     "cpp": ("cpp", lambda s: "\n".join(k.source for k in s.stages.kernels)),
     "triton": ("python", triton),
     "host": ("", host),
