@@ -140,10 +140,13 @@ def _of_text(text: str) -> list[Graph]:
     from text_cases import resolve
 
     found = []
-    for target in (Cpp(lambda: 8), Triton()):
+    cpp, triton = Cpp(lambda: 8), Triton()
+    for on_cpu in (cpp, triton):
         program = parse(text, resolve=resolve)
         schedule = make_schedule(program)
-        calls, kernels = make_kernels(schedule, lambda _, own=target: own)
+        calls, kernels = make_kernels(
+            schedule, lambda device, own=on_cpu: own if device == "cpu" else triton
+        )
         stages = Stages(program, schedule, kernels, plan_memory(plan_host(schedule, calls)))
         found.append(_graph(stages))
     return found

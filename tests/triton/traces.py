@@ -40,6 +40,7 @@ from litz.runtime.cache import Cache, content_key
 from litz.runtime.triton.build import submit
 from litz.runtime.triton.driver import Driver
 from litz.runtime.triton.job import Binary, KernelJob
+from litz.targets.kernels import TritonPart
 from litz.targets.triton import cuda
 from litz.targets.triton.cuda import default_configs, likely_jobs
 
@@ -153,14 +154,14 @@ def compile_without_a_gpu(
     jobs: list[KernelJob] = []
 
     def start(
-        kernels: Sequence[cuda.Made], cache: Cache, workers: Any = None, seconds: float = 0
+        parts: Sequence[TritonPart], cache: Cache, workers: Any = None, seconds: float = 0
     ) -> Callable[[], dict[str, Callable[..., None]]]:
         site = cuda.Site(Driver(FakeCuda()).device(0), lambda: 0, torch.empty, cache)
-        for _, made, _, _ in kernels:
-            jobs.extend(likely_jobs(made, default_configs(made), H200))
-        return lambda: {name: cuda.bind_cuda(made, plan, site) for name, made, plan, _ in kernels}
+        for p in parts:
+            jobs.extend(likely_jobs(p.kernel, default_configs(p.kernel), H200))
+        return lambda: {p.name: cuda.bind_cuda(p.kernel, p.takes, site) for p in parts}
 
-    with mock.patch.object(cuda, "start", start):
+    with mock.patch("litz.targets.triton.start.start", start):
         call = compile_and_bind(graph, options or Options(check_ir=True), s, **how)
     return Trace(before, s, call, jobs)
 

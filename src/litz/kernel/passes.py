@@ -6,7 +6,7 @@ of the full space that no earlier pass can do along the way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Literal
@@ -59,41 +59,48 @@ def pairs(reduces: Sequence[Value]) -> dict[int, int]:
 
 
 def choose_passes(plan: KernelPlan, reduces: Sequence[Value], values: Values) -> tuple[Pass, ...]:
-    """The passes over all reduced dims of a plan at once."""
+    """The passes over all reduced dims of a plan at once, one for the reductions of each stage."""
     totals = pairs(reduces)
-    own = [v for i, v in enumerate(reduces) if i not in totals]
-    full = [s for s in plan.stores if loops_of(s, plan.reduced)]
+    own = [i for i in range(len(reduces)) if i not in totals]
     levels: dict[Node, int] = {}  # of a node that stands for several values, the highest
-    for v in (*own, *map(values, roots(plan.stores))):
+    for v in (*(reduces[i] for i in own), *map(values, roots(plan.stores))):
         levels[v.node] = max(levels.get(v.node, -1), v.stage - 1)
-    nodes = [v.node for v in own if isinstance(v.node, Reduce)]
+    stages = sorted({reduces[i].stage for i in own})
+    rounds = [twins([i for i in own if reduces[i].stage == k], reduces) for k in stages]
+    nodes = [[_reduction(reduces[i]) for g in groups for i in g] for groups in rounds]
+    full = [s for s in plan.stores if loops_of(s, plan.reduced)]
     along = along_passes(full, plan.stores, nodes, levels, own=True)
-    number = {s: i for i, s in enumerate(plan.stores)}
-    left = len(full)
-    out: list[Pass] = []
-    rounds = sorted({v.stage for v in own})
-    for stage, stores in zip(rounds, along, strict=True):
-        here = [i for i, v in enumerate(reduces) if v.stage == stage and i not in totals]
-        groups = tuple(
-            (*g, *(i for i, top in totals.items() if top == g[0])) for g in twins(here, reduces)
-        )
-        left -= len(stores)
-        again = left > 0 or stage != rounds[-1]
-        reads: Reads = "again" if again else "last" if out else "once"
-        out.append(Pass(groups, tuple(number[s] for s in stores), reads))
-    done = {i for p in out for i in p.stores}
-    last = tuple(number[s] for s in full if number[s] not in done)
-    if last:
-        out.append(Pass((), last, "last" if out else "once"))
-    return tuple(out)
+    online = [
+        tuple((*g, *(i for i, top in totals.items() if top == g[0])) for g in groups)
+        for groups in rounds
+    ]
+    return passes_of(online, along, full, plan.stores)
+
+
+def passes_of(
+    rounds: Sequence[tuple[tuple[int, ...], ...]],
+    along: Sequence[Sequence[Store]],
+    full: Sequence[Store],
+    stores: Sequence[Store],
+) -> tuple[Pass, ...]:
+    """A pass for each round, and one for the stores of the full space that are left, if any."""
+    number = {s: i for i, s in enumerate(stores)}
+    done = {s for some in along for s in some}
+    left = tuple(number[s] for s in full if s not in done)
+    parts = [
+        (groups, tuple(number[s] for s in some)) for groups, some in zip(rounds, along, strict=True)
+    ]
+    parts += [((), left)] if left else []
+    last = len(parts) - 1
+    reads: list[Reads] = ["again" if i < last else "last" if i else "once" for i in range(last + 1)]
+    return tuple(Pass(groups, own, kind) for (groups, own), kind in zip(parts, reads, strict=True))
 
 
 def twins(numbers: Sequence[int], reduces: Sequence[Value]) -> list[tuple[int, ...]]:
     """Reductions that share an accumulator: mean and deviations of one value."""
     groups: dict[object, list[int]] = {}
     for i in numbers:
-        n = reduces[i].node
-        assert isinstance(n, Reduce)
+        n = _reduction(reduces[i])
         groups.setdefault((n.row, reduces[i].args) if n.row.counts else i, []).append(i)
     return [tuple(g) for g in groups.values()]
 
@@ -101,25 +108,39 @@ def twins(numbers: Sequence[int], reduces: Sequence[Value]) -> list[tuple[int, .
 def along_passes(
     candidates: Sequence[Store],
     stores: Sequence[Store],
-    reduces: Sequence[Reduce],
+    rounds: Sequence[Sequence[Reduce]],
     levels: Mapping[Node, int],
     own: bool,
+    may: Callable[[Store, Reduce], bool] = lambda s, r: True,
 ) -> list[list[Store]]:
-    """The stores that run along with the reductions of each level: those of ``candidates``.
+    """The stores that run along with each round of reductions: those of ``candidates``.
 
     They wait for none of these, and nothing that is read later lies where they store.
-    stores: all of the plan's; own: whether the pass's own reductions count as read later.
+    stores: all of the plan's; levels: reductions below each, less one; own: whether the round's own
+    reductions count as read later; may: whether a store can run in the loops of a reduction.
     """
     left = list(candidates)
     out: list[list[Store]] = []
-    for level in sorted({levels[n] for n in reduces}):
-        ready = [s for s in left if max(levels[n] for n in s.roots()) < level]
+    for i, here in enumerate(rounds):
+        level = levels[here[0]]
+        ready = [s for s in left if max(levels[n] for n in s.roots()) < level and may(s, here[0])]
         done = [s for along in out for s in along]
         others = [s for s in stores if s not in ready and s not in done]
-        later = [r.args[0] for r in reduces if levels[r] >= level + (not own)]
+        later = [r.args[0] for some in rounds[i + (not own) :] for r in some]
         out.append(mergeable(ready, [*later, *roots(others)]))
         left = [s for s in left if s not in out[-1]]
     return out
+
+
+def by_level(reduces: Sequence[Reduce], levels: Mapping[Node, int]) -> list[list[Reduce]]:
+    """Reductions in rounds, one for each level."""
+    every = sorted({levels[n] for n in reduces})
+    return [[n for n in reduces if levels[n] == level] for level in every]
+
+
+def _reduction(v: Value) -> Reduce:
+    assert isinstance(v.node, Reduce)
+    return v.node
 
 
 def pass_text(p: Pass) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
-from litz.ir.body import Load, Node, Reduce, walk
+from litz.index import Expr
+from litz.ir.body import Load, Node, Store, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
-from litz.kernel.passes import reductions
+from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Values
 
 
@@ -56,37 +57,39 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
             if name == "r" and k.persistent and (size is None or n < size):
                 yield f"a block of {n} does not hold all of r"
     if k.form == "passes":
-        yield from _passes(k)
+        reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]
+        yield from _passes(k.passes, reduces, k.plan.stores, k.plan.reduced, dict(k.totals))
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
 
 
-def _passes(k: BlockPlan) -> Iterator[str]:
-    stores = k.plan.stores
-    values = Values(k.axes.of_dims)
-    reduces = reductions(values, stores)
-    at = {i: n for n, p in enumerate(k.passes) for group in p.groups for i in group}
-    if sorted(i for p in k.passes for g in p.groups for i in g) != list(range(len(reduces))):
+def _passes(
+    passes: Sequence[Pass],
+    reduces: Sequence[Node],
+    stores: Sequence[Store],
+    reduced: Sequence[Expr],
+    totals: Mapping[int, int],
+) -> Iterator[str]:
+    at = {i: n for n, p in enumerate(passes) for group in p.groups for i in group}
+    if sorted(i for p in passes for g in p.groups for i in g) != list(range(len(reduces))):
         yield "not every reduction is done in one pass"
         return
-    full = [i for i, s in enumerate(stores) if loops_of(s, k.plan.reduced)]
-    if sorted(i for p in k.passes for i in p.stores) != full:
+    full = [i for i, s in enumerate(stores) if loops_of(s, reduced)]
+    if sorted(i for p in passes for i in p.stores) != full:
         yield "not every store is done in one pass"
         return
     done: dict[Node, int] = {}  # under any conditions
     for i, n in at.items():
-        done[reduces[i].node] = min(n, done.get(reduces[i].node, n))
-    totals = dict(k.totals)
+        done[reduces[i]] = min(n, done.get(reduces[i], n))
     for i, n in at.items():
-        for r in below(reduces[i].node.args):
-            late = isinstance(r, Reduce) and done[r] >= n
-            if late and not (i in totals and reduces[totals[i]].node is r):
+        for r in below(reduces[i].args):
+            if done.get(r, -1) >= n and not (i in totals and reduces[totals[i]] is r):
                 yield f"reduction {i} runs in pass {n}, before one that it needs"
-    for n, p in enumerate(k.passes):
+    for n, p in enumerate(passes):
         for s in p.stores:
-            if any(isinstance(r, Reduce) and done[r] >= n for r in below(stores[s].roots())):
+            if any(done.get(r, -1) >= n for r in below(stores[s].roots())):
                 yield f"store {s} runs in pass {n}, before a reduction that it needs"
-            later = [reduces[i].node.args[0] for i, m in at.items() if m > n]
+            later = [reduces[i].args[0] for i, m in at.items() if m > n]
             if stores[s].buffer in loaded([x for x in below(later) if isinstance(x, Load)]):
                 yield f"store {s} runs in pass {n}, before what it replaces is read"
 
@@ -99,6 +102,7 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"threads divide {k.divided}, which is not reduced"
     if (k.form == "rows") != (not k.block) or any(n < 1 for n in k.block):
         yield f"blocks of {k.block} for {k.form}"
+    yield from _passes(k.passes, space.reductions, space.stores, space.reduced, {})
     nodes = frozenset(walk(roots(space.stores)))
     yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)
 

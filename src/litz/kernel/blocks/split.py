@@ -28,7 +28,7 @@ from litz.kernel.nodes import (
     reduce_levels,
     roots,
 )
-from litz.kernel.passes import along_passes
+from litz.kernel.passes import along_passes, by_level
 from litz.kernel.phases import Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
@@ -146,7 +146,8 @@ class _Maker:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
         last = max(self.levels[n] for n in reduces)
         whole = [s for s in full if over_all(s, self.plan.reduced)]
-        along = along_passes(whole, self.plan.stores, reduces, self.levels, own=True)
+        rounds = by_level(reduces, self.levels)
+        along = along_passes(whole, self.plan.stores, rounds, self.levels, own=True)
         left = [s for s in full if not any(s in stores for stores in along)]
         if {s.buffer for s in flat} & loaded(roots(left)):
             return None  # a later kernel would read what an earlier one replaces

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, walk
-from litz.ir.masks import open_reduces
 from litz.kernel.lanes import phases, regroup
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
@@ -15,11 +14,11 @@ from litz.kernel.nodes import (
     extent,
     int_value,
     loops_of,
-    mergeable,
     over_all,
     reduce_levels,
     roots,
 )
+from litz.kernel.passes import Pass, along_passes, passes_of
 from litz.kernel.plan import KernelPlan
 
 TILES = 64, 64  # rows and lanes of a block of tiles
@@ -55,18 +54,43 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
     form = _form(plan, space)
-    reduces = open_reduces(roots(space.stores))
-    block = TILES if form == "tiles" else (_block(space, lanes),) if form == "columns" else ()
+    reduces = space.reductions
+    passes = _passes(space, reduces)
+    block: tuple[int, ...] = TILES if form == "tiles" else ()
+    if form == "columns":
+        block = (_block(space, len(passes), lanes),)
     return LanePlan(
         plan,
         space,
         form,
         lanes,
         block,
-        _divided(space),
-        _kept(space, reduces, lanes),
+        _divided(space, reduces, passes),
+        passes,
+        _kept(space, reduces, passes, lanes),
         frozenset(s for s in space.stores if _streams(plan, s)),
     )
+
+
+def _passes(space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
+    """A round for reductions that can share loops: of one level, over the same dims."""
+    levels = reduce_levels(roots(space.stores))
+    rounds: dict[object, list[int]] = {}
+    for i, n in enumerate(reduces):
+        key = levels[n], frozenset(n.axes), n.row.counts, space.lane in n.vars
+        rounds.setdefault(key, []).append(i)
+    nodes = [[reduces[i] for i in some] for some in rounds.values()]
+    masked = [n for n in levels if isinstance(n, Reduce) and n not in reduces]
+
+    def may(s: Store, n: Reduce) -> bool:
+        same = set(loops_of(s, space.reduced)) == set(n.axes)
+        return same and s.mode == "set" and not n.row.counts
+
+    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    every = [*nodes, masked] if masked else nodes
+    along = along_passes(full, space.stores, every, levels, False, may)[: len(nodes)]
+    groups = [tuple((i,) for i in some) for some in rounds.values()]
+    return passes_of(groups, along, full, space.stores)
 
 
 def _form(plan: KernelPlan, space: Space) -> Form:
@@ -81,31 +105,34 @@ def _form(plan: KernelPlan, space: Space) -> Form:
     return "columns" if space.reduced and lane not in space.reduced and not short else "rows"
 
 
-def _block(space: Space, lanes: int) -> int:
+def _block(space: Space, passes: int, lanes: int) -> int:
     """Lanes of a block: many for one pass, fewer where several passes share the cache."""
-    levels = reduce_levels(roots(space.stores))
-    reduces = [n for n in levels if isinstance(n, Reduce)]
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
-    passes = 1 + max((levels[n] for n in reduces), default=-1)
-    passes += any(max(levels[n] for n in s.roots()) + 1 >= passes for s in full)
+    nodes = list(walk(roots(space.stores)))
+    count = sum(isinstance(n, Reduce) for n in nodes)
     step = 4 * lanes
-    widest = max(step, min(WIDEST, STACK // (12 * max(len(reduces), 1)) // step * step))
+    widest = max(step, min(WIDEST, STACK // (12 * max(count, 1)) // step * step))
     if passes == 1:
         return widest
     rows = product(extent(v) for v in space.reduced)
-    row = sum(n.dtype.bytes for n in levels if isinstance(n, Load)) or 4
+    row = sum(n.dtype.bytes for n in nodes if isinstance(n, Load)) or 4
     most = CACHED // (row * int_value(rows)) if rows.is_const and int_value(rows) else 256
     return max(step, min(widest, most // step * step))
 
 
-def _kept(space: Space, reduces: Sequence[Reduce], lanes: int) -> tuple[Node, ...]:
+def _kept(
+    space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass], lanes: int
+) -> tuple[Node, ...]:
     reduced, lane = space.reduced, space.lane
     if lane is None or lane not in reduced or not reduces:
         return ()
     if any(set(n.axes) != set(reduced) for n in reduces):
         return ()
-    full = [s for s in space.stores if loops_of(s, reduced)]
-    return worth_keeping(full, reduces, reduced, lane, lanes)
+    stores = space.stores
+    computed = [
+        [*(reduces[i].args[0] for g in p.groups for i in g), *roots(stores[i] for i in p.stores)]
+        for p in passes
+    ]
+    return worth_keeping(computed, reduced, lane, lanes)
 
 
 def _streams(plan: KernelPlan, s: Store) -> bool:
@@ -117,16 +144,19 @@ def _streams(plan: KernelPlan, s: Store) -> bool:
     return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
 
 
-def _divided(space: Space) -> Expr | None:
+def _divided(space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]) -> Expr | None:
     """The reduced dim that threads divide, or None where the parallel dims serve better."""
-    if space.serial or not space.reduced:
+    if space.serial or not space.reduced or not reduces:
         return None
-    reduces = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
-    if not _one_pass(space, reduces):
+    every = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
+    if len(every) != len(reduces) or any(set(n.axes) != set(space.reduced) for n in every):
         return None
-    if not reduces or any(set(n.axes) != set(space.reduced) for n in reduces):
+    if any(isinstance(a, Reduce) for n in every for a in walk(n.args)):
         return None
-    if any(isinstance(a, Reduce) for n in reduces for a in walk(n.args)):
+    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
+    inside = all(set(space.units) <= set(n.vars) for n in reduces)
+    if full and not (len(passes) == 1 and inside and all(over_all(s, space.reduced) for s in full)):
         return None
     points = size_hint(product(extent(v) for v in space.units))
     across = space.lane is not None and space.lane in space.units
@@ -135,22 +165,3 @@ def _divided(space: Space) -> Expr | None:
     sizes = [size_hint(extent(v)) for v in space.reduced]
     best = next((i for i, n in enumerate(sizes) if n >= LONG), sizes.index(max(sizes)))
     return space.reduced[best] if sizes[best] >= LONG else None
-
-
-def _one_pass(space: Space, reduces: Sequence[Reduce]) -> bool:
-    """Whether the stores of the full space, if any, run along with the reductions."""
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
-    if not full:
-        return True
-    flat = [s for s in space.stores if s not in full]
-    same = len({space.lane in n.vars for n in reduces}) == 1
-    # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
-    every = all(set(space.units) <= set(n.vars) for n in reduces)
-    return (
-        same
-        and every
-        and not any(n.row.counts for n in reduces)
-        and all(s.mode == "set" and over_all(s, space.reduced) for s in full)
-        and not any(isinstance(n, Reduce) for n in walk(roots(full)))
-        and len(mergeable(full, roots(flat))) == len(full)
-    )

@@ -16,7 +16,7 @@ from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
 from litz.kernel.lanes.space import CACHED, NARROW, Space
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
-from litz.kernel.passes import along_passes
+from litz.kernel.passes import along_passes, by_level
 from litz.kernel.phases import Phases, Temp, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
@@ -67,7 +67,8 @@ class _Maker:
 
     def run(self, full: list[Store], last: int) -> Phases | None:
         flat = [s for s in self.space.stores if s not in full]
-        merged = along_passes(full, self.space.stores, self.reduces, self.levels, own=False)
+        rounds = by_level(self.reduces, self.levels)
+        merged = along_passes(full, self.space.stores, rounds, self.levels, own=False)
         left = [s for s in full if not any(s in stores for stores in merged)]
         if not all(over_all(s, self.space.reduced) for s in left):
             return None  # it would run more than once, upon what it has written

@@ -10,6 +10,7 @@ from litz.index import Expr
 from litz.ir.body import Node, Op, Store
 from litz.ir.text import axes_text
 from litz.kernel.lanes.space import Space
+from litz.kernel.passes import Pass, pass_text
 from litz.kernel.phases import Temp
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import plan_text
@@ -25,6 +26,7 @@ class LanePlan:
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do.
+    passes: over reduced dims, in order; reductions by their places in ``space.reductions``.
     kept: values that more than one pass needs, which the first of them keeps for a row.
     streamed: stores that go past the caches.
     """
@@ -35,6 +37,7 @@ class LanePlan:
     lanes: int
     block: tuple[int, ...] = ()
     divided: Expr | None = None
+    passes: tuple[Pass, ...] = ()
     kept: tuple[Node, ...] = ()
     streamed: frozenset[Store] = frozenset()
 
@@ -66,6 +69,8 @@ def _lines(k: LanePlan) -> Iterator[str]:
     yield f"runs {k.form}{block}, {k.lanes} lanes of {space.lane}" + "".join(f", {d}" for d in dims)
     if k.divided is not None:
         yield f"  threads divide {k.divided}"
+    for p in k.passes:
+        yield f"  {pass_text(p)}"
     for n in k.kept:
         yield f"  keeps {n.name if isinstance(n, Op) else 'a value'} of every point: {n.dtype}"
     for s in k.plan.stores:

@@ -17,8 +17,9 @@ from litz.index import (
     split_linear,
 )
 from litz.ir.body import Load, Reduce, Store, walk
+from litz.ir.masks import open_reduces
 from litz.kernel.moments import simplify
-from litz.kernel.nodes import extent, int_value, roots
+from litz.kernel.nodes import extent, int_value, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
 
 CACHED = 1 << 18  # bytes that several passes may walk over
@@ -39,6 +40,12 @@ class Space:
     serial: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     lane: Expr | None
+
+    @property
+    def reductions(self) -> list[Reduce]:
+        """Those that may run before what needs them, by how many have to run before each."""
+        levels = reduce_levels(roots(self.stores))
+        return sorted(open_reduces(roots(self.stores)), key=lambda n: levels[n])
 
 
 def prepare(plan: KernelPlan) -> Space:

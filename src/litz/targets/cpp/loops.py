@@ -16,7 +16,7 @@ from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
-from litz.kernel.nodes import below, extent, int_value, loops_of, mergeable, readers_first, roots
+from litz.kernel.nodes import below, extent, int_value, loops_of, readers_first, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
@@ -56,6 +56,8 @@ class Builder(Placer):
         self.made = made
         self.space = space = made.space
         super().__init__(name, space.lane, made.lanes, space.stores)
+        self.open = space.reductions
+        self.rounds = [[self.open[i] for g in p.groups for i in g] for p in made.passes if p.groups]
         self.fresh = 0
         # Stores of the full space that no pass runs yet, and the scope in which passes run.
         self.pending: list[Store] = []
@@ -248,21 +250,16 @@ class Builder(Placer):
         return ref
 
     def merge_stores(self, group: list[Reduce], home: Scope, scope: Scope) -> None:
-        """Run stores of the full space in a pass that computes what they need anyway."""
-        if home is not self.inmost or not self.pending:
+        """Run the stores of the full space that the pass of these reductions does."""
+        at = next((i for i, own in enumerate(self.rounds) if group[0] in own), None)
+        if at is None or home is not self.inmost or set(group) != set(self.rounds[at]):
             return
-        level, axes = self.levels[group[0]], set(group[0].axes)
-        ready = [
-            s
-            for s in self.pending
-            if s.mode == "set"
-            and set(loops_of(s, self.space.reduced)) == axes
-            and all(self.levels[n] < level for n in s.roots())
-        ]
-        reduces = [r for r in self.reads if isinstance(r, Reduce) and r not in group]
-        rest = [r.args[0] for r in reduces if home.find(r) is None]
-        other = [n for s in self.space.stores if s not in ready for n in s.roots()]
-        merged = mergeable(ready, [*rest, *other])
+        stores = self.space.stores
+        before = {stores[i] for p in self.made.passes[:at] for i in p.stores}
+        known = all(home.find(r) is not None for own in self.rounds[:at] for r in own)
+        if not known or any(s in before for s in self.pending):
+            return  # a pass before has not run here: what it reads or stores is still to come
+        merged = [stores[i] for i in self.made.passes[at].stores]
         scope.body.extend([self.put(s, scope) for s in merged])
         self.pending = [s for s in self.pending if s not in merged]
 

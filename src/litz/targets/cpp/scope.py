@@ -14,7 +14,6 @@ from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, wa
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
-from litz.ir.masks import open_reduces
 from litz.ir.ops import CHECKS
 from litz.kernel.lanes.access import as_index, in_ranges, uniform
 from litz.kernel.lanes.reuse import cost
@@ -107,7 +106,7 @@ class Placer:
         self.reads: dict[Node, bool] = {}  # whether a node loads, or checks an index
         self.levels: dict[Node, int] = {}  # reductions in the longest chain below, less one
         self.analyse(roots(stores))
-        self.open = open_reduces(roots(stores))
+        self.open: list[Reduce] = []  # reductions that may run before what needs them
 
     def analyse(self, nodes: Sequence[Node]) -> None:
         for n in walk(nodes):

@@ -152,7 +152,7 @@ def build(made: LanePlan, name: str, by: Expr) -> Kernel:
     across = space.lane if space.lane in space.units else None
     flat = tuple(s for s in space.stores if not loops_of(s, space.reduced))
     rest = replace(alone.space, stores=flat, reduced=(), lane=across)
-    ends = Ends(replace(alone, space=rest, kept=()), name)
+    ends = Ends(replace(alone, space=rest, passes=(), kept=()), name)
     ends.cells = cells
     size = lanes * UNITS if by is space.lane else 1
     kernel.split = tree.Split(

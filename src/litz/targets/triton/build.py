@@ -15,9 +15,9 @@ class TritonBuild:
     def __init__(self, parts: Sequence[TritonPart], tools: Tools) -> None:
         self._interpreted = [p for p in parts if p.device == "cpu"]
         self._finish: Callable[[], Callables] = dict
-        made = [(p.name, p.kernel, p.takes, p.device) for p in parts if p.device != "cpu"]
+        made = [p for p in parts if p.device != "cpu"]
         if made:
-            from litz.targets.triton.cuda import start
+            from litz.targets.triton.start import start
 
             jobs, seconds = tools.options.jobs or None, tools.options.tuning_seconds
             self._finish = start(made, tools.cache, jobs, seconds)

@@ -20,7 +20,7 @@ from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.cache import Cache
 from litz.runtime.torch_private import current_raw_stream
-from litz.runtime.triton.build import build, submit
+from litz.runtime.triton.build import build
 from litz.runtime.triton.driver import Device, cuda_driver
 from litz.runtime.triton.job import Binary, KernelJob, Value
 from litz.runtime.triton.launch import Memory, bind
@@ -30,7 +30,6 @@ from litz.targets.triton.source import Interface, Launch, TritonKernel
 
 __all__ = [
     "VARIANTS",
-    "Made",
     "Site",
     "bind_cuda",
     "cuda_site",
@@ -38,7 +37,6 @@ __all__ = [
     "job_of",
     "likely_jobs",
     "likely_variant",
-    "start",
 ]
 
 Variant = Literal["even", "aligned", "general"]
@@ -127,39 +125,6 @@ def cuda_site(index: int, cache: Cache) -> Site:
 
 def _memory(device: torch.device, nbytes: int) -> torch.Tensor:
     return torch.empty(nbytes, dtype=torch.uint8, device=device)
-
-
-Made = tuple[str, TritonKernel, Interface, str]
-"""A kernel to build: its name, launches, plan (or what that says of arguments) and device."""
-
-
-def start(
-    kernels: Sequence[Made], cache: Cache, workers: int | None = None, seconds: float = 0
-) -> Callable[[], dict[str, Callable[..., None]]]:
-    """Start to compile kernels; the result waits for them and gives their launchers by name.
-
-    seconds: how long the first calls may try configurations, all together.
-    """
-    sites = {device: cuda_site(device_index(device), cache) for _, _, _, device in kernels}
-    jobs: list[KernelJob] = []
-    for _, made, _, device in kernels:
-        target = sites[device].device.properties.target
-        jobs += likely_jobs(made, default_configs(made), target)
-    handle = submit(jobs, cache, workers)
-
-    def finish() -> dict[str, Callable[..., None]]:
-        built = dict(zip(jobs, handle.wait(), strict=True))
-        bound = {
-            name: bind_cuda(made, plan, sites[device], built=built)
-            for name, made, plan, device in kernels
-        }
-        if not seconds:
-            return bound
-        from litz.targets.triton.tuned import tuning  # which asks for this module
-
-        return tuning(kernels, sites, bound, seconds)
-
-    return finish
 
 
 def device_index(device: str) -> int:

@@ -19,8 +19,8 @@ from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.tune import Choice, Clock, CudaClock, Run, choose, known
+from litz.targets.kernels import TritonPart
 from litz.targets.triton.cuda import (
-    Made,
     Site,
     bind_cuda,
     default_configs,
@@ -45,19 +45,19 @@ class _Memory:
 
 
 def tuning(
-    kernels: Sequence[Made],
+    parts: Sequence[TritonPart],
     sites: Mapping[str, Site],
     bound: Mapping[str, Callable[..., None]],
     seconds: float,
 ) -> dict[str, Callable[..., None]]:
     """Launchers that try configurations on their first arguments, in ``seconds`` all together."""
-    left = _Budget(seconds, sum(1 for _, made, _, _ in kernels if _choices(made)))
+    left = _Budget(seconds, sum(_choices(p.kernel) for p in parts))
     out = dict(bound)
-    for name, made, plan, device in kernels:
-        sizes = plan.extents if isinstance(plan, Takes) else extents(plan)
-        if _choices(made) and sizes is not None:
-            site = sites[device]
-            out[name] = _Tuned(made, plan, site, bound[name], sizes, left).call
+    for p in parts:
+        sizes = p.takes.extents if isinstance(p.takes, Takes) else extents(p.takes)
+        if _choices(p.kernel) and sizes is not None:
+            site = sites[p.device]
+            out[p.name] = _Tuned(p.kernel, p.takes, site, bound[p.name], sizes, left).call
     return out
 
 

@@ -1,0 +1,40 @@
+"""Triton kernels of a graph on GPUs: compiled by workers while the host goes on, then bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from litz.runtime.cache import Cache
+from litz.runtime.triton.build import submit
+from litz.runtime.triton.job import KernelJob
+from litz.targets.kernels import Callables, TritonPart
+from litz.targets.triton.cuda import (
+    bind_cuda,
+    cuda_site,
+    default_configs,
+    device_index,
+    likely_jobs,
+)
+from litz.targets.triton.tuned import tuning
+
+
+def start(
+    parts: Sequence[TritonPart], cache: Cache, workers: int | None = None, seconds: float = 0
+) -> Callable[[], Callables]:
+    """Start to compile kernels; the result waits for them and gives their launchers by name.
+
+    seconds: how long the first calls may try configurations, all together.
+    """
+    sites = {p.device: cuda_site(device_index(p.device), cache) for p in parts}
+    jobs: list[KernelJob] = []
+    for p in parts:
+        target = sites[p.device].device.properties.target
+        jobs += likely_jobs(p.kernel, default_configs(p.kernel), target)
+    handle = submit(jobs, cache, workers)
+
+    def finish() -> Callables:
+        built = dict(zip(jobs, handle.wait(), strict=True))
+        bound = {p.name: bind_cuda(p.kernel, p.takes, sites[p.device], built=built) for p in parts}
+        return tuning(parts, sites, bound, seconds) if seconds else bound
+
+    return finish
