@@ -245,7 +245,7 @@ def test_a_kernel_that_tritons_passes_break_hides_its_reductions(
     monkeypatch: pytest.MonkeyPatch, cache: Cache
 ) -> None:
     def breaks_in_the_open(job: KernelJob, options: dict[str, int]) -> Binary:
-        if "litz.opaque(" not in job.source:
+        if worker.HIDDEN not in job.source:
             raise RuntimeError("PassManager::run failed")
         return Binary(job.source.encode(), job.name, (), 0, options["num_warps"])
 
