@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import is_view_op as is_view_op
+from litz.graph.aliasing import passed, sharing, viewed, writes
 from litz.index import Expr, symbol
 from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
@@ -77,12 +78,6 @@ BY_CHOICE: Mapping[str, str] = {
 FRESH = frozenset(BY_CHOICE) - {"_local_scalar_dense", "item"}
 
 
-# What may return its argument's memory although no schema says so.
-MAYBE_VIEWS = frozenset(
-    (aten.reshape.default, aten.contiguous.default, aten._reshape_alias.default)
-)
-
-
 def op_name(target: object) -> str:
     """``mm`` for ``aten.mm.default``."""
     return getattr(getattr(target, "overloadpacket", None), "__name__", "")
@@ -120,40 +115,16 @@ def has_opaque(value: Any) -> bool:
     return False
 
 
-def is_view_op(target: object) -> bool:
-    """Whether the op's result shares its first argument's memory without writing it."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    returns = target._schema.returns
-    return (
-        len(returns) >= 1
-        and returns[0].alias_info is not None
-        and not returns[0].alias_info.is_write
-    ) or target is aten._unsafe_view.default
-
-
-def is_view_node(n: FxNode) -> bool:
-    """Whether a node is a view of its first argument, or one of several views that this holds."""
-    if n.target is not operator.getitem:
-        return is_view_op(n.target)
-    return isinstance(n.args[0], FxNode) and is_view_op(n.args[0].target)
-
-
-def view_users(n: FxNode) -> Iterator[FxNode]:
-    """Users of a value that are views of it; of a call with several results, these."""
-    return (u for u in n.users if is_view_node(u))
-
-
 def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     """Add the call of ``n`` as an extern; returns its result(s)."""
     target = n.target
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
-    _check_writes(low, n, target)
+    _check_writes(low, n)
     args = with_own_plans(target, tuple(_argument(low, a, n) for a in n.args))
     kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
-    passed = _named(target, args, kwargs)
-    mutated = _mutated(low, passed)
+    effects = sharing(target)
+    mutated = tuple(dict.fromkeys(_roots(low, passed(effects.written, args, dict(kwargs)))))
     for root in mutated:
         low.readers.before_mutation(root, n)
     val = n.meta.get("val")
@@ -162,7 +133,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     out_target = OUT_VARIANTS.get(target)
     r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
-    alias = _alias(low, target, passed)
+    alias = next(_roots(low, passed(effects.shared, args, dict(kwargs))), None)
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
     called = out_target if use_out and out_target is not None else target
@@ -401,30 +372,18 @@ def settled(
 
 def _may_share(target: object) -> bool:
     """Whether an operator writes to an argument, or may return one or a view of it."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return target in MAYBE_VIEWS or any(a.alias_info for a in target._schema.arguments)
+    effects = sharing(target)
+    return bool(effects.shared or effects.written) or not isinstance(target, torch._ops.OpOverload)
 
 
-def _named(
-    target: torch._ops.OpOverload, args: Sequence[object], kwargs: Sequence[tuple[str, object]]
-) -> list[tuple[Any, object]]:
-    """What is passed, beside the parameters of the schema."""
-    schema = target._schema.arguments
-    by_name = {a.name: a for a in schema}
-    pairs: list[tuple[Any, object]] = list(zip(schema, args, strict=False))
-    return pairs + [(by_name[k], v) for k, v in kwargs if k in by_name]
-
-
-def _check_writes(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> None:
+def _check_writes(low: GraphLowering, n: FxNode) -> None:
     """Decline a write through a view that index algebra cannot show: it would go into a copy."""
-    for value in _written(_named(target, n.args, tuple(n.kwargs.items()))):
-        if not isinstance(value, FxNode) or _in_memory(low, value):
-            continue
-        while isinstance(value, FxNode) and is_view_node(value):
-            name, value = op_name(value.target), value.args[0]
-            if isinstance(value, FxNode) and _in_memory(low, value):
+    for to in writes(n):
+        while not _in_memory(low, to) and (source := viewed(to)) is not None:
+            if _in_memory(low, source):
+                name = op_name(to.target)
                 raise GraphUnsupported(f"a write through {name}, of which there is but a copy")
+            to = source
 
 
 def _in_memory(low: GraphLowering, n: FxNode) -> bool:
@@ -432,37 +391,8 @@ def _in_memory(low: GraphLowering, n: FxNode) -> bool:
     return isinstance(v, TensorValue) and v.ref is not None
 
 
-def _roots(low: GraphLowering, value: object) -> list[str]:
-    values = value if isinstance(value, list | tuple) else (value,)
-    return [low.b.root(v.buffer) for v in values if isinstance(v, TensorRef)]
-
-
-def _mutated(low: GraphLowering, passed: Sequence[tuple[Any, object]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(r for v in _written(passed) for r in _roots(low, v)))
-
-
-def _written(passed: Sequence[tuple[Any, object]]) -> Iterator[object]:
-    """What is passed for parameters that the operator writes into."""
-    for arg, value in passed:
-        if arg.alias_info is not None and arg.alias_info.is_write:
-            yield value
-
-
-def _alias(
-    low: GraphLowering, target: torch._ops.OpOverload, passed: Sequence[tuple[Any, object]]
-) -> str | None:
-    """The buffer whose memory the result shares, if the schema says so.
-
-    ``reshape`` and ``contiguous`` may return their argument, which no schema says.
-    """
-    maybe = target in MAYBE_VIEWS
-    returns = target._schema.returns
-    names = {s for r in returns if r.alias_info for s in r.alias_info.before_set}
-    for arg, value in passed:
-        sets = arg.alias_info.before_set if arg.alias_info is not None else ()
-        if maybe or any(s in names for s in sets):
-            return next(iter(_roots(low, value)), None)
-    return None
+def _roots(low: GraphLowering, values: Iterable[object]) -> Iterator[str]:
+    return (low.b.root(v.buffer) for v in values if isinstance(v, TensorRef))
 
 
 def _device(vals: tuple[Any, ...]) -> str:

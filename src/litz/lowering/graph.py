@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 
 from litz.errors import CompilationError, LitzError
+from litz.graph.aliasing import is_returned, is_view_op, readers, sharing, viewed
 from litz.index import Expr
 from litz.ir import body
 from litz.ir.program import Buffer, HostFloat, Program
@@ -31,7 +32,6 @@ from litz.lowering.externs import (
     Opaque,
     call_extern,
     has_opaque,
-    is_view_op,
     opaque_buffer,
     settled,
     why_extern,
@@ -46,7 +46,7 @@ from litz.lowering.numbers import (
     require,
     solve_inputs,
 )
-from litz.lowering.outputs import Outputs, as_view, is_inplace, returned_views
+from litz.lowering.outputs import Outputs, as_view, returned_views
 from litz.lowering.overwriting import is_own_copy
 from litz.lowering.padding import (
     PRODUCTS,
@@ -280,7 +280,7 @@ class GraphLowering:
         given = (*args, *kwargs.values())
         last = partial(self.readers.is_last, n, given)
         call = Call(
-            self.b, n, self.readers.before_mutation, results, self.count_users(n), used, last
+            self.b, n, self.readers.before_mutation, results, len(list(readers(n))), used, last
         )
         mark = len(self.b.nodes)
         try:
@@ -318,24 +318,17 @@ class GraphLowering:
         if v.lazy is None:
             return self.own(n, v, r, source)
         self.b.origins = self.sources[n] = self.sources[source]
-        stored = self.settle(n, v, r, self.count_users(n))
+        stored = self.settle(n, v, r, len(list(readers(n))))
         results = list(self.env[source])
         results[at] = stored
         self.bind(source, tuple(results))
         return stored
 
-    def count_users(self, n: FxNode) -> int:
-        """Reads of the value by what is not itself a view of it."""
-        total = 0
-        for u in n.users:
-            total += self.count_users(u) if is_view_op(u.target) else 1
-        return total
-
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:
         if isinstance(out, TensorValue):
             promised = as_promised(n, out, call.result)
-            if is_view_op(n.target) and isinstance(n.args[0], FxNode):
-                promised = as_view(self, n, n.args[0], promised)
+            if (base := viewed(n)) is not None:
+                promised = as_view(self, n, base, promised)
             return self.settle(n, promised, call.result, call.n_users)
         if isinstance(out, tuple | list):
             return tuple(
@@ -352,23 +345,22 @@ class GraphLowering:
             return self.own(n, out, r)
         loads = len(body.loads((out.lazy,)))
         shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
-        wanted = shared or any(u.op == "output" for u in n.users)
+        wanted = shared or is_returned(n)
         wanted = wanted or (self.settings.keep_random and is_random(n.target))
         constant = loads + body.cost(out.lazy) == 0
         if (constant or not wanted) and self.shares_memory(n):
             return self.b.realize(out, r.strides if dense(r) else None)
         if wanted and loads + body.cost(out.lazy) > 0:
-            if "eager_val" in n.meta and any(u.op == "output" for u in n.users):
+            if "eager_val" in n.meta and is_returned(n):
                 r = self.result(n.meta["eager_val"]) or r
             return self.stored(n, out, r)
         return self.b.limit(out)
 
     def stored(self, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
         """A lazy value in memory as eager has it, but for the rows of what products read."""
-        returned = any(u.op == "output" for u in n.users)
-        seen = r is not None and (dense(r) or returned and spaced(r))
+        seen = r is not None and (dense(r) or is_returned(n) and spaced(r))
         strides = r.strides if r is not None and seen else in_order(v.shape, r)
-        if feeds_product(self, n) and self.stays_inside(n):
+        if feeds_product(n) and self.stays_inside(n):
             wide = stored_with_zeros(self, v, strides)
             if wide is not None:
                 return wide
@@ -385,21 +377,16 @@ class GraphLowering:
         r = self.result(n.meta["val"])
         return r.strides if r is not None and dense(r) else None
 
-    def is_view(self, n: FxNode) -> bool:
-        return is_view_op(n.target)
-
     def stays_inside(self, n: FxNode, or_returned: bool = False) -> bool:
         """Whether products and kernels of Litz alone read ``n`` and views of it.
 
         or_returned: it and its views may be results of the graph besides.
         """
         return all(
-            self.stays_inside(u, or_returned)
-            if is_view_op(u.target)
-            else (u.op == "output" and or_returned)
+            (u.op == "output" and or_returned)
             or u.target in PRODUCTS
             or (u.op == "call_function" and find(u.target) is not None)
-            for u in n.users
+            for u in readers(n)
         )
 
     def own(
@@ -410,7 +397,7 @@ class GraphLowering:
         given = (self.env.get(a) for a in (call or n).all_input_nodes)
         roots = [self.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
         passed = self.b.root(out.ref.buffer) in roots
-        if not passed or is_inplace(n.target) or not self.shares_memory(n):
+        if not passed or sharing(n.target).shared or not self.shares_memory(n):
             return out
         lazy = out.without_memory()
         return self.b.realize(lazy, r.strides if dense(r) else None)
@@ -421,9 +408,8 @@ class GraphLowering:
         Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
         """
         views = returned_views(n)
-        itself = any(u.op == "output" for u in n.users)
-        if len(views) != 1 or itself:
-            return len(views) + itself > 1
+        if len(views) != 1 or is_returned(n):
+            return len(views) + is_returned(n) > 1
         val = views[0].meta.get("eager_val", views[0].meta.get("val"))
         if not isinstance(val, torch.Tensor) or (r := self.result(val)) is None:
             return False

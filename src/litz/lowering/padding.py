@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import readers
 from litz.index import Const, Expr, const
 from litz.ir import body
 from litz.ir.dtype import DType
@@ -89,9 +90,9 @@ def stored_with_zeros(low: GraphLowering, v: TensorValue, strides: Shape) -> Ten
     return values.strided(whole, v.shape, whole.ref.strides, whole.ref.offset)
 
 
-def feeds_product(low: GraphLowering, n: FxNode) -> bool:
+def feeds_product(n: FxNode) -> bool:
     """Whether a matrix product reads ``n`` or a view of it."""
-    return any(u.target in PRODUCTS or (low.is_view(u) and feeds_product(low, u)) for u in n.users)
+    return any(u.target in PRODUCTS for u in readers(n))
 
 
 # --- products -------------------------------------------------------------------------------------
