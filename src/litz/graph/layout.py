@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.graph.calls import op_name
+from litz.graph.values import EAGER_VAL
+
 aten = torch.ops.aten
-EAGER_VAL = "eager_val"
 
 # Ops that read strides as data: a graph where one would see new strides is left alone.
 STRIDE_SENSITIVE = frozenset(
@@ -85,11 +87,7 @@ def convolutions_in_channels_last(gm: GraphModule) -> bool:
 
 
 def _names(nodes: list[Node]) -> set[str]:
-    return {
-        getattr(getattr(n.target, "overloadpacket", None), "__name__", "")
-        for n in nodes
-        if n.op == "call_function"
-    }
+    return {op_name(n.target) for n in nodes if n.op == "call_function"}
 
 
 class _Layout:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
+from litz.graph.calls import is_random
 from litz.graph.constants import fold_constants
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
@@ -91,9 +92,8 @@ def _is_pure_call(n: Node) -> bool:
     if not isinstance(n.target, torch._ops.OpOverload) or n.is_impure():
         return False
     schema = n.target._schema
-    random = torch.Tag.nondeterministic_seeded in n.target.tags
     # Fresh empty memory is not a value.
-    return not (random or schema.is_mutable or "empty" in schema.name)
+    return not (is_random(n.target) or schema.is_mutable or "empty" in schema.name)
 
 
 def share_common_subexpressions(gm: GraphModule) -> bool:

@@ -40,7 +40,7 @@ from litz.host.values import PROBE, describe, namespace
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
-from litz.lowering.handed import ALIGNED, Handed
+from litz.lowering.bindings import ALIGNED, Handed
 
 PRELUDE: Final = (
     "check_call",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from litz.index import Const, Expr, Var, coefficient, symbol
 from litz.ir import body
@@ -12,7 +11,16 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
+from litz.lowering.values import (
+    ONE,
+    ZERO,
+    Opaque,
+    Shape,
+    TensorValue,
+    axes,
+    contiguous_strides,
+    linear,
+)
 from litz.runtime.numbers import float_bits
 
 Operand = TensorValue | Scalar | Expr | HostFloat
@@ -164,10 +172,18 @@ class Builder:
         return out, nodes
 
     def new_buffer(
-        self, dtype: DType, shape: Shape, strides: Shape, device: str, kind: str = "temp", **kw: Any
+        self,
+        dtype: DType,
+        shape: Shape,
+        strides: Shape,
+        device: str,
+        kind: str = "temp",
+        *,
+        name: str = "",
+        alias: str | None = None,
     ) -> Buffer:
-        name = f"buf{len(self.buffers)}"
-        buf = Buffer(name, dtype, shape, strides, device, kind, **kw)
+        name = name or f"buf{len(self.buffers)}"
+        buf = Buffer(name, dtype, shape, strides, device, kind, alias)
         self.buffers[name] = buf
         return buf
 
@@ -178,6 +194,14 @@ class Builder:
     def of_buffer(self, buf: Buffer) -> TensorValue:
         ref = TensorRef(buf.name, buf.dtype, buf.shape, buf.strides, ZERO)
         return TensorValue(buf.dtype, buf.shape, buf.device, ref=ref)
+
+    def opaque(
+        self, name: str, val: object, kind: str = "opaque", alias: str | None = None
+    ) -> Opaque:
+        """A buffer that has a name and a device but no layout; it's passed on whole."""
+        device = str(getattr(val, "device", "cpu"))
+        self.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
+        return Opaque(TensorRef(name, d.U8, (), (), ZERO))
 
     def extern(self, call: Extern) -> None:
         self.nodes.append(call)

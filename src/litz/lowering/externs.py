@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.aliasing import is_view_op as is_view_op
 from litz.graph.aliasing import passed, sharing, viewed, writes
+from litz.graph.calls import op_name
 from litz.index import Expr, symbol
-from litz.ir import dtype as d
-from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
-from litz.lowering.context import Builder, GraphUnsupported, WrongMetadata
+from litz.ir.program import Extern, HostFloat, TensorRef
+from litz.lowering.context import GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
 from litz.lowering.layouts import laid_out, stated_by, with_own_plans
 from litz.lowering.numbers import (
@@ -27,13 +26,11 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import SIZED_BY_DATA, family_reason
-from litz.lowering.registry import Result
+from litz.lowering.state import GraphLowering
+from litz.lowering.storing import copied, settled
 from litz.lowering.strides import apart, dense, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
-from litz.lowering.values import ZERO, Shape, TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
+from litz.lowering.values import ZERO, Opaque, TensorValue, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -78,41 +75,10 @@ BY_CHOICE: Mapping[str, str] = {
 FRESH = frozenset(BY_CHOICE) - {"_local_scalar_dense", "item"}
 
 
-def op_name(target: object) -> str:
-    """``mm`` for ``aten.mm.default``."""
-    return getattr(getattr(target, "overloadpacket", None), "__name__", "")
-
-
 def why_extern(target: object) -> str:
     """The reason for calling ``target`` as it is when no lowering has been tried."""
     name = op_name(target)
     return BY_CHOICE.get(name) or family_reason(name)
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """A tensor that only extern calls touch (complex, sparse, a foreign type)."""
-
-    ref: TensorRef
-
-
-def opaque_buffer(
-    b: Builder, name: str, val: Any, kind: str = "opaque", alias: str | None = None
-) -> Opaque:
-    """A buffer that has a name and a device but no layout; it's passed on whole."""
-    device = str(val.device) if isinstance(val, torch.Tensor) else "cpu"
-    b.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
-    return Opaque(TensorRef(name, d.U8, (), (), ZERO))
-
-
-def has_opaque(value: Any) -> bool:
-    if isinstance(value, Opaque):
-        return True
-    if isinstance(value, list | tuple):
-        return any(has_opaque(v) for v in value)
-    if isinstance(value, dict):
-        return any(has_opaque(v) for v in value.values())
-    return False
 
 
 def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
@@ -221,7 +187,7 @@ def _result(
         r = low.result(v)
         if r is None:
             name = f"buf{len(b.buffers)}"
-            return opaque_buffer(b, name, v, alias=alias), name
+            return b.opaque(name, v, alias=alias), name
         # Of attention the first result alone is surely there: against the metadata its random state
         # lies on the CPU, and statistics that nobody asked for are missing.
         own = "extern" if kind == "fresh" and position else kind
@@ -317,7 +283,8 @@ def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> Tensor
         v = settled(low, n, v, stated)
     assert (ref := v.ref) is not None
     if shares and low.b.root(ref.buffer) in low.b.padded:
-        v = _copied(low, n, v, low.eager_strides(n))
+        meta = low.result(n.meta["val"])
+        v = copied(low, n, v, meta.strides if meta is not None and dense(meta) else None)
     elif stated is not None and not same_layout(ref, stated.strides):
         v = laid_out(low.b, v.without_memory(), stated)
     assert v.ref is not None
@@ -336,38 +303,10 @@ def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> T
     if not same_layout(v.ref, meta.strides):
         if not apart(meta):
             raise GraphUnsupported(f"{by.target} of what lies elsewhere in eager mode")
-        v = _copied(low, n, v, meta.strides)
+        v = copied(low, n, v, meta.strides)
     assert v.ref is not None
     # A view as another type looks at the strides of single elements too.
     return with_idle_strides(v.ref, meta.strides) if by.target is aten.view.dtype else v.ref
-
-
-def _copied(low: GraphLowering, n: FxNode, v: TensorValue, strides: Shape | None) -> TensorValue:
-    """The stored value of a node once more, with other strides; the node's from here on.
-
-    What shares the copy's memory, or is written there, shares it with the node.
-    """
-    stored = low.b.realize(v.without_memory(), strides)
-    low.bind(n, stored)
-    return stored
-
-
-def settled(
-    low: GraphLowering, n: FxNode, v: TensorValue, stated: Result | None = None
-) -> TensorValue:
-    """Store a lazy argument, and keep the stored form.
-
-    It has the strides that eager has here, without gaps unless ``stated`` asks for them.
-    """
-    meta = low.result(n.meta["val"])
-    outer, low.b.origins = low.b.origins, low.sources[n]
-    if stated is None or dense(stated):
-        stored = low.stored(n, v, meta)
-    else:
-        stored = laid_out(low.b, v, stated)
-    low.b.origins = outer
-    low.bind(n, stored)
-    return stored
 
 
 def _may_share(target: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
@@ -17,17 +17,15 @@ from torch.fx import Node as FxNode
 from litz.index import Expr
 from litz.ir.program import TensorRef
 from litz.lowering.context import EagerOnly, GraphUnsupported
-from litz.lowering.externs import Opaque, add_call
+from litz.lowering.externs import add_call
 from litz.lowering.numbers import assert_not_negative, require
 from litz.lowering.overwriting import Arguments, exprs
 from litz.lowering.registry import Result
+from litz.lowering.state import GraphLowering
 from litz.lowering.strides import same_place
 from litz.lowering.torch_types import from_torch, slices_count_from_storage, takes_anything
-from litz.lowering.values import last, strided
+from litz.lowering.values import Opaque, last, strided
 from litz.lowering.versions import states_before
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 REASON: Final = "a user's operator that writes its arguments"
 

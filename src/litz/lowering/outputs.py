@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch.fx import Node as FxNode
 
-from litz.graph.aliasing import is_returned, owner, viewed
+from litz.graph.aliasing import owner, viewed
+from litz.graph.values import eager_value
 from litz.ir import body
 from litz.lowering import values
-from litz.lowering.externs import Opaque
 from litz.lowering.layouts import stored_as
+from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
-from litz.lowering.values import TensorValue
+from litz.lowering.values import Opaque, TensorValue
 from litz.runtime.torch_private import same_memory
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 
 @dataclass
@@ -61,7 +58,7 @@ class Outputs:
         if not isinstance(v, TensorValue):
             return v
         self.low.b.origins = self.low.sources[n]
-        meta = n.meta.get("eager_val", n.meta.get("val"))
+        meta = eager_value(n)
         strides, r = None, self.low.result(meta) if isinstance(meta, torch.Tensor) else None
         if r is not None and dense(r):
             strides = r.strides
@@ -121,13 +118,3 @@ def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> Tens
         return v
     gap = low.expr(val.storage_offset()) - low.expr(base.meta["val"].storage_offset())
     return values.strided(own, v.shape, r.strides, own.ref.offset + gap)
-
-
-def returned_views(n: FxNode) -> list[FxNode]:
-    """Views of ``n``, and views of those, that the graph returns."""
-    found = []
-    for u in n.users:
-        if viewed(u) is n:
-            found += [u] if is_returned(u) else []
-            found += returned_views(u)
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch.fx import Node as FxNode
@@ -20,18 +20,15 @@ from litz.index import Expr
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.creation import EMPTY
-from litz.lowering.externs import Opaque, opaque_buffer
 from litz.lowering.layouts import stored_as
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
+from litz.lowering.state import GraphLowering
 from litz.lowering.strides import same_layout, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
-from litz.lowering.values import ONE, ZERO, TensorValue
+from litz.lowering.values import ONE, ZERO, Opaque, TensorValue
 from litz.runtime.user_kernels import copy_as_it_is
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 aten = torch.ops.aten
 MEMORY: Final = "memory for a call to write"
@@ -131,7 +128,7 @@ class Arguments:
     def _opaque_copy(self, arg: FxNode, v: Opaque) -> TensorRef:
         """A copy of a tensor whose type or layout only ATen handles."""
         b = self.low.b
-        copy = opaque_buffer(b, f"buf{len(b.buffers)}", arg.meta["val"]).ref
+        copy = b.opaque(f"buf{len(b.buffers)}", arg.meta["val"]).ref
         made = b.buffers[copy.buffer]
         self.make(copy_as_it_is, "litz.copy_as_it_is", (v.ref,), (), made, MEMORY)
         return copy

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from litz.graph.storage import ANCHORED, is_flat
 from litz.index import Expr, as_expr
 from litz.ir.program import Extern
 from litz.lowering import values
@@ -16,15 +17,11 @@ from litz.lowering.strides import injective
 from litz.lowering.values import ONE, TensorValue
 
 aten = torch.ops.aten
-# The marks that the graph pass leaves on calls whose argument is a whole storage in order, or a
-# view of an input that begins elsewhere.
-FLAT = "litz_flat"
-ANCHORED = "litz_anchored"
 
 
 def check_flat(ctx: Call) -> None:
     """Declines calls on an input's own storage; raises for storage that Litz does not have."""
-    if ctx.node.meta.get(FLAT):
+    if is_flat(ctx.node):
         return
     base = ctx.node.args[0]
     own = isinstance(base, torch.fx.Node) and base.op in ("placeholder", "get_attr")

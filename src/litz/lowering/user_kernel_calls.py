@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.fx import Node
 
+from litz.graph.calls import higher_order_name
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.torch_types import user_kernel
 
@@ -68,12 +68,6 @@ def is_user_kernel(target: object) -> bool:
 def is_user_operator(target: object) -> bool:
     """Whether a call's target wraps a user's operator that writes arguments."""
     return higher_order_name(target) in OPERATORS
-
-
-def higher_order_name(target: object) -> str:
-    """The name of an operator that takes functions or kernels; "" for others."""
-    is_higher = isinstance(target, torch._ops.HigherOrderOperator)
-    return str(getattr(target, "__name__", "")) if is_higher else ""
 
 
 def picked_result(n: Node) -> tuple[Node, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
@@ -13,15 +13,12 @@ from litz.index import Expr
 from litz.ir import dtype as d
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported
-from litz.lowering.externs import Opaque
 from litz.lowering.numbers import require
 from litz.lowering.overwriting import Arguments, exprs
+from litz.lowering.state import GraphLowering
 from litz.lowering.user_kernel_calls import Descriptor, KernelCall, kernel_call
-from litz.lowering.values import ZERO, TensorValue
+from litz.lowering.values import ZERO, Opaque, TensorValue
 from litz.runtime.user_kernels import UserKernel, tensor_descriptor, tma_descriptor
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 REASON: Final = "a user's Triton kernel"
 

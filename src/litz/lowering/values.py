@@ -66,6 +66,13 @@ def at_dims(ndim: int, dims: Sequence[int], index: Sequence[Expr]) -> list[Expr]
 
 
 @dataclass(frozen=True)
+class Opaque:
+    """A tensor that only extern calls touch (complex, sparse, a foreign type)."""
+
+    ref: TensorRef
+
+
+@dataclass(frozen=True)
 class TensorValue:
     """A tensor of the graph: dtype, shape (elements), device and what its elements are.
 
