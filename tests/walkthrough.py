@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule
 
 from litz.compiler import Stages
+from litz.graph.dialect import RULES
 from litz.host.lines import host_text
 from litz.ir.text import program_text
 from litz.kernel.text import plan_text
@@ -114,6 +115,8 @@ def page() -> str:
 
     def fill(m: re.Match[str]) -> str:
         name, number, stage = m["name"], int(m["number"] or 0), m["stage"]
+        if stage == "rules":
+            return "\n".join(f"* **{rule.name}**: {rule.says}" for rule in RULES)
         language, show = STAGES[stage]
         return f"```{language}\n{show(shown[name][number]).strip()}\n```"
 

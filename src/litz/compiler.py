@@ -132,7 +132,8 @@ def compile_graph(
     s = stages or Stages()
     with s.timed("passes"):
         check_offsets(gm.graph)
-        run_passes(gm, inference=inference, hooks=options.hooks)
+        checked = options.verify or options.check_ir
+        run_passes(gm, inference=inference, hooks=options.hooks, check=checked)
     show(options, "graph", lambda: gm.print_readable(print_output=False))
     with s.timed("lowering"):
         settings = Settings(

@@ -225,7 +225,7 @@ def conv_inputs() -> tuple[torch.Tensor, ...]:
 
 def test_convolutions_run_in_channels_last() -> None:
     gm = trace(conv_net, *conv_inputs())
-    assert run_passes(gm, inference=True) == ("channels-last convolutions",)
+    assert run_passes(gm, inference=True, check=True) == ("channels-last convolutions",)
     # One copy, of the input; everything behind it follows.
     assert count(gm, aten.clone.default) == 1
     convs = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
@@ -235,7 +235,7 @@ def test_convolutions_run_in_channels_last() -> None:
 
 def test_training_graphs_keep_their_layout() -> None:
     gm = trace(conv_net, *conv_inputs())
-    assert run_passes(gm, inference=False) == ()
+    assert run_passes(gm, inference=False, check=True) == ()
 
 
 @pytest.mark.parametrize(

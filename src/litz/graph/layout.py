@@ -123,7 +123,10 @@ class _Layout:
                     fake = x.clone(memory_format=torch.channels_last)
             except Exception:
                 return False
-            with self.gm.graph.inserting_after(source):
+            at = source
+            while source.op == at.next.op == "placeholder":
+                at = at.next
+            with self.gm.graph.inserting_after(at):
                 copy = self.gm.graph.call_function(
                     aten.clone.default, (source,), {"memory_format": torch.channels_last}
                 )

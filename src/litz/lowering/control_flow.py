@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from litz.graph.calls import higher_order_name
+from litz.graph.dialect import COND, MAP, REGION, SCAN, WITH_BODIES
 from litz.graph.values import attribute_value
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, operands
@@ -23,13 +24,11 @@ from litz.lowering.state import Compile, GraphLowering
 from litz.runtime.control_flow import Body, Cond, Region, Scan, WhileLoop
 
 REASON: Final = "its bodies are compiled by themselves"
-COND, WHILE_LOOP, REGION = "cond", "while_loop", "invoke_subgraph"
-MAP, SCAN = "map_impl", "scan"
 
 
 def has_bodies(target: object) -> bool:
     """Whether an operator is one of those whose bodies are compiled."""
-    return higher_order_name(target) in (COND, WHILE_LOOP, REGION, MAP, SCAN)
+    return higher_order_name(target) in WITH_BODIES
 
 
 def is_body(n: FxNode) -> bool:
