@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule
 
 from litz.compiler import Stages
-from litz.graph.dialect import RULES
+from litz.graph.dialect import RULES, rule_name
 from litz.host.lines import host_text
 from litz.ir.text import program_text
 from litz.kernel.text import plan_text
@@ -116,7 +116,8 @@ def page() -> str:
     def fill(m: re.Match[str]) -> str:
         name, number, stage = m["name"], int(m["number"] or 0), m["stage"]
         if stage == "rules":
-            return "\n".join(f"* **{rule.name}**: {rule.says}" for rule in RULES)
+            texts = {rule_name(r): " ".join(str(r.__doc__).split()) for r in RULES}
+            return "\n".join(f"* **{name}**: {text}" for name, text in texts.items())
         language, show = STAGES[stage]
         return f"```{language}\n{show(shown[name][number]).strip()}\n```"
 

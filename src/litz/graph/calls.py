@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-__all__ = ["argument", "higher_order_name", "is_random", "op_name"]
+__all__ = ["argument", "higher_order_name", "is_random", "leaves", "op_name"]
 
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
@@ -30,3 +30,10 @@ def is_random(target: object) -> bool:
     """Whether an operator draws random numbers."""
     tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
     return torch.Tag.nondeterministic_seeded in tags
+
+
+def leaves(value: object) -> list[Any]:
+    """What lists and tuples hold, however they are nested."""
+    if isinstance(value, tuple | list):
+        return [x for v in value for x in leaves(v)]
+    return [value]

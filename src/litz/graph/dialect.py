@@ -9,14 +9,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.fx import GraphModule, Node
 
 from litz.errors import VerifyError
 from litz.graph.aliasing import owner, sharing
-from litz.graph.calls import higher_order_name
+from litz.graph.calls import higher_order_name, leaves
 from litz.graph.reinplace import COPY, IN_PLACE
 from litz.graph.storage import ANCHORED, READS, SCATTER, is_flat
 
@@ -30,16 +30,8 @@ GIVEN: Final = ("placeholder", "get_attr")
 NUMBERS: Final = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat, type(None))
 
 
-@dataclass(frozen=True)
-class Rule:
-    """says: the rule, for the documentation.  fault: what is wrong with a node; "" for nothing."""
-
-    name: str
-    says: str
-    fault: Callable[[Node], str]
-
-
 def _kind(n: Node) -> str:
+    """A node is an input, a constant, a call of a function or the output; inputs come first."""
     if n.op not in ("placeholder", "get_attr", "call_function", "output"):
         return f"is a {n.op}"
     early = n.op == "placeholder" and n.prev.op not in ("root", "placeholder")
@@ -47,16 +39,23 @@ def _kind(n: Node) -> str:
 
 
 def _order(n: Node) -> str:
+    """A node stands behind what it reads."""
     late = [a.name for a in n.all_input_nodes if a.graph is not n.graph or not a < n]
     return f"reads {late[0]}, which stands behind it or in another graph" if late else ""
 
 
 def _val(n: Node) -> str:
+    """Inputs and calls have the metadata `val`: fake tensors, numbers, or None."""
     missing = n.op in ("placeholder", "call_function") and "val" not in n.meta
     return "has no metadata val" if missing else ""
 
 
 def _target(n: Node) -> str:
+    """A call is of an overload of an operator, of Python's function of numbers, the pick of one of
+    several results, or of a higher-order operator that Litz knows: `cond`, `while_loop`,
+    `invoke_subgraph`, `map_impl`, `scan`, `triton_kernel_wrapper_functional`,
+    `auto_functionalized`, `auto_functionalized_v2`.
+    """
     if n.op != "call_function" or isinstance(n.target, torch._ops.OpOverload):
         return ""
     if isinstance(n.target, torch._ops.HigherOrderOperator):
@@ -68,11 +67,13 @@ def _target(n: Node) -> str:
 
 
 def _arguments(n: Node) -> str:
-    found = [type(v).__name__ for v in _leaves((n.args, n.kwargs)) if isinstance(v, torch.Tensor)]
-    return f"is given a {found[0]} that is no node" if found else ""
+    """Tensors among the arguments are nodes."""
+    given = leaves((n.args, list(n.kwargs.values())))
+    return "is given a tensor that is no node" if any(map(torch.is_tensor, given)) else ""
 
 
 def _pick(n: Node) -> str:
+    """What is picked is there."""
     source = n.args[0] if n.target is operator.getitem else None
     if not isinstance(source, Node) or higher_order_name(source.target) == USER_KERNEL:
         return ""
@@ -83,6 +84,9 @@ def _pick(n: Node) -> str:
 
 
 def _write(n: Node) -> str:
+    """What writes is `copy_`, or an operator's own in-place form where nobody reads what was there;
+    it writes into an input or a constant, or into a view of one.
+    """
     written = sharing(n.target).written if n.op == "call_function" else ()
     if not written:
         return ""
@@ -94,6 +98,9 @@ def _write(n: Node) -> str:
 
 
 def _storage(n: Node) -> str:
+    """`as_strided` and its kind address an input, a constant, or the flat tensor of all elements of
+    what was computed.
+    """
     base = n.args[0] if n.target in (*READS, SCATTER) else None
     if not isinstance(base, Node):
         return ""
@@ -106,6 +113,7 @@ def _storage(n: Node) -> str:
 
 
 def _results(n: Node) -> str:
+    """The one output stands last, and returns a tuple of nodes, numbers and None."""
     if n.op != "output":
         return "is the last node and no output" if n.next.op == "root" else ""
     if n.next.op != "root":
@@ -118,22 +126,13 @@ def _results(n: Node) -> str:
 
 
 RULES: Final = (
-    Rule("kind", "A node is an input, a constant, a call of a function or the output; inputs "
-         "come first.", _kind),
-    Rule("order", "A node stands behind what it reads.", _order),
-    Rule("val", "Inputs and calls have the metadata `val`: fake tensors, numbers, or None.", _val),
-    Rule("target", "A call is of an overload of an operator, of Python's function of numbers, the "
-         "pick of one of several results, or of a higher-order operator: "
-         f"{', '.join(f'`{name}`' for name in HIGHER_ORDER)}.", _target),
-    Rule("arguments", "Tensors among the arguments are nodes.", _arguments),
-    Rule("pick", "What is picked is there.", _pick),
-    Rule("write", "What writes is `copy_`, or an operator's own in-place form where nobody reads "
-         "what was there; it writes into an input or a constant, or into a view of one.", _write),
-    Rule("storage", "`as_strided` and its kind address an input, a constant, or the flat tensor "
-         "of all elements of what was computed.", _storage),
-    Rule("results", "The one output stands last, and returns a tuple of nodes, numbers and None.",
-         _results),
+    _kind, _order, _val, _target, _arguments, _pick, _write, _storage, _results
 )  # fmt: skip
+"""What is wrong with a node, "" for nothing; a rule says in its docstring what it wants."""
+
+
+def rule_name(rule: Callable[[Node], str]) -> str:
+    return rule.__name__.lstrip("_")
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,8 @@ def faults(gm: GraphModule) -> Iterator[tuple[str, Node, str]]:
     """Every (rule, node, what is wrong) of a graph."""
     for n in gm.graph.nodes:
         for rule in RULES:
-            if fault := rule.fault(n):
-                yield rule.name, n, fault
+            if fault := rule(n):
+                yield rule_name(rule), n, fault
 
 
 def border(gm: GraphModule) -> tuple[list[str], int]:
@@ -174,13 +173,3 @@ def border(gm: GraphModule) -> tuple[list[str], int]:
     results = [n.args[0] for n in gm.graph.nodes if n.op == "output"]
     tuples = [len(r) for r in results if isinstance(r, tuple | list)]
     return inputs, tuples[0] if tuples else -1
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        for v in value:
-            yield from _leaves(v)
-    else:
-        yield value

@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.calls import op_name
-from litz.graph.values import EAGER_VAL
+from litz.graph.values import EAGER_VAL, same_dims
 
 aten = torch.ops.aten
 
@@ -60,15 +60,7 @@ def _is_channels_last(x: torch.Tensor) -> bool:
     """Whether the strides are channels-last for every size that symbols may stand for."""
     _, channels, height, width = x.shape
     strides = (height * width * channels, 1, width * channels, channels)
-    return all(map(_same, x.stride(), strides)) and not all(map(_same, x.shape[2:], (1, 1)))
-
-
-def _same(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
-    """Equality that is plain from the expressions: asking a symbol would add a guard."""
-    difference = a - b
-    if isinstance(difference, torch.SymInt):
-        return bool(difference.node.expr == 0)
-    return difference == 0
+    return same_dims(x.stride(), strides) and not same_dims(x.shape[2:], (1, 1))
 
 
 def convolutions_in_channels_last(gm: GraphModule) -> bool:

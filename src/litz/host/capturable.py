@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from litz.artifact import Recording
+from litz.host.aliasing import written
 from litz.host.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.logs import events
@@ -80,9 +81,9 @@ def gpu_of(program: Program) -> int:
 
 def varying_and_written(program: Program) -> tuple[tuple[int, ...], frozenset[int]]:
     """What a recording must know of the arguments: see ``Recording``."""
-    written = {program.root(b) for n in program.nodes for b in n.write_buffers()}
+    writes = written(program)
     varying = [k for k, name in enumerate(program.inputs) if _varies(program.buffers.get(name))]
-    return tuple(varying), frozenset(k for k, name in enumerate(program.inputs) if name in written)
+    return tuple(varying), frozenset(k for k, name in enumerate(program.inputs) if name in writes)
 
 
 def _varies(b: Buffer | None) -> bool:

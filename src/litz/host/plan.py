@@ -21,7 +21,8 @@ from litz.host.lines import (
     Return,
 )
 from litz.index import Expr
-from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.ir.program import Buffer, Extern, Program
+from litz.lowering.values import exprs
 from litz.schedule.groups import Group, Schedule, Step
 
 
@@ -118,7 +119,7 @@ def _dying(program: Program, touched: list[tuple[str, ...]]) -> list[tuple[str, 
     for i, names in enumerate(touched):
         for name in names:
             last[name] = i
-    for name in {r.buffer: None for r in _output_refs(program.outputs)}:
+    for name in {r.buffer: None for r in program.output_refs()}:
         last.pop(name, None)
     for name in program.constants:  # they belong to the program and outlive the call
         last.pop(name, None)
@@ -126,10 +127,6 @@ def _dying(program: Program, touched: list[tuple[str, ...]]) -> list[tuple[str, 
     for name, i in last.items():
         dying[i].append(name)
     return [tuple(d) for d in dying]
-
-
-def _output_refs(outputs: Iterable[object]) -> Iterable[TensorRef]:
-    return (o for o in outputs if isinstance(o, TensorRef))
 
 
 def _binds(program: Program, lines: Iterable[Line]) -> list[Line]:
@@ -161,17 +158,7 @@ def line_exprs(line: Line, buffers: Mapping[str, Buffer]) -> Iterable[Expr]:
             args = (*extern.args, *(v for _, v in extern.kwargs))
             made = [buffers[o] for o in extern.outputs if o is not None]
             layouts = [e for b in made for e in (*b.shape, *b.strides)]
-            return (*_value_exprs(args), *layouts, *(e for e, _, _ in extern.checks))
+            return (*exprs(args), *layouts, *(e for e, _, _ in extern.checks))
         case Return(outputs):
-            return tuple(_value_exprs(outputs))
+            return tuple(exprs(outputs))
     return ()
-
-
-def _value_exprs(value: object) -> Iterable[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, TensorRef):
-        yield from (*value.shape, *value.strides, value.offset)
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            yield from _value_exprs(v)

@@ -18,7 +18,7 @@ from litz.graph.calls import higher_order_name
 from litz.graph.dialect import COND, MAP, REGION, SCAN, WITH_BODIES
 from litz.graph.values import attribute_value
 from litz.lowering.context import GraphUnsupported
-from litz.lowering.externs import add_call, operands
+from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
 from litz.lowering.state import Compile, GraphLowering
 from litz.runtime.control_flow import Body, Cond, Region, Scan, WhileLoop
@@ -65,7 +65,7 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
         test, body, carried, others = _arguments(n, 4)
         runs = WhileLoop(compiled(_body(low, test)), compiled(_body(low, body)), len(carried))
         given = (*carried, *others)
-    args = operands(low, given, n)
+    args = tuple(argument(low, v, n) for v in given)
     called: Any = runs
     return add_call(low, n, called, args, (), tuple(vals), REASON, single=False)
 

@@ -87,8 +87,8 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
     _check_writes(low, n)
-    args = with_own_plans(target, tuple(_argument(low, a, n) for a in n.args))
-    kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
+    args = with_own_plans(target, tuple(argument(low, a, n) for a in n.args))
+    kwargs = tuple((k, argument(low, v, n)) for k, v in n.kwargs.items())
     effects = sharing(target)
     mutated = tuple(dict.fromkeys(_roots(low, passed(effects.written, args, dict(kwargs)))))
     for root in mutated:
@@ -145,24 +145,10 @@ def add_call(
         names.append(name)
     sizes, checks, solutions = _sizes(low, n, names)
     b.extern(
-        Extern(
-            f"extern{len(b.nodes)}",
-            target,
-            str(target),
-            args,
-            kwargs,
-            tuple(names),
-            _device(tuple(vals)),
-            reason,
-            single,
-            tuple(symbols),
-            kind == "temp",
-            mutates,
-            b.origins,
-            sizes,
-            checks,
-        )
-    )
+        target, args, tuple(names), _device(vals), reason, kwargs=kwargs, single=single,
+        symbols=tuple(symbols), out_variant=kind == "temp", mutates=mutates, sizes=sizes,
+        checks=checks,
+    )  # fmt: skip
     for whole, found in solutions:
         assign_solution(low, whole, found)
     layouts = [low.b.buffers[name] for name in names if name is not None]
@@ -215,7 +201,7 @@ def _sizes(
     depends = bool(n.meta.get("unbacked_bindings"))
     if not depends and _is_said_to_be_fixed(n):
         raise WrongMetadata(f"PyTorch fixes the size of {n.target}'s result, which depends on data")
-    data = depends or _takes_data(low, n)
+    data = depends or low.symbols.from_data(low.env.get(a) for a in n.all_input_nodes)
     for position, name in enumerate(names):
         for dim, e in enumerate(low.b.buffers[name].shape if name is not None else ()):
             missing = low.symbols.missing((e,))
@@ -250,17 +236,8 @@ def _may_be_empty(v: torch.Tensor) -> bool:
     return not all(isinstance(size, int) and size > 0 for size in v.shape)
 
 
-def _takes_data(low: GraphLowering, n: FxNode) -> bool:
-    numbers = (low.env.get(a) for a in n.all_input_nodes)
-    return low.symbols.from_data(numbers)
-
-
-def operands(low: GraphLowering, values: Sequence[Any], by: FxNode) -> tuple[object, ...]:
-    """Arguments of the call that ``by`` stands for, laid out as the metadata states."""
-    return tuple(_argument(low, v, by) for v in values)
-
-
-def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
+def argument(low: GraphLowering, value: Any, by: FxNode) -> object:
+    """An argument of the call that ``by`` stands for, laid out as the metadata states."""
     v = low.env[value] if isinstance(value, FxNode) else value
     if isinstance(v, TensorValue):
         assert isinstance(value, FxNode)
@@ -268,7 +245,7 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
-        return tuple(_argument(low, x, by) for x in v)
+        return tuple(argument(low, x, by) for x in v)
     if isinstance(v, torch.SymInt):
         return low.expr(v)
     return v
@@ -334,8 +311,5 @@ def _roots(low: GraphLowering, values: Iterable[object]) -> Iterator[str]:
     return (low.b.root(v.buffer) for v in values if isinstance(v, TensorRef))
 
 
-def _device(vals: tuple[Any, ...]) -> str:
-    for v in vals:
-        if isinstance(v, torch.Tensor):
-            return str(v.device)
-    return "cpu"
+def _device(vals: Sequence[Any]) -> str:
+    return next((str(v.device) for v in vals if isinstance(v, torch.Tensor)), "cpu")

@@ -15,6 +15,7 @@ from torch.fx import Node as FxNode
 from litz.errors import CompilationError, LitzError
 from litz.graph.aliasing import is_view_op, readers, viewed
 from litz.graph.calls import is_random as is_random
+from litz.graph.calls import leaves
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import families, limits, values
@@ -210,7 +211,7 @@ class _Walk(GraphLowering):
                 for r, v in zip(results, vals, strict=True)
             ):
                 raise Unsupported("a type that only ATen handles")
-            if any(isinstance(v, Opaque) for v in limits.leaves(given)):
+            if any(isinstance(v, Opaque) for v in leaves(given)):
                 raise Unsupported("an argument of a type that only ATen handles")
             if several_devices(given):
                 raise Unsupported("tensors of several devices")
@@ -278,7 +279,7 @@ def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
 
 def several_devices(given: Sequence[Any]) -> bool:
     """Whether tensors lie on several devices; a number of the host's goes to any."""
-    tensors = (v for v in limits.leaves(given) if isinstance(v, TensorValue))
+    tensors = (v for v in leaves(given) if isinstance(v, TensorValue))
     return len({v.device for v in tensors if v.ndim}) > 1
 
 

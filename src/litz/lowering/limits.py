@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch.fx import Node as FxNode
 
-from litz.graph.calls import op_name
+from litz.graph.calls import leaves, op_name
 from litz.index import Expr, Symbol, provably_le
 from litz.ir.dtype import BOOL, F16, DType
 from litz.ir.program import HostFloat
@@ -61,7 +61,7 @@ def check(
     made = [e for r in results if r is not None for e in r.shape]
     if any(str(s) not in symbols.meanings for s in symbols.missing(made)):
         raise Unsupported("sizes that depend on data")
-    if name not in TAKES_FLOATS and _has(args, HostFloat):
+    if name not in TAKES_FLOATS and any(isinstance(a, HostFloat) for a in leaves(args)):
         raise Unsupported("a symbolic float")
     tensors = [a for a in leaves(args) if isinstance(a, TensorValue)]
     if _beyond(n, tensors, results):
@@ -127,13 +127,3 @@ def has_symbolic(args: Sequence[object]) -> bool:
     return any(
         isinstance(a, HostFloat) or isinstance(a, Expr) and not a.is_const for a in leaves(args)
     )
-
-
-def _has(args: object, kind: type) -> bool:
-    return any(isinstance(a, kind) for a in leaves(args))
-
-
-def leaves(value: object) -> list[object]:
-    if isinstance(value, tuple | list):
-        return [x for v in value for x in leaves(v)]
-    return [value]

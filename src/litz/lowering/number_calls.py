@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.calls import leaves
 from litz.index import Expr, as_expr, floordiv, max_, min_, mod, symbol
 from litz.ir.program import HostFloat
 from litz.lowering.context import GraphUnsupported
@@ -41,7 +42,7 @@ def number_call(low: GraphLowering, n: FxNode) -> Expr | HostFloat | int | float
         raise GraphUnsupported(f"a call of {n.target}")
     if not callable(n.target) or n.kwargs:
         raise GraphUnsupported(f"arithmetic with {n.target}")
-    data = low.symbols.from_data(_flat(args))
+    data = low.symbols.from_data(leaves(args))
     if isinstance(val, int | float | bool) and not data:
         return val
     if isinstance(val, float | torch.SymFloat):
@@ -60,10 +61,6 @@ def number_call(low: GraphLowering, n: FxNode) -> Expr | HostFloat | int | float
     result = symbol(n.name, 0, 1) if truth else symbol(n.name)
     emit(low, n.target, args, result)
     return result
-
-
-def _flat(args: Any) -> tuple[object, ...]:
-    return tuple(x for a in args for x in (a if isinstance(a, tuple | list) else (a,)))
 
 
 def _size(low: GraphLowering, n: FxNode, val: torch.SymInt, args: Any) -> Expr:

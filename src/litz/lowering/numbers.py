@@ -15,13 +15,12 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.index import Expr, const, symbol
-from litz.ir.program import Extern, HostFloat
-from litz.lowering.context import GraphUnsupported
+from litz.ir.program import HostFloat
+from litz.lowering.context import NUMBER, GraphUnsupported
 from litz.lowering.state import GraphLowering
 from litz.lowering.symbols import Solution, Symbols, solve
 
 aten = torch.ops.aten
-REASON: Final = "a number that the host computes"
 CHECK: Final = "asserts what sizes were compiled for"
 SCALAR_READS: Final = frozenset({aten._local_scalar_dense.default, aten.item.default})
 
@@ -35,19 +34,9 @@ def emit(
         if isinstance(a, Expr):
             require(low, a)
     low.b.extern(
-        Extern(
-            f"number_{name}",
-            target,
-            target_name(target),
-            args,
-            (),
-            (None,),
-            "cpu",
-            REASON,
-            symbols=((0, to),),
-            origins=low.b.origins,
-        )
-    )
+        target, args, (None,), "cpu", NUMBER, name=f"number_{name}",
+        target_name=target_name(target), symbols=((0, to),),
+    )  # fmt: skip
     low.symbols.give(to, data=low.symbols.from_data(args))
 
 
@@ -153,10 +142,8 @@ def assert_not_negative(low: GraphLowering, e: Expr, message: str) -> None:
 
 
 def _assert(low: GraphLowering, condition: Expr, message: str) -> None:
-    target = aten._assert_scalar.default
-    args = (condition, message)
-    name = f"check_{condition}"
-    low.b.extern(Extern(name, target, str(target), args, (), (None,), "cpu", CHECK))
+    target, args = aten._assert_scalar.default, (condition, message)
+    low.b.extern(target, args, (None,), "cpu", CHECK, name=f"check_{condition}", origins=())
 
 
 def graph_assertions(low: GraphLowering) -> set[str]:

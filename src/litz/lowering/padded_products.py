@@ -8,7 +8,6 @@ from typing import Any
 from torch.fx import Node as FxNode
 
 from litz.index import const
-from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import Padding
 from litz.lowering.padding import PRODUCTS, SHORT, WHOLE, ints, padded_size, pads, with_zeros
@@ -141,21 +140,5 @@ def _call(
         low.b.padded[buf.name] = Padding(result.shape[-1].value, zeros=False)
     target = PRODUCTS[n.target]  # type: ignore[index]
     refs = tuple(v.ref for v in operands)
-    low.b.extern(
-        Extern(
-            f"extern{len(low.b.nodes)}",
-            target,
-            str(target),
-            refs,
-            (),
-            (buf.name,),
-            result.device,
-            reason,
-            True,
-            (),
-            True,
-            (),
-            low.b.origins,
-        )
-    )
+    low.b.extern(target, refs, (buf.name,), result.device, reason, out_variant=True)
     return values.strided(low.b.of_buffer(buf), result.shape, strides, values.ZERO)

@@ -14,10 +14,10 @@ from litz.ir import dtype as d
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.numbers import require
-from litz.lowering.overwriting import Arguments, exprs
+from litz.lowering.overwriting import Arguments
 from litz.lowering.state import GraphLowering
 from litz.lowering.user_kernel_calls import Descriptor, KernelCall, kernel_call
-from litz.lowering.values import ZERO, Opaque, TensorValue
+from litz.lowering.values import ZERO, Opaque, TensorValue, exprs
 from litz.runtime.user_kernels import UserKernel, tensor_descriptor, tma_descriptor
 
 REASON: Final = "a user's Triton kernel"
@@ -39,7 +39,7 @@ class _Launch:
         self.memory = Arguments(self.low, self.n, self.call.name)
 
     def run(self) -> tuple[TensorValue | Opaque, ...]:
-        low, b, call, memory = self.low, self.low.b, self.call, self.memory
+        low, call, memory = self.low, self.call, self.memory
         nodes = call.nodes()
         tensors = {k: a for k, a in nodes.items() if isinstance(a.meta.get("val"), torch.Tensor)}
         self.check(tensors)
@@ -60,20 +60,11 @@ class _Launch:
         grids = self.grids()
         require(low, *exprs((grids, args, tuple(v for _, v in kwargs))))
         devices = [str(a.meta["val"].device) for a in tensors.values()]
-        b.extern(
-            Extern(
-                f"extern{len(b.nodes)}",
-                UserKernel(call.kernel, call.configs, call.written),
-                f"triton.{call.name}",
-                (grids, *args),
-                kwargs,
-                (),
-                devices[0] if devices else "cpu",
-                REASON,
-                mutates=tuple(memory.written),
-                origins=b.origins,
-            )
-        )
+        target = UserKernel(call.kernel, call.configs, call.written)
+        low.b.extern(
+            target, (grids, *args), (), devices[0] if devices else "cpu", REASON, kwargs=kwargs,
+            target_name=f"triton.{call.name}", mutates=tuple(memory.written),
+        )  # fmt: skip
         return tuple(memory.result(memory.refs[k]) for k in call.written)
 
     def check(self, tensors: dict[str, FxNode]) -> None:
@@ -127,7 +118,7 @@ class _Launch:
         device = b.buffers[ref.buffer].device
         made = b.new_buffer(d.U8, (), (), device, "opaque", alias=ref.buffer)
         why = "a descriptor for a user's Triton kernel"
-        self.memory.make(make, f"litz.{make.__name__}", args, (), made, why)
+        b.extern(make, args, (made.name,), device, why, target_name=f"litz.{make.__name__}")
         return TensorRef(made.name, made.dtype, (), (), ZERO)
 
     # --- arguments that are one tensor -------------------------------------------------------
