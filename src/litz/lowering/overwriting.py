@@ -83,14 +83,9 @@ class Arguments:
 
     def write(self, name: str, arg: FxNode) -> TensorRef:
         """Memory with the argument's old value, which nobody else will look at."""
-        ref = self._to_write(name, arg)
-        self.share(name, ref)
+        self.refs[name] = ref = self._to_write(name, arg)
         self.written[self.low.b.root(ref.buffer)] = None
         return ref
-
-    def share(self, name: str, ref: TensorRef) -> None:
-        """Let an argument be memory that another one has been given."""
-        self.refs[name] = ref
 
     def result(self, ref: TensorRef) -> TensorValue | Opaque:
         """What the graph's node is whose value lies there after the call."""
@@ -182,8 +177,8 @@ class Arguments:
         )
 
     def _is_live(self, x: FxNode, owner: FxNode | None) -> bool:
-        left = self.low.uses_left[x] - (1 if x in self.n.all_input_nodes else 0)
-        return left - (self._last_copies(x) if x is owner else 0) > 0
+        left = self.low.readers.wanted(x, self.n)
+        return left > (self._last_copies(x) if x is owner else 0)
 
 
 def is_own_copy(low: GraphLowering, n: FxNode) -> bool:

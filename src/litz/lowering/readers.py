@@ -55,6 +55,10 @@ class Readers:
             return {self.b.root(value.ref.buffer): None}
         return {}
 
+    def wanted(self, n: FxNode, by: FxNode) -> int:
+        """How often a value is read behind the call ``by``."""
+        return self.uses_left[n] - (n in by.all_input_nodes)
+
     def is_last(self, n: FxNode, given: Sequence[Any], v: TensorValue) -> bool:
         """Whether ``v``, one of the arguments ``given`` to ``n``, is all that reads its memory.
 
@@ -67,7 +71,7 @@ class Readers:
         if len(live) + 1 != len(given) or self.b.buffers[root].kind != "temp":
             return False
         for m, value in self.env.items():
-            if self.uses_left[m] > (1 if m in n.all_input_nodes else 0):
+            if self.wanted(m, n) > 0:
                 live.append(value)
         return root not in self.reads((*live, *self.b.shared.values()))
 
@@ -79,25 +83,15 @@ class Readers:
         self.unseen.clear()
         for n in sorted(self.nodes.pop(root, ()), key=self.places.__getitem__):
             v = self.env[n]
-            left = self.uses_left[n] - (1 if n in by.all_input_nodes else 0)
-            if left <= 0:
-                continue
-            if isinstance(v, TensorValue):
-                self.bind(n, self._detached(v, root, n))
-            elif isinstance(v, tuple):
-                self.bind(
-                    n,
-                    tuple(
-                        self._detached(x, root, n) if isinstance(x, TensorValue) else x for x in v
-                    ),
-                )
+            if self.wanted(n, by) > 0 and isinstance(v, TensorValue | tuple):
+                several = v if isinstance(v, tuple) else (v,)
+                kept = tuple(self._detached(x, root, n) for x in several)
+                self.bind(n, kept if isinstance(v, tuple) else kept[0])
 
-    def _detached(self, v: TensorValue, root: str, n: FxNode) -> TensorValue:
-        """``v`` in memory of its own, if it reads ``root``."""
-        if root not in self.reads(v):
+    def _detached(self, v: Any, root: str, n: FxNode) -> Any:
+        """A tensor ``v`` in memory of its own, if it reads ``root``."""
+        if not isinstance(v, TensorValue) or root not in self.reads(v):
             return v
         if v.lazy is not None:
             return self.b.realize(v)
-        if n.op == "placeholder":
-            return v
-        return self.b.realize(v.without_memory())
+        return v if n.op == "placeholder" else self.b.realize(v.without_memory())

@@ -43,18 +43,14 @@ class _Launch:
         nodes = call.nodes()
         tensors = {k: a for k, a in nodes.items() if isinstance(a.meta.get("val"), torch.Tensor)}
         self.check(tensors)
-        shared = self.shared(tensors)
+        repeated = self.repeated(tensors)
         for name, arg in tensors.items():
-            if name not in call.written and name not in shared:
+            if name not in call.written and name not in repeated:
                 memory.read(name, arg)
         for name in call.written:
-            first = self.first_of(name, tensors)
-            if first:
-                memory.share(name, memory.refs[first])
-            else:
+            if name not in repeated:
                 memory.write(name, tensors[name])
-        for name, other in shared.items():
-            memory.share(name, memory.refs[other])
+        memory.refs.update((name, memory.refs[first]) for name, first in repeated.items())
         args = tuple(self.value(k, v) for k, v in call.args)
         kwargs = tuple((k, self.value(k, v)) for k, v in call.kwargs)
         grids = self.grids()
@@ -121,26 +117,13 @@ class _Launch:
         b.extern(make, args, (made.name,), device, why, target_name=f"litz.{make.__name__}")
         return TensorRef(made.name, made.dtype, (), (), ZERO)
 
-    # --- arguments that are one tensor -------------------------------------------------------
-
-    def shared(self, tensors: dict[str, FxNode]) -> dict[str, str]:
-        """Arguments that are only read and are, in eager, the tensor of one that is written.
+    def repeated(self, tensors: dict[str, FxNode]) -> dict[str, str]:
+        """Arguments that are, in eager, the tensor of another one that is written, by that.
 
         Where a graph is one of two, the partitioner has merged equal calls: one node may be two
         tensors.
         """
         if not self.low.settings.inference:
             return {}
-        found: dict[str, str] = {}
-        for name, arg in tensors.items():
-            same = [w for w in self.call.written if tensors[w] is arg]
-            if name not in self.call.written and same:
-                found[name] = same[0]
-        return found
-
-    def first_of(self, name: str, tensors: dict[str, FxNode]) -> str | None:
-        """An earlier written argument that is the same tensor in eager."""
-        earlier = self.call.written[: self.call.written.index(name)]
-        if not self.low.settings.inference:
-            return None
-        return next((w for w in earlier if tensors[w] is tensors[name]), None)
+        first = {tensors[w]: w for w in reversed(self.call.written)}
+        return {k: first[a] for k, a in tensors.items() if first.get(a, k) != k}
