@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -31,28 +32,30 @@ Parameters = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What an operator does with the memory of its arguments.
+    """What a call does with the memory of its arguments.
 
     view: it gives views of its first argument, or at times a copy, and writes nothing.
     shared: positions and names of the arguments whose memory it may return; written: of those that
-    it writes into.
+    it writes into.  None: all, as far as anybody knows.
     """
 
     view: bool = False
-    shared: Parameters = ()
-    written: Parameters = ()
+    shared: Parameters | None = ()
+    written: Parameters | None = ()
 
 
-_NOTHING = Sharing()
-
-
+@lru_cache(maxsize=4096)
 def sharing(target: object) -> Sharing:
-    """What the schema of a call's target says; nothing, where it has none."""
-    return _sharing(target) if isinstance(target, torch._ops.OpOverload) else _NOTHING
+    """The row of a call's target: what an operator's schema says of it."""
+    if isinstance(target, torch._ops.OpOverload):
+        return _of_schema(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return Sharing(shared=None, written=None)
+    # Functions of numbers share nothing.
+    return Sharing(shared=None if target is operator.getitem else ())
 
 
-@lru_cache(maxsize=1024)
-def _sharing(target: torch._ops.OpOverload) -> Sharing:
+def _of_schema(target: torch._ops.OpOverload) -> Sharing:
     if target is HIDDEN:
         return Sharing(True, ((0, target._schema.arguments[0].name),))
     parameters = [(k, p.name, p.alias_info) for k, p in enumerate(target._schema.arguments)]
@@ -95,10 +98,9 @@ def owner(n: Node, *, copies: bool = False) -> Node:
     copies: whether what eager copies, where strides allow no view, has memory of its own.
     """
     while True:
-        call = n.args[0] if n.target is operator.getitem else n
-        shared = sharing(call.target).shared if isinstance(call, Node) else ()
-        source = next(_nodes(call, shared), None) if isinstance(call, Node) else None
-        maybe = copies and isinstance(call, Node) and call.target in MAYBE_VIEWS
+        call: Any = n.args[0] if n.target is operator.getitem else n
+        source = next(iter(_nodes(call, sharing(call.target).shared or ())), None)
+        maybe = copies and call.target in MAYBE_VIEWS
         if source is None or maybe and not same_memory(n.meta["val"], source.meta["val"]):
             return n
         n = source
@@ -106,13 +108,7 @@ def owner(n: Node, *, copies: bool = False) -> Node:
 
 def shares_memory(n: Node) -> bool:
     """Whether results of a call may share memory with its arguments."""
-    # Numbers share nothing; what a higher-order operator does is not known.
-    known = n.target is not operator.getitem and not _is_higher(n)
-    return n.op == "call_function" and (not known or bool(sharing(n.target).shared))
-
-
-def _is_higher(n: Node) -> bool:
-    return isinstance(n.target, torch._ops.HigherOrderOperator)
+    return sharing(n.target).shared != ()
 
 
 def leaves(n: Node) -> bool:
@@ -160,9 +156,8 @@ class AliasSets:
         """Of these, the ones that are written otherwise than through the graph's inputs alone."""
         found: dict[Node, None] = {}
         for n in self.first:
-            found.update(
-                (self.first[a], None) for a in writes(n) if _is_higher(n) or not _is_given(a)
-            )
+            unknown = sharing(n.target).written is None
+            found.update((self.first[a], None) for a in writes(n) if unknown or not _is_given(a))
         return found
 
 
@@ -177,27 +172,28 @@ def written(gm: GraphModule) -> frozenset[Node]:
     return frozenset(n for n, first in sets.first.items() if first in found)
 
 
-def writes(n: Node) -> Iterator[Node]:
+def writes(n: Node) -> Sequence[Node]:
     """The arguments that a call writes into, or may."""
-    if n.op == "call_function":
-        yield from n.all_input_nodes if _is_higher(n) else _nodes(n, sharing(n.target).written)
+    return _nodes(n, sharing(n.target).written)
 
 
-def _sources(n: Node) -> Iterator[Node]:
+def _sources(n: Node) -> Sequence[Node]:
     """The arguments whose memory the results of a call may be."""
-    if n.op == "call_function":
-        whole = _is_higher(n) or n.target is operator.getitem
-        yield from n.all_input_nodes if whole else _nodes(n, sharing(n.target).shared)
+    return _nodes(n, sharing(n.target).shared)
 
 
-def _nodes(n: Node, parameters: Parameters) -> Iterator[Node]:
-    return (v for v in passed(parameters, n.args, n.kwargs) if isinstance(v, Node))
+def _nodes(n: Node, parameters: Parameters | None) -> Sequence[Node]:
+    if parameters is None:
+        return n.all_input_nodes
+    if not parameters:
+        return ()
+    return [v for v in passed(parameters, n.args, n.kwargs) if isinstance(v, Node)]
 
 
 def passed(
-    parameters: Parameters, args: Sequence[object], kwargs: Mapping[str, object]
+    parameters: Parameters | None, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Iterator[object]:
     """What a call is given for some parameters, of lists the items."""
-    for k, name in parameters:
+    for k, name in parameters or ():
         value = args[k] if k < len(args) else kwargs.get(name)
         yield from value if isinstance(value, list | tuple) else (value,)

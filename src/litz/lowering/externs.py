@@ -289,7 +289,7 @@ def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> T
 def _may_share(target: object) -> bool:
     """Whether an operator writes to an argument, or may return one or a view of it."""
     effects = sharing(target)
-    return bool(effects.shared or effects.written) or not isinstance(target, torch._ops.OpOverload)
+    return (effects.shared, effects.written) != ((), ())
 
 
 def _check_writes(low: GraphLowering, n: FxNode) -> None:
