@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.ir.program import Buffer, Extern, Program, ProgramNode, TensorRef
 from litz.ir.text import is_whole
+
+
+def touched(node: ProgramNode) -> tuple[str, ...]:
+    """The buffers that running a node reads or writes, each once."""
+    return tuple(dict.fromkeys((*node.read_buffers(), *node.write_buffers())))
 
 
 def written(program: Program) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from litz.host.aliasing import read_by_strides, written
+from litz.host.aliasing import read_by_strides, touched, written
 from litz.index import Expr
 from litz.ir.program import Extern, Program
 from litz.lowering.torch_types import to_torch
@@ -18,7 +18,7 @@ def arguments(program: Program) -> tuple[Argument, ...]:
     writes = written(program)
     loops = [n for n in program.nodes if not isinstance(n, Extern)]
     externs = [n for n in program.nodes if isinstance(n, Extern)]
-    kernels = [b for n in loops for b in (*n.read_buffers(), *n.write_buffers())]
+    kernels = [b for n in loops for b in touched(n)]
     looked_into = read_by_strides(kernels, externs, program.outputs, program.buffers)
     used = writes | looked_into | {b for n in externs for b in n.read_buffers()}
     found: list[Argument] = []
