@@ -79,5 +79,5 @@ def _text(value: Any) -> str:
 def passes(source: str) -> str:
     """What the passes make of the graph."""
     gm = traced(source)
-    changed = run_passes(gm, inference=True)
+    changed = run_passes(gm, inference=True, check=True)
     return f"changed by: {', '.join(changed) or 'none'}\n{graph_text(gm)}"

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule
 
 from litz.compiler import Stages
+from litz.graph.dialect import RULES, rule_name
 from litz.host.lines import host_text
 from litz.ir.text import program_text
 from litz.kernel.text import plan_text
@@ -125,6 +126,9 @@ def page() -> str:
 
     def fill(m: re.Match[str]) -> str:
         name, number, stage = m["name"], int(m["number"] or 0), m["stage"]
+        if stage == "rules":
+            texts = {rule_name(r): " ".join(str(r.__doc__).split()) for r in RULES}
+            return "\n".join(f"* **{name}**: {text}" for name, text in texts.items())
         language, show = STAGES[stage]
         return f"```{language}\n{show(shown[name][number]).strip()}\n```"
 

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from litz.artifact import Artifact, ExternCall, Host, Live, Native
 from litz.binding import versions
 from litz.graph.passes import run_passes
+from litz.host.aliasing import written
 from litz.host.arguments import arguments
 from litz.host.capturable import recording
 from litz.host.checks import with_checks
@@ -134,7 +135,8 @@ def compile_graph(
     target_of = targets(options)
     with s.timed("passes"):
         check_offsets(gm.graph)
-        run_passes(gm, inference=inference, hooks=options.hooks)
+        checked = options.verify or options.check_ir
+        run_passes(gm, inference=inference, hooks=options.hooks, check=checked)
     show(options, "graph", lambda: gm.print_readable(print_output=False))
     with s.timed("lowering"):
         settings = Settings(
@@ -202,7 +204,7 @@ def _artifact(s: Stages, options: Options, guarded: bool) -> Artifact:
     assert program and schedule and host and source
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
-    if any(program.root(b) in program.constants for n in program.nodes for b in n.write_buffers()):
+    if not written(program).isdisjoint(program.constants):
         reasons.append("it writes a tensor of its own, which later calls see")
     return Artifact(
         kernels=tuple(record(k, origins) for k in s.kernels),

@@ -14,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Interpreter
 
-from litz.graph.layout import EAGER_VAL
+from litz.graph.values import EAGER_VAL
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]

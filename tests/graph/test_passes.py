@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz import dynamo, explain
-from litz.graph.aliasing import shared_parameters
+from litz.graph.aliasing import sharing
 from litz.graph.passes import (
     drop_dead_code,
     run_passes,
@@ -202,7 +202,7 @@ def test_alias_sets_know_what_each_view_operator_returns() -> None:
     tensors = [t for t in overloads if any("Tensor" in str(r.type) for r in t._schema.returns)]
     views = [t for t in tensors if any(r.alias_info for r in t._schema.returns)]
     assert len(views) > 500
-    assert [t for t in views if not shared_parameters(t)] == []
+    assert [t for t in views if not sharing(t).shared] == []
 
 
 def test_dead_calls_go() -> None:
@@ -225,7 +225,7 @@ def conv_inputs() -> tuple[torch.Tensor, ...]:
 
 def test_convolutions_run_in_channels_last() -> None:
     gm = trace(conv_net, *conv_inputs())
-    assert run_passes(gm, inference=True) == ("channels-last convolutions",)
+    assert run_passes(gm, inference=True, check=True) == ("channels-last convolutions",)
     # One copy, of the input; everything behind it follows.
     assert count(gm, aten.clone.default) == 1
     convs = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
@@ -235,7 +235,7 @@ def test_convolutions_run_in_channels_last() -> None:
 
 def test_training_graphs_keep_their_layout() -> None:
     gm = trace(conv_net, *conv_inputs())
-    assert run_passes(gm, inference=False) == ()
+    assert run_passes(gm, inference=False, check=True) == ()
 
 
 @pytest.mark.parametrize(

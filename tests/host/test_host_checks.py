@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from litz.errors import VerificationError
-from litz.lowering import externs
+from litz.lowering import externs, storing
 from litz.options import Options
 from litz.runtime.checks import check_call
 
@@ -37,7 +37,8 @@ def test_off_by_default_and_on_under_verify() -> None:
 
 def test_the_first_fault_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it would be where lowering did not heed the metadata: values are right, strides not."""
-    monkeypatch.setattr(externs, "laid_out", lambda b, v, _: b.realize(v.without_memory()))
+    for module in (externs, storing):
+        monkeypatch.setattr(module, "laid_out", lambda b, v, _: b.realize(v.without_memory()))
     monkeypatch.setattr(externs, "with_idle_strides", lambda ref, _: ref)
     x = torch.randn(4, 13)
     assert torch.equal(compiled(OFF)(x), sliced(x))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.calls import argument
+from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten
 
-# Ops that return their argument at times without saying so in their schema.
+# Views or copies of their argument, as its strides have it.
 MAYBE_VIEWS = frozenset(
     {
         aten.reshape.default,
@@ -23,59 +24,91 @@ MAYBE_VIEWS = frozenset(
         aten._reshape_alias.default,
     }
 )
+HIDDEN = aten._unsafe_view.default
+"""Of these, the one whose schema doesn't say so."""
+
+Parameters = tuple[tuple[int, str], ...]
 
 
-@lru_cache(maxsize=1024)
-def _is_view(target: torch._ops.OpOverload) -> bool:
-    view = any(r.alias_info is not None for r in target._schema.returns)
-    return view or target in MAYBE_VIEWS
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What a call does with the memory of its arguments.
+
+    view: it gives views of its first argument, or at times a copy, and writes nothing.
+    shared: positions and names of the arguments whose memory it may return; written: of those that
+    it writes into.  None: all, as far as anybody knows.
+    """
+
+    view: bool = False
+    shared: Parameters | None = ()
+    written: Parameters | None = ()
 
 
-@lru_cache(maxsize=1024)
-def _written_parameters(target: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
-    """Positions and names of the arguments that an operator writes into."""
-    return tuple(
-        (i, p.name)
-        for i, p in enumerate(target._schema.arguments)
-        if p.alias_info is not None and p.alias_info.is_write
-    )
+@lru_cache(maxsize=4096)
+def sharing(target: object) -> Sharing:
+    """The row of a call's target: what an operator's schema says of it."""
+    if isinstance(target, torch._ops.OpOverload):
+        return _of_schema(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return Sharing(shared=None, written=None)
+    # Functions of numbers share nothing.
+    return Sharing(shared=None if target is operator.getitem else ())
 
 
-@lru_cache(maxsize=1024)
-def shared_parameters(target: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
-    """Positions and names of the arguments whose memory an operator may return."""
-    schema = target._schema
-    sets = [r.alias_info.before_set - {"*"} for r in schema.returns if r.alias_info is not None]
+def _of_schema(target: torch._ops.OpOverload) -> Sharing:
+    if target is HIDDEN:
+        return Sharing(True, ((0, target._schema.arguments[0].name),))
+    parameters = [(k, p.name, p.alias_info) for k, p in enumerate(target._schema.arguments)]
+    known = [(k, name, info) for k, name, info in parameters if info is not None]
+    returned = [r.alias_info for r in target._schema.returns if r.alias_info is not None]
+    sets = [info.before_set - {"*"} for info in returned]
     names = frozenset().union(*sets)
     # Of a list of views PyTorch does not tell the set: it is any of the arguments'.
     any_set = not all(sets)
-    return tuple(
-        (i, p.name)
-        for i, p in enumerate(schema.arguments)
-        if (p.alias_info is not None and (any_set or names & p.alias_info.before_set))
-        or (i == 0 and target in MAYBE_VIEWS)
+    return Sharing(
+        bool(returned) and not target._schema.is_mutable,
+        tuple((k, name) for k, name, info in known if any_set or names & info.before_set),
+        tuple((k, name) for k, name, info in known if info.is_write),
     )
+
+
+def is_view_op(target: object) -> bool:
+    """Whether an operator's results share its first argument's memory, which it does not write."""
+    return sharing(target).view
+
+
+def viewed(n: Node) -> Node | None:
+    """What a call, or the pick of one of its results, gives a view of."""
+    call = n.args[0] if n.target is operator.getitem else n
+    if not isinstance(call, Node) or not is_view_op(call.target) or not n.args:
+        return None
+    source = n.args[0]
+    return source if isinstance(source, Node) else None
+
+
+def readers(n: Node) -> Iterator[Node]:
+    """What reads a value: its users, and for those that are views of it theirs."""
+    for u in n.users:
+        yield from readers(u) if is_view_op(u.target) else (u,)
+
+
+def owner(n: Node, *, copies: bool = False) -> Node:
+    """The value whose memory ``n`` is, or is a view of, through calls that write it too.
+
+    copies: whether what eager copies, where strides allow no view, has memory of its own.
+    """
+    while True:
+        call: Any = n.args[0] if n.target is operator.getitem else n
+        source = next(iter(_nodes(call, sharing(call.target).shared or ())), None)
+        maybe = copies and call.target in MAYBE_VIEWS
+        if source is None or maybe and not same_memory(n.meta["val"], source.meta["val"]):
+            return n
+        n = source
 
 
 def shares_memory(n: Node) -> bool:
     """Whether results of a call may share memory with its arguments."""
-    if n.op != "call_function":
-        return False
-    if n.target is operator.getitem:
-        return True
-    if not isinstance(n.target, torch._ops.OpOverload):
-        # Numbers share nothing; what a higher-order operator does is not known.
-        return isinstance(n.target, torch._ops.HigherOrderOperator)
-    return _is_view(n.target)
-
-
-def is_view(n: Node) -> bool:
-    """Whether a call gives a view of its first argument, whatever that is, and writes nothing."""
-    if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload):
-        return False
-    schema = n.target._schema
-    view = any(r.alias_info is not None for r in schema.returns) and not schema.is_mutable
-    return view and bool(n.args) and isinstance(n.args[0], Node)
+    return sharing(n.target).shared != ()
 
 
 def leaves(n: Node) -> bool:
@@ -123,8 +156,8 @@ class AliasSets:
         """Of these, the ones that are written otherwise than through the graph's inputs alone."""
         found: dict[Node, None] = {}
         for n in self.first:
-            higher = isinstance(n.target, torch._ops.HigherOrderOperator)
-            found.update((self.first[a], None) for a in writes(n) if higher or not _is_given(a))
+            unknown = sharing(n.target).written is None
+            found.update((self.first[a], None) for a in writes(n) if unknown or not _is_given(a))
         return found
 
 
@@ -139,28 +172,28 @@ def written(gm: GraphModule) -> frozenset[Node]:
     return frozenset(n for n, first in sets.first.items() if first in found)
 
 
-def writes(n: Node) -> Iterator[Node]:
+def writes(n: Node) -> Sequence[Node]:
     """The arguments that a call writes into, or may."""
-    if n.op != "call_function":
-        return
-    if isinstance(n.target, torch._ops.HigherOrderOperator):
-        yield from n.all_input_nodes
-    elif isinstance(n.target, torch._ops.OpOverload):
-        yield from _passed(n, _written_parameters(n.target))
+    return _nodes(n, sharing(n.target).written)
 
 
-def _sources(n: Node) -> Iterator[Node]:
+def _sources(n: Node) -> Sequence[Node]:
     """The arguments whose memory the results of a call may be."""
-    if n.op != "call_function":
-        return
-    if n.target is operator.getitem or isinstance(n.target, torch._ops.HigherOrderOperator):
-        yield from n.all_input_nodes
-    elif isinstance(n.target, torch._ops.OpOverload):
-        yield from _passed(n, shared_parameters(n.target))
+    return _nodes(n, sharing(n.target).shared)
 
 
-def _passed(n: Node, parameters: tuple[tuple[int, str], ...]) -> Iterator[Node]:
-    for i, name in parameters:
-        value = argument(n, i, name)
-        items = value if isinstance(value, list | tuple) else (value,)
-        yield from (v for v in items if isinstance(v, Node))
+def _nodes(n: Node, parameters: Parameters | None) -> Sequence[Node]:
+    if parameters is None:
+        return n.all_input_nodes
+    if not parameters:
+        return ()
+    return [v for v in passed(parameters, n.args, n.kwargs) if isinstance(v, Node)]
+
+
+def passed(
+    parameters: Parameters | None, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Iterator[object]:
+    """What a call is given for some parameters, of lists the items."""
+    for k, name in parameters or ():
+        value = args[k] if k < len(args) else kwargs.get(name)
+        yield from value if isinstance(value, list | tuple) else (value,)

@@ -1,14 +1,39 @@
-"""What the calls of a graph are given."""
+"""What the calls of a graph are given, and what they are."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.fx import Node
 
-__all__ = ["argument"]
+__all__ = ["argument", "higher_order_name", "is_random", "leaves", "op_name"]
 
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
     """What a call is given for one parameter, by position or by name."""
     return n.args[position] if position < len(n.args) else n.kwargs.get(name, default)
+
+
+def op_name(target: object) -> str:
+    """``mm`` for ``aten.mm.default``; "" for what is no operator."""
+    return getattr(getattr(target, "overloadpacket", None), "__name__", "")
+
+
+def higher_order_name(target: object) -> str:
+    """The name of an operator that takes functions or kernels; "" for others."""
+    is_higher = isinstance(target, torch._ops.HigherOrderOperator)
+    return str(getattr(target, "__name__", "")) if is_higher else ""
+
+
+def is_random(target: object) -> bool:
+    """Whether an operator draws random numbers."""
+    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def leaves(value: object) -> list[Any]:
+    """What lists and tuples hold, however they are nested."""
+    if isinstance(value, tuple | list):
+        return [x for v in value for x in leaves(v)]
+    return [value]

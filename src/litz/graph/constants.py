@@ -8,12 +8,12 @@ kernel makes it faster than it loads it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import leaves, shares_memory, written
+from litz.graph.calls import is_random
+from litz.graph.values import attribute_value
 
 aten = torch.ops.aten
 LIMIT = 4096
@@ -86,10 +86,9 @@ def _is_literal(n: Node) -> bool:
 
 
 def _is_pure(target: torch._ops.OpOverload) -> bool:
-    random = torch.Tag.nondeterministic_seeded in target.tags
     schema = target._schema
     return target.namespace == "aten" and not (
-        random or schema.is_mutable or "empty" in schema.name
+        is_random(target) or schema.is_mutable or "empty" in schema.name
     )
 
 
@@ -98,13 +97,6 @@ def _is_worth(n: Node, constant: dict[Node, bool]) -> bool:
     if n.op != "call_function" or n.target in MAKERS or shares_memory(n):
         return False
     return any(u not in constant for u in n.users)
-
-
-def _attribute(gm: GraphModule, n: Node) -> Any:
-    value: Any = gm
-    for part in str(n.target).split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _evaluate(
@@ -123,7 +115,7 @@ def _run(gm: GraphModule, n: Node, known: dict[Node, torch.Tensor | None]) -> to
     val = n.meta["val"]
     try:
         if n.op == "get_attr":
-            result = _attribute(gm, n)
+            result = attribute_value(gm, n)
         else:
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), known.__getitem__)
             assert callable(n.target)

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.graph.calls import op_name
+from litz.graph.values import EAGER_VAL, same_dims
+
 aten = torch.ops.aten
-EAGER_VAL = "eager_val"
 
 # Ops that read strides as data: a graph where one would see new strides is left alone.
 STRIDE_SENSITIVE = frozenset(
@@ -58,15 +60,7 @@ def _is_channels_last(x: torch.Tensor) -> bool:
     """Whether the strides are channels-last for every size that symbols may stand for."""
     _, channels, height, width = x.shape
     strides = (height * width * channels, 1, width * channels, channels)
-    return all(map(_same, x.stride(), strides)) and not all(map(_same, x.shape[2:], (1, 1)))
-
-
-def _same(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
-    """Equality that is plain from the expressions: asking a symbol would add a guard."""
-    difference = a - b
-    if isinstance(difference, torch.SymInt):
-        return bool(difference.node.expr == 0)
-    return difference == 0
+    return same_dims(x.stride(), strides) and not same_dims(x.shape[2:], (1, 1))
 
 
 def convolutions_in_channels_last(gm: GraphModule) -> bool:
@@ -85,11 +79,7 @@ def convolutions_in_channels_last(gm: GraphModule) -> bool:
 
 
 def _names(nodes: list[Node]) -> set[str]:
-    return {
-        getattr(getattr(n.target, "overloadpacket", None), "__name__", "")
-        for n in nodes
-        if n.op == "call_function"
-    }
+    return {op_name(n.target) for n in nodes if n.op == "call_function"}
 
 
 class _Layout:
@@ -125,7 +115,10 @@ class _Layout:
                     fake = x.clone(memory_format=torch.channels_last)
             except Exception:
                 return False
-            with self.gm.graph.inserting_after(source):
+            at = source
+            while source.op == at.next.op == "placeholder":
+                at = at.next
+            with self.gm.graph.inserting_after(at):
                 copy = self.gm.graph.call_function(
                     aten.clone.default, (source,), {"memory_format": torch.channels_last}
                 )

@@ -17,7 +17,9 @@ from torch.fx import GraphModule, Node
 
 from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
+from litz.graph.calls import is_random
 from litz.graph.constants import fold_constants
+from litz.graph.dialect import Dialect, border
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
 from litz.graph.reinplace import read_what_was_written, write_in_place
@@ -91,9 +93,8 @@ def _is_pure_call(n: Node) -> bool:
     if not isinstance(n.target, torch._ops.OpOverload) or n.is_impure():
         return False
     schema = n.target._schema
-    random = torch.Tag.nondeterministic_seeded in n.target.tags
     # Fresh empty memory is not a value.
-    return not (random or schema.is_mutable or "empty" in schema.name)
+    return not (is_random(n.target) or schema.is_mutable or "empty" in schema.name)
 
 
 def share_common_subexpressions(gm: GraphModule) -> bool:
@@ -171,36 +172,38 @@ def run_passes(
     *,
     inference: bool,
     hooks: Callable[[str], Sequence[GraphHook]] = lambda group: (),
+    check: bool = False,
 ) -> tuple[str, ...]:
     """Run the pipeline with the user's hooks behind its groups; names of what changed something.
 
-    Raises CompilationError where a hook fails or leaves a graph that cannot be compiled.
+    check: whether every pass must leave the graph within the dialect.
+    Raises CompilationError where a hook fails or leaves a graph that cannot be compiled, and
+    VerifyError where a pass leaves the dialect.
     """
     changed = []
+    dialect = Dialect.of(gm) if check else None
     for group in PIPELINE:
-        passes = (p for p in group.passes if inference or not p.inference)
-        changed += [p.name for p in passes if p.run(gm)]
+        for p in group.passes:
+            if inference or not p.inference:
+                changed += [p.name] * p.run(gm)
+                if dialect is not None:
+                    dialect.check(gm, p.name)
         for hook in hooks(group.hooks):
             run_hook(gm, hook)
+            if dialect is not None:
+                dialect.check(gm, str(hook.uuid()))
     return tuple(changed)
 
 
 def run_hook(gm: GraphModule, hook: GraphHook) -> None:
     """Run a user's pass: it may not change what goes in and how much comes out."""
     what = f"the graph pass {hook.uuid()!r}"
-    border = _border(gm)
+    before = border(gm)
     try:
         hook(gm)
         gm.graph.lint()
         give_values(gm)
     except Exception as e:
         raise CompilationError(f"{what} failed: {type(e).__name__}: {e}") from e
-    if _border(gm) != border:
+    if border(gm) != before:
         raise CompilationError(f"{what} changed the graph's inputs or the number of its results")
-
-
-def _border(gm: GraphModule) -> tuple[list[str], int]:
-    inputs = [str(n.target) for n in gm.graph.nodes if n.op == "placeholder"]
-    (output,) = (n for n in gm.graph.nodes if n.op == "output")
-    results = output.args[0]
-    return inputs, len(results) if isinstance(results, list | tuple) else -1

@@ -9,14 +9,13 @@ through views, so that only reads of the argument itself stand in the way.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.aliasing import is_view, leaves
+from litz.graph.aliasing import HIDDEN, is_view_op, leaves, viewed
 from litz.graph.calls import argument
 from litz.graph.values import give_value, same_dims, same_value
 
@@ -120,9 +119,9 @@ def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:
     for r in output.all_input_nodes:
         steps: list[Node] = []
         n = r
-        while n is not value and (viewed := _viewed(n)) is not None:
+        while n is not value and (source := _viewed(n)) is not None:
             steps.append(n)
-            n = viewed
+            n = source
         if n is not value or not steps:
             continue
         with gm.graph.inserting_before(output):
@@ -135,13 +134,8 @@ def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:
 
 
 def _viewed(n: Node) -> Node | None:
-    """What a call, or the pick of one of its results, gives a view of."""
-    picked = n.target is operator.getitem and isinstance(n.args[0], Node) and is_view(n.args[0])
-    if not picked and not is_view(n):
-        return None
-    source = n.args[0]
-    assert isinstance(source, Node)
-    return source
+    """What is viewed, by the schemas: by those PyTorch knows the views among the results."""
+    return None if n.target is HIDDEN else viewed(n)
 
 
 def write_in_place(gm: GraphModule) -> bool:
@@ -343,9 +337,9 @@ def _is_part(old: object, n: Node) -> bool:
 def _equal(a: object, b: object) -> bool:
     """Whether two nodes are one value, or equal views of one."""
     while a is not b:
-        if not (isinstance(a, Node) and isinstance(b, Node) and is_view(a) and is_view(b)):
+        if not (isinstance(a, Node) and isinstance(b, Node) and a.target is b.target):
             return False
-        if a.target is not b.target or list(_arguments(a, 1)) != list(_arguments(b, 1)):
+        if not is_view_op(a.target) or list(_arguments(a, 1)) != list(_arguments(b, 1)):
             return False
         a, b = a.args[0], b.args[0]
     return True

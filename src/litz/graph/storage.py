@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.aliasing import MAYBE_VIEWS, is_returned, shares_memory
+from litz.graph.aliasing import is_returned, owner
 from litz.graph.values import give_value, same_dims
-from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten
 FLAT = "litz_flat"
@@ -48,7 +47,7 @@ def make_storage_explicit(gm: GraphModule) -> bool:
 
 def _read(n: Node) -> bool:
     x, size, stride, offset = _given(n)
-    base = owner(x)
+    base = owner(x, copies=True)
     absolute = offset is not None and not _is_computed(base)
     offset = _offset(x) if offset is None else offset
     same = not absolute and _same_view(x.meta["val"], size, stride, offset)
@@ -76,7 +75,7 @@ def _read(n: Node) -> bool:
 def _scatter(n: Node) -> bool:
     x, source, size, stride, offset = _given(n)
     offset = _offset(x) if offset is None else offset
-    base = owner(x)
+    base = owner(x, copies=True)
     if not _is_computed(base):
         return False
     val = x.meta["val"]
@@ -105,28 +104,6 @@ def _given(n: Node) -> tuple[Any, ...]:
     names = [a.name for a in n.target._schema.arguments]
     given: dict[str, Any] = {**dict(zip(names, n.args, strict=False)), **n.kwargs}
     return tuple(given.get(name) for name in names)
-
-
-def owner(x: Node) -> Node:
-    """The value whose memory ``x`` is a view of."""
-    while (source := _viewed(x)) is not None:
-        x = source
-    return x
-
-
-def _viewed(x: Node) -> Node | None:
-    """What a view is a view of."""
-    if x.op != "call_function":
-        return None
-    call = x.args[0] if x.target is operator.getitem else x
-    if not isinstance(call, Node) or not isinstance(call.target, torch._ops.OpOverload):
-        return None
-    if not shares_memory(call) or not call.args or not isinstance(call.args[0], Node):
-        return None
-    source = call.args[0]
-    if call.target in MAYBE_VIEWS:
-        return source if same_memory(x.meta["val"], source.meta["val"]) else None
-    return source
 
 
 def _is_computed(base: Node) -> bool:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import operator
 
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+
+from litz.graph.calls import higher_order_name
 
 
 def drop_tokens(gm: GraphModule) -> bool:
     """Call operators with effects directly, where none of them returns anything."""
-    wrapped = [n for n in gm.graph.nodes if _is_wrapped(n)]
+    wrapped = [n for n in gm.graph.nodes if higher_order_name(n.target) == "with_effects"]
     if not wrapped or not all(map(_returns_nothing, wrapped)):
         return False
     for n in wrapped:
@@ -28,13 +30,6 @@ def drop_tokens(gm: GraphModule) -> bool:
             gm.graph.erase_node(user)
         gm.graph.erase_node(n)
     return True
-
-
-def _is_wrapped(n: Node) -> bool:
-    return (
-        isinstance(n.target, HigherOrderOperator)
-        and getattr(n.target, "__name__", "") == "with_effects"
-    )
 
 
 def _returns_nothing(n: Node) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["give_value", "give_values", "same_dims", "same_value"]
+EAGER_VAL = "eager_val"
 
 
 def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -49,6 +49,19 @@ def same_value(a: object, b: object, idle: bool = True) -> bool:
     )
 
 
+def eager_value(n: Node) -> Any:
+    """The fake tensor that eager has for a value, where a pass has given it another layout too."""
+    return n.meta.get(EAGER_VAL, n.meta.get("val"))
+
+
+def attribute_value(gm: GraphModule, n: Node) -> Any:
+    """What a graph's module has under the name of a node ``get_attr``."""
+    value: Any = gm
+    for part in str(n.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
 def give_value(n: Node) -> None:
     """Compute ``meta["val"]`` of a call from those of its arguments."""
     args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
@@ -65,9 +78,7 @@ def give_values(gm: GraphModule) -> None:
         if n.op == "call_function":
             give_value(n)
         elif n.op == "get_attr":
-            value: Any = gm
-            for part in str(n.target).split("."):
-                value = getattr(value, part)
+            value = attribute_value(gm, n)
             if isinstance(value, torch.Tensor):
                 n.meta["val"] = value
 

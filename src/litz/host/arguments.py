@@ -6,18 +6,21 @@ from collections.abc import Iterable
 
 import torch
 
+from litz.host.aliasing import read_by_strides, touched, written
 from litz.index import Expr
 from litz.ir.program import Extern, Program
-from litz.ir.text import is_whole
 from litz.lowering.torch_types import to_torch
 from litz.runtime.arguments import Argument
 
 
 def arguments(program: Program) -> tuple[Argument, ...]:
     """The tensor arguments that kernels read by type and strides, in order."""
-    written = {b for n in program.nodes for b in n.write_buffers()}
-    looked_into = _looked_into(program)
-    used = written | looked_into | {b for n in program.nodes for b in n.read_buffers()}
+    writes = written(program)
+    loops = [n for n in program.nodes if not isinstance(n, Extern)]
+    externs = [n for n in program.nodes if isinstance(n, Extern)]
+    kernels = [b for n in loops for b in touched(n)]
+    looked_into = read_by_strides(kernels, externs, program.outputs, program.buffers)
+    used = writes | looked_into | {b for n in externs for b in n.read_buffers()}
     found: list[Argument] = []
     for position, name in enumerate(program.inputs):
         b = program.buffers.get(name)
@@ -31,20 +34,8 @@ def arguments(program: Program) -> tuple[Argument, ...]:
         device = torch.device(b.device)
         dtype = to_torch(b.dtype)
         on = name not in looked_into
-        found.append(Argument(position, name, dtype, device, shape, strides, name in written, on))
+        found.append(Argument(position, name, dtype, device, shape, strides, name in writes, on))
     return tuple(found)
-
-
-def _looked_into(program: Program) -> frozenset[str]:
-    """Buffers that a kernel reads or writes, or that someone takes a view of."""
-    refs = list(program.output_refs())
-    names: set[str] = set()
-    for n in program.nodes:
-        if isinstance(n, Extern):
-            refs += n.refs()
-        else:
-            names |= {*n.read_buffers(), *n.write_buffers()}
-    return frozenset(names | {r.buffer for r in refs if not is_whole(r, program.buffers)})
 
 
 def _known(exprs: Iterable[Expr]) -> tuple[int | None, ...]:

@@ -9,8 +9,9 @@ from typing import Any, Final
 import torch
 
 from litz.artifact import Recording
+from litz.host.aliasing import touched, written
 from litz.host.collectives import is_collective
-from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.ir.program import Buffer, Extern, Program
 from litz.logs import events
 from litz.options import Options
 from litz.runtime.control_flow import ControlFlow
@@ -80,9 +81,9 @@ def gpu_of(program: Program) -> int:
 
 def varying_and_written(program: Program) -> tuple[tuple[int, ...], frozenset[int]]:
     """What a recording must know of the arguments: see ``Recording``."""
-    written = {program.root(b) for n in program.nodes for b in n.write_buffers()}
+    writes = written(program)
     varying = [k for k, name in enumerate(program.inputs) if _varies(program.buffers.get(name))]
-    return tuple(varying), frozenset(k for k, name in enumerate(program.inputs) if name in written)
+    return tuple(varying), frozenset(k for k, name in enumerate(program.inputs) if name in writes)
 
 
 def _varies(b: Buffer | None) -> bool:
@@ -96,8 +97,8 @@ def _used(program: Program) -> Iterator[Buffer]:
     """The buffers that running the program touches, each once."""
     names = dict.fromkeys(n for n in program.inputs if n in program.buffers)
     for node in program.nodes:
-        names.update(dict.fromkeys((*node.read_buffers(), *node.write_buffers())))
-    names.update(dict.fromkeys(o.buffer for o in program.outputs if isinstance(o, TensorRef)))
+        names.update(dict.fromkeys(touched(node)))
+    names.update(dict.fromkeys(o.buffer for o in program.output_refs()))
     yield from (program.buffers[n] for n in names)
 
 

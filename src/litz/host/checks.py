@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from litz.host.lines import CallExtern, CheckCall, HostProgram, Line
-from litz.lowering.handed import Handed
+from litz.lowering.bindings import Handed
 
 
 def with_checks(host: HostProgram, handed: Mapping[str, Handed]) -> HostProgram:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from litz.host.aliasing import touched
 from litz.host.lines import (
     Allocate,
     CallExtern,
@@ -105,9 +106,7 @@ def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, in
 
 
 def _touched(step: Call) -> tuple[str, ...]:
-    if isinstance(step, CallKernel):
-        return step.buffers
-    return (*step.extern.read_buffers(), *step.extern.write_buffers())
+    return step.buffers if isinstance(step, CallKernel) else touched(step.extern)
 
 
 def _visible(host: HostProgram) -> Iterable[str]:

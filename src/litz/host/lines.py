@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from litz.index import Expr
 from litz.ir.program import Buffer, Extern, root_of
 from litz.ir.text import Values, buffer_text, extern_text
-from litz.lowering.handed import Handed
+from litz.lowering.bindings import Handed
 
 
 @dataclass(frozen=True, slots=True)

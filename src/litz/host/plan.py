@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from litz.host.aliasing import touched
 from litz.host.collectives import is_collective, is_wait
 from litz.host.lines import (
     Allocate,
@@ -21,7 +22,8 @@ from litz.host.lines import (
     Return,
 )
 from litz.index import Expr
-from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.ir.program import Buffer, Extern, Program
+from litz.lowering.values import exprs
 from litz.schedule.groups import Group, Schedule, Step
 
 
@@ -31,8 +33,8 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
     kernels: the call of each group, by the group's name.
     """
     program = schedule.program
-    touched = _until_waited(schedule, [_touched(step, kernels) for step in schedule.steps])
-    dying = _dying(program, touched)
+    used = _until_waited(schedule, [_used(step, kernels) for step in schedule.steps])
+    dying = _dying(program, used)
     lines: list[Line] = []
     allocated: set[str] = set()
     device = "cpu"
@@ -41,7 +43,7 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
             lines += [LeaveDevice(device)] if _needs_guard(device) else []
             lines.append(EnterDevice(step.device))
             device = step.device
-        for name in _to_allocate(step, touched[i], program.buffers):
+        for name in _to_allocate(step, used[i], program.buffers):
             if name not in allocated:
                 allocated.add(name)
                 lines.append(Allocate(name))
@@ -68,26 +70,26 @@ def _call(group: Group, kernels: Mapping[str, CallKernel]) -> CallKernel:
     return CallKernel(call.kernel, call.buffers, call.ints, group.name)
 
 
-def _touched(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
+def _used(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
     """The buffers that a step uses, each once, in a fixed order."""
     if isinstance(step, Group):
         return tuple(dict.fromkeys(kernels[step.name].buffers))
-    return tuple(dict.fromkeys((*step.read_buffers(), *step.write_buffers())))
+    return touched(step)
 
 
-def _until_waited(schedule: Schedule, touched: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _until_waited(schedule: Schedule, used: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """What steps use, where asynchronous collectives use their arguments until they are waited for.
 
     One that nobody waits for uses them to the end.
     """
     program = schedule.program
     under_way: dict[str, tuple[str, ...]] = {}  # by the roots of results
-    out = list(touched)
+    out = list(used)
     for i, step in enumerate(schedule.steps):
         if not isinstance(step, Extern) or not is_collective(step.target):
             continue
         if is_wait(step.target):
-            for name in touched[i]:
+            for name in used[i]:
                 out[i] += under_way.pop(program.root(name), ())
         else:
             made = [program.root(name) for name in step.outputs if name is not None]
@@ -97,39 +99,30 @@ def _until_waited(schedule: Schedule, touched: list[tuple[str, ...]]) -> list[tu
     return [tuple(dict.fromkeys(names)) for names in out]
 
 
-def _to_allocate(
-    step: Step, touched: Iterable[str], buffers: Mapping[str, Buffer]
-) -> Iterable[str]:
-    names = touched if isinstance(step, Group) else _out_buffers(step)
+def _to_allocate(step: Step, used: Iterable[str], buffers: Mapping[str, Buffer]) -> Iterable[str]:
+    # Of a call, what it writes into memory that is there already.
+    out = () if isinstance(step, Group) or not step.out_variant else step.outputs
+    names = used if isinstance(step, Group) else (o for o in out if o is not None)
     return (n for n in names if buffers[n].kind == "temp")
 
 
-def _out_buffers(extern: Extern) -> tuple[str, ...]:
-    """Outputs that the call writes into memory that is there already."""
-    return tuple(o for o in extern.outputs if o is not None) if extern.out_variant else ()
-
-
-def _dying(program: Program, touched: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _dying(program: Program, used: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """For each step the buffers whose last use it is; the last entry: inputs that nothing uses.
 
     A tensor keeps its own memory, so that an alias needs no care here, only where memory is reused.
     """
     last: dict[str, int] = {n: -1 for n in program.inputs if n in program.buffers}
-    for i, names in enumerate(touched):
+    for i, names in enumerate(used):
         for name in names:
             last[name] = i
-    for name in {r.buffer: None for r in _output_refs(program.outputs)}:
+    for name in {r.buffer: None for r in program.output_refs()}:
         last.pop(name, None)
     for name in program.constants:  # they belong to the program and outlive the call
         last.pop(name, None)
-    dying: list[list[str]] = [[] for _ in range(len(touched) + 1)]
+    dying: list[list[str]] = [[] for _ in range(len(used) + 1)]
     for name, i in last.items():
         dying[i].append(name)
     return [tuple(d) for d in dying]
-
-
-def _output_refs(outputs: Iterable[object]) -> Iterable[TensorRef]:
-    return (o for o in outputs if isinstance(o, TensorRef))
 
 
 def _binds(program: Program, lines: Iterable[Line]) -> list[Line]:
@@ -161,17 +154,7 @@ def line_exprs(line: Line, buffers: Mapping[str, Buffer]) -> Iterable[Expr]:
             args = (*extern.args, *(v for _, v in extern.kwargs))
             made = [buffers[o] for o in extern.outputs if o is not None]
             layouts = [e for b in made for e in (*b.shape, *b.strides)]
-            return (*_value_exprs(args), *layouts, *(e for e, _, _ in extern.checks))
+            return (*exprs(args), *layouts, *(e for e, _, _ in extern.checks))
         case Return(outputs):
-            return tuple(_value_exprs(outputs))
+            return tuple(exprs(outputs))
     return ()
-
-
-def _value_exprs(value: object) -> Iterable[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, TensorRef):
-        yield from (*value.shape, *value.strides, value.offset)
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            yield from _value_exprs(v)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from litz.host.aliasing import touched
 from litz.host.lines import CallExtern, CallKernel, CallSegment, HostProgram, Line, Probe
 from litz.index import Expr
 
@@ -30,10 +31,9 @@ def _probed(host: HostProgram, native: frozenset[str]) -> Iterator[Line]:
             case CallExtern(extern):
                 yield Probe(step, False, extern.read_buffers())
                 yield line
-                seen = (*extern.read_buffers(), *extern.write_buffers())
                 made = [e for _, e in extern.symbols if isinstance(e, Expr)]
                 numbers = (*made, *(s for s, _, _ in extern.sizes))
-                yield Probe(step, True, tuple(dict.fromkeys(seen)), numbers)
+                yield Probe(step, True, touched(extern), numbers)
                 step += 1
             case _:
                 yield line

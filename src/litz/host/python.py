@@ -11,9 +11,11 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from litz.artifact import Value
+from litz.host.aliasing import read_by_strides
 from litz.host.lines import (
     Allocate,
     BindSize,
@@ -40,7 +42,7 @@ from litz.host.values import PROBE, describe, namespace
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
-from litz.lowering.handed import ALIGNED, Handed
+from litz.lowering.bindings import ALIGNED, Handed
 
 PRELUDE: Final = (
     "check_call",
@@ -153,7 +155,6 @@ class _Printer:
         self.owner: dict[str, tuple[str, int]] = {}
         self.typed: dict[str, list[str]] = {}
         self.used: set[str] = set()
-        self.by_strides: frozenset[str] | None = None
         externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
         # Numbers that lines still to come give a value, and results whose layout waits for them.
         self.late = {name for e in externs for name in made_numbers(e)}
@@ -464,7 +465,7 @@ class _Printer:
         (Of batch norm's statistics with mixed types, for one, that promise is wrong.)
         """
         b = self.buffers[output]
-        if b.alias is not None or output not in self._read_by_strides():
+        if b.alias is not None or output not in self.by_strides:
             return
         name, sizes, strides = self.name(output), self.sizes(b.shape), self.sizes(b.strides)
         dtype = self.module.dtype(b.dtype.name)
@@ -473,19 +474,13 @@ class _Printer:
         like = f"{empty}({sizes}, {strides}, dtype={dtype}, device={name}.device)"
         self.emit(f"    {name} = {like}.copy_({name})")
 
-    def _read_by_strides(self) -> frozenset[str]:
+    @cached_property
+    def by_strides(self) -> frozenset[str]:
         """Buffers that a kernel reads or that someone reinterprets."""
-        if self.by_strides is None:
-            names = {b for call in self.host.kernel_calls() for b in call.buffers}
-            refs: list[TensorRef] = []
-            for line in self.host.lines:
-                if isinstance(line, CallExtern):
-                    refs += line.extern.refs()
-                elif isinstance(line, Return):
-                    refs += [o for o in line.outputs if isinstance(o, TensorRef)]
-            names |= {r.buffer for r in refs if not is_whole(r, self.buffers)}
-            self.by_strides = frozenset(names)
-        return self.by_strides
+        kernels = [b for call in self.host.kernel_calls() for b in call.buffers]
+        externs = [line.extern for line in self.host.lines if isinstance(line, CallExtern)]
+        outputs = [o for line in self.host.lines if isinstance(line, Return) for o in line.outputs]
+        return read_by_strides(kernels, externs, outputs, self.buffers)
 
     # --- the module ------------------------------------------------------------------------
 

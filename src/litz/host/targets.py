@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from litz.host.values import walk
 from litz.ir.program import Extern
 
 # PyTorch's own bindings of these take the same arguments and cost a third less a call.
@@ -86,18 +87,9 @@ def _inputs(overload: Any) -> list[tuple[str, str]]:
 def _torch_path(target: object, name: str) -> str | None:
     """The path under ``torch`` that leads to ``target`` in any process, or None."""
     for path in (f"torch.ops.{name}", f"torch.{name}", name if name.startswith("torch.") else ""):
-        if path and _walk(torch, path.split(".")[1:]) is target:
+        if path and walk(torch, path.partition(".")[2]) is target:
             return path
     return None
-
-
-def _walk(place: Any, parts: Iterable[str]) -> object:
-    for part in parts:
-        try:
-            place = getattr(place, part)
-        except AttributeError:
-            return None
-    return place
 
 
 def _quick(path: str | None) -> str | None:

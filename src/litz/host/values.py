@@ -52,7 +52,7 @@ def _named(value: object) -> Named | None:
     path = str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
     # C functions say "_operator"; the module for everybody is the other.
     for place in (module, module.lstrip("_")):
-        if _known(place) and _walk(sys.modules.get(place), path) is value:
+        if _known(place) and walk(sys.modules.get(place), path) is value:
             return Named(place, path)
     return None
 
@@ -61,7 +61,8 @@ def _known(module: str) -> bool:
     return any(module == m or module.startswith(f"{m}.") for m in _MODULES)
 
 
-def _walk(place: object, path: str) -> object:
+def walk(place: object, path: str) -> object:
+    """What a path of names leads to from a module; None where it leads nowhere."""
     for part in path.split("."):
         place = getattr(place, part, None)
     return place
@@ -86,7 +87,7 @@ def _live(value: Value) -> object:
                 return tensor
             return memory_of(tensor).to(device).as_strided(tensor.shape, tensor.stride())
         case Named(module, path):
-            found = _walk(_imported(module), path) if _known(module) else None
+            found = walk(_imported(module), path) if _known(module) else None
             if found is None:
                 raise ArtifactError(f"litz: an artifact wants {module}.{path}, which is not there")
             return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from litz.index import Const, Expr, Var, coefficient, symbol
 from litz.ir import body
@@ -12,11 +12,21 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
+from litz.lowering.values import (
+    ONE,
+    ZERO,
+    Opaque,
+    Shape,
+    TensorValue,
+    axes,
+    contiguous_strides,
+    linear,
+)
 from litz.runtime.numbers import float_bits
 
 Operand = TensorValue | Scalar | Expr | HostFloat
 
+NUMBER: Final = "a number that the host computes"
 # A body larger than this is stored, so that substitution and code generation stay linear.
 MAX_BODY_NODES = 160
 # A value read more than once is stored if computing it again costs more than this (in additions).
@@ -122,10 +132,8 @@ class Builder:
         if bits is None:
             bits = self.bits[value.name] = symbol(f"{value.name}_bits")
             self.extern(
-                Extern(
-                    f"number_{bits}", float_bits, "litz.float_bits", (value,), (), (None,),
-                    "cpu", "a number that the host computes", symbols=((0, bits),),
-                )
+                float_bits, (value,), (None,), "cpu", NUMBER, name=f"number_{bits}",
+                target_name="litz.float_bits", symbols=((0, bits),), origins=(),
             )  # fmt: skip
         return body.op("bitcast", body.index(bits), to=d.F64)
 
@@ -164,10 +172,18 @@ class Builder:
         return out, nodes
 
     def new_buffer(
-        self, dtype: DType, shape: Shape, strides: Shape, device: str, kind: str = "temp", **kw: Any
+        self,
+        dtype: DType,
+        shape: Shape,
+        strides: Shape,
+        device: str,
+        kind: str = "temp",
+        *,
+        name: str = "",
+        alias: str | None = None,
     ) -> Buffer:
-        name = f"buf{len(self.buffers)}"
-        buf = Buffer(name, dtype, shape, strides, device, kind, **kw)
+        name = name or f"buf{len(self.buffers)}"
+        buf = Buffer(name, dtype, shape, strides, device, kind, alias)
         self.buffers[name] = buf
         return buf
 
@@ -179,8 +195,33 @@ class Builder:
         ref = TensorRef(buf.name, buf.dtype, buf.shape, buf.strides, ZERO)
         return TensorValue(buf.dtype, buf.shape, buf.device, ref=ref)
 
-    def extern(self, call: Extern) -> None:
-        self.nodes.append(call)
+    def opaque(
+        self, name: str, val: object, kind: str = "opaque", alias: str | None = None
+    ) -> Opaque:
+        """A buffer that has a name and a device but no layout; it's passed on whole."""
+        device = str(getattr(val, "device", "cpu"))
+        self.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
+        return Opaque(TensorRef(name, d.U8, (), (), ZERO))
+
+    def extern(
+        self,
+        target: object,
+        args: tuple[object, ...],
+        outputs: tuple[str | None, ...],
+        device: str,
+        reason: str,
+        *,
+        name: str = "",
+        target_name: str = "",
+        kwargs: tuple[tuple[str, object], ...] = (),
+        **more: Any,
+    ) -> None:
+        """Add a call of an operator.  more: further fields of ``Extern``."""
+        name, target_name = name or f"extern{len(self.nodes)}", target_name or str(target)
+        more = {"origins": self.origins, **more}
+        self.nodes.append(
+            Extern(name, target, target_name, args, kwargs, outputs, device, reason, **more)
+        )
 
     def roll_back(self, mark: int) -> None:
         """Drop the nodes from number ``mark`` on, but for numbers, which others may use by now."""

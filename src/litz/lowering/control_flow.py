@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+from litz.graph.calls import higher_order_name
+from litz.graph.dialect import COND, MAP, REGION, SCAN, WITH_BODIES
+from litz.graph.values import attribute_value
 from litz.lowering.context import GraphUnsupported
-from litz.lowering.externs import add_call, operands
+from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
-from litz.lowering.user_kernel_calls import higher_order_name
+from litz.lowering.state import Compile, GraphLowering
 from litz.runtime.control_flow import Body, Cond, Region, Scan, WhileLoop
 
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
-
-Compile = Callable[[GraphModule], Body]
 REASON: Final = "its bodies are compiled by themselves"
-COND, WHILE_LOOP, REGION = "cond", "while_loop", "invoke_subgraph"
-MAP, SCAN = "map_impl", "scan"
 
 
 def has_bodies(target: object) -> bool:
     """Whether an operator is one of those whose bodies are compiled."""
-    return higher_order_name(target) in (COND, WHILE_LOOP, REGION, MAP, SCAN)
+    return higher_order_name(target) in WITH_BODIES
 
 
 def is_body(n: FxNode) -> bool:
@@ -68,7 +65,7 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
         test, body, carried, others = _arguments(n, 4)
         runs = WhileLoop(compiled(_body(low, test)), compiled(_body(low, body)), len(carried))
         given = (*carried, *others)
-    args = operands(low, given, n)
+    args = tuple(argument(low, v, n) for v in given)
     called: Any = runs
     return add_call(low, n, called, args, (), tuple(vals), REASON, single=False)
 
@@ -99,7 +96,7 @@ def _arguments(n: FxNode, count: int) -> Sequence[Any]:
 
 def _body(low: GraphLowering, attribute: FxNode) -> GraphModule:
     """A body as a graph of its own, which passes may change, that returns a tuple."""
-    module = low.attribute_value(attribute)
+    module = attribute_value(low.gm, attribute)
     gm = GraphModule(module, copy.deepcopy(module.graph))
     (output,) = gm.graph.find_nodes(op="output")
     if not isinstance(output.args[0], tuple | list):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import is_view_op as is_view_op
+from litz.graph.aliasing import passed, sharing, viewed, writes
+from litz.graph.calls import op_name
 from litz.index import Expr, symbol
-from litz.ir import dtype as d
-from litz.ir.program import Buffer, Extern, HostFloat, TensorRef
-from litz.lowering.context import Builder, GraphUnsupported, WrongMetadata
+from litz.ir.program import Extern, HostFloat, TensorRef
+from litz.lowering.context import GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
 from litz.lowering.layouts import laid_out, stated_by, with_own_plans
 from litz.lowering.numbers import (
@@ -26,13 +26,11 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import SIZED_BY_DATA, family_reason
-from litz.lowering.registry import Result
+from litz.lowering.state import GraphLowering
+from litz.lowering.storing import copied, settled
 from litz.lowering.strides import apart, dense, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
-from litz.lowering.values import ZERO, Shape, TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
+from litz.lowering.values import ZERO, Opaque, TensorValue, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -77,71 +75,10 @@ BY_CHOICE: Mapping[str, str] = {
 FRESH = frozenset(BY_CHOICE) - {"_local_scalar_dense", "item"}
 
 
-# What may return its argument's memory although no schema says so.
-MAYBE_VIEWS = frozenset(
-    (aten.reshape.default, aten.contiguous.default, aten._reshape_alias.default)
-)
-
-
-def op_name(target: object) -> str:
-    """``mm`` for ``aten.mm.default``."""
-    return getattr(getattr(target, "overloadpacket", None), "__name__", "")
-
-
 def why_extern(target: object) -> str:
     """The reason for calling ``target`` as it is when no lowering has been tried."""
     name = op_name(target)
     return BY_CHOICE.get(name) or family_reason(name)
-
-
-@dataclass(frozen=True)
-class Opaque:
-    """A tensor that only extern calls touch (complex, sparse, a foreign type)."""
-
-    ref: TensorRef
-
-
-def opaque_buffer(
-    b: Builder, name: str, val: Any, kind: str = "opaque", alias: str | None = None
-) -> Opaque:
-    """A buffer that has a name and a device but no layout; it's passed on whole."""
-    device = str(val.device) if isinstance(val, torch.Tensor) else "cpu"
-    b.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
-    return Opaque(TensorRef(name, d.U8, (), (), ZERO))
-
-
-def has_opaque(value: Any) -> bool:
-    if isinstance(value, Opaque):
-        return True
-    if isinstance(value, list | tuple):
-        return any(has_opaque(v) for v in value)
-    if isinstance(value, dict):
-        return any(has_opaque(v) for v in value.values())
-    return False
-
-
-def is_view_op(target: object) -> bool:
-    """Whether the op's result shares its first argument's memory without writing it."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    returns = target._schema.returns
-    return (
-        len(returns) >= 1
-        and returns[0].alias_info is not None
-        and not returns[0].alias_info.is_write
-    ) or target is aten._unsafe_view.default
-
-
-def is_view_node(n: FxNode) -> bool:
-    """Whether a node is a view of its first argument, or one of several views that this holds."""
-    if n.target is not operator.getitem:
-        return is_view_op(n.target)
-    return isinstance(n.args[0], FxNode) and is_view_op(n.args[0].target)
-
-
-def view_users(n: FxNode) -> Iterator[FxNode]:
-    """Users of a value that are views of it; of a call with several results, these."""
-    return (u for u in n.users if is_view_node(u))
 
 
 def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
@@ -149,11 +86,11 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     target = n.target
     if not isinstance(target, torch._ops.OpOverload):
         raise GraphUnsupported(f"a call of {target}")
-    _check_writes(low, n, target)
-    args = with_own_plans(target, tuple(_argument(low, a, n) for a in n.args))
-    kwargs = tuple((k, _argument(low, v, n)) for k, v in n.kwargs.items())
-    passed = _named(target, args, kwargs)
-    mutated = _mutated(low, passed)
+    _check_writes(low, n)
+    args = with_own_plans(target, tuple(argument(low, a, n) for a in n.args))
+    kwargs = tuple((k, argument(low, v, n)) for k, v in n.kwargs.items())
+    effects = sharing(target)
+    mutated = tuple(dict.fromkeys(_roots(low, passed(effects.written, args, dict(kwargs)))))
     for root in mutated:
         low.readers.before_mutation(root, n)
     val = n.meta.get("val")
@@ -162,7 +99,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     out_target = OUT_VARIANTS.get(target)
     r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
     use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
-    alias = _alias(low, target, passed)
+    alias = next(_roots(low, passed(effects.shared, args, dict(kwargs))), None)
     fresh = alias is None and op_name(target) in FRESH
     kind = "temp" if use_out else "fresh" if fresh else "extern"
     called = out_target if use_out and out_target is not None else target
@@ -208,24 +145,10 @@ def add_call(
         names.append(name)
     sizes, checks, solutions = _sizes(low, n, names)
     b.extern(
-        Extern(
-            f"extern{len(b.nodes)}",
-            target,
-            str(target),
-            args,
-            kwargs,
-            tuple(names),
-            _device(tuple(vals)),
-            reason,
-            single,
-            tuple(symbols),
-            kind == "temp",
-            mutates,
-            b.origins,
-            sizes,
-            checks,
-        )
-    )
+        target, args, tuple(names), _device(vals), reason, kwargs=kwargs, single=single,
+        symbols=tuple(symbols), out_variant=kind == "temp", mutates=mutates, sizes=sizes,
+        checks=checks,
+    )  # fmt: skip
     for whole, found in solutions:
         assign_solution(low, whole, found)
     layouts = [low.b.buffers[name] for name in names if name is not None]
@@ -250,7 +173,7 @@ def _result(
         r = low.result(v)
         if r is None:
             name = f"buf{len(b.buffers)}"
-            return opaque_buffer(b, name, v, alias=alias), name
+            return b.opaque(name, v, alias=alias), name
         # Of attention the first result alone is surely there: against the metadata its random state
         # lies on the CPU, and statistics that nobody asked for are missing.
         own = "extern" if kind == "fresh" and position else kind
@@ -278,7 +201,7 @@ def _sizes(
     depends = bool(n.meta.get("unbacked_bindings"))
     if not depends and _is_said_to_be_fixed(n):
         raise WrongMetadata(f"PyTorch fixes the size of {n.target}'s result, which depends on data")
-    data = depends or _takes_data(low, n)
+    data = depends or low.symbols.from_data(low.env.get(a) for a in n.all_input_nodes)
     for position, name in enumerate(names):
         for dim, e in enumerate(low.b.buffers[name].shape if name is not None else ()):
             missing = low.symbols.missing((e,))
@@ -313,17 +236,8 @@ def _may_be_empty(v: torch.Tensor) -> bool:
     return not all(isinstance(size, int) and size > 0 for size in v.shape)
 
 
-def _takes_data(low: GraphLowering, n: FxNode) -> bool:
-    numbers = (low.env.get(a) for a in n.all_input_nodes)
-    return low.symbols.from_data(numbers)
-
-
-def operands(low: GraphLowering, values: Sequence[Any], by: FxNode) -> tuple[object, ...]:
-    """Arguments of the call that ``by`` stands for, laid out as the metadata states."""
-    return tuple(_argument(low, v, by) for v in values)
-
-
-def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
+def argument(low: GraphLowering, value: Any, by: FxNode) -> object:
+    """An argument of the call that ``by`` stands for, laid out as the metadata states."""
     v = low.env[value] if isinstance(value, FxNode) else value
     if isinstance(v, TensorValue):
         assert isinstance(value, FxNode)
@@ -331,7 +245,7 @@ def _argument(low: GraphLowering, value: Any, by: FxNode) -> object:
     if isinstance(v, Opaque):
         return v.ref
     if isinstance(v, list | tuple):
-        return tuple(_argument(low, x, by) for x in v)
+        return tuple(argument(low, x, by) for x in v)
     if isinstance(v, torch.SymInt):
         return low.expr(v)
     return v
@@ -346,7 +260,8 @@ def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> Tensor
         v = settled(low, n, v, stated)
     assert (ref := v.ref) is not None
     if shares and low.b.root(ref.buffer) in low.b.padded:
-        v = _copied(low, n, v, low.eager_strides(n))
+        meta = low.result(n.meta["val"])
+        v = copied(low, n, v, meta.strides if meta is not None and dense(meta) else None)
     elif stated is not None and not same_layout(ref, stated.strides):
         v = laid_out(low.b, v.without_memory(), stated)
     assert v.ref is not None
@@ -365,66 +280,26 @@ def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> T
     if not same_layout(v.ref, meta.strides):
         if not apart(meta):
             raise GraphUnsupported(f"{by.target} of what lies elsewhere in eager mode")
-        v = _copied(low, n, v, meta.strides)
+        v = copied(low, n, v, meta.strides)
     assert v.ref is not None
     # A view as another type looks at the strides of single elements too.
     return with_idle_strides(v.ref, meta.strides) if by.target is aten.view.dtype else v.ref
 
 
-def _copied(low: GraphLowering, n: FxNode, v: TensorValue, strides: Shape | None) -> TensorValue:
-    """The stored value of a node once more, with other strides; the node's from here on.
-
-    What shares the copy's memory, or is written there, shares it with the node.
-    """
-    stored = low.b.realize(v.without_memory(), strides)
-    low.bind(n, stored)
-    return stored
-
-
-def settled(
-    low: GraphLowering, n: FxNode, v: TensorValue, stated: Result | None = None
-) -> TensorValue:
-    """Store a lazy argument, and keep the stored form.
-
-    It has the strides that eager has here, without gaps unless ``stated`` asks for them.
-    """
-    meta = low.result(n.meta["val"])
-    outer, low.b.origins = low.b.origins, low.sources[n]
-    if stated is None or dense(stated):
-        stored = low.stored(n, v, meta)
-    else:
-        stored = laid_out(low.b, v, stated)
-    low.b.origins = outer
-    low.bind(n, stored)
-    return stored
-
-
 def _may_share(target: object) -> bool:
     """Whether an operator writes to an argument, or may return one or a view of it."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return target in MAYBE_VIEWS or any(a.alias_info for a in target._schema.arguments)
+    effects = sharing(target)
+    return (effects.shared, effects.written) != ((), ())
 
 
-def _named(
-    target: torch._ops.OpOverload, args: Sequence[object], kwargs: Sequence[tuple[str, object]]
-) -> list[tuple[Any, object]]:
-    """What is passed, beside the parameters of the schema."""
-    schema = target._schema.arguments
-    by_name = {a.name: a for a in schema}
-    pairs: list[tuple[Any, object]] = list(zip(schema, args, strict=False))
-    return pairs + [(by_name[k], v) for k, v in kwargs if k in by_name]
-
-
-def _check_writes(low: GraphLowering, n: FxNode, target: torch._ops.OpOverload) -> None:
+def _check_writes(low: GraphLowering, n: FxNode) -> None:
     """Decline a write through a view that index algebra cannot show: it would go into a copy."""
-    for value in _written(_named(target, n.args, tuple(n.kwargs.items()))):
-        if not isinstance(value, FxNode) or _in_memory(low, value):
-            continue
-        while isinstance(value, FxNode) and is_view_node(value):
-            name, value = op_name(value.target), value.args[0]
-            if isinstance(value, FxNode) and _in_memory(low, value):
+    for to in writes(n):
+        while not _in_memory(low, to) and (source := viewed(to)) is not None:
+            if _in_memory(low, source):
+                name = op_name(to.target)
                 raise GraphUnsupported(f"a write through {name}, of which there is but a copy")
+            to = source
 
 
 def _in_memory(low: GraphLowering, n: FxNode) -> bool:
@@ -432,41 +307,9 @@ def _in_memory(low: GraphLowering, n: FxNode) -> bool:
     return isinstance(v, TensorValue) and v.ref is not None
 
 
-def _roots(low: GraphLowering, value: object) -> list[str]:
-    values = value if isinstance(value, list | tuple) else (value,)
-    return [low.b.root(v.buffer) for v in values if isinstance(v, TensorRef)]
+def _roots(low: GraphLowering, values: Iterable[object]) -> Iterator[str]:
+    return (low.b.root(v.buffer) for v in values if isinstance(v, TensorRef))
 
 
-def _mutated(low: GraphLowering, passed: Sequence[tuple[Any, object]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(r for v in _written(passed) for r in _roots(low, v)))
-
-
-def _written(passed: Sequence[tuple[Any, object]]) -> Iterator[object]:
-    """What is passed for parameters that the operator writes into."""
-    for arg, value in passed:
-        if arg.alias_info is not None and arg.alias_info.is_write:
-            yield value
-
-
-def _alias(
-    low: GraphLowering, target: torch._ops.OpOverload, passed: Sequence[tuple[Any, object]]
-) -> str | None:
-    """The buffer whose memory the result shares, if the schema says so.
-
-    ``reshape`` and ``contiguous`` may return their argument, which no schema says.
-    """
-    maybe = target in MAYBE_VIEWS
-    returns = target._schema.returns
-    names = {s for r in returns if r.alias_info for s in r.alias_info.before_set}
-    for arg, value in passed:
-        sets = arg.alias_info.before_set if arg.alias_info is not None else ()
-        if maybe or any(s in names for s in sets):
-            return next(iter(_roots(low, value)), None)
-    return None
-
-
-def _device(vals: tuple[Any, ...]) -> str:
-    for v in vals:
-        if isinstance(v, torch.Tensor):
-            return str(v.device)
-    return "cpu"
+def _device(vals: Sequence[Any]) -> str:
+    return next((str(v.device) for v in vals if isinstance(v, torch.Tensor)), "cpu")

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.calls import leaves
 from litz.index import Expr
 from litz.ir.program import TensorRef
 from litz.lowering.context import EagerOnly, GraphUnsupported
-from litz.lowering.externs import Opaque, add_call
+from litz.lowering.externs import add_call
 from litz.lowering.numbers import assert_not_negative, require
-from litz.lowering.overwriting import Arguments, exprs
+from litz.lowering.overwriting import Arguments
 from litz.lowering.registry import Result
+from litz.lowering.state import GraphLowering
 from litz.lowering.strides import same_place
 from litz.lowering.torch_types import from_torch, slices_count_from_storage, takes_anything
-from litz.lowering.values import last, strided
+from litz.lowering.values import Opaque, exprs, last, strided
 from litz.lowering.versions import states_before
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 REASON: Final = "a user's operator that writes its arguments"
 
@@ -69,7 +68,7 @@ class _Call:
         }
         whole = "_all_bases" not in self.given  # the older wrapper: arguments are bases
         nodes = [self.given[w] for w in written] if whole else self.given["_all_bases"]
-        flat = list(_flat(nodes))
+        flat = leaves(nodes)
         self.bases = [self.base(i, x) for i, x in enumerate(flat)]
         if low.settings.inference:  # else equal calls are one node, which may be two tensors
             same = {a: flat.index(v) for a, v in self.given.items() if v in flat and a in found}
@@ -77,7 +76,7 @@ class _Call:
         refs = iter(self.bases)
         for w in written:
             found[w] = _filled(self.given[w], refs) if whole else self.view_or_list(w)
-        shown = [r for w in written for r in _refs(found[w])]
+        shown = [r for w in written for r in leaves(found[w]) if isinstance(r, TensorRef)]
         for name, v in found.items():
             if isinstance(v, TensorRef):
                 found[name] = next((place for place in shown if same_place(place, v)), v)
@@ -217,20 +216,6 @@ class _Call:
             return values
         left = iter(values)
         return [_filled(x, left) for x in nodes]
-
-
-def _flat(nodes: Any) -> Iterator[FxNode | None]:
-    for x in nodes:
-        if isinstance(x, list | tuple):
-            yield from _flat(x)
-        else:
-            yield x
-
-
-def _refs(v: object) -> list[TensorRef]:
-    if isinstance(v, list | tuple):
-        return [r for x in v for r in _refs(x)]
-    return [v] if isinstance(v, TensorRef) else []
 
 
 def _offsets(base: FxNode) -> list[Any]:

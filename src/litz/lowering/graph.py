@@ -13,88 +13,42 @@ from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 
 from litz.errors import CompilationError, LitzError
-from litz.index import Expr
-from litz.ir import body
-from litz.ir.program import Buffer, HostFloat, Program
+from litz.graph.aliasing import is_view_op, readers, viewed
+from litz.graph.calls import is_random as is_random
+from litz.graph.calls import leaves
+from litz.graph.values import attribute_value
+from litz.ir.program import HostFloat, Program
 from litz.lowering import families, limits, values
-from litz.lowering.bindings import Binding
-from litz.lowering.context import (
-    RECOMPUTE_COST,
-    Builder,
-    GraphUnsupported,
-    Settings,
-    Unsupported,
-    WrongMetadata,
-)
-from litz.lowering.control_flow import Compile, has_bodies, is_body, lower_control_flow
-from litz.lowering.externs import (
-    Opaque,
-    call_extern,
-    has_opaque,
-    is_view_op,
-    opaque_buffer,
-    settled,
-    why_extern,
-)
+from litz.lowering.bindings import Binding, Handed
+from litz.lowering.context import GraphUnsupported, Settings, Unsupported, WrongMetadata
+from litz.lowering.control_flow import has_bodies, is_body, lower_control_flow
+from litz.lowering.externs import call_extern, why_extern
 from litz.lowering.functional_calls import lower_functional_call
-from litz.lowering.handed import Handed
+from litz.lowering.number_calls import number_call
 from litz.lowering.numbers import (
     SCALAR_READS,
     graph_assertions,
     is_symbolic,
-    number_call,
     require,
     solve_inputs,
 )
-from litz.lowering.outputs import Outputs, as_view, is_inplace, returned_views
+from litz.lowering.outputs import Outputs, as_view
 from litz.lowering.overwriting import is_own_copy
-from litz.lowering.padding import (
-    PRODUCTS,
-    feeds_product,
-    padded_product,
-    stored_with_zeros,
-)
-from litz.lowering.readers import Readers
+from litz.lowering.padded_products import padded_product
+from litz.lowering.padding import PRODUCTS
 from litz.lowering.registry import Call, Result, find
-from litz.lowering.strides import (
-    dense,
-    in_order,
-    plain_strides,
-    spaced,
-)
-from litz.lowering.symbols import Symbols
-from litz.lowering.torch_types import from_torch
+from litz.lowering.state import Compile, GraphLowering
+from litz.lowering.storing import own, settle
 from litz.lowering.user_kernel_calls import is_user_kernel, is_user_operator, picked_result
 from litz.lowering.user_kernels import lower_user_kernel
-from litz.lowering.values import Shape, TensorValue
-from litz.runtime.control_flow import Body
+from litz.lowering.values import Opaque, TensorValue
 
 
 @dataclass
-class GraphLowering:
-    """Lowers one graph; ``run`` returns the program."""
+class _Walk(GraphLowering):
+    """inputs: names of the program's, in order."""
 
-    gm: GraphModule
-    settings: Settings
-    compile_body: Compile | None = None
-    b: Builder = field(init=False)
-    env: dict[FxNode, Any] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
-    symbols: Symbols = field(default_factory=Symbols)
-    asserted: set[str] = field(default_factory=set)
-    layouts: list[Expr] = field(default_factory=list)
-    uses_left: dict[FxNode, int] = field(default_factory=dict)
-    readers: Readers = field(init=False)
-    places: dict[FxNode, int] = field(default_factory=dict)
-    bindings: list[Binding] = field(default_factory=list)
-    handed: dict[str, Handed] = field(default_factory=dict)
-    regions: dict[tuple[str, ...], Body] = field(default_factory=dict)
-    # Graph nodes that are part of a value's expression: itself, and its inputs that are lazy.
-    sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.b = Builder(self.settings)
-        self.readers = Readers(self)
 
     def run(self) -> Program:
         for place, n in enumerate(self.gm.graph.nodes):
@@ -142,20 +96,6 @@ class GraphLowering:
         layouts, self.layouts = self.layouts, []
         require(self, *layouts)
 
-    def bind(self, n: FxNode, value: Any) -> None:
-        """Make ``value`` the node's, and note where it lies if it lies in memory."""
-        self.env[n] = value
-        self.readers.note(n)
-        several = isinstance(value, tuple | list)
-        for k, v in enumerate(value if several else (value,)):
-            if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
-                self.note(n, v, k if several else None)
-
-    def note(self, n: FxNode, v: TensorValue | Opaque, position: int | None = None) -> None:
-        assert v.ref is not None
-        whole = isinstance(v, Opaque)
-        self.bindings.append(Binding(n.name, position, v.ref, len(self.b.nodes), whole))
-
     def source_names(self, n: FxNode) -> tuple[str, ...]:
         names: dict[str, None] = {}
         for a in n.all_input_nodes:
@@ -170,19 +110,7 @@ class GraphLowering:
         for a in n.all_input_nodes:
             self.uses_left[a] -= 1
 
-    # --- arguments ----------------------------------------------------------------------------
-
-    def result(self, val: torch.Tensor) -> Result | None:
-        dtype = from_torch(val.dtype)
-        # Memory of a lazily negated view (an imaginary part's) does not hold what the view does.
-        if dtype is None or val.layout is not torch.strided or val.is_neg():
-            return None
-        shape = tuple(self.expr(s) for s in val.shape)
-        strides = tuple(self.expr(s) for s in val.stride())
-        return Result(dtype, shape, plain_strides(shape, strides), str(val.device))
-
-    def expr(self, value: Any) -> Expr:
-        return value if isinstance(value, Expr) else self.symbols.convert(value)
+    # --- what the graph is given ----------------------------------------------------------------
 
     def placeholder(self, n: FxNode) -> Any:
         val = n.meta.get("val")
@@ -209,33 +137,27 @@ class GraphLowering:
         name = n.name
         r = self.result(val)
         if r is None:
-            return opaque_buffer(self.b, name, val)
-        buf = body_buffer(self.b, name, r)
+            return self.b.opaque(name, val)
+        buf = self.b.new_buffer(r.dtype, r.shape, r.strides, r.device, "input", name=name)
         for dim, s in enumerate(val.shape):
             self.symbols.input(self.symbols.as_written(s), position, dim)
         if n.users:
             self.layouts += [*r.shape, *r.strides]
         return self.b.of_buffer(buf)
 
-    def attribute_value(self, n: FxNode) -> Any:
-        """What the graph's module has under the node's name."""
-        value: Any = self.gm
-        for part in str(n.target).split("."):
-            value = getattr(value, part)
-        return value
-
     def attribute(self, n: FxNode) -> Any:
         if is_body(n):
             return None
-        value = self.attribute_value(n)
+        value = attribute_value(self.gm, n)
         if not isinstance(value, torch.Tensor):
             raise GraphUnsupported(f"attribute {n.target} is a {type(value).__name__}")
         name = n.name
         self.b.constants[name] = value
         r = self.result(n.meta["val"] if "val" in n.meta else value)
         if r is None:
-            return opaque_buffer(self.b, name, value)
-        return self.b.of_buffer(body_buffer(self.b, name, r, kind="constant"))
+            return self.b.opaque(name, value)
+        buf = self.b.new_buffer(r.dtype, r.shape, r.strides, r.device, "constant", name=name)
+        return self.b.of_buffer(buf)
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -280,7 +202,7 @@ class GraphLowering:
         given = (*args, *kwargs.values())
         last = partial(self.readers.is_last, n, given)
         call = Call(
-            self.b, n, self.readers.before_mutation, results, self.count_users(n), used, last
+            self.b, n, self.readers.before_mutation, results, len(list(readers(n))), used, last
         )
         mark = len(self.b.nodes)
         try:
@@ -289,7 +211,7 @@ class GraphLowering:
                 for r, v in zip(results, vals, strict=True)
             ):
                 raise Unsupported("a type that only ATen handles")
-            if has_opaque(given):
+            if any(isinstance(v, Opaque) for v in leaves(given)):
                 raise Unsupported("an argument of a type that only ATen handles")
             if several_devices(given):
                 raise Unsupported("tensors of several devices")
@@ -316,134 +238,26 @@ class GraphLowering:
         if not isinstance(v, TensorValue) or r is None or is_view_op(source.target):
             return v
         if v.lazy is None:
-            return self.own(n, v, r, source)
+            return own(self, n, v, r, source)
         self.b.origins = self.sources[n] = self.sources[source]
-        stored = self.settle(n, v, r, self.count_users(n))
+        stored = settle(self, n, v, r, len(list(readers(n))))
         results = list(self.env[source])
         results[at] = stored
         self.bind(source, tuple(results))
         return stored
 
-    def count_users(self, n: FxNode) -> int:
-        """Reads of the value by what is not itself a view of it."""
-        total = 0
-        for u in n.users:
-            total += self.count_users(u) if is_view_op(u.target) else 1
-        return total
-
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:
         if isinstance(out, TensorValue):
             promised = as_promised(n, out, call.result)
-            if is_view_op(n.target) and isinstance(n.args[0], FxNode):
-                promised = as_view(self, n, n.args[0], promised)
-            return self.settle(n, promised, call.result, call.n_users)
+            if (base := viewed(n)) is not None:
+                promised = as_view(self, n, base, promised)
+            return settle(self, n, promised, call.result, call.n_users)
         if isinstance(out, tuple | list):
             return tuple(
                 self.b.limit(as_promised(n, o, r)) if isinstance(o, TensorValue) else o
                 for o, r in zip(out, call.results, strict=True)
             )
         return out
-
-    def settle(self, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
-        """Store the value now if it will be wanted from memory, else keep it lazy."""
-        if is_view_op(n.target):
-            return out
-        if out.lazy is None:
-            return self.own(n, out, r)
-        loads = len(body.loads((out.lazy,)))
-        shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
-        wanted = shared or any(u.op == "output" for u in n.users)
-        wanted = wanted or (self.settings.keep_random and is_random(n.target))
-        constant = loads + body.cost(out.lazy) == 0
-        if (constant or not wanted) and self.shares_memory(n):
-            return self.b.realize(out, r.strides if dense(r) else None)
-        if wanted and loads + body.cost(out.lazy) > 0:
-            if "eager_val" in n.meta and any(u.op == "output" for u in n.users):
-                r = self.result(n.meta["eager_val"]) or r
-            return self.stored(n, out, r)
-        return self.b.limit(out)
-
-    def stored(self, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
-        """A lazy value in memory as eager has it, but for the rows of what products read."""
-        returned = any(u.op == "output" for u in n.users)
-        seen = r is not None and (dense(r) or returned and spaced(r))
-        strides = r.strides if r is not None and seen else in_order(v.shape, r)
-        if feeds_product(self, n) and self.stays_inside(n):
-            wide = stored_with_zeros(self, v, strides)
-            if wide is not None:
-                return wide
-        return self.b.realize(v, strides)
-
-    def in_memory(self, n: Any) -> TensorValue:
-        """The value of a node, stored if it was not."""
-        v = self.env[n]
-        assert isinstance(v, TensorValue)
-        return settled(self, n, v) if v.ref is None else v
-
-    def eager_strides(self, n: FxNode) -> Shape | None:
-        """The strides that a node has in eager mode, where its layout has no gaps."""
-        r = self.result(n.meta["val"])
-        return r.strides if r is not None and dense(r) else None
-
-    def is_view(self, n: FxNode) -> bool:
-        return is_view_op(n.target)
-
-    def stays_inside(self, n: FxNode, or_returned: bool = False) -> bool:
-        """Whether products and kernels of Litz alone read ``n`` and views of it.
-
-        or_returned: it and its views may be results of the graph besides.
-        """
-        return all(
-            self.stays_inside(u, or_returned)
-            if is_view_op(u.target)
-            else (u.op == "output" and or_returned)
-            or u.target in PRODUCTS
-            or (u.op == "call_function" and find(u.target) is not None)
-            for u in n.users
-        )
-
-    def own(
-        self, n: FxNode, out: TensorValue, r: Result, call: FxNode | None = None
-    ) -> TensorValue:
-        """Memory of its own, if results show it, for what lies in an argument's: ``trunc(int)``."""
-        assert out.ref is not None
-        given = (self.env.get(a) for a in (call or n).all_input_nodes)
-        roots = [self.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
-        passed = self.b.root(out.ref.buffer) in roots
-        if not passed or is_inplace(n.target) or not self.shares_memory(n):
-            return out
-        lazy = out.without_memory()
-        return self.b.realize(lazy, r.strides if dense(r) else None)
-
-    def shares_memory(self, n: FxNode) -> bool:
-        """Whether results show that they lie in this value's memory: several, or one with gaps.
-
-        Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
-        """
-        views = returned_views(n)
-        itself = any(u.op == "output" for u in n.users)
-        if len(views) != 1 or itself:
-            return len(views) + itself > 1
-        val = views[0].meta.get("eager_val", views[0].meta.get("val"))
-        if not isinstance(val, torch.Tensor) or (r := self.result(val)) is None:
-            return False
-        return not dense(r) or self.expr(val.storage_offset()) is not values.ZERO
-
-    def map(self, value: Any) -> Any:
-        """Arguments with graph nodes replaced by their values."""
-        if isinstance(value, FxNode):
-            return self.env[value]
-        if isinstance(value, list | tuple):
-            return (
-                type(value)(self.map(v) for v in value)
-                if type(value) in (list, tuple)
-                else [self.map(v) for v in value]
-            )
-        if isinstance(value, dict):
-            return {k: self.map(v) for k, v in value.items()}
-        if isinstance(value, torch.SymInt):
-            return self.expr(value)
-        return value
 
 
 def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
@@ -465,14 +279,8 @@ def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
 
 def several_devices(given: Sequence[Any]) -> bool:
     """Whether tensors lie on several devices; a number of the host's goes to any."""
-    flat = [x for v in given for x in (v if isinstance(v, list | tuple) else (v,))]
-    return len({v.device for v in flat if isinstance(v, TensorValue) and v.ndim}) > 1
-
-
-def body_buffer(b: Builder, name: str, r: Result, kind: str = "input") -> Buffer:
-    buf = Buffer(name, r.dtype, r.shape, r.strides, r.device, kind)
-    b.buffers[name] = buf
-    return buf
+    tensors = (v for v in leaves(given) if isinstance(v, TensorValue))
+    return len({v.device for v in tensors if v.ndim}) > 1
 
 
 def lower_graph(gm: GraphModule, settings: Settings) -> Program:
@@ -504,7 +312,7 @@ def lower_with_bindings(
     compile_body: compiles a body of control flow; None: graphs that have any are not lowered.
     """
     families.load()
-    lowering = GraphLowering(gm, settings, compile_body)
+    lowering = _Walk(gm, settings, compile_body)
     return Lowered(lowering.run(), tuple(lowering.bindings), lowering.handed)
 
 
@@ -519,12 +327,6 @@ def drawn_buffers(graph: Graph, bindings: tuple[Binding, ...]) -> frozenset[str]
     """The buffers that hold random numbers."""
     random = {n.name for n in graph.nodes if is_random(n.target)}
     return frozenset(b.ref.buffer for b in bindings if b.node in random)
-
-
-def is_random(target: object) -> bool:
-    """Whether an operator draws random numbers."""
-    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
-    return torch.Tag.nondeterministic_seeded in tags
 
 
 DEVICES = ("cpu", "cuda")

@@ -7,47 +7,17 @@ another layout than PyTorch traced may refuse it, or compute something else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Expr
 from litz.ir.program import Extern, TensorRef
 from litz.ir.text import is_whole
+from litz.lowering.bindings import ALIGNED, Handed, Stated
 from litz.lowering.layouts import stated_by
 from litz.lowering.padding import PRODUCTS
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
-
-ALIGNED = 16
-"""Bytes of which PyTorch's allocators hand out multiples, and that vector loads want."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """One tensor that an operator is handed, and how the metadata of graph node ``node`` has it.
-
-    strides: in elements; None where any will do.
-    aligned: whether it begins at a multiple of 16 bytes.
-    """
-
-    node: str
-    ref: TensorRef
-    dtype: torch.dtype
-    device: str
-    strides: tuple[Expr | None, ...]
-    aligned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """What one operator is handed.  stack: the user's lines that call it."""
-
-    tensors: tuple[Stated, ...]
-    stack: str = ""
+from litz.lowering.state import GraphLowering
 
 
 def handed(low: GraphLowering, n: FxNode, call: Extern) -> Handed:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from litz.graph.aliasing import is_returned, readers
 from litz.index import Expr, and_, as_expr, ceildiv, const, eq, floordiv, le, lt, max_, min_, mod
 from litz.ir import body
 from litz.ir.body import Node, Scalar
@@ -13,7 +14,6 @@ from litz.ir.dtype import DType
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal, padded
-from litz.lowering.externs import is_view_op
 from litz.lowering.registry import Call, Result, lower, lower_rows
 from litz.lowering.strides import apart, dense
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
@@ -40,13 +40,7 @@ def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> T
 
 def _read_elementwise(n: torch.fx.Node) -> bool:
     """Whether the value goes, through views, only to operators that are elementwise."""
-    for u in n.users:
-        if is_view_op(u.target):
-            if not _read_elementwise(u):
-                return False
-        elif not _is_elementwise(u.target):
-            return False
-    return True
+    return all(_is_elementwise(u.target) for u in readers(n))
 
 
 def _is_elementwise(target: object) -> bool:
@@ -311,7 +305,7 @@ def unbind_copy(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
 
 
 def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:
-    if any(u.op == "output" for u in ctx.node.users) and not dense(ctx.result):
+    if is_returned(ctx.node) and not dense(ctx.result):
         raise Unsupported("a result with the gaps in memory that its argument has")
     if x.ref is not None and not apart(ctx.result):
         raise Unsupported("a write into a part of memory that lies under other elements too")

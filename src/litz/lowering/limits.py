@@ -10,11 +10,11 @@ from typing import Final
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.calls import leaves, op_name
 from litz.index import Expr, Symbol, provably_le
 from litz.ir.dtype import BOOL, F16, DType
 from litz.ir.program import HostFloat
 from litz.lowering.context import Unsupported
-from litz.lowering.externs import op_name
 from litz.lowering.registry import Result
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import to_torch
@@ -61,9 +61,9 @@ def check(
     made = [e for r in results if r is not None for e in r.shape]
     if any(str(s) not in symbols.meanings for s in symbols.missing(made)):
         raise Unsupported("sizes that depend on data")
-    if name not in TAKES_FLOATS and _has(args, HostFloat):
+    if name not in TAKES_FLOATS and any(isinstance(a, HostFloat) for a in leaves(args)):
         raise Unsupported("a symbolic float")
-    tensors = [a for a in _leaves(args) if isinstance(a, TensorValue)]
+    tensors = [a for a in leaves(args) if isinstance(a, TensorValue)]
     if _beyond(n, tensors, results):
         raise Unsupported("a number that a type does not hold, which eager may refuse")
     if name in WRITE_PARTS and any(_is_unbacked(s) for v in tensors for s in v.shape):
@@ -73,7 +73,7 @@ def check(
         raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
         return
-    numbers = [a for a in _leaves(args) if isinstance(a, Expr)]
+    numbers = [a for a in leaves(args) if isinstance(a, Expr)]
     if name in CHECK_POSITIONS and symbols.from_data(numbers):
         raise Unsupported("a position that depends on data")
 
@@ -125,15 +125,5 @@ def _largest(dtype: DType) -> float:
 def has_symbolic(args: Sequence[object]) -> bool:
     """Whether a number among the arguments is known only while the program runs."""
     return any(
-        isinstance(a, HostFloat) or isinstance(a, Expr) and not a.is_const for a in _leaves(args)
+        isinstance(a, HostFloat) or isinstance(a, Expr) and not a.is_const for a in leaves(args)
     )
-
-
-def _has(args: object, kind: type) -> bool:
-    return any(isinstance(a, kind) for a in _leaves(args))
-
-
-def _leaves(value: object) -> list[object]:
-    if isinstance(value, tuple | list):
-        return [x for v in value for x in _leaves(v)]
-    return [value]

@@ -9,37 +9,20 @@ import builtins
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Expr, as_expr, const, floordiv, max_, min_, mod, symbol
-from litz.ir.program import Extern, HostFloat
-from litz.lowering.context import GraphUnsupported
+from litz.index import Expr, const, symbol
+from litz.ir.program import HostFloat
+from litz.lowering.context import NUMBER, GraphUnsupported
+from litz.lowering.state import GraphLowering
 from litz.lowering.symbols import Solution, Symbols, solve
 
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
-
 aten = torch.ops.aten
-REASON: Final = "a number that the host computes"
 CHECK: Final = "asserts what sizes were compiled for"
 SCALAR_READS: Final = frozenset({aten._local_scalar_dense.default, aten.item.default})
-
-# Integer operators that index algebra computes as Python does.
-ALGEBRA: Final[Mapping[object, Callable[..., Expr]]] = {
-    operator.add: operator.add,
-    operator.sub: operator.sub,
-    operator.mul: operator.mul,
-    operator.neg: operator.neg,
-    operator.pos: operator.pos,
-    operator.floordiv: floordiv,
-    operator.mod: mod,
-    torch.sym_max: max_,
-    torch.sym_min: min_,
-    torch.sym_int: as_expr,
-}
 
 
 def emit(
@@ -51,19 +34,9 @@ def emit(
         if isinstance(a, Expr):
             require(low, a)
     low.b.extern(
-        Extern(
-            f"number_{name}",
-            target,
-            target_name(target),
-            args,
-            (),
-            (None,),
-            "cpu",
-            REASON,
-            symbols=((0, to),),
-            origins=low.b.origins,
-        )
-    )
+        target, args, (None,), "cpu", NUMBER, name=f"number_{name}",
+        target_name=target_name(target), symbols=((0, to),),
+    )  # fmt: skip
     low.symbols.give(to, data=low.symbols.from_data(args))
 
 
@@ -71,71 +44,6 @@ def target_name(target: Any) -> str:
     module = getattr(target, "__module__", "") or ""
     name = getattr(target, "__name__", str(target))
     return f"{module.lstrip('_')}.{name}" if module else name
-
-
-# --- calls of the graph -----------------------------------------------------------------------
-
-
-def number_call(low: GraphLowering, n: FxNode) -> Expr | HostFloat | int | float | bool:
-    """The value of a node that is a number computed from numbers (or sizes of a tensor)."""
-    val = n.meta.get("val")
-    if isinstance(n.target, torch._ops.OpOverload):
-        return _of_tensor(low, n, val)
-    args = low.map(n.args)
-    if isinstance(n.target, torch._ops.HigherOrderOperator):
-        raise GraphUnsupported(f"a call of {n.target}")
-    if not callable(n.target) or n.kwargs:
-        raise GraphUnsupported(f"arithmetic with {n.target}")
-    data = low.symbols.from_data(_flat(args))
-    if isinstance(val, int | float | bool) and not data:
-        return val
-    if isinstance(val, float | torch.SymFloat):
-        out = HostFloat(n.name)
-        if isinstance(val, torch.SymFloat):
-            low.symbols.floats.setdefault(str(val.node.expr), out)
-        emit(low, n.target, args, out)
-        return out
-    if isinstance(val, torch.SymInt) and not data:
-        return _size(low, n, val, args)
-    truth = isinstance(val, bool | torch.SymBool)
-    fn = None if truth else ALGEBRA.get(n.target)
-    if fn is not None and all(isinstance(a, int | Expr) for a in args):
-        return as_expr(fn(*map(as_expr, args)))
-    # A truth value stays a step of the host: ranges, which rest on it, would decide it here.
-    result = symbol(n.name, 0, 1) if truth else symbol(n.name)
-    emit(low, n.target, args, result)
-    return result
-
-
-def _flat(args: Any) -> tuple[object, ...]:
-    return tuple(x for a in args for x in (a if isinstance(a, tuple | list) else (a,)))
-
-
-def _size(low: GraphLowering, n: FxNode, val: torch.SymInt, args: Any) -> Expr:
-    """Index algebra where it is exact; else what eager computes here is what the part means."""
-    e = low.symbols.convert(val)
-    missing = low.symbols.missing((e,))
-    if len(missing) == 1 and missing[0] is e and str(e) in low.symbols.meanings:
-        assert callable(n.target)
-        emit(low, n.target, args, e)
-    require(low, e)
-    return e
-
-
-def _of_tensor(low: GraphLowering, n: FxNode, val: Any) -> Expr | int:
-    """``aten.sym_size`` and its like: what the metadata says, if that has a value."""
-    from litz.lowering.externs import call_extern
-
-    if isinstance(val, int):
-        return val
-    if not isinstance(val, torch.SymInt):
-        raise GraphUnsupported(f"{n.target} of sizes that are not known")
-    e = low.symbols.convert(val)
-    if low.symbols.missing((e,)):
-        found = call_extern(low, n, "reads a layout that depends on data")
-        assert isinstance(found, Expr)
-        return found
-    return e
 
 
 # --- numbers read from data -------------------------------------------------------------------
@@ -234,10 +142,8 @@ def assert_not_negative(low: GraphLowering, e: Expr, message: str) -> None:
 
 
 def _assert(low: GraphLowering, condition: Expr, message: str) -> None:
-    target = aten._assert_scalar.default
-    args = (condition, message)
-    name = f"check_{condition}"
-    low.b.extern(Extern(name, target, str(target), args, (), (None,), "cpu", CHECK))
+    target, args = aten._assert_scalar.default, (condition, message)
+    low.b.extern(target, args, (None,), "cpu", CHECK, name=f"check_{condition}", origins=())
 
 
 def graph_assertions(low: GraphLowering) -> set[str]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import owner, viewed
+from litz.graph.values import eager_value
 from litz.ir import body
 from litz.lowering import values
-from litz.lowering.externs import MAYBE_VIEWS, Opaque, is_view_node, view_users
 from litz.lowering.layouts import stored_as
+from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
-from litz.lowering.values import TensorValue
+from litz.lowering.values import Opaque, TensorValue
 from litz.runtime.torch_private import same_memory
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Outputs:
         for n in low.gm.graph.nodes:
             if n.op in ("placeholder", "get_attr") and n.name in low.b.buffers:
                 self.owners[n.name] = n
-        computed = dict.fromkeys(map(owner_of, results))
+        computed = dict.fromkeys(map(owner, results))
         for n in sorted(computed, key=low.places.__getitem__):
             v = low.env[n]
             if isinstance(v, TensorValue) and v.ref is not None:
@@ -60,16 +58,19 @@ class Outputs:
         if not isinstance(v, TensorValue):
             return v
         self.low.b.origins = self.low.sources[n]
-        meta = n.meta.get("eager_val", n.meta.get("val"))
+        meta = eager_value(n)
         strides, r = None, self.low.result(meta) if isinstance(meta, torch.Tensor) else None
         if r is not None and dense(r):
             strides = r.strides
-        owner = owner_of(n)
-        v = as_view(self.low, n, viewed_node(n), v)
+        own = owner(n)
+        base = n
+        while (source := viewed(base)) is not None:
+            base = source
+        v = as_view(self.low, n, base, v)
         foreign = False
         if v.ref is not None:
             root = self.low.b.root(v.ref.buffer)
-            foreign = self.owners.setdefault(root, owner) is not owner
+            foreign = self.owners.setdefault(root, own) is not own
             # A part of what lies otherwise than in eager mode is nobody's view.
             foreign |= r is not None and laid_otherwise(v.ref, r.strides)
             if foreign or strides is not None and not same_layout(v.ref, strides):
@@ -83,7 +84,7 @@ class Outputs:
         self.low.note(n, v)
         ref = v.ref
         assert ref is not None
-        self.owners[self.low.b.root(ref.buffer)] = owner
+        self.owners[self.low.b.root(ref.buffer)] = own
         return ref
 
 
@@ -117,35 +118,3 @@ def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> Tens
         return v
     gap = low.expr(val.storage_offset()) - low.expr(base.meta["val"].storage_offset())
     return values.strided(own, v.shape, r.strides, own.ref.offset + gap)
-
-
-def viewed_node(n: FxNode) -> FxNode:
-    """The node that ``n`` is a view of, through views that the schemas promise."""
-    while is_view_node(n) and n.args and isinstance(n.args[0], FxNode):
-        n = n.args[0]
-    return n
-
-
-def returned_views(n: FxNode) -> list[FxNode]:
-    """Views of ``n``, and views of those, that the graph returns."""
-    found = []
-    for u in view_users(n):
-        found += [u] if any(w.op == "output" for w in u.users) else []
-        found += returned_views(u)
-    return found
-
-
-def owner_of(n: FxNode) -> FxNode:
-    """The node whose memory ``n`` is, or is a view of, going by the schemas."""
-    while is_view_node(n) or n.target in MAYBE_VIEWS or is_inplace(n.target):
-        if not n.args or not isinstance(n.args[0], FxNode):
-            return n
-        n = n.args[0]
-    return n
-
-
-def is_inplace(target: object) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    returns = target._schema.returns
-    return len(returns) == 1 and returns[0].alias_info is not None

@@ -9,29 +9,25 @@ graph overwrites in the end; memory without a value (``torch.empty``) is neither
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch.fx import Node as FxNode
 
-from litz.index import Expr
-from litz.ir.program import Buffer, Extern, TensorRef
+from litz.graph.calls import leaves
+from litz.ir.program import TensorRef
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.creation import EMPTY
-from litz.lowering.externs import Opaque, opaque_buffer
 from litz.lowering.layouts import stored_as
 from litz.lowering.numbers import require
 from litz.lowering.registry import Result
+from litz.lowering.state import GraphLowering
 from litz.lowering.strides import same_layout, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
-from litz.lowering.values import ONE, ZERO, TensorValue
+from litz.lowering.values import ONE, ZERO, Opaque, TensorValue
 from litz.runtime.user_kernels import copy_as_it_is
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 aten = torch.ops.aten
 MEMORY: Final = "memory for a call to write"
@@ -87,14 +83,9 @@ class Arguments:
 
     def write(self, name: str, arg: FxNode) -> TensorRef:
         """Memory with the argument's old value, which nobody else will look at."""
-        ref = self._to_write(name, arg)
-        self.share(name, ref)
+        self.refs[name] = ref = self._to_write(name, arg)
         self.written[self.low.b.root(ref.buffer)] = None
         return ref
-
-    def share(self, name: str, ref: TensorRef) -> None:
-        """Let an argument be memory that another one has been given."""
-        self.refs[name] = ref
 
     def result(self, ref: TensorRef) -> TensorValue | Opaque:
         """What the graph's node is whose value lies there after the call."""
@@ -125,34 +116,19 @@ class Arguments:
         require(self.low, *r.shape, *r.strides)
         options = (("dtype", to_torch(r.dtype)), ("device", torch.device(r.device)))
         target = torch.empty_strided
-        self.make(target, "empty_strided", (r.shape, r.strides), options, buf, MEMORY)
+        self.low.b.extern(
+            target, (r.shape, r.strides), (buf.name,), buf.device, MEMORY, kwargs=options,
+            target_name="empty_strided",
+        )  # fmt: skip
         return TensorRef(buf.name, r.dtype, r.shape, r.strides, ZERO)
 
     def _opaque_copy(self, arg: FxNode, v: Opaque) -> TensorRef:
         """A copy of a tensor whose type or layout only ATen handles."""
         b = self.low.b
-        copy = opaque_buffer(b, f"buf{len(b.buffers)}", arg.meta["val"]).ref
-        made = b.buffers[copy.buffer]
-        self.make(copy_as_it_is, "litz.copy_as_it_is", (v.ref,), (), made, MEMORY)
+        copy = b.opaque(f"buf{len(b.buffers)}", arg.meta["val"]).ref
+        device, name = b.buffers[copy.buffer].device, "litz.copy_as_it_is"
+        b.extern(copy_as_it_is, (v.ref,), (copy.buffer,), device, MEMORY, target_name=name)
         return copy
-
-    def make(
-        self,
-        target: object,
-        name: str,
-        args: tuple[object, ...],
-        kwargs: tuple[tuple[str, object], ...],
-        made: Buffer,
-        reason: str,
-    ) -> None:
-        """Add a call that makes a buffer."""
-        b = self.low.b
-        b.extern(
-            Extern(
-                f"extern{len(b.nodes)}", target, name, args, kwargs, (made.name,), made.device,
-                reason, origins=b.origins,
-            )
-        )  # fmt: skip
 
     # --- whether the old value is needed ------------------------------------------------------
 
@@ -181,9 +157,9 @@ class Arguments:
                 return False
         elif not self._is_own_memory(root, arg):
             return False
-        return not any(
-            root in self._places(v) for x, v in self.low.env.items() if self._is_live(x, owner)
-        )
+        live = (v for x, v in self.low.env.items() if self._is_live(x, owner))
+        refs = (v.ref for v in leaves(list(live)) if isinstance(v, TensorValue | Opaque))
+        return not any(r is not None and b.root(r.buffer) == root for r in refs)
 
     def _is_own_memory(self, root: str, arg: FxNode) -> bool:
         """Whether the program alone holds it; operators may return what others hold."""
@@ -201,16 +177,8 @@ class Arguments:
         )
 
     def _is_live(self, x: FxNode, owner: FxNode | None) -> bool:
-        left = self.low.uses_left[x] - (1 if x in self.n.all_input_nodes else 0)
-        return left - (self._last_copies(x) if x is owner else 0) > 0
-
-    def _places(self, v: object) -> Iterator[str]:
-        """The memory that a value lies in."""
-        if isinstance(v, tuple | list):
-            for x in v:
-                yield from self._places(x)
-        elif isinstance(v, TensorValue | Opaque) and v.ref is not None:
-            yield self.low.b.root(v.ref.buffer)
+        left = self.low.readers.wanted(x, self.n)
+        return left > (self._last_copies(x) if x is owner else 0)
 
 
 def is_own_copy(low: GraphLowering, n: FxNode) -> bool:
@@ -230,13 +198,3 @@ def _written_once(ref: TensorRef) -> bool:
     return not any(
         st is ZERO and s is not ONE for s, st in zip(ref.shape, ref.strides, strict=True)
     )
-
-
-def exprs(value: object) -> Iterator[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, TensorRef):
-        yield from (*value.shape, *value.strides, value.offset)
-    elif isinstance(value, tuple | list):
-        for v in value:
-            yield from exprs(v)

@@ -10,24 +10,18 @@ one that comes from outside is copied where the product gains more than the copi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import readers
 from litz.index import Const, Expr, const
 from litz.ir import body
 from litz.ir.dtype import DType
-from litz.ir.program import Extern
 from litz.lowering import values
-from litz.lowering.context import Padding
+from litz.lowering.context import Builder, Padding, Settings
 from litz.lowering.creation import padded
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, contiguous_strides
-
-if TYPE_CHECKING:
-    from litz.lowering.context import Settings
-    from litz.lowering.graph import GraphLowering
+from litz.lowering.values import ZERO, Shape, TensorValue
 
 aten = torch.ops.aten
 
@@ -39,8 +33,6 @@ PRODUCTS = {
 WHOLE = 8  # elements of 16 bytes
 LONG = 1 << 12  # a size from which tiles of 64 lose nothing
 SHORT = 256  # a size below which idle elements would cost too much
-# Rates of a large GPU, to weigh copies against products: bytes a second, operations a second.
-COPY, SLOW, FAST = 4e12, 1.2e14, 5e14
 
 
 def pads(settings: Settings, device: str, dtype: DType) -> bool:
@@ -68,10 +60,10 @@ def with_zeros(v: TensorValue, shape: Shape) -> TensorValue:
     return padded(v, shape, around, body.const(v.dtype, 0))
 
 
-def stored_with_zeros(low: GraphLowering, v: TensorValue, strides: Shape) -> TensorValue | None:
+def stored_with_zeros(b: Builder, v: TensorValue, strides: Shape) -> TensorValue | None:
     """A lazy value in memory of these strides, with zeros behind its rows; None: it needs none."""
     sizes, steps = ints(v.shape), ints(strides)
-    if sizes is None or steps is None or 0 in sizes or not pads(low.settings, v.device, v.dtype):
+    if sizes is None or steps is None or 0 in sizes or not pads(b.settings, v.device, v.dtype):
         return None
     inner = [k for k, (s, n) in enumerate(zip(steps, sizes, strict=True)) if s == 1 and n > 1]
     if len(inner) != 1 or sizes[inner[0]] < SHORT:
@@ -83,156 +75,12 @@ def stored_with_zeros(low: GraphLowering, v: TensorValue, strides: Shape) -> Ten
         return None
     shape = tuple(const(wide) if j == k else e for j, e in enumerate(v.shape))
     apart = tuple(const(s // row * wide) if s >= row else const(s) for s in steps)
-    whole = low.b.realize(with_zeros(v, shape), apart)
+    whole = b.realize(with_zeros(v, shape), apart)
     assert whole.ref is not None
-    low.b.padded[whole.ref.buffer] = Padding(row, zeros=True)
+    b.padded[whole.ref.buffer] = Padding(row, zeros=True)
     return values.strided(whole, v.shape, whole.ref.strides, whole.ref.offset)
 
 
-def feeds_product(low: GraphLowering, n: FxNode) -> bool:
+def feeds_product(n: FxNode) -> bool:
     """Whether a matrix product reads ``n`` or a view of it."""
-    return any(u.target in PRODUCTS or (low.is_view(u) and feeds_product(low, u)) for u in n.users)
-
-
-# --- products -------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Operand:
-    """A stored matrix (or a batch of them), its two sizes, and what they become."""
-
-    value: TensorValue
-    sizes: tuple[int, int]
-    rows_first: bool  # whether the last size is contiguous
-
-    @property
-    def inner(self) -> int:
-        return 1 if self.rows_first else 0
-
-    def at_hand(self, low: GraphLowering, grown: tuple[int, int], zeros: int) -> bool:
-        """Whether memory holds what it grows by.  zeros: the size along which that must be 0."""
-        ref = self.value.ref
-        assert ref is not None
-        behind = low.b.padded.get(ref.buffer)
-        if behind is None or grown[1 - self.inner] != self.sizes[1 - self.inner]:
-            return False
-        row = ref.strides[-2 if self.rows_first else -1]
-        fits = row is const(grown[self.inner]) and ref.offset % row is const(0)
-        # Behind a part of a row lies what is left of it.
-        clean = behind.zeros and self.sizes[self.inner] == behind.row
-        return fits and (clean or self.inner != zeros)
-
-    def grow(self, low: GraphLowering, grown: tuple[int, int], zeros: int) -> TensorValue:
-        v = self.value
-        if grown == self.sizes:
-            return v
-        shape = (*v.shape[:-2], const(grown[0]), const(grown[1]))
-        assert v.ref is not None
-        if self.at_hand(low, grown, zeros):
-            return values.strided(v, shape, v.ref.strides, v.ref.offset)
-        lazy = v.without_memory()
-        dense = contiguous_strides(shape)
-        if not self.rows_first:
-            flipped = contiguous_strides((*shape[:-2], shape[-1], shape[-2]))
-            dense = (*flipped[:-2], flipped[-1], flipped[-2])
-        return low.b.realize(with_zeros(lazy, shape), dense)
-
-
-def _operand(v: TensorValue) -> _Operand | None:
-    sizes = ints(v.shape[-2:])
-    if v.ref is None or sizes is None or ints(v.shape) is None:
-        return None
-    last, first = v.ref.strides[-1] is ONE, v.ref.strides[-2] is ONE
-    return _Operand(v, (sizes[0], sizes[1]), last) if last or first else None
-
-
-def padded_product(low: GraphLowering, n: FxNode, reason: str) -> TensorValue | None:
-    """A product over larger sizes, of whose result ``n`` is a part; None: as it is, it is well."""
-    target = n.target
-    result = low.result(n.meta["val"]) if target in PRODUCTS else None
-    if result is None or n.kwargs or not pads(low.settings, result.device, result.dtype):
-        return None
-    if any(low.result(a.meta["val"]) is None for a in n.all_input_nodes):
-        return None
-    *bias, a_node, b_node = n.args
-    if any(x.meta["val"].ndim != 1 for x in bias):  # type: ignore[union-attr]
-        return None
-    shapes = [ints(low.result(x.meta["val"]).shape) for x in (a_node, b_node)]  # type: ignore
-    if None in shapes or result.strides != contiguous_strides(result.shape):
-        return None
-    (*batch, m, k), (*_, cols) = shapes  # type: ignore[misc]
-    work = 2.0 * m * k * cols
-    for size in batch:
-        work *= size
-    if min(m, k, cols) < SHORT or all(s % WHOLE == 0 for s in (m, k, cols)):
-        return None
-    a, b = (_operand(low.in_memory(x)) for x in (a_node, b_node))
-    if a is None or b is None:
-        return None
-    # A size has to be even where it is contiguous in a matrix; in the result it is the last.
-    m2 = m if a.rows_first else padded_size(m)
-    k2 = padded_size(k) if a.rows_first or not b.rows_first else k
-    n2 = padded_size(cols)
-    if (m2, k2, n2) == (m, k, cols):
-        return None
-    moved = 0.0  # bytes
-    if n2 != cols and not low.stays_inside(n):
-        if not low.stays_inside(n, or_returned=True):
-            return None
-        moved += 2.0 * work / k  # the result is copied
-    for x, grown, zeros in ((a, (m2, k2), 1), (b, (k2, n2), 0)):
-        if grown != x.sizes and not x.at_hand(low, grown, zeros):
-            moved += 4.0 * grown[0] * grown[1] * (work / (2.0 * m * k * cols))
-    if moved / COPY > work / SLOW - work / FAST:
-        return None
-    operands = [a.grow(low, (m2, k2), 1), b.grow(low, (k2, n2), 0)]
-    vector = [_longer(low, low.in_memory(x), cols, n2) for x in bias]
-    out = _call(low, n, reason, [*vector, *operands], (m2, n2))
-    if n2 != cols and low.shares_memory(n):
-        return low.b.realize(out.without_memory(), result.strides)
-    return out
-
-
-def _longer(low: GraphLowering, v: TensorValue, size: int, grown: int) -> TensorValue:
-    """A vector, or one number for all of ``size`` places, with zeros behind these."""
-    if grown == size:
-        return v
-    v = values.expand(v, (const(size),))
-    lazy = v.without_memory()
-    return low.b.realize(with_zeros(lazy, (const(grown),)))
-
-
-def _call(
-    low: GraphLowering,
-    n: FxNode,
-    reason: str,
-    operands: list[TensorValue],
-    grown: tuple[int, int],
-) -> TensorValue:
-    result: Any = low.result(n.meta["val"])
-    shape = (*result.shape[:-2], const(grown[0]), const(grown[1]))
-    strides = contiguous_strides(shape)
-    buf = low.b.new_buffer(result.dtype, shape, strides, result.device)
-    if shape[-1] is not result.shape[-1]:
-        # Zeros, unless an operand was infinite.
-        low.b.padded[buf.name] = Padding(result.shape[-1].value, zeros=False)
-    target = PRODUCTS[n.target]  # type: ignore[index]
-    refs = tuple(v.ref for v in operands)
-    low.b.extern(
-        Extern(
-            f"extern{len(low.b.nodes)}",
-            target,
-            str(target),
-            refs,
-            (),
-            (buf.name,),
-            result.device,
-            reason,
-            True,
-            (),
-            True,
-            (),
-            low.b.origins,
-        )
-    )
-    return values.strided(low.b.of_buffer(buf), result.shape, strides, values.ZERO)
+    return any(u.target in PRODUCTS for u in readers(n))

@@ -15,7 +15,6 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
-from litz.ir.program import Extern
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pooling import stored
 from litz.lowering.registry import Call, lower
@@ -44,19 +43,9 @@ def program_seed(b: Builder, device: str) -> Node:
     if key not in b.shared:
         buf = b.new_buffer(d.I64, (ONE,), (ONE,), device, "extern")
         limit = 2**62
-        b.extern(
-            Extern(
-                f"extern{len(b.nodes)}",
-                aten.randint.low,
-                str(aten.randint.low),
-                (-limit, limit, (const(1),)),
-                (("dtype", torch.int64), ("device", torch.device(device))),
-                (buf.name,),
-                device,
-                "draws the seed of the program's random kernels",
-                origins=b.origins,
-            )
-        )
+        kwargs = (("dtype", torch.int64), ("device", torch.device(device)))
+        args, why = (-limit, limit, (const(1),)), "draws the seed of the program's random kernels"
+        b.extern(aten.randint.low, args, (buf.name,), device, why, kwargs=kwargs)
         b.shared[key] = b.of_buffer(buf)
     return b.shared[key].at([ZERO])
 

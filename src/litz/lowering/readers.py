@@ -8,29 +8,31 @@ and each once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.fx import Node as FxNode
 
 from litz.ir import body
-from litz.lowering.externs import Opaque
-from litz.lowering.values import TensorValue
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
+from litz.lowering.context import Builder
+from litz.lowering.values import Opaque, TensorValue
 
 
 @dataclass
 class Readers:
     """The graph nodes whose values read a piece of memory, by the buffer that owns it.
 
+    b, env, uses_left, places, bind: of the lowering.
     unseen: nodes that have got a value since the last write, in the graph's order.
     loaded: what lazy values read, which many nodes share.
     """
 
-    low: GraphLowering
+    b: Builder
+    env: Mapping[FxNode, Any]
+    uses_left: Mapping[FxNode, int]
+    places: Mapping[FxNode, int]
+    bind: Callable[[FxNode, Any], None]
     nodes: dict[str, dict[FxNode, None]] = field(default_factory=dict)
     unseen: dict[FxNode, None] = field(default_factory=dict)
     loaded: dict[body.Node, tuple[str, ...]] = field(default_factory=dict)
@@ -45,13 +47,17 @@ class Readers:
             return {root: None for v in value for root in self.reads(v)}
         if isinstance(value, TensorValue) and value.lazy is not None:
             if value.lazy not in self.loaded:
-                names = (self.low.b.root(x.buffer) for x in body.loads((value.lazy,)))
+                names = (self.b.root(x.buffer) for x in body.loads((value.lazy,)))
                 self.loaded[value.lazy] = tuple(dict.fromkeys(names))
             return dict.fromkeys(self.loaded[value.lazy])
         if isinstance(value, TensorValue | Opaque):
             assert value.ref is not None
-            return {self.low.b.root(value.ref.buffer): None}
+            return {self.b.root(value.ref.buffer): None}
         return {}
+
+    def wanted(self, n: FxNode, by: FxNode) -> int:
+        """How often a value is read behind the call ``by``."""
+        return self.uses_left[n] - (n in by.all_input_nodes)
 
     def is_last(self, n: FxNode, given: Sequence[Any], v: TensorValue) -> bool:
         """Whether ``v``, one of the arguments ``given`` to ``n``, is all that reads its memory.
@@ -60,44 +66,32 @@ class Readers:
         """
         if v.ref is None:
             return False
-        low = self.low
-        root = low.b.root(v.ref.buffer)
+        root = self.b.root(v.ref.buffer)
         live = [a for a in given if a is not v]
-        if len(live) + 1 != len(given) or low.b.buffers[root].kind != "temp":
+        if len(live) + 1 != len(given) or self.b.buffers[root].kind != "temp":
             return False
-        for m, value in low.env.items():
-            if low.uses_left[m] > (1 if m in n.all_input_nodes else 0):
+        for m, value in self.env.items():
+            if self.wanted(m, n) > 0:
                 live.append(value)
-        return root not in self.reads((*live, *low.b.shared.values()))
+        return root not in self.reads((*live, *self.b.shared.values()))
 
     def before_mutation(self, root: str, by: FxNode) -> None:
         """Copy or compute every live value that reads ``root`` before its memory changes."""
-        low = self.low
         for n in self.unseen:
-            for r in self.reads(low.env[n]):
+            for r in self.reads(self.env[n]):
                 self.nodes.setdefault(r, {})[n] = None
         self.unseen.clear()
-        for n in sorted(self.nodes.pop(root, ()), key=low.places.__getitem__):
-            v = low.env[n]
-            left = low.uses_left[n] - (1 if n in by.all_input_nodes else 0)
-            if left <= 0:
-                continue
-            if isinstance(v, TensorValue):
-                low.bind(n, self._detached(v, root, n))
-            elif isinstance(v, tuple):
-                low.bind(
-                    n,
-                    tuple(
-                        self._detached(x, root, n) if isinstance(x, TensorValue) else x for x in v
-                    ),
-                )
+        for n in sorted(self.nodes.pop(root, ()), key=self.places.__getitem__):
+            v = self.env[n]
+            if self.wanted(n, by) > 0 and isinstance(v, TensorValue | tuple):
+                several = v if isinstance(v, tuple) else (v,)
+                kept = tuple(self._detached(x, root, n) for x in several)
+                self.bind(n, kept if isinstance(v, tuple) else kept[0])
 
-    def _detached(self, v: TensorValue, root: str, n: FxNode) -> TensorValue:
-        """``v`` in memory of its own, if it reads ``root``."""
-        if root not in self.reads(v):
+    def _detached(self, v: Any, root: str, n: FxNode) -> Any:
+        """A tensor ``v`` in memory of its own, if it reads ``root``."""
+        if not isinstance(v, TensorValue) or root not in self.reads(v):
             return v
         if v.lazy is not None:
-            return self.low.b.realize(v)
-        if n.op == "placeholder":
-            return v
-        return self.low.b.realize(v.without_memory())
+            return self.b.realize(v)
+        return v if n.op == "placeholder" else self.b.realize(v.without_memory())

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from litz.graph.storage import ANCHORED, is_flat
 from litz.index import Expr, as_expr
-from litz.ir.program import Extern
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported, Unsupported
 from litz.lowering.joins import result_buffer
@@ -16,15 +16,11 @@ from litz.lowering.strides import injective
 from litz.lowering.values import ONE, TensorValue
 
 aten = torch.ops.aten
-# The marks that the graph pass leaves on calls whose argument is a whole storage in order, or a
-# view of an input that begins elsewhere.
-FLAT = "litz_flat"
-ANCHORED = "litz_anchored"
 
 
 def check_flat(ctx: Call) -> None:
     """Declines calls on an input's own storage; raises for storage that Litz does not have."""
-    if ctx.node.meta.get(FLAT):
+    if is_flat(ctx.node):
         return
     base = ctx.node.args[0]
     own = isinstance(base, torch.fx.Node) and base.op in ("placeholder", "get_attr")
@@ -82,10 +78,6 @@ def _copy_in_order(ctx: Call, value: TensorValue, place: TensorValue) -> None:
     stored = value if value.ref is not None else b.realize(value)
     assert stored.ref is not None and place.ref is not None
     target = aten.copy_.default
-    b.extern(
-        Extern(
-            f"extern{len(b.nodes)}", target, str(target), (place.ref, stored.ref), (), (None,),
-            place.device, "a write to places that may overlap, where the last one counts",
-            mutates=(b.root(place.ref.buffer),), origins=b.origins,
-        )
-    )  # fmt: skip
+    why = "a write to places that may overlap, where the last one counts"
+    written = (b.root(place.ref.buffer),)
+    b.extern(target, (place.ref, stored.ref), (None,), place.device, why, mutates=written)

@@ -12,16 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.fx import Node
 
+from litz.graph.calls import higher_order_name
+from litz.graph.dialect import USER_KERNEL, USER_OPERATORS
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.torch_types import user_kernel
 
-FUNCTIONAL = "triton_kernel_wrapper_functional"
 MUTATION = "triton_kernel_wrapper_mutation"
-# Of users' operators that write arguments.
-OPERATORS = ("auto_functionalized", "auto_functionalized_v2")
 
 
 @dataclass(frozen=True)
@@ -62,18 +60,12 @@ class KernelCall:
 
 def is_user_kernel(target: object) -> bool:
     """Whether a call's target is a user's Triton kernel."""
-    return higher_order_name(target) in (FUNCTIONAL, MUTATION)
+    return higher_order_name(target) in (USER_KERNEL, MUTATION)
 
 
 def is_user_operator(target: object) -> bool:
     """Whether a call's target wraps a user's operator that writes arguments."""
-    return higher_order_name(target) in OPERATORS
-
-
-def higher_order_name(target: object) -> str:
-    """The name of an operator that takes functions or kernels; "" for others."""
-    is_higher = isinstance(target, torch._ops.HigherOrderOperator)
-    return str(getattr(target, "__name__", "")) if is_higher else ""
+    return higher_order_name(target) in USER_OPERATORS
 
 
 def picked_result(n: Node) -> tuple[Node, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
@@ -13,15 +13,12 @@ from litz.index import Expr
 from litz.ir import dtype as d
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported
-from litz.lowering.externs import Opaque
 from litz.lowering.numbers import require
-from litz.lowering.overwriting import Arguments, exprs
+from litz.lowering.overwriting import Arguments
+from litz.lowering.state import GraphLowering
 from litz.lowering.user_kernel_calls import Descriptor, KernelCall, kernel_call
-from litz.lowering.values import ZERO, TensorValue
+from litz.lowering.values import ZERO, Opaque, TensorValue, exprs
 from litz.runtime.user_kernels import UserKernel, tensor_descriptor, tma_descriptor
-
-if TYPE_CHECKING:
-    from litz.lowering.graph import GraphLowering
 
 REASON: Final = "a user's Triton kernel"
 
@@ -42,41 +39,28 @@ class _Launch:
         self.memory = Arguments(self.low, self.n, self.call.name)
 
     def run(self) -> tuple[TensorValue | Opaque, ...]:
-        low, b, call, memory = self.low, self.low.b, self.call, self.memory
+        low, call, memory = self.low, self.call, self.memory
         nodes = call.nodes()
         tensors = {k: a for k, a in nodes.items() if isinstance(a.meta.get("val"), torch.Tensor)}
         self.check(tensors)
-        shared = self.shared(tensors)
+        repeated = self.repeated(tensors)
         for name, arg in tensors.items():
-            if name not in call.written and name not in shared:
+            if name not in call.written and name not in repeated:
                 memory.read(name, arg)
         for name in call.written:
-            first = self.first_of(name, tensors)
-            if first:
-                memory.share(name, memory.refs[first])
-            else:
+            if name not in repeated:
                 memory.write(name, tensors[name])
-        for name, other in shared.items():
-            memory.share(name, memory.refs[other])
+        memory.refs.update((name, memory.refs[first]) for name, first in repeated.items())
         args = tuple(self.value(k, v) for k, v in call.args)
         kwargs = tuple((k, self.value(k, v)) for k, v in call.kwargs)
         grids = self.grids()
         require(low, *exprs((grids, args, tuple(v for _, v in kwargs))))
         devices = [str(a.meta["val"].device) for a in tensors.values()]
-        b.extern(
-            Extern(
-                f"extern{len(b.nodes)}",
-                UserKernel(call.kernel, call.configs, call.written),
-                f"triton.{call.name}",
-                (grids, *args),
-                kwargs,
-                (),
-                devices[0] if devices else "cpu",
-                REASON,
-                mutates=tuple(memory.written),
-                origins=b.origins,
-            )
-        )
+        target = UserKernel(call.kernel, call.configs, call.written)
+        low.b.extern(
+            target, (grids, *args), (), devices[0] if devices else "cpu", REASON, kwargs=kwargs,
+            target_name=f"triton.{call.name}", mutates=tuple(memory.written),
+        )  # fmt: skip
         return tuple(memory.result(memory.refs[k]) for k in call.written)
 
     def check(self, tensors: dict[str, FxNode]) -> None:
@@ -130,29 +114,16 @@ class _Launch:
         device = b.buffers[ref.buffer].device
         made = b.new_buffer(d.U8, (), (), device, "opaque", alias=ref.buffer)
         why = "a descriptor for a user's Triton kernel"
-        self.memory.make(make, f"litz.{make.__name__}", args, (), made, why)
+        b.extern(make, args, (made.name,), device, why, target_name=f"litz.{make.__name__}")
         return TensorRef(made.name, made.dtype, (), (), ZERO)
 
-    # --- arguments that are one tensor -------------------------------------------------------
-
-    def shared(self, tensors: dict[str, FxNode]) -> dict[str, str]:
-        """Arguments that are only read and are, in eager, the tensor of one that is written.
+    def repeated(self, tensors: dict[str, FxNode]) -> dict[str, str]:
+        """Arguments that are, in eager, the tensor of another one that is written, by that.
 
         Where a graph is one of two, the partitioner has merged equal calls: one node may be two
         tensors.
         """
         if not self.low.settings.inference:
             return {}
-        found: dict[str, str] = {}
-        for name, arg in tensors.items():
-            same = [w for w in self.call.written if tensors[w] is arg]
-            if name not in self.call.written and same:
-                found[name] = same[0]
-        return found
-
-    def first_of(self, name: str, tensors: dict[str, FxNode]) -> str | None:
-        """An earlier written argument that is the same tensor in eager."""
-        earlier = self.call.written[: self.call.written.index(name)]
-        if not self.low.settings.inference:
-            return None
-        return next((w for w in earlier if tensors[w] is tensors[name]), None)
+        first = {tensors[w]: w for w in reversed(self.call.written)}
+        return {k: first[a] for k, a in tensors.items() if first.get(a, k) != k}

@@ -8,10 +8,11 @@ view of it is stride arithmetic: no copy, no expression.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from litz.graph.calls import leaves
 from litz.index import Const, Expr, const, floordiv, mod, var
 from litz.ir import body
 from litz.ir.body import Node
@@ -63,6 +64,13 @@ def at_dims(ndim: int, dims: Sequence[int], index: Sequence[Expr]) -> list[Expr]
     """An index of ``ndim`` dimensions: ``index`` at ``dims``, zero elsewhere."""
     placed = dict(zip(dims, index, strict=True))
     return [placed.get(k, ZERO) for k in range(ndim)]
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A tensor that only extern calls touch (complex, sparse, a foreign type)."""
+
+    ref: TensorRef
 
 
 @dataclass(frozen=True)
@@ -275,3 +283,12 @@ def reshape(v: TensorValue, shape: Shape) -> TensorValue:
             part = flat if step is ONE else floordiv(flat, step)
             index[d] = part if n == 0 else mod(part, v.shape[d])
     return viewed(v, shape, index)
+
+
+def exprs(value: object) -> Iterator[Expr]:
+    """The index expressions that a nested value holds, those of references too."""
+    for v in leaves(value):
+        if isinstance(v, Expr):
+            yield v
+        elif isinstance(v, TensorRef):
+            yield from (*v.shape, *v.strides, v.offset)

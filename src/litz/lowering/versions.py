@@ -11,8 +11,8 @@ import operator
 import torch
 from torch.fx import Graph, Node
 
+from litz.graph.aliasing import owner
 from litz.lowering.context import EagerOnly
-from litz.lowering.outputs import owner_of
 
 aten = torch.ops.aten
 READS = (aten.as_strided.default, aten.as_strided_copy.default)
@@ -28,7 +28,7 @@ def check_offsets(graph: Graph) -> None:
     for target, states in ((READS[0], 2), (READS[1], 2), (WRITE, 1)):
         for n in graph.find_nodes(op="call_function", target=target):
             x = n.args[0]
-            if isinstance(x, Node) and len(states_before(owner_of(x))) >= states:
+            if isinstance(x, Node) and len(states_before(owner(x))) >= states:
                 raise EagerOnly(
                     f"{target} on an argument that the graph changes, and PyTorch's graph does "
                     "not tell where it begins: such graphs run in eager mode"

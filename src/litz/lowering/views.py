@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from litz.graph.aliasing import leaves
 from litz.index import Const, Expr, as_expr, const, max_, min_
 from litz.ir import body
 from litz.lowering import values
@@ -211,14 +212,6 @@ def view_dtype(ctx: Call, x: TensorValue) -> TensorValue:
         raise Unsupported("a view as a type of another width")
     if x.dtype is ctx.dtype:
         return x
-    if _is_returned(ctx.node):
+    if leaves(ctx.node):
         raise Unsupported("a view as another type that is returned: it shares memory")
     return x.with_node(body.op("bitcast", x.node, to=ctx.dtype))
-
-
-def _is_returned(n: torch.fx.Node) -> bool:
-    """Whether the graph returns the value or a view of it."""
-    from litz.lowering.externs import view_users
-
-    own = any(u.op == "output" for u in n.users)
-    return own or any(_is_returned(u) for u in view_users(n))

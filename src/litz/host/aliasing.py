@@ -1,0 +1,33 @@
+"""How a program's buffers are looked at, and which memory it writes.
+
+Who owns a buffer's memory its ``alias`` says (``litz.ir.program.root_of``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from litz.ir.program import Buffer, Extern, Program, ProgramNode, TensorRef
+from litz.ir.text import is_whole
+
+
+def touched(node: ProgramNode) -> tuple[str, ...]:
+    """The buffers that running a node reads or writes, each once."""
+    return tuple(dict.fromkeys((*node.read_buffers(), *node.write_buffers())))
+
+
+def written(program: Program) -> frozenset[str]:
+    """The buffers that own the memory that a program writes."""
+    return frozenset(program.root(b) for n in program.nodes for b in n.write_buffers())
+
+
+def read_by_strides(
+    kernels: Iterable[str],
+    externs: Iterable[Extern],
+    outputs: Iterable[object],
+    buffers: Mapping[str, Buffer],
+) -> frozenset[str]:
+    """The buffers that kernels read or write, or that someone takes a view of."""
+    refs = [r for e in externs for r in e.refs()]
+    refs += [o for o in outputs if isinstance(o, TensorRef)]
+    return frozenset((*kernels, *(r.buffer for r in refs if not is_whole(r, buffers))))

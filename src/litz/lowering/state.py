@@ -1,0 +1,97 @@
+"""One graph while it is lowered: its values so far, and the program that is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from litz.index import Expr
+from litz.lowering.bindings import Binding, Handed
+from litz.lowering.context import Builder, Settings
+from litz.lowering.readers import Readers
+from litz.lowering.registry import Result
+from litz.lowering.strides import plain_strides
+from litz.lowering.symbols import Symbols
+from litz.lowering.torch_types import from_torch
+from litz.lowering.values import Opaque, TensorValue
+from litz.runtime.control_flow import Body
+
+Compile = Callable[[GraphModule], Body]
+
+
+@dataclass
+class GraphLowering:
+    """What every step of a lowering reads, and adds to.
+
+    compile_body: compiles a body of control flow.  env: values by graph node.  asserted: what is
+    asserted by now, as text.  layouts: what inputs' layouts hold, until they all are there.
+    uses_left: users of each node that are still to come.  places: the nodes' order.
+    regions: compiled bodies, by what they were compiled for.
+    sources: graph nodes that are part of a value's expression: itself, and its inputs that are
+    lazy.
+    """
+
+    gm: GraphModule
+    settings: Settings
+    compile_body: Compile | None = None
+    b: Builder = field(init=False)
+    env: dict[FxNode, Any] = field(default_factory=dict)
+    symbols: Symbols = field(default_factory=Symbols)
+    asserted: set[str] = field(default_factory=set)
+    layouts: list[Expr] = field(default_factory=list)
+    uses_left: dict[FxNode, int] = field(default_factory=dict)
+    places: dict[FxNode, int] = field(default_factory=dict)
+    readers: Readers = field(init=False)
+    bindings: list[Binding] = field(default_factory=list)
+    handed: dict[str, Handed] = field(default_factory=dict)
+    regions: dict[tuple[str, ...], Body] = field(default_factory=dict)
+    sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.b = Builder(self.settings)
+        self.readers = Readers(self.b, self.env, self.uses_left, self.places, self.bind)
+
+    def bind(self, n: FxNode, value: Any) -> None:
+        """Make ``value`` the node's, and note where it lies if it lies in memory."""
+        self.env[n] = value
+        self.readers.note(n)
+        several = isinstance(value, tuple | list)
+        for k, v in enumerate(value if several else (value,)):
+            if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
+                self.note(n, v, k if several else None)
+
+    def note(self, n: FxNode, v: TensorValue | Opaque, position: int | None = None) -> None:
+        assert v.ref is not None
+        whole = isinstance(v, Opaque)
+        self.bindings.append(Binding(n.name, position, v.ref, len(self.b.nodes), whole))
+
+    # --- from torch's terms to the program's -------------------------------------------------
+
+    def result(self, val: torch.Tensor) -> Result | None:
+        dtype = from_torch(val.dtype)
+        # Memory of a lazily negated view (an imaginary part's) does not hold what the view does.
+        if dtype is None or val.layout is not torch.strided or val.is_neg():
+            return None
+        shape = tuple(self.expr(s) for s in val.shape)
+        strides = tuple(self.expr(s) for s in val.stride())
+        return Result(dtype, shape, plain_strides(shape, strides), str(val.device))
+
+    def expr(self, value: Any) -> Expr:
+        return value if isinstance(value, Expr) else self.symbols.convert(value)
+
+    def map(self, value: Any) -> Any:
+        """Arguments with graph nodes replaced by their values."""
+        if isinstance(value, FxNode):
+            return self.env[value]
+        if isinstance(value, list | tuple):
+            return (tuple if type(value) is tuple else list)(self.map(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self.map(v) for k, v in value.items()}
+        if isinstance(value, torch.SymInt):
+            return self.expr(value)
+        return value

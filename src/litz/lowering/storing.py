@@ -1,0 +1,140 @@
+"""When a value of the graph is stored, and how it lies in memory then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node as FxNode
+
+from litz.graph.aliasing import is_returned, is_view_op, readers, sharing, viewed
+from litz.graph.calls import is_random
+from litz.graph.values import eager_value
+from litz.ir import body
+from litz.lowering.context import RECOMPUTE_COST
+from litz.lowering.layouts import laid_out
+from litz.lowering.padding import PRODUCTS, feeds_product, stored_with_zeros
+from litz.lowering.registry import Result, find
+from litz.lowering.state import GraphLowering
+from litz.lowering.strides import dense, in_order, spaced
+from litz.lowering.values import ZERO, Shape, TensorValue
+
+
+def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
+    """Store the value now if it will be wanted from memory, else keep it lazy."""
+    if is_view_op(n.target):
+        return out
+    if out.lazy is None:
+        return own(low, n, out, r)
+    loads = len(body.loads((out.lazy,)))
+    shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
+    wanted = shared or is_returned(n)
+    wanted = wanted or (low.settings.keep_random and is_random(n.target))
+    constant = loads + body.cost(out.lazy) == 0
+    if (constant or not wanted) and shows_memory(low, n):
+        return low.b.realize(out, r.strides if dense(r) else None)
+    if wanted and not constant:
+        if is_returned(n):
+            r = low.result(eager_value(n)) or r
+        return stored(low, n, out, r)
+    return low.b.limit(out)
+
+
+def stored(low: GraphLowering, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
+    """A lazy value in memory as eager has it, but for the rows of what products read."""
+    seen = r is not None and (dense(r) or is_returned(n) and spaced(r))
+    strides = r.strides if r is not None and seen else in_order(v.shape, r)
+    if feeds_product(n) and stays_inside(n):
+        wide = stored_with_zeros(low.b, v, strides)
+        if wide is not None:
+            return wide
+    return low.b.realize(v, strides)
+
+
+def settled(
+    low: GraphLowering, n: FxNode, v: TensorValue, stated: Result | None = None
+) -> TensorValue:
+    """Store a lazy argument, and keep the stored form.
+
+    It has the strides that eager has here, without gaps unless ``stated`` asks for them.
+    """
+    meta = low.result(n.meta["val"])
+    outer, low.b.origins = low.b.origins, low.sources[n]
+    if stated is None or dense(stated):
+        found = stored(low, n, v, meta)
+    else:
+        found = laid_out(low.b, v, stated)
+    low.b.origins = outer
+    low.bind(n, found)
+    return found
+
+
+def in_memory(low: GraphLowering, n: Any) -> TensorValue:
+    """The value of a node, stored if it was not."""
+    v = low.env[n]
+    assert isinstance(v, TensorValue)
+    return settled(low, n, v) if v.ref is None else v
+
+
+def copied(low: GraphLowering, n: FxNode, v: TensorValue, strides: Shape | None) -> TensorValue:
+    """The stored value of a node once more, with other strides; the node's from here on.
+
+    What shares the copy's memory, or is written there, shares it with the node.
+    """
+    found = low.b.realize(v.without_memory(), strides)
+    low.bind(n, found)
+    return found
+
+
+def own(
+    low: GraphLowering, n: FxNode, out: TensorValue, r: Result, call: FxNode | None = None
+) -> TensorValue:
+    """Memory of its own, if results show it, for what lies in an argument's: ``trunc(int)``."""
+    assert out.ref is not None
+    given = (low.env.get(a) for a in (call or n).all_input_nodes)
+    roots = [low.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
+    passed = low.b.root(out.ref.buffer) in roots
+    if not passed or sharing(n.target).shared or not shows_memory(low, n):
+        return out
+    lazy = out.without_memory()
+    return low.b.realize(lazy, r.strides if dense(r) else None)
+
+
+# --- who sees a value -----------------------------------------------------------------------------
+
+
+def stays_inside(n: FxNode, or_returned: bool = False) -> bool:
+    """Whether products and kernels of Litz alone read ``n`` and views of it.
+
+    or_returned: it and its views may be results of the graph besides.
+    """
+    return all(
+        (u.op == "output" and or_returned)
+        or u.target in PRODUCTS
+        or (u.op == "call_function" and find(u.target) is not None)
+        for u in readers(n)
+    )
+
+
+def shows_memory(low: GraphLowering, n: FxNode) -> bool:
+    """Whether results show that they lie in this value's memory: several, or one with gaps.
+
+    Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
+    """
+    views = returned_views(n)
+    if len(views) != 1 or is_returned(n):
+        return len(views) + is_returned(n) > 1
+    val = eager_value(views[0])
+    if not isinstance(val, torch.Tensor) or (r := low.result(val)) is None:
+        return False
+    return not dense(r) or low.expr(val.storage_offset()) is not ZERO
+
+
+def returned_views(n: FxNode) -> list[FxNode]:
+    """Views of ``n``, and views of those, that the graph returns."""
+    found = []
+    for u in n.users:
+        if viewed(u) is n:
+            found += [u] if is_returned(u) else []
+            found += returned_views(u)
+    return found
