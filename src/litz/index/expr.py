@@ -4,6 +4,11 @@ Nodes are made by the constructor functions (``arith``, ``division``, ``logic``)
 arguments to canonical form first; a node class called directly trusts its arguments. Interning
 makes equality identity: two expressions are equal if and only if they are the same object.
 
+The files of this room, each of which imports those before it alone: ``interning`` and ``interval``,
+the nodes here, sums and products (``arith``), proofs (``prove``), divisions (``division``), sums of
+quotients and remainders (``recombine``), comparisons (``logic``), text, questions (``query``),
+layouts, and the border to sympy. What leads back up goes through the table ``Rules``.
+
 Bounds, sort key and free leaves are computed when they are first asked for and then kept in their
 slots, because most intermediate expressions are never asked.
 """
@@ -11,14 +16,33 @@ slots, because most intermediate expressions are never asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from litz.index import interval as _interval
 from litz.index.interning import find, publish
 
 _E = TypeVar("_E", bound="Expr")
 _Bounds = tuple["int | None", "int | None"]
+
+
+class Rules:
+    """What operators on nodes do, and how sums recombine: functions of the files above.
+
+    A sum may need a division (``d*(x//d) + x%d`` is ``x``), a division a proof of ranges, and a
+    proof sums: that recursion is in the nature of the form. It is closed in this one place, which
+    ``litz.index`` fills when it is imported.
+    """
+
+    add: Callable[[Expr, Expr], Expr]
+    sub: Callable[[Expr, Expr], Expr]
+    mul: Callable[[Expr, Expr], Expr]
+    scale: Callable[[Expr, int], Expr]
+    floordiv: Callable[[Expr | int, Expr | int], Expr]
+    mod: Callable[[Expr | int, Expr | int], Expr]
+    recombine: Callable[[int, dict[Expr, int]], tuple[int, dict[Expr, int]]]
+    to_text: Callable[[Expr], str]
 
 
 class Expr:
@@ -79,49 +103,49 @@ class Expr:
         return self
 
     def __str__(self) -> str:
-        return _text.to_text(self)
+        return Rules.to_text(self)
 
     def __repr__(self) -> str:
-        return _text.to_text(self)
+        return Rules.to_text(self)
 
     def __bool__(self) -> bool:
         raise TypeError(f"the truth value of {self} is not known; use eq, lt, provably_lt, ...")
 
     def __add__(self, other: Expr | int) -> Expr:
-        return _arith.add(self, other if isinstance(other, Expr) else as_expr(other))
+        return Rules.add(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __radd__(self, other: Expr | int) -> Expr:
-        return _arith.add(as_expr(other), self)
+        return Rules.add(as_expr(other), self)
 
     def __sub__(self, other: Expr | int) -> Expr:
-        return _arith.sub(self, other if isinstance(other, Expr) else as_expr(other))
+        return Rules.sub(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rsub__(self, other: Expr | int) -> Expr:
-        return _arith.sub(as_expr(other), self)
+        return Rules.sub(as_expr(other), self)
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return _arith.mul(self, other if isinstance(other, Expr) else as_expr(other))
+        return Rules.mul(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rmul__(self, other: Expr | int) -> Expr:
-        return _arith.mul(as_expr(other), self)
+        return Rules.mul(as_expr(other), self)
 
     def __neg__(self) -> Expr:
-        return _arith.scale(self, -1)
+        return Rules.scale(self, -1)
 
     def __pos__(self) -> Expr:
         return self
 
     def __floordiv__(self, other: Expr | int) -> Expr:
-        return _division.floordiv(self, other)
+        return Rules.floordiv(self, other)
 
     def __rfloordiv__(self, other: Expr | int) -> Expr:
-        return _division.floordiv(other, self)
+        return Rules.floordiv(other, self)
 
     def __mod__(self, other: Expr | int) -> Expr:
-        return _division.mod(self, other)
+        return Rules.mod(self, other)
 
     def __rmod__(self, other: Expr | int) -> Expr:
-        return _division.mod(other, self)
+        return Rules.mod(other, self)
 
 
 def _union_free(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
@@ -490,9 +514,3 @@ def var(name: str, extent: Expr | int) -> Var:
 
 ZERO = const(0)
 ONE = const(1)
-
-# These rooms need the node classes above, and the operators need them: hence the late import.
-from litz.index import arith as _arith  # noqa: E402
-from litz.index import division as _division  # noqa: E402
-from litz.index import interval as _interval  # noqa: E402
-from litz.index import text as _text  # noqa: E402
