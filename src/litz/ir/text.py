@@ -1,4 +1,4 @@
-"""The text form of nodes, stores, loop nests and programs.
+"""The text form of loop nests and programs; ``litz.ir.body`` has that of nodes and stores.
 
 Deterministic, one line a node, every distinct node once; ``litz.ir.parse`` reads it back to an
 equal value.  The grammar, by example::
@@ -28,120 +28,20 @@ equal value.  The grammar, by example::
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from litz.index import Expr, Symbol, Var, as_expr
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import Index, Load, Node, Store, float_text, stores_lines, symbol_text, walk
 from litz.ir.dtype import DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
 
 INDENT = "  "
 _See = Callable[..., None]
-_NAN_BITS = struct.pack("<d", math.nan)
-
-
-def float_text(value: float) -> str:
-    """A float that reads back to the same bits: ``0.5``, ``float.inf``, ``float.nan``."""
-    if math.isnan(value):
-        bits = struct.pack("<d", value)
-        return "float.nan" if bits == _NAN_BITS else f"float.bits_{bits[::-1].hex()}"
-    if math.isinf(value):
-        return "float.inf" if value > 0 else "-float.inf"
-    return repr(value)
-
-
-def _const_text(n: Const) -> str:
-    value = n.value
-    return f"{n.dtype}({float_text(value) if isinstance(value, float) else value})"
-
-
-def symbol_text(symbol: Expr) -> str:
-    """A symbol with all that tells it apart: ``s0 in [2, inf] hint 8``."""
-    lo = "-inf" if symbol.lo is None else str(symbol.lo)
-    hi = "inf" if symbol.hi is None else str(symbol.hi)
-    hint = getattr(symbol, "hint", None)
-    return f"{symbol} in [{lo}, {hi}]" + ("" if hint is None else f" hint {hint}")
 
 
 def axes_text(axes: Iterable[Expr]) -> str:
     """Loop variables with their extents: ``i0 < 128, i1 < 768``."""
     return ", ".join(f"{a} < {a.extent}" if isinstance(a, Var) else str(a) for a in axes)
-
-
-class Namer:
-    """Numbers nodes in order of first use; literals are written in place."""
-
-    def __init__(self) -> None:
-        self.names: dict[Node, str] = {}
-
-    def __call__(self, n: Node) -> str:
-        if isinstance(n, Const):
-            return _const_text(n)
-        found = self.names.get(n)
-        if found is None:
-            found = self.names[n] = f"%{len(self.names)}"
-        return found
-
-    def access(self, buffer: str, index: Expr, indirect: Sequence[tuple[Expr, Node]]) -> str:
-        bound = "".join(f"; {symbol_text(s)} := {self(v)}" for s, v in indirect)
-        return f"{buffer}[{index}{bound}]"
-
-    def lines(self, roots: Iterable[Node]) -> list[str]:
-        """The definitions that ``roots`` need and that have not been given yet."""
-        out: list[str] = []
-        for n in walk(roots):
-            if isinstance(n, Const) or n in self.names:
-                continue
-            right = self.value(n)
-            out.append(f"{self(n)}: {n.dtype} = {right}")
-        return out
-
-    def value(self, n: Node) -> str:
-        args = ", ".join(self(a) for a in n.args)
-        if isinstance(n, Load):
-            return "load " + self.access(n.buffer, n.index, n.indirect)
-        if isinstance(n, Index):
-            return f"index {n.expr}"
-        if isinstance(n, Op):
-            to = "" if n.param is None else f" to {n.param}"
-            return f"{n.name} {args}{to}"
-        if isinstance(n, Masked):
-            return f"masked {args}"
-        if isinstance(n, Reduce):
-            return f"reduce {n.kind} [{', '.join(map(str, n.axes))}] {args}"
-        return _const_text(n) if isinstance(n, Const) else f"{type(n).__name__.lower()} {args}"
-
-    def store(self, s: Store) -> str:
-        mode = "" if s.mode == "set" else f"{s.mode} "
-        mask = "" if s.mask is None else f" if {self(s.mask)}"
-        return f"store {mode}{self.access(s.buffer, s.index, s.indirect)} = {self(s.value)}{mask}"
-
-
-def node_text(node: Node) -> str:
-    """One line for a node: its definitions in order, the node's own last.  Never raises."""
-    try:
-        if isinstance(node, Const):
-            return _const_text(node)
-        return "; ".join(Namer().lines((node,)))
-    except Exception as e:  # a repr must serve debuggers on half-built nodes too
-        return f"<{type(node).__name__}: {type(e).__name__}>"
-
-
-def stores_lines(stores: Iterable[Store], namer: Namer | None = None) -> list[str]:
-    """The lines of a nest's body: each node before its first use, then each store."""
-    name = Namer() if namer is None else namer
-    out: list[str] = []
-    for s in stores:
-        out += name.lines(s.roots())
-        out.append(name.store(s))
-    return out
-
-
-def stores_text(stores: Iterable[Store]) -> str:
-    """The body of a nest as text (see ``litz.ir.parse.parse_stores``)."""
-    return "\n".join(stores_lines(stores))
 
 
 def nest_text(

@@ -13,11 +13,11 @@ from typing import Final, NoReturn
 
 from litz.errors import VerifyError
 from litz.index import Expr, Symbol, Var, as_expr, mixed_radix, split_linear
-from litz.ir.body import Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
 from litz.ir.program import Buffer, Extern, HostFloat, Nest, Program, TensorRef
-from litz.ir.text import Namer, Values, extern_text, nest_text
+from litz.ir.text import Values, extern_text, nest_text
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
 
