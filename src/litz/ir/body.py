@@ -20,7 +20,7 @@ from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear
 from litz.index import const as index_const
 from litz.index.interning import find, publish
-from litz.ir.dtype import I64, DType, wrapped
+from litz.ir.dtype import I64, DType, wrap
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
 from litz.ir.reductions import Reduction, Result, reduction, result_of
@@ -150,7 +150,7 @@ def const(dtype: DType, value: Scalar) -> Const:
         value = float(value)
         bits: object = struct.pack("<d", value)
     else:
-        value = bool(value) if dtype.kind == "bool" else wrapped(int(value), dtype)
+        value = bool(value) if dtype.kind == "bool" else wrap(value, dtype)
         bits = value
     key = ("const", dtype, bits)
     found: Const | None = find(key)
