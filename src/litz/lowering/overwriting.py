@@ -28,7 +28,7 @@ from litz.lowering.strides import same_layout, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
 from litz.lowering.values import ONE, ZERO, TensorValue
-from litz.runtime.user_kernels import copy_as_it_is
+from litz.runtime.strided import copy_as_it_is
 
 if TYPE_CHECKING:
     from litz.lowering.graph import GraphLowering

@@ -18,6 +18,7 @@ from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.lowering.bindings import Binding
 from litz.lowering.externs import is_view_op
 from litz.lowering.torch_types import to_torch
+from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule
 from litz.verify.compare import Difference, compare, same_bits
 from litz.verify.random import doubt
@@ -199,8 +200,8 @@ class _Run:
             if self.program.root(name) not in roots or self.opaque(name):
                 continue
             value = self.whole(name, place)
-            span = _span(value)
-            self.written[name] = _Write(number, _image(value), span)
+            span = addresses(value)
+            self.written[name] = _Write(number, copy_as_it_is(value), span)
             self.history.append((number, name, span))
         for name in [b for b in self.written if b not in shown]:
             if self.program.root(name) in roots:
@@ -391,24 +392,6 @@ def _with_storage(value: Any) -> Any:
     own = torch.empty(0, dtype=value.dtype, device=value.device)
     own.set_(bytes_.clone().untyped_storage(), value.storage_offset(), value.shape, value.stride())
     return own.conj() if value.is_conj() else own
-
-
-def _image(value: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, overlaps and gaps."""
-    if value.numel() == 0:
-        return value.clone()
-    last = sum((s - 1) * st for s, st in zip(value.shape, value.stride(), strict=True))
-    flat = torch.as_strided(value, (last + 1,), (1,)).clone()
-    return torch.as_strided(flat, value.shape, value.stride())
-
-
-def _span(value: torch.Tensor) -> tuple[int, int]:
-    """First address and the one behind the last."""
-    start = value.data_ptr()
-    if value.numel() == 0:
-        return start, start
-    last = sum((s - 1) * st for s, st in zip(value.shape, value.stride(), strict=True))
-    return start, start + (last + 1) * value.element_size()
 
 
 def steps_of(schedule: Schedule, host: HostProgram) -> tuple[Step, ...]:

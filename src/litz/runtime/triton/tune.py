@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from litz.runtime.cache import Cache, content_key
+from litz.runtime.strided import addresses
 
 __all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "known", "private_copies"]
 
@@ -232,7 +233,7 @@ def private_copies(args: Sequence[Any], mutated: Sequence[int]) -> list[Any]:
 
     Arguments that share memory with a mutated one share its copy.
     """
-    written = [_extent(args[i]) for i in mutated if args[i].numel()]
+    written = [addresses(args[i]) for i in mutated if args[i].numel()]
     # What overlaps a mutated argument moves along, whole.
     copies = [
         (low, high, _copy(low, high, base))
@@ -243,24 +244,17 @@ def private_copies(args: Sequence[Any], mutated: Sequence[int]) -> list[Any]:
     for a in args:
         home = None
         if isinstance(a, torch.Tensor) and a.numel():
-            low, high = _extent(a)
+            low, high = addresses(a)
             home = next((c for c in copies if c[0] < high and low < c[1]), None)
         out.append(a if home is None else _moved(a, home[0], home[2]))
     return out
 
 
-def _extent(t: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last."""
-    steps = zip(t.shape, t.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
-
-
 def _spans(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int, torch.Tensor]]:
     """Disjoint ranges of addresses that cover the tensors, each with a tensor of that storage."""
     out: list[tuple[int, int, torch.Tensor]] = []
-    for t in sorted((t for t in tensors if t.numel()), key=_extent):
-        low, high = _extent(t)
+    for t in sorted((t for t in tensors if t.numel()), key=addresses):
+        low, high = addresses(t)
         if out and low < out[-1][1]:
             out[-1] = (out[-1][0], max(high, out[-1][1]), out[-1][2])
         else:
