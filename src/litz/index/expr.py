@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from litz.index import interval as _interval
-from litz.index.interning import find, publish
+from litz.index.interning import find, interned, publish
 
 _E = TypeVar("_E", bound="Expr")
 _Bounds = tuple["int | None", "int | None"]
@@ -57,6 +57,8 @@ class Expr:
     free: tuple[Expr, ...]
     """The distinct Symbol and Var leaves, sorted by ``key``."""
 
+    _fields: ClassVar[tuple[str, ...]]
+    """What the constructor takes."""
     is_const: ClassVar[bool] = False
     is_bool: bool = False
     """True for expressions that are truth values (0 or 1) by construction."""
@@ -73,6 +75,8 @@ class Expr:
                 self.key = value = self._key()
             elif name == "free":
                 self.free = value = self._free()
+            elif name == "has_div":
+                self.has_div = value = any(c.has_div for c in self.children())
             else:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return value
@@ -88,7 +92,7 @@ class Expr:
         raise NotImplementedError
 
     def _args(self) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return tuple([getattr(self, name) for name in self._fields])
 
     def _free(self) -> tuple[Expr, ...]:
         return _union_free(self.children())
@@ -167,6 +171,7 @@ class Const(Expr):
     """An integer constant."""
 
     __slots__ = ("value",)
+    _fields = ("value",)
     value: int
     is_const = True
 
@@ -180,9 +185,6 @@ class Const(Expr):
             node.free = ()
             node = publish(entry, node)
         return node
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.value,)
 
     def __bool__(self) -> bool:
         return self.value != 0
@@ -211,6 +213,7 @@ class Symbol(Expr):
     """A size or another runtime scalar, with its range; ``hint`` is None when it is unbacked."""
 
     __slots__ = ("hint", "is_bool", "name")
+    _fields = ("name", "lo", "hi", "hint")
     name: str
     hint: int | None
 
@@ -230,9 +233,6 @@ class Symbol(Expr):
             node = publish(entry, node)
         return node
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.name, self.lo, self.hi, self.hint)
-
 
 class Var(Expr):
     """A loop variable, 0 <= v < extent.
@@ -243,6 +243,7 @@ class Var(Expr):
     """
 
     __slots__ = ("extent", "name")
+    _fields = ("name", "extent")
     name: str
     extent: Expr
 
@@ -260,31 +261,19 @@ class Var(Expr):
             node = publish(entry, node)
         return node
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.name, self.extent)
-
 
 class Product(Expr):
     """A monomial: two or more factors, sorted, powers repeated; coefficients live in Sum."""
 
     __slots__ = ("factors", "has_div")
+    _fields = ("factors",)
     factors: tuple[Expr, ...]
 
     def __new__(cls, factors: tuple[Expr, ...]) -> Product:
-        entry = (Product, factors)
-        node: Product | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.factors = factors
-            node.has_div = any(f.has_div for f in factors)
-            node = publish(entry, node)
-        return node
+        return interned(Product, factors)
 
     def children(self) -> tuple[Expr, ...]:
         return self.factors
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.factors,)
 
     def _key(self) -> tuple[Any, ...]:
         return (3, tuple(f.key for f in self.factors))
@@ -297,23 +286,15 @@ class Sum(Expr):
     """``const + sum(coef * term)``: terms are sorted monomials, coefficients are non-zero."""
 
     __slots__ = ("const", "terms")
+    _fields = ("const", "terms")
     const: int
     terms: tuple[tuple[Expr, int], ...]
 
     def __new__(cls, const: int, terms: tuple[tuple[Expr, int], ...]) -> Sum:
-        entry = (Sum, const, terms)
-        node: Sum | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.const, node.terms = const, terms
-            node = publish(entry, node)
-        return node
+        return interned(Sum, const, terms)
 
     def children(self) -> tuple[Expr, ...]:
         return tuple(t for t, _ in self.terms)
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.const, self.terms)
 
     def _key(self) -> tuple[Any, ...]:
         return (4, tuple((t.key, c) for t, c in self.terms), self.const)
@@ -324,23 +305,15 @@ class Sum(Expr):
 
 class _Division(Expr):
     __slots__ = ("den", "num")
+    _fields = ("num", "den")
     num: Expr
     den: Expr
     _rank: ClassVar[int]
 
     def __new__(cls: type[_E], num: Expr, den: Expr) -> _E:
-        entry = (cls, num, den)
-        node: Any = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.num, node.den = num, den
-            node = publish(entry, node)
-        return node  # type: ignore[no-any-return]
+        return interned(cls, num, den)
 
     def children(self) -> tuple[Expr, ...]:
-        return (self.num, self.den)
-
-    def _args(self) -> tuple[Any, ...]:
         return (self.num, self.den)
 
     def _key(self) -> tuple[Any, ...]:
@@ -370,23 +343,15 @@ class Mod(_Division):
 
 class _Nary(Expr):
     __slots__ = ("args",)
+    _fields = ("args",)
     args: tuple[Expr, ...]
     _rank: ClassVar[int]
 
     def __new__(cls: type[_E], args: tuple[Expr, ...]) -> _E:
-        entry = (cls, args)
-        node: Any = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.args = args
-            node = publish(entry, node)
-        return node  # type: ignore[no-any-return]
+        return interned(cls, args)
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.args,)
 
     def _key(self) -> tuple[Any, ...]:
         return (self._rank, tuple(a.key for a in self.args))
@@ -419,26 +384,20 @@ class Cmp(Expr):
     """A comparison with value 0 or 1; ``op`` is one of eq, ne, lt, le."""
 
     __slots__ = ("a", "b", "op")
+    _fields = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
     is_bool = True
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Cmp:
-        entry = (Cmp, op, a, b)
-        node: Cmp | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.op, node.a, node.b = op, a, b
-            node.lo, node.hi = 0, 1
-            node = publish(entry, node)
-        return node
+        return interned(Cmp, op, a, b)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.a, self.b)
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.op, self.a, self.b)
+    def _bounds(self) -> _Bounds:
+        return (0, 1)
 
     def _key(self) -> tuple[Any, ...]:
         return (9, self.op, self.a.key, self.b.key)
@@ -464,24 +423,18 @@ class Not(Expr):
     """Negation of a truth value that no comparison can express."""
 
     __slots__ = ("arg",)
+    _fields = ("arg",)
     arg: Expr
     is_bool = True
 
     def __new__(cls, arg: Expr) -> Not:
-        entry = (Not, arg)
-        node: Not | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.arg = arg
-            node.lo, node.hi = 0, 1
-            node = publish(entry, node)
-        return node
+        return interned(Not, arg)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.arg,)
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.arg,)
+    def _bounds(self) -> _Bounds:
+        return (0, 1)
 
     def _key(self) -> tuple[Any, ...]:
         return (12, self.arg.key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from litz.index import prove as _prove
 from litz.index.arith import factors, from_terms, monomial, mul, parts, product, sum_
 from litz.index.division import exact_quotient, floordiv, mod
 from litz.index.expr import (
@@ -28,6 +27,7 @@ from litz.index.expr import (
     const,
 )
 from litz.index.logic import and_, eq, le, lt, max_, min_, ne, not_, or_
+from litz.index.prove import lower, upper
 
 _K = TypeVar("_K", bound=Expr)
 DEFAULT_HINT = 8192
@@ -145,7 +145,7 @@ def divides(k: Expr | int, e: Expr | int) -> bool:
 
 def bounds(e: Expr) -> tuple[int | None, int | None]:
     """The tightest proven inclusive bounds of ``e``; None where it is unbounded."""
-    return _prove.lower(e), _prove.upper(e)
+    return lower(e), upper(e)
 
 
 def size_hint(e: Expr | int, default: int = DEFAULT_HINT) -> int:
