@@ -28,15 +28,23 @@ equal value.  The grammar, by example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from litz.index import Expr, Symbol, Var, as_expr
-from litz.ir.body import Index, Load, Node, Store, float_text, stores_lines, symbol_text, walk
+from litz.index import Expr, Var, as_expr
+from litz.ir.body import Store, float_text, stores_lines, symbol_text
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    HostFloat,
+    Loops,
+    Program,
+    TensorRef,
+    nest_numbers,
+    numbers,
+)
 
 INDENT = "  "
-_See = Callable[..., None]
 
 
 def axes_text(axes: Iterable[Expr]) -> str:
@@ -169,58 +177,18 @@ def node_lines(n: Loops | Extern, values: Values) -> list[str]:
 
 
 def program_symbols(p: Program) -> tuple[Expr, ...]:
-    """Every size symbol of a program, in order of first use; indirect ones are bound in place."""
-    seen: dict[Expr, None] = {}
-
-    def see(*exprs: Expr) -> None:
-        for e in exprs:
-            for s in e.free:
-                if isinstance(s, Symbol):
-                    seen[s] = None
-                elif isinstance(s, Var):
-                    see(s.extent)
-
-    for s, _, _ in p.symbols:
-        see(s)
-    for b in p.buffers.values():
-        see(*b.shape, *b.strides)
+    """Every size symbol of a program, in order of first use; data binds others in place."""
+    found: list[Expr | HostFloat] = [s for s, _, _ in p.symbols]
+    values: list[object] = [(b.shape, b.strides) for b in p.buffers.values()]
+    found += numbers(values)
     for n in p.nodes:
         if isinstance(n, Loops):
-            _see_nest(n, see)
+            found += nest_numbers(n)
         else:
-            see(
-                *(s for _, s in n.symbols if isinstance(s, Expr)),
-                *(s for s, _, _ in (*n.sizes, *n.checks)),
-            )
-            _see_values((n.args, tuple(v for _, v in n.kwargs)), see)
-    _see_values(p.outputs, see)
-    return tuple(seen)
-
-
-def _see_nest(n: Loops, see: _See) -> None:
-    see(*n.axes, *n.reduce_axes)
-    for node in walk(r for s in n.stores for r in s.roots()):
-        if isinstance(node, Load):
-            _see_access(node.index, node.indirect, see)
-        elif isinstance(node, Index):
-            see(node.expr)
-    for s in n.stores:
-        _see_access(s.index, s.indirect, see)
-
-
-def _see_access(index: Expr, indirect: Sequence[tuple[Expr, Node]], see: _See) -> None:
-    bound = [s for s, _ in indirect]
-    see(*(f for f in index.free if f not in bound))
-
-
-def _see_values(value: object, see: _See) -> None:
-    if isinstance(value, Expr):
-        see(value)
-    elif isinstance(value, TensorRef):
-        see(*value.shape, *value.strides, value.offset)
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            _see_values(v, see)
+            given = [s for _, s in n.symbols], [s for s, _, _ in (*n.sizes, *n.checks)]
+            found += numbers((given, n.args, [v for _, v in n.kwargs]))
+    found += numbers(p.outputs)
+    return tuple(dict.fromkeys(s for s in found if isinstance(s, Expr)))
 
 
 def program_text(p: Program) -> str:
