@@ -31,13 +31,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import Store, float_text, stores_lines, symbol_text
+from litz.ir.body import float_text, stores_lines, symbol_text
 from litz.ir.dtype import DType
 from litz.ir.program import (
     Buffer,
     Extern,
     HostFloat,
     Loops,
+    Nest,
     Program,
     TensorRef,
     nest_numbers,
@@ -52,29 +53,12 @@ def axes_text(axes: Iterable[Expr]) -> str:
     return ", ".join(f"{a} < {a.extent}" if isinstance(a, Var) else str(a) for a in axes)
 
 
-def nest_text(
-    kind: str,
-    name: str,
-    axes: Sequence[Expr],
-    reduce_axes: Sequence[Expr],
-    stores: Iterable[Store],
-    device: str,
-    origins: Sequence[str] = (),
-    extra: str = "",
-) -> str:
-    """Any nest of stores as text: ``kind`` is ``loops``, ``group`` or ``kernel``.
-
-    extra: what a higher floor adds to the head of its own kind of nest.
-    """
-    reduced = f" reduce [{axes_text(reduce_axes)}]" if reduce_axes else ""
+def nest_lines(n: Nest, origins: Sequence[str] = ()) -> list[str]:
+    """A nest of stores as lines; origins: of which graph nodes."""
+    reduced = f" reduce [{axes_text(n.reduce_axes)}]" if n.reduce_axes else ""
     source = f" from ({', '.join(origins)})" if origins else ""
-    tail = f" {extra}" if extra else ""
-    head = f"{name} = {kind} [{axes_text(axes)}]{reduced} @{device}{source}{tail} {{"
-    return "\n".join([head, *(INDENT + line for line in stores_lines(stores)), "}"])
-
-
-def loops_text(n: Loops) -> str:
-    return nest_text("loops", n.name, n.axes, n.reduce_axes, n.stores, n.device, n.origins)
+    head = f"{n.name} = loops [{axes_text(n.axes)}]{reduced} @{n.device}{source} {{"
+    return [head, *(INDENT + line for line in stores_lines(n.stores)), "}"]
 
 
 def layout_text(dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr]) -> str:
@@ -171,11 +155,6 @@ def extern_text(n: Extern, values: Values | None = None) -> str:
     return " ".join(parts)
 
 
-def node_lines(n: Loops | Extern, values: Values) -> list[str]:
-    """A program's node as lines."""
-    return (loops_text(n) if isinstance(n, Loops) else extern_text(n, values)).split("\n")
-
-
 def program_symbols(p: Program) -> tuple[Expr, ...]:
     """Every size symbol of a program, in order of first use; data binds others in place."""
     found: list[Expr | HostFloat] = [s for s, _, _ in p.symbols]
@@ -200,7 +179,7 @@ def program_text(p: Program) -> str:
     lines += [buffer_text(b) for b in p.buffers.values()]
     lines += [f"constant {name}" for name in p.constants]
     for n in p.nodes:
-        lines += node_lines(n, values)
+        lines += nest_lines(n, n.origins) if isinstance(n, Loops) else [extern_text(n, values)]
     lines.append(f"return {values(p.outputs)}")
     body = "\n".join(INDENT + line for line in lines)
     return f"program({', '.join(p.inputs)}) {{\n{body}\n}}"

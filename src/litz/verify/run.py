@@ -23,7 +23,7 @@ from litz.schedule.groups import Schedule
 from litz.verify.compare import Difference, compare, same_bits
 from litz.verify.random import doubt
 from litz.verify.reference import Reference, reads_storage
-from litz.verify.report import Finding, Report, Step
+from litz.verify.report import Finding, Report, WatchedStep
 from litz.verify.targets import START, Key, Target, Targets, find_targets
 
 log = logging.getLogger("litz")
@@ -41,7 +41,7 @@ class Watch:
 
     gm: GraphModule
     program: Program
-    steps: tuple[Step, ...]
+    steps: tuple[WatchedStep, ...]
     targets: Targets
     report: Report
     checked: int = 0
@@ -95,7 +95,7 @@ def watch(
     program: Program,
     schedule: Schedule,
     bindings: Iterable[Binding],
-    steps: tuple[Step, ...],
+    steps: tuple[WatchedStep, ...],
     folder: str,
     options: Mapping[str, object],
 ) -> Watch:
@@ -103,7 +103,7 @@ def watch(
 
     folder: where inputs and repros are saved.  options: of the compile, for the repro.
     """
-    targets = find_targets(gm.graph, program, schedule, bindings)
+    targets = find_targets(gm, program, schedule, bindings)
     found = Watch(gm, program, steps, targets, Report(gm.graph, folder, dict(options)))
     found.unchecked.update(dict.fromkeys(targets.unchecked, "random, or of undefined contents"))
     return found
@@ -193,7 +193,7 @@ class _Run:
     def opaque(self, buffer: str) -> bool:
         return self.program.buffers[buffer].kind == "opaque"
 
-    def note_writes(self, number: int, step: Step, shown: Mapping[str, Place]) -> None:
+    def note_writes(self, number: int, step: WatchedStep, shown: Mapping[str, Place]) -> None:
         """Remember the contents of what the step wrote, and of what shares memory with that."""
         roots = {self.program.root(b) for b in step.written}
         for name, place in shown.items():
@@ -394,7 +394,7 @@ def _with_storage(value: Any) -> Any:
     return own.conj() if value.is_conj() else own
 
 
-def steps_of(schedule: Schedule, host: HostProgram) -> tuple[Step, ...]:
+def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
     """The steps of a host program with probes, one a step of the schedule."""
     probes = {(p.step, p.after): p for p in host.lines if isinstance(p, Probe)}
     kernels = [c.kernel for c in host.kernel_calls()][::-1]
@@ -403,7 +403,7 @@ def steps_of(schedule: Schedule, host: HostProgram) -> tuple[Step, ...]:
         name = s.target_name if isinstance(s, Extern) else kernels.pop()
         before, after = probes[k, False], probes[k, True]
         steps.append(
-            Step(
+            WatchedStep(
                 name,
                 before.buffers,
                 after.buffers,
