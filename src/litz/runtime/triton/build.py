@@ -108,10 +108,6 @@ class Build:
         # Builds of two cache folders each want the binary in theirs.
         return pool().submit((str(cache.root), key), job.to_json().encode(), finish)
 
-    def poll(self) -> bool:
-        """Whether all is built or refused, without blocking."""
-        return all(f.done() for f in self._flying.values())
-
     def wait(self) -> list[Binary]:
         """Block until all is built; the binaries.
 

@@ -96,7 +96,6 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from litz.runtime.triton.cubin import resources
     from litz.runtime.triton.job import Binary
 
     fn = load(job)
@@ -111,7 +110,6 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
     for name in ("launch_cooperative_grid", "launch_pdl"):
         if data.get(name):
             raise ValueError(f"the option {name} is not supported")
-    registers, local = resources(made["cubin"])
     return Binary(
         made["cubin"],
         data["name"],
@@ -121,8 +119,6 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
         job.target[2],
         (data.get("global_scratch_size") or 0, data.get("global_scratch_align") or 1),
         (data.get("profile_scratch_size") or 0, data.get("profile_scratch_align") or 1),
-        registers,
-        local,
     )
 
 
