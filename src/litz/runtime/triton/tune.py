@@ -92,7 +92,16 @@ class Choice:
 
 def known(key: Sequence[str], count: int, cache: Cache) -> Choice | None:
     """What was chosen before among ``count`` candidates, under the key that ``choose`` had."""
-    return _known(cache, _entry(key, count), count)
+    text = cache.get_text(KIND, _entry(key, count), ".json")
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+        index, seconds = data["index"], tuple(data["seconds"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    fits = isinstance(index, int) and 0 <= index < count == len(seconds)
+    return Choice(index, seconds, False) if fits else None
 
 
 def choose(
@@ -114,8 +123,7 @@ def choose(
     """
     if len(candidates) == 1:
         return Choice(0, (None,), False)
-    entry = _entry(key, len(candidates))
-    before = _known(cache, entry, len(candidates))
+    before = known(key, len(candidates), cache)
     if before is not None:
         return before
     deadline = clock.now() + budget
@@ -126,7 +134,8 @@ def choose(
     seconds = _Contest(candidates, own, clock, deadline).run()
     index = _best(seconds)
     found = Choice(index, tuple(seconds), True)
-    cache.put(KIND, entry, json.dumps({"index": index, "seconds": seconds}), ".json")
+    text = json.dumps({"index": index, "seconds": seconds})
+    cache.put(KIND, _entry(key, len(candidates)), text, ".json")
     return found
 
 
@@ -142,19 +151,6 @@ def _best(seconds: Sequence[float | None]) -> int:
     best, index = min(timed)
     default = seconds[0]
     return 0 if default is not None and best > NOISE * default else index
-
-
-def _known(cache: Cache, entry: str, count: int) -> Choice | None:
-    text = cache.get_text(KIND, entry, ".json")
-    if text is None:
-        return None
-    try:
-        data = json.loads(text)
-        index, seconds = data["index"], tuple(data["seconds"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    fits = isinstance(index, int) and 0 <= index < count == len(seconds)
-    return Choice(index, seconds, False) if fits else None
 
 
 class _Contest:
