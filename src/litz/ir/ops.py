@@ -223,15 +223,7 @@ _CHECKS: Final = (
 )
 CHECKS: Final = frozenset(row.name for row in _CHECKS)
 
-_ROWS: Final = (
-    *_ARITHMETIC,
-    *_LOGIC,
-    *_ROUNDING,
-    *_TRANSCENDENTAL,
-    *_CONVERSION,
-    *_RANDOM,
-    *_CHECKS,
-)
+_ROWS: Final = _ARITHMETIC + _LOGIC + _ROUNDING + _TRANSCENDENTAL + _CONVERSION + _RANDOM + _CHECKS
 OPS: Final[Mapping[str, OpRow]] = MappingProxyType({row.name: row for row in _ROWS})
 
 
