@@ -30,6 +30,7 @@ import torch
 from litz.errors import ArtifactError
 from litz.runtime.arguments import Argument
 from litz.runtime.records import Leaf, Records
+from litz.runtime.strided import memory_of
 
 __all__ = [
     "Artifact",
@@ -45,7 +46,6 @@ __all__ = [
     "SegmentTable",
     "Value",
     "from_bytes",
-    "memory_of",
     "to_bytes",
 ]
 
@@ -288,12 +288,6 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype):
         raise ValueError(f"no element type {name!r}")
     return found
-
-
-def memory_of(x: torch.Tensor) -> torch.Tensor:
-    """All that lies between a tensor's first element and its last, flat."""
-    span = 1 + sum((n - 1) * st for n, st in zip(x.shape, x.stride(), strict=True))
-    return x.detach().as_strided((span if x.numel() else 0,), (1,))
 
 
 def _content(x: torch.Tensor) -> bytes:

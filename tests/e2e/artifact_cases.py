@@ -19,7 +19,7 @@ from litz import backend
 from litz.artifact import from_bytes, to_bytes
 from litz.binding import bind
 from litz.compiler import Stages
-from litz.runtime.user_kernels import copy_as_it_is
+from litz.runtime.strided import copy_as_it_is
 
 
 @dataclass(frozen=True)

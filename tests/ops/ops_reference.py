@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from mpmath import mp
 from ops_harness import TORCH
+from ops_python import fold
 
-from litz.ir.dtype import DType
-from litz.ir.ops import OpRow, fold, wrap
+from litz.ir.dtype import DType, wrap
+from litz.ir.ops import OpRow
 
 Reference = Callable[..., torch.Tensor]
 
@@ -96,7 +97,7 @@ def torch_function(row: OpRow) -> Reference | None:
 
 
 def by_python(row: OpRow, dtype: DType, args: list[torch.Tensor]) -> list[object]:
-    """The row's own evaluation, element by element; None where it makes no claim."""
+    """The op in Python, element by element; None where that makes no claim."""
     columns = [a.tolist() for a in args]
     if row.name in ("shl", "shr"):
         pairs = zip(columns[0], columns[1], strict=True)

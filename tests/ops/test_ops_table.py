@@ -1,4 +1,4 @@
-"""The op table as Python sees it: types, spellings, folding, errors."""
+"""The op table as Python sees it: types, spellings, meaning, errors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import ops_reference as ref
 import pytest
 import torch
 from ops_harness import INCLUDE, TORCH
+from ops_python import EVALUATE, fold
 from ops_samples import moderate, specials
 
 from litz.ir import dtype as dt
 from litz.ir.ops import (
+    CHECKS,
     OPS,
     cpp_header,
     cpp_text,
-    fold,
     op,
     result_dtype,
     triton_text,
-    wrap,
 )
 
 
@@ -93,17 +93,17 @@ def test_every_header_exists() -> None:
 
 def test_triton_spellings_take_all_operands() -> None:
     for row in OPS.values():
-        if row.triton:
+        if row.name not in CHECKS:
             names = [f"operand{i}" for i in range(row.arity)]
             text = triton_text(row.name, names, dt.F16 if row.takes_dtype else None)
             assert all(n in text for n in names), text
 
 
-FOLDED = [row for row in OPS.values() if row.evaluate and not row.takes_dtype]
+FOLDED = [row for row in OPS.values() if row.name in EVALUATE and not row.takes_dtype]
 
 
 @pytest.mark.parametrize("row", FOLDED, ids=lambda r: r.name)
-def test_folding_is_what_eager_computes(row) -> None:  # type: ignore[no-untyped-def]
+def test_python_is_what_eager_computes(row) -> None:  # type: ignore[no-untyped-def]
     kinds = [k for k in row.kinds if k != "b*"]
     dtype = dt.F64 if "f" in kinds[0] else dt.I64
     own = torch.cat([specials(dtype), moderate(dtype, 64)])
@@ -143,5 +143,5 @@ def test_wrap_is_a_conversion(dtype: dt.DType) -> None:
         values = specials(dt.I64)
         want = values.to(TORCH[dtype])
     for value, expected in zip(values.tolist(), want.tolist(), strict=True):
-        got = wrap(value, dtype)
+        got = dt.wrap(value, dtype)
         assert got == expected or (got != got and expected != expected), (value, got, expected)

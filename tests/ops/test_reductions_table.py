@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from ops_harness import TORCH, build
+from ops_python import combined, evaluate
 from ops_samples import moderate, random_bits, specials
 
 from litz.index import Expr, var
@@ -17,7 +18,8 @@ from litz.ir import body, reductions
 from litz.ir import dtype as dt
 from litz.ir.body import Store
 from litz.ir.dtype import DType
-from litz.ir.reductions import EXPONENTIALS, TABLE, Part, Reduction, Result, evaluate
+from litz.ir.ops import accepts
+from litz.ir.reductions import EXPONENTIALS, TABLE, Part, Reduction, Result
 from litz.kernel.lanes.choose import choose as choose_lanes
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.targets.cpp.render import render, unit
@@ -34,7 +36,7 @@ def rows_of(row: Reduction, dtype: DType) -> torch.Tensor:
     Where the order of combining shows, only specials that outdo all rounding: nan, infinities.
     """
     base = moderate(dtype, 8 * WIDTH).reshape(8, WIDTH)
-    if row.orders_alike(dtype):
+    if accepts(row.exact, dtype):
         some = specials(dtype)
         tiled = some.repeat(-(-3 * WIDTH // len(some)))[: 3 * WIDTH].reshape(3, WIDTH)
         alike = some[:, None].expand(-1, WIDTH)
@@ -55,7 +57,7 @@ def rows_of(row: Reduction, dtype: DType) -> torch.Tensor:
 
 
 def same(found: float, expected: float, row: Reduction, dtype: DType) -> bool:
-    if expected != expected or math.isinf(expected) or row.orders_alike(dtype):
+    if expected != expected or math.isinf(expected) or accepts(row.exact, dtype):
         return found == expected or (found != found and expected != expected)
     eps = 2e-6 if dtype is dt.F32 else 1e-13
     return math.isclose(found, expected, rel_tol=WIDTH * eps, abs_tol=WIDTH * eps)
@@ -76,20 +78,20 @@ def agree(a: Sequence[float], b: Sequence[float], exact: bool) -> bool:
 @pytest.mark.parametrize(("row", "dtype"), CASES, ids=NAMES)
 def test_laws(row: Reduction, dtype: DType) -> None:
     """The identity changes nothing; order does not show, or as little as roundings."""
-    exact = row.orders_alike(dtype)
+    exact = accepts(row.exact, dtype)
     values = specials(dtype) if exact else rows_of(row, dtype)[:, [0, 5, 30, 33]].flatten()
     values = values.double() if dtype is dt.F32 else values
     states = [row.lift(x, at) for at, x in enumerate(values.tolist())]
     none = tuple(p.identity(dtype) for p in row.state)
     assert len(states[0]) == len(none)
     for a in states:
-        assert agree(row.combined(none, a), a, exact)
-        assert agree(row.combined(a, none), a, exact)
+        assert agree(combined(row, none, a), a, exact)
+        assert agree(combined(row, a, none), a, exact)
     for a, b in itertools.product(states, repeat=2):
-        assert agree(row.combined(a, b), row.combined(b, a), exact)
+        assert agree(combined(row, a, b), combined(row, b, a), exact)
     for a, b, c in itertools.product(states[::3], repeat=3):
-        left = row.combined(row.combined(a, b), c)
-        assert agree(left, row.combined(a, row.combined(b, c)), exact)
+        left = combined(row, combined(row, a, b), c)
+        assert agree(left, combined(row, a, combined(row, b, c)), exact)
 
 
 @pytest.mark.parametrize("kind", TABLE.results)
@@ -223,7 +225,7 @@ def test_maximum_and_sum_of_exponentials() -> None:
         for i, values in enumerate(rows.tolist()):
             state = tuple(p.identity(dt.F32) for p in EXPONENTIALS.state)
             for at, number in enumerate(values):
-                state = EXPONENTIALS.combined(state, EXPONENTIALS.lift(number, at))
+                state = combined(EXPONENTIALS, state, EXPONENTIALS.lift(number, at))
             assert same(float(tops[i]), state[0], reductions.MAX, dt.F32)
             assert same(float(totals[i]), state[1], EXPONENTIALS, dt.F32)
 

@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton.language")
 
+from cubin import resources  # noqa: E402
 from test_interpreted import CORPUS, TRITON  # noqa: E402
 
 import litz  # noqa: E402
@@ -42,8 +43,9 @@ def check(made: Build, jobs: list[KernelJob]) -> None:
         assert binary.entry == job.name
         # A block fits on the machine, and what a thread holds fits in its registers.
         assert binary.shared <= SHARED, job.name
-        assert 32 * binary.num_warps * binary.registers <= 65536, job.name
-        assert binary.local == 0, f"{job.name} spills {binary.local} bytes a thread"
+        registers, local = resources(binary.code)
+        assert 32 * binary.num_warps * registers <= 65536, job.name
+        assert local == 0, f"{job.name} spills {local} bytes a thread"
         assert len(binary.params) - len(job.arguments) in (0, 2), job.name
 
 

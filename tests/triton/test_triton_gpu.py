@@ -32,7 +32,6 @@ def bound(cache: Cache, job: KernelJob = ADD_JOB, index: int = 0) -> Launch:
     device = cuda_driver().device(index)
     (binary,) = build([replace(job, target=device.properties.target)], cache)
     function = device.load(binary)
-    assert (function.registers, function.local) == (binary.registers, binary.local)
     return bind(function, job, partial(current_raw_stream, index))
 
 
@@ -47,8 +46,6 @@ def test_properties_are_pytorchs() -> None:
     theirs = torch.cuda.get_device_properties(0)
     assert mine.name == theirs.name
     assert mine.capability == (theirs.major, theirs.minor)
-    assert mine.multiprocessors == theirs.multi_processor_count
-    assert mine.l2_bytes == theirs.L2_cache_size
 
 
 def test_launches(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
-from litz.artifact import Constant, Live, Named, Number, Value, memory_of
+from litz.artifact import Constant, Live, Named, Number, Value
 from litz.errors import ArtifactError
 from litz.runtime.control_flow import ControlFlow
+from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel
 
 __all__ = ["PROBE", "describe", "namespace"]

@@ -4,6 +4,8 @@ Expressions are immutable, interned and canonical on construction: ``a is b`` if
 canonical forms are equal. Bounds are proven, never assumed; division floors, as Python's does.
 """
 
+from litz.index.arith import add, mul, product, scale, sub, sum_
+from litz.index.division import ceildiv, exact_quotient, floordiv, mod
 from litz.index.expr import (
     ONE,
     ZERO,
@@ -18,6 +20,7 @@ from litz.index.expr import (
     Not,
     Or,
     Product,
+    Rules,
     Sum,
     Symbol,
     Var,
@@ -26,10 +29,6 @@ from litz.index.expr import (
     symbol,
     var,
 )
-
-# isort: split
-from litz.index.arith import product, sum_
-from litz.index.division import ceildiv, exact_quotient, floordiv, mod
 from litz.index.layout import MixedRadix, RadixTerm, invert, mixed_radix
 from litz.index.logic import and_, eq, ge, gt, le, lt, max_, min_, ne, not_, or_, truth, where
 from litz.index.prove import provably_le, provably_lt
@@ -43,7 +42,12 @@ from litz.index.query import (
     split_linear,
     substitute,
 )
-from litz.index.text import CPP, PYTHON, TRITON, Dialect, parse, render
+from litz.index.recombine import recombine
+from litz.index.text import CPP, PYTHON, TRITON, Dialect, parse, render, to_text
+
+Rules.add, Rules.sub, Rules.mul, Rules.scale = add, sub, mul, scale
+Rules.floordiv, Rules.mod = floordiv, mod
+Rules.recombine, Rules.to_text = recombine, to_text
 
 __all__ = [
     "CPP",

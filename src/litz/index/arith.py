@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import gcd
 
-from litz.index.expr import ONE, ZERO, Const, Expr, Product, Sum, as_expr, const, sort_key
+from litz.index.expr import ONE, ZERO, Const, Expr, Product, Rules, Sum, as_expr, const, sort_key
 
 CACHE = 1 << 15
 
@@ -48,7 +48,7 @@ def from_terms(k: int, acc: dict[Expr, int]) -> Expr:
     if zeros:
         acc = {t: c for t, c in acc.items() if c}
     if divs and len(acc) > 1:
-        k, acc = _recombine.recombine(k, acc)
+        k, acc = Rules.recombine(k, acc)
     if not acc:
         return const(k)
     if len(acc) == 1:
@@ -228,7 +228,3 @@ def divide_monomial(e: Expr, by: Monomial) -> Expr | None:
         else:
             k = c // bc
     return from_terms(k // bc if not bm else k, acc)
-
-
-# `recombine` needs the functions above: hence the late import.
-from litz.index import recombine as _recombine  # noqa: E402

@@ -7,8 +7,8 @@ a divisor is taken to be non-zero, so that one with a non-negative range is posi
 from __future__ import annotations
 
 from functools import lru_cache
+from math import gcd
 
-from litz.index import prove as _prove
 from litz.index.arith import (
     CACHE,
     Monomial,
@@ -26,6 +26,7 @@ from litz.index.arith import (
     sub,
 )
 from litz.index.expr import ZERO, Const, Expr, FloorDiv, Mod, as_expr, const
+from litz.index.prove import in_range
 
 FAR = 1 << 30  # a bound that numbers of 32 bits cannot make up for
 
@@ -217,9 +218,9 @@ def _quotient_by_range(r: Expr, b: Expr) -> int | None:
         return k if k == hi // b.value else None
     if not _positive(b):
         return None
-    if _prove.in_range(r, b):
+    if in_range(r, b):
         return 0
-    if hi is not None and hi < 0 and _prove.in_range(add(r, b), b):
+    if hi is not None and hi < 0 and in_range(add(r, b), b):
         return -1
     return None
 
@@ -229,21 +230,14 @@ def _split_candidates(r: Expr, b: Monomial) -> list[Monomial]:
     bc, bm = b
     found: dict[Monomial, None] = {}
     for t, c in parts(r)[1]:
-        found[(_gcd(c, bc), common_factors(bm, factors(t)) if bm else ())] = None
+        found[(gcd(c, bc), common_factors(bm, factors(t)) if bm else ())] = None
     base = list(found)
     for i, (c1, m1) in enumerate(base):
         for c2, m2 in base[i + 1 :]:
-            found[(_gcd(c1, c2), common_factors(m1, m2))] = None
+            found[(gcd(c1, c2), common_factors(m1, m2))] = None
     out = [g for g in found if g != (1, ())]
     out.sort(key=lambda g: (-len(g[1]), -g[0], tuple(f.key for f in g[1])))
     return out
-
-
-def _gcd(a: int, b: int) -> int:
-    a, b = abs(a), abs(b)
-    while b:
-        a, b = b, a % b
-    return a
 
 
 def _partition(r: Expr, g: Monomial) -> tuple[Expr, Expr]:

@@ -4,6 +4,11 @@ Nodes are made by the constructor functions (``arith``, ``division``, ``logic``)
 arguments to canonical form first; a node class called directly trusts its arguments. Interning
 makes equality identity: two expressions are equal if and only if they are the same object.
 
+The files of this room, each of which imports those before it alone: ``interning`` and ``interval``,
+the nodes here, sums and products (``arith``), proofs (``prove``), divisions (``division``), sums of
+quotients and remainders (``recombine``), comparisons (``logic``), text, questions (``query``),
+layouts, and the border to sympy. What leads back up goes through the table ``Rules``.
+
 Bounds, sort key and free leaves are computed when they are first asked for and then kept in their
 slots, because most intermediate expressions are never asked.
 """
@@ -11,14 +16,33 @@ slots, because most intermediate expressions are never asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from litz.index.interning import find, publish
+from litz.index import interval as _interval
+from litz.index.interning import find, interned, publish
 
 _E = TypeVar("_E", bound="Expr")
 _Bounds = tuple["int | None", "int | None"]
+
+
+class Rules:
+    """What operators on nodes do, and how sums recombine: functions of the files above.
+
+    A sum may need a division (``d*(x//d) + x%d`` is ``x``), a division a proof of ranges, and a
+    proof sums: that recursion is in the nature of the form. It is closed in this one place, which
+    ``litz.index`` fills when it is imported.
+    """
+
+    add: Callable[[Expr, Expr], Expr]
+    sub: Callable[[Expr, Expr], Expr]
+    mul: Callable[[Expr, Expr], Expr]
+    scale: Callable[[Expr, int], Expr]
+    floordiv: Callable[[Expr | int, Expr | int], Expr]
+    mod: Callable[[Expr | int, Expr | int], Expr]
+    recombine: Callable[[int, dict[Expr, int]], tuple[int, dict[Expr, int]]]
+    to_text: Callable[[Expr], str]
 
 
 class Expr:
@@ -33,6 +57,8 @@ class Expr:
     free: tuple[Expr, ...]
     """The distinct Symbol and Var leaves, sorted by ``key``."""
 
+    _fields: ClassVar[tuple[str, ...]]
+    """What the constructor takes."""
     is_const: ClassVar[bool] = False
     is_bool: bool = False
     """True for expressions that are truth values (0 or 1) by construction."""
@@ -49,6 +75,8 @@ class Expr:
                 self.key = value = self._key()
             elif name == "free":
                 self.free = value = self._free()
+            elif name == "has_div":
+                self.has_div = value = any(c.has_div for c in self.children())
             else:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return value
@@ -64,7 +92,7 @@ class Expr:
         raise NotImplementedError
 
     def _args(self) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return tuple([getattr(self, name) for name in self._fields])
 
     def _free(self) -> tuple[Expr, ...]:
         return _union_free(self.children())
@@ -79,49 +107,49 @@ class Expr:
         return self
 
     def __str__(self) -> str:
-        return _text.to_text(self)
+        return Rules.to_text(self)
 
     def __repr__(self) -> str:
-        return _text.to_text(self)
+        return Rules.to_text(self)
 
     def __bool__(self) -> bool:
         raise TypeError(f"the truth value of {self} is not known; use eq, lt, provably_lt, ...")
 
     def __add__(self, other: Expr | int) -> Expr:
-        return _arith.add(self, other if isinstance(other, Expr) else as_expr(other))
+        return Rules.add(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __radd__(self, other: Expr | int) -> Expr:
-        return _arith.add(as_expr(other), self)
+        return Rules.add(as_expr(other), self)
 
     def __sub__(self, other: Expr | int) -> Expr:
-        return _arith.sub(self, other if isinstance(other, Expr) else as_expr(other))
+        return Rules.sub(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rsub__(self, other: Expr | int) -> Expr:
-        return _arith.sub(as_expr(other), self)
+        return Rules.sub(as_expr(other), self)
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return _arith.mul(self, other if isinstance(other, Expr) else as_expr(other))
+        return Rules.mul(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rmul__(self, other: Expr | int) -> Expr:
-        return _arith.mul(as_expr(other), self)
+        return Rules.mul(as_expr(other), self)
 
     def __neg__(self) -> Expr:
-        return _arith.scale(self, -1)
+        return Rules.scale(self, -1)
 
     def __pos__(self) -> Expr:
         return self
 
     def __floordiv__(self, other: Expr | int) -> Expr:
-        return _division.floordiv(self, other)
+        return Rules.floordiv(self, other)
 
     def __rfloordiv__(self, other: Expr | int) -> Expr:
-        return _division.floordiv(other, self)
+        return Rules.floordiv(other, self)
 
     def __mod__(self, other: Expr | int) -> Expr:
-        return _division.mod(self, other)
+        return Rules.mod(self, other)
 
     def __rmod__(self, other: Expr | int) -> Expr:
-        return _division.mod(other, self)
+        return Rules.mod(other, self)
 
 
 def _union_free(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
@@ -143,6 +171,7 @@ class Const(Expr):
     """An integer constant."""
 
     __slots__ = ("value",)
+    _fields = ("value",)
     value: int
     is_const = True
 
@@ -156,9 +185,6 @@ class Const(Expr):
             node.free = ()
             node = publish(entry, node)
         return node
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.value,)
 
     def __bool__(self) -> bool:
         return self.value != 0
@@ -187,6 +213,7 @@ class Symbol(Expr):
     """A size or another runtime scalar, with its range; ``hint`` is None when it is unbacked."""
 
     __slots__ = ("hint", "is_bool", "name")
+    _fields = ("name", "lo", "hi", "hint")
     name: str
     hint: int | None
 
@@ -206,9 +233,6 @@ class Symbol(Expr):
             node = publish(entry, node)
         return node
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.name, self.lo, self.hi, self.hint)
-
 
 class Var(Expr):
     """A loop variable, 0 <= v < extent.
@@ -219,6 +243,7 @@ class Var(Expr):
     """
 
     __slots__ = ("extent", "name")
+    _fields = ("name", "extent")
     name: str
     extent: Expr
 
@@ -236,31 +261,19 @@ class Var(Expr):
             node = publish(entry, node)
         return node
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.name, self.extent)
-
 
 class Product(Expr):
     """A monomial: two or more factors, sorted, powers repeated; coefficients live in Sum."""
 
     __slots__ = ("factors", "has_div")
+    _fields = ("factors",)
     factors: tuple[Expr, ...]
 
     def __new__(cls, factors: tuple[Expr, ...]) -> Product:
-        entry = (Product, factors)
-        node: Product | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.factors = factors
-            node.has_div = any(f.has_div for f in factors)
-            node = publish(entry, node)
-        return node
+        return interned(Product, factors)
 
     def children(self) -> tuple[Expr, ...]:
         return self.factors
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.factors,)
 
     def _key(self) -> tuple[Any, ...]:
         return (3, tuple(f.key for f in self.factors))
@@ -273,23 +286,15 @@ class Sum(Expr):
     """``const + sum(coef * term)``: terms are sorted monomials, coefficients are non-zero."""
 
     __slots__ = ("const", "terms")
+    _fields = ("const", "terms")
     const: int
     terms: tuple[tuple[Expr, int], ...]
 
     def __new__(cls, const: int, terms: tuple[tuple[Expr, int], ...]) -> Sum:
-        entry = (Sum, const, terms)
-        node: Sum | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.const, node.terms = const, terms
-            node = publish(entry, node)
-        return node
+        return interned(Sum, const, terms)
 
     def children(self) -> tuple[Expr, ...]:
         return tuple(t for t, _ in self.terms)
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.const, self.terms)
 
     def _key(self) -> tuple[Any, ...]:
         return (4, tuple((t.key, c) for t, c in self.terms), self.const)
@@ -300,23 +305,15 @@ class Sum(Expr):
 
 class _Division(Expr):
     __slots__ = ("den", "num")
+    _fields = ("num", "den")
     num: Expr
     den: Expr
     _rank: ClassVar[int]
 
     def __new__(cls: type[_E], num: Expr, den: Expr) -> _E:
-        entry = (cls, num, den)
-        node: Any = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.num, node.den = num, den
-            node = publish(entry, node)
-        return node  # type: ignore[no-any-return]
+        return interned(cls, num, den)
 
     def children(self) -> tuple[Expr, ...]:
-        return (self.num, self.den)
-
-    def _args(self) -> tuple[Any, ...]:
         return (self.num, self.den)
 
     def _key(self) -> tuple[Any, ...]:
@@ -346,23 +343,15 @@ class Mod(_Division):
 
 class _Nary(Expr):
     __slots__ = ("args",)
+    _fields = ("args",)
     args: tuple[Expr, ...]
     _rank: ClassVar[int]
 
     def __new__(cls: type[_E], args: tuple[Expr, ...]) -> _E:
-        entry = (cls, args)
-        node: Any = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.args = args
-            node = publish(entry, node)
-        return node  # type: ignore[no-any-return]
+        return interned(cls, args)
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
-
-    def _args(self) -> tuple[Any, ...]:
-        return (self.args,)
 
     def _key(self) -> tuple[Any, ...]:
         return (self._rank, tuple(a.key for a in self.args))
@@ -395,26 +384,20 @@ class Cmp(Expr):
     """A comparison with value 0 or 1; ``op`` is one of eq, ne, lt, le."""
 
     __slots__ = ("a", "b", "op")
+    _fields = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
     is_bool = True
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Cmp:
-        entry = (Cmp, op, a, b)
-        node: Cmp | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.op, node.a, node.b = op, a, b
-            node.lo, node.hi = 0, 1
-            node = publish(entry, node)
-        return node
+        return interned(Cmp, op, a, b)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.a, self.b)
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.op, self.a, self.b)
+    def _bounds(self) -> _Bounds:
+        return (0, 1)
 
     def _key(self) -> tuple[Any, ...]:
         return (9, self.op, self.a.key, self.b.key)
@@ -440,24 +423,18 @@ class Not(Expr):
     """Negation of a truth value that no comparison can express."""
 
     __slots__ = ("arg",)
+    _fields = ("arg",)
     arg: Expr
     is_bool = True
 
     def __new__(cls, arg: Expr) -> Not:
-        entry = (Not, arg)
-        node: Not | None = find(entry)
-        if node is None:
-            node = object.__new__(cls)
-            node.arg = arg
-            node.lo, node.hi = 0, 1
-            node = publish(entry, node)
-        return node
+        return interned(Not, arg)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.arg,)
 
-    def _args(self) -> tuple[Any, ...]:
-        return (self.arg,)
+    def _bounds(self) -> _Bounds:
+        return (0, 1)
 
     def _key(self) -> tuple[Any, ...]:
         return (12, self.arg.key)
@@ -490,9 +467,3 @@ def var(name: str, extent: Expr | int) -> Var:
 
 ZERO = const(0)
 ONE = const(1)
-
-# These rooms need the node classes above, and the operators need them: hence the late import.
-from litz.index import arith as _arith  # noqa: E402
-from litz.index import division as _division  # noqa: E402
-from litz.index import interval as _interval  # noqa: E402
-from litz.index import text as _text  # noqa: E402

@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import Any, TypeVar
 
-__all__ = ["find", "publish"]
+__all__ = ["find", "interned", "publish"]
 
 _N = TypeVar("_N")
 
@@ -55,6 +55,19 @@ def publish(entry: tuple[Any, ...], node: _N) -> _N:
         ref = _Ref(node, _forget)
         ref.entry = entry
         _TABLE[entry] = ref
+    return node
+
+
+def interned(cls: type[_N], *parts: Any) -> _N:
+    """The node of a class whose ``_fields`` hold ``parts``, which are all that tells it apart."""
+    entry = (cls, *parts)
+    ref = _TABLE.get(entry)  # as `find`, without its call: most nodes are made here
+    node: _N | None = None if ref is None else ref()
+    if node is None:
+        node = object.__new__(cls)
+        for name, part in zip(cls._fields, parts, strict=True):  # type: ignore[attr-defined]
+            setattr(node, name, part)
+        node = publish(entry, node)
     return node
 
 

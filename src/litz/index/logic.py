@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from litz.index import prove as _prove
 from litz.index.arith import CACHE, add, from_terms, parts, sub
 from litz.index.expr import (
     ONE,
@@ -22,6 +21,7 @@ from litz.index.expr import (
     const,
     sort_key,
 )
+from litz.index.prove import lower, provably_le, upper
 
 
 def min_(*args: Expr | int) -> Expr:
@@ -52,7 +52,7 @@ def _extremum(cls: type[Min] | type[Max], args: tuple[Expr | int, ...]) -> Expr:
 
 def _dominated(cls: type[Min] | type[Max], e: Expr, other: Expr) -> bool:
     """Whether ``other`` always decides against ``e``."""
-    return _prove.provably_le(other, e) if cls is Min else _prove.provably_le(e, other)
+    return provably_le(other, e) if cls is Min else provably_le(e, other)
 
 
 def lt(a: Expr | int, b: Expr | int) -> Expr:
@@ -99,10 +99,10 @@ def _sides(k: int, terms: dict[Expr, int]) -> tuple[Expr, Expr]:
 @lru_cache(maxsize=CACHE)
 def _at_least_zero(d: Expr) -> Expr:
     """The comparison d >= 0: divided by the common factor, negative terms moved to the left."""
-    lo = _prove.lower(d)
+    lo = lower(d)
     if lo is not None and lo >= 0:
         return ONE
-    hi = _prove.upper(d)
+    hi = upper(d)
     if hi is not None and hi < 0:
         return ZERO
     k, terms = parts(d)
@@ -122,7 +122,7 @@ def _equal(d: Expr, op: str) -> Expr:
     same, differ = (ONE, ZERO) if op == "eq" else (ZERO, ONE)
     if isinstance(d, Const):
         return same if d.value == 0 else differ
-    lo, hi = _prove.lower(d), _prove.upper(d)
+    lo, hi = lower(d), upper(d)
     if (lo is not None and lo > 0) or (hi is not None and hi < 0):
         return differ
     if lo == 0 and hi == 0:

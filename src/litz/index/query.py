@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from litz.index import prove as _prove
 from litz.index.arith import factors, from_terms, monomial, mul, parts, product, sum_
 from litz.index.division import exact_quotient, floordiv, mod
 from litz.index.expr import (
@@ -28,10 +29,31 @@ from litz.index.expr import (
     const,
 )
 from litz.index.logic import and_, eq, le, lt, max_, min_, ne, not_, or_
+from litz.index.prove import lower, upper
 
 _K = TypeVar("_K", bound=Expr)
 DEFAULT_HINT = 8192
 _COMPARE = {"eq": eq, "ne": ne, "lt": lt, "le": le}
+_MAKE: Mapping[type[Expr], Callable[..., Expr]] = {
+    Product: lambda *xs: product(xs),
+    FloorDiv: floordiv,
+    Mod: mod,
+    Min: min_,
+    Max: max_,
+    And: and_,
+    Or: or_,
+    Not: not_,
+}
+_VALUE: Mapping[type[Expr], Callable[..., int]] = {
+    Product: lambda *xs: math.prod(xs),
+    FloorDiv: operator.floordiv,
+    Mod: operator.mod,
+    Min: min,
+    Max: max,
+    And: lambda *xs: all(xs),
+    Or: lambda *xs: any(xs),
+    Not: operator.not_,
+}
 
 
 def rebuild(e: Expr, new: Sequence[Expr]) -> Expr:
@@ -40,25 +62,10 @@ def rebuild(e: Expr, new: Sequence[Expr]) -> Expr:
         return sum_(
             [mul(n, const(c)) for n, (_, c) in zip(new, e.terms, strict=True)] + [const(e.const)]
         )
-    if isinstance(e, Product):
-        return product(new)
-    if isinstance(e, FloorDiv):
-        return floordiv(new[0], new[1])
-    if isinstance(e, Mod):
-        return mod(new[0], new[1])
     if isinstance(e, Cmp):
         return _COMPARE[e.op](new[0], new[1])
-    if isinstance(e, Min):
-        return min_(*new)
-    if isinstance(e, Max):
-        return max_(*new)
-    if isinstance(e, And):
-        return and_(*new)
-    if isinstance(e, Or):
-        return or_(*new)
-    if isinstance(e, Not):
-        return not_(new[0])
-    return e
+    make = _MAKE.get(type(e))
+    return e if make is None else make(*new)
 
 
 class Substitution:
@@ -145,7 +152,7 @@ def divides(k: Expr | int, e: Expr | int) -> bool:
 
 def bounds(e: Expr) -> tuple[int | None, int | None]:
     """The tightest proven inclusive bounds of ``e``; None where it is unbounded."""
-    return _prove.lower(e), _prove.upper(e)
+    return lower(e), upper(e)
 
 
 def size_hint(e: Expr | int, default: int = DEFAULT_HINT) -> int:
@@ -186,25 +193,5 @@ def _evaluate(e: Expr, env: Mapping[Any, int], memo: dict[Expr, int]) -> int:
 def _apply(e: Expr, xs: list[int]) -> int:
     if isinstance(e, Sum):
         return e.const + sum(c * x for x, (_, c) in zip(xs, e.terms, strict=True))
-    if isinstance(e, Product):
-        out = 1
-        for x in xs:
-            out *= x
-        return out
-    if isinstance(e, FloorDiv):
-        return xs[0] // xs[1]
-    if isinstance(e, Mod):
-        return xs[0] % xs[1]
-    if isinstance(e, Min):
-        return min(xs)
-    if isinstance(e, Max):
-        return max(xs)
-    if isinstance(e, Cmp):
-        a, b = xs
-        return int({"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b}[e.op])
-    if isinstance(e, And):
-        return int(all(xs))
-    if isinstance(e, Or):
-        return int(any(xs))
-    assert isinstance(e, Not)
-    return int(not xs[0])
+    apply = getattr(operator, e.op) if isinstance(e, Cmp) else _VALUE[type(e)]
+    return int(apply(*xs))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from litz.index import arith as _arith
-from litz.index import division as _division
+from litz.index.arith import divide_factors, factors, monomial, mul, parts, scale, times
+from litz.index.division import exact_quotient, floordiv, mod
 from litz.index.expr import Const, Expr, FloorDiv, Mod
 
 _Acc = dict[Expr, int]
@@ -43,7 +43,7 @@ def _occurrences(acc: _Acc, cls: type[Expr]) -> Iterator[tuple[Expr, int, tuple[
     """(node, coefficient, other factors) for every factor of class ``cls``, in canonical order."""
     found = []
     for t, c in acc.items():
-        fs = _arith.factors(t)
+        fs = factors(t)
         for i, f in enumerate(fs):
             if isinstance(f, cls) and (i == 0 or fs[i - 1] is not f):
                 found.append((f, c, fs[:i] + fs[i + 1 :]))
@@ -53,22 +53,22 @@ def _occurrences(acc: _Acc, cls: type[Expr]) -> Iterator[tuple[Expr, int, tuple[
 
 def _spread(e: Expr, k: int, mono: tuple[Expr, ...]) -> tuple[int, _Acc]:
     """k * mono * e as (constant, terms)."""
-    const, terms = _arith.parts(e)
+    const, terms = parts(e)
     if not mono:
         return const * k, {t: c * k for t, c in terms}
-    acc = _arith.times(terms, k, mono)
+    acc = times(terms, k, mono)
     if const:
-        acc[_arith.monomial(mono)] = const * k
+        acc[monomial(mono)] = const * k
     return 0, acc
 
 
 def _merge(acc: _Acc) -> tuple[int, _Acc] | None:
     for r, coef, mono in _occurrences(acc, Mod):
         assert isinstance(r, Mod)
-        q = _division.floordiv(r.num, r.den)
+        q = floordiv(r.num, r.den)
         if isinstance(q, Const):
             continue
-        kq, whole = _spread(_arith.mul(q, r.den), coef, mono)
+        kq, whole = _spread(mul(q, r.den), coef, mono)
         if kq or any(acc.get(t) != c for t, c in whole.items()):
             continue
         dk, delta = _spread(r.num, coef, mono)
@@ -96,7 +96,7 @@ def _numerators(
     yield q.num, q.den
     for other, _, _ in quotients:
         if isinstance(other, FloorDiv) and other is not q and other.num is q.num:
-            m = _division.exact_quotient(q.den, other.den)
+            m = exact_quotient(q.den, other.den)
             if m is not None and m.lo is not None and m.lo >= 0:
                 yield other, m
 
@@ -108,7 +108,7 @@ def _split_one(
     mc, mm = _single_term(m)
     if mc == 0:
         return None
-    rest = _arith.divide_factors(mono, mm)
+    rest = divide_factors(mono, mm)
     if rest is None:
         return None
     _, unit = _spread(x, 1, rest)
@@ -120,30 +120,25 @@ def _split_one(
         return None
     if any(acc.get(t, 0) != alpha * c for t, c in unit.items()):
         return None
-    q = _division.floordiv(x, m)
-    r = _division.mod(x, m)
-    dk, delta = _spread(_arith.mul(q, m), alpha, rest)
-    rk, rest_terms = _spread(r, alpha, rest)
-    _add(delta, rest_terms)
-    xk, _ = _spread(x, alpha, rest)
-    _subtract(delta, {t: alpha * c for t, c in unit.items()})
+    q = floordiv(x, m)
+    r = mod(x, m)
+    dk, delta = _spread(mul(q, m), alpha, rest)
+    rk, less = _spread(scale(r, -1), alpha, rest)
+    _subtract(delta, less)
+    xk, less = _spread(x, alpha, rest)
+    _subtract(delta, less)
     if not any(delta.values()):
         return None
-    return dk + rk - xk, delta
+    return dk - rk - xk, delta
 
 
 def _single_term(m: Expr) -> tuple[int, tuple[Expr, ...]]:
-    k, terms = _arith.parts(m)
+    k, terms = parts(m)
     if not terms:
         return k, ()
     if k or len(terms) > 1:
         return 0, ()
-    return terms[0][1], _arith.factors(terms[0][0])
-
-
-def _add(acc: _Acc, other: _Acc) -> None:
-    for t, c in other.items():
-        acc[t] = acc.get(t, 0) + c
+    return terms[0][1], factors(terms[0][0])
 
 
 def _subtract(acc: _Acc, other: _Acc) -> None:

@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from litz.index import logic as _logic
-from litz.index import prove as _prove
+from litz.index import logic
 from litz.index.expr import (
+    ZERO,
     And,
     Cmp,
     Const,
@@ -26,6 +26,7 @@ from litz.index.expr import (
     Var,
     const,
 )
+from litz.index.prove import provably_le
 
 _SUM, _MUL, _ATOM = range(3)
 _OPS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
@@ -182,7 +183,7 @@ class _Printer:
         return f"{self._const(c)[0]}*{self._number(t, _ATOM)}"
 
     def _division(self, e: FloorDiv | Mod, plain: str, general: str) -> tuple[str, int]:
-        template = plain if _non_negative(e.num) and _non_negative(e.den) else general
+        template = plain if provably_le(ZERO, e.num) and provably_le(ZERO, e.den) else general
         if template.endswith(")"):
             return template.format(self._number(e.num), self._number(e.den)), _ATOM
         return template.format(self._number(e.num, _ATOM), self._number(e.den, _ATOM)), _MUL
@@ -208,13 +209,6 @@ class _Printer:
         return text
 
 
-def _non_negative(e: Expr) -> bool:
-    if e.lo is not None and e.lo >= 0:
-        return True
-    lo = _prove.lower(e)
-    return lo is not None and lo >= 0
-
-
 def parse(text: str, scope: Mapping[str, Expr]) -> Expr:
     """The expression that ``text`` spells, names taken from ``scope``; the inverse of ``str``.
 
@@ -235,14 +229,14 @@ _BINARY: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Mod: operator.mod,
 }
 _COMPARE: dict[type[ast.cmpop], Callable[[Expr, Expr], Expr]] = {
-    ast.Eq: _logic.eq,
-    ast.NotEq: _logic.ne,
-    ast.Lt: _logic.lt,
-    ast.LtE: _logic.le,
-    ast.Gt: _logic.gt,
-    ast.GtE: _logic.ge,
+    ast.Eq: logic.eq,
+    ast.NotEq: logic.ne,
+    ast.Lt: logic.lt,
+    ast.LtE: logic.le,
+    ast.Gt: logic.gt,
+    ast.GtE: logic.ge,
 }
-_CALLS: dict[str, Callable[..., Expr]] = {"min": _logic.min_, "max": _logic.max_}
+_CALLS: dict[str, Callable[..., Expr]] = {"min": logic.min_, "max": logic.max_}
 
 
 class _Reader:
@@ -262,7 +256,7 @@ class _Reader:
         if isinstance(n, ast.Compare) and len(n.ops) == 1 and type(n.ops[0]) in _COMPARE:
             return _COMPARE[type(n.ops[0])](self.read(n.left), self.read(n.comparators[0]))
         if isinstance(n, ast.BoolOp):
-            join = _logic.and_ if isinstance(n.op, ast.And) else _logic.or_
+            join = logic.and_ if isinstance(n.op, ast.And) else logic.or_
             return join(*(self.read(v) for v in n.values))
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and not n.keywords:
             call = _CALLS.get(n.func.id)
@@ -274,7 +268,7 @@ class _Reader:
         if isinstance(n.op, ast.USub):
             return -self.read(n.operand)
         if isinstance(n.op, ast.Not):
-            return _logic.not_(self.read(n.operand))
+            return logic.not_(self.read(n.operand))
         raise self._error(n)
 
     def _error(self, n: ast.expr) -> ValueError:

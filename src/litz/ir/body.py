@@ -10,6 +10,7 @@ it they are free, above it they are not.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear
 from litz.index import const as index_const
 from litz.index.interning import find, publish
-from litz.ir.dtype import I64, DType, wrapped
+from litz.ir.dtype import I64, DType, wrap
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
 from litz.ir.reductions import Reduction, Result, reduction, result_of
@@ -44,9 +45,11 @@ class Node:
     vars: tuple[Expr, ...]
 
     def __repr__(self) -> str:
-        from litz.ir.text import node_text
-
-        return node_text(self)
+        """The definitions of what it is computed from, in order, its own last.  Never raises."""
+        try:
+            return "; ".join(Namer().lines((self,)))
+        except Exception as e:  # it must serve debuggers on half-built nodes too
+            return f"<{type(self).__name__}: {type(e).__name__}>"
 
 
 class Load(Node):
@@ -66,6 +69,10 @@ class Const(Node):
 
     __slots__ = ("value",)
     value: Scalar
+
+    def __repr__(self) -> str:
+        value = self.value
+        return f"{self.dtype}({float_text(value) if isinstance(value, float) else value})"
 
 
 class Index(Node):
@@ -143,7 +150,7 @@ def const(dtype: DType, value: Scalar) -> Const:
         value = float(value)
         bits: object = struct.pack("<d", value)
     else:
-        value = bool(value) if dtype.kind == "bool" else wrapped(int(value), dtype)
+        value = bool(value) if dtype.kind == "bool" else wrap(value, dtype)
         bits = value
     key = ("const", dtype, bits)
     found: Const | None = find(key)
@@ -393,3 +400,83 @@ def loads(roots: Iterable[Node]) -> tuple[Load, ...]:
 def cost(root: Node) -> int:
     """Rough arithmetic cost of one evaluation, in additions (see the op table)."""
     return sum(op_row(n.name).cost for n in walk((root,)) if isinstance(n, Op))
+
+
+# --- text (``litz.ir.text`` documents it) ---------------------------------------------------------
+
+_NAN_BITS = struct.pack("<d", math.nan)
+
+
+def float_text(value: float) -> str:
+    """A float that reads back to the same bits: ``0.5``, ``float.inf``, ``float.nan``."""
+    if math.isnan(value):
+        bits = struct.pack("<d", value)
+        return "float.nan" if bits == _NAN_BITS else f"float.bits_{bits[::-1].hex()}"
+    if math.isinf(value):
+        return "float.inf" if value > 0 else "-float.inf"
+    return repr(value)
+
+
+def symbol_text(symbol: Expr) -> str:
+    """A symbol with all that tells it apart: ``s0 in [2, inf] hint 8``."""
+    lo = "-inf" if symbol.lo is None else str(symbol.lo)
+    hi = "inf" if symbol.hi is None else str(symbol.hi)
+    hint = getattr(symbol, "hint", None)
+    return f"{symbol} in [{lo}, {hi}]" + ("" if hint is None else f" hint {hint}")
+
+
+class Namer:
+    """Numbers nodes in order of first use; literals are written in place."""
+
+    def __init__(self) -> None:
+        self.names: dict[Node, str] = {}
+
+    def __call__(self, n: Node) -> str:
+        if isinstance(n, Const):
+            return repr(n)
+        found = self.names.get(n)
+        if found is None:
+            found = self.names[n] = f"%{len(self.names)}"
+        return found
+
+    def access(self, buffer: str, index: Expr, indirect: Sequence[tuple[Expr, Node]]) -> str:
+        bound = "".join(f"; {symbol_text(s)} := {self(v)}" for s, v in indirect)
+        return f"{buffer}[{index}{bound}]"
+
+    def lines(self, roots: Iterable[Node]) -> list[str]:
+        """The definitions that ``roots`` need and that have not been given yet."""
+        out: list[str] = []
+        for n in walk(roots):
+            if isinstance(n, Const) or n in self.names:
+                continue
+            right = self.value(n)  # which numbers what it names
+            out.append(f"{self(n)}: {n.dtype} = {right}")
+        return out
+
+    def value(self, n: Node) -> str:
+        args = ", ".join(self(a) for a in n.args)
+        if isinstance(n, Load):
+            return "load " + self.access(n.buffer, n.index, n.indirect)
+        if isinstance(n, Index):
+            return f"index {n.expr}"
+        if isinstance(n, Op):
+            to = "" if n.param is None else f" to {n.param}"
+            return f"{n.name} {args}{to}"
+        if isinstance(n, Reduce):
+            return f"reduce {n.kind} [{', '.join(map(str, n.axes))}] {args}"
+        return f"{type(n).__name__.lower()} {args}"
+
+    def store(self, s: Store) -> str:
+        mode = "" if s.mode == "set" else f"{s.mode} "
+        mask = "" if s.mask is None else f" if {self(s.mask)}"
+        return f"store {mode}{self.access(s.buffer, s.index, s.indirect)} = {self(s.value)}{mask}"
+
+
+def stores_lines(stores: Iterable[Store]) -> list[str]:
+    """The lines of a nest's body: each node before its first use, then each store."""
+    name = Namer()
+    out: list[str] = []
+    for s in stores:
+        out += name.lines(s.roots())
+        out.append(name.store(s))
+    return out

@@ -6,6 +6,8 @@ can read programs without it.  The border to ``torch.dtype`` is ``litz.lowering.
 
 from __future__ import annotations
 
+import math
+import struct
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -67,7 +69,25 @@ ALL: Final = (BOOL, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64)
 BY_NAME: Final = {d.name: d for d in ALL}
 
 
-def wrapped(value: int, dtype: DType) -> int:
-    """The number that an integer type holds in its place: 255 for -1 in u8."""
-    low = value & ((1 << dtype.bits) - 1)
-    return low - (1 << dtype.bits) if dtype.kind == "int" and low >> (dtype.bits - 1) else low
+def wrap(value: float, dtype: DType) -> float:
+    """``value`` as an element of ``dtype``: integers wrap around (255 for -1 in u8), floats round.
+
+    A bool, an int or a float, as the type is.
+    """
+    if dtype.kind == "bool":
+        return bool(value)
+    if dtype.is_int:
+        low = int(value) & ((1 << dtype.bits) - 1)
+        return low - (1 << dtype.bits) if dtype.kind == "int" and low >> (dtype.bits - 1) else low
+    value = float(value)
+    if dtype.bits == 64 or not math.isfinite(value):
+        return value
+    code = "<e" if dtype.name == "f16" else "<f"
+    try:
+        data = struct.pack(code, value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    if dtype.name == "bf16":
+        bits = int.from_bytes(data, "little")
+        data = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).to_bytes(4, "little")
+    return float(struct.unpack(code, data)[0])

@@ -32,54 +32,40 @@ class ParseError(ValueError):
     """Text that is no program: the message names the line."""
 
 
-def split(text: str, separator: str = ",") -> list[str]:
-    """Split at ``separator`` outside of brackets and strings; strips, drops an empty end."""
-    parts, depth, start, quote, i = [], 0, 0, "", 0
-    while i < len(text):
-        c = text[i]
+def _outside(text: str) -> Iterator[tuple[int, str, int]]:
+    """Place, character and depth in brackets (before an opening one) of what is in no string."""
+    depth, quote, escaped = 0, "", False
+    for i, c in enumerate(text):
         if quote:
-            if c == "\\":
-                i += 1
+            if escaped or c == "\\":
+                escaped = not escaped
             elif c == quote:
                 quote = ""
-        elif c in "'\"":
+            continue
+        depth -= c in _CLOSE
+        yield i, c, depth
+        depth += c in _OPEN
+        if c in "'\"":
             quote = c
-        elif c in _OPEN:
-            depth += 1
-        elif c in _CLOSE:
-            depth -= 1
-        elif depth == 0 and text.startswith(separator, i):
-            parts.append(text[start:i].strip())
-            start = i + len(separator)
-        i += 1
-    last = text[start:].strip()
-    return [*parts, last] if last else parts
+
+
+def split(text: str, separator: str = ",") -> list[str]:
+    """Split at ``separator`` outside of brackets and strings; strips, drops an empty end."""
+    cuts = [i for i, c, depth in _outside(text) if c == separator and depth == 0]
+    parts = [text[a + 1 : b].strip() for a, b in zip([-1, *cuts], [*cuts, None], strict=True)]
+    return parts if parts[-1] else parts[:-1]
 
 
 def bracketed(text: str) -> tuple[str, str]:
     """``(inside) rest`` -> ``inside``, ``rest``."""
-    depth, quote, i = 0, "", 0
-    while i < len(text):
-        c = text[i]
-        if quote:
-            if c == "\\":
-                i += 1
-            elif c == quote:
-                quote = ""
-        elif c in "'\"":
-            quote = c
-        elif c in _OPEN:
-            depth += 1
-        elif c in _CLOSE:
-            depth -= 1
-            if depth == 0:
-                return text[1:i], text[i + 1 :].strip()
-        i += 1
+    for i, c, depth in _outside(text):
+        if c in _CLOSE and depth == 0:
+            return text[1:i], text[i + 1 :].strip()
     raise ParseError(f"unbalanced brackets in {text!r}")
 
 
 def parse_float(text: str) -> float:
-    """The inverse of ``litz.ir.text.float_text``."""
+    """The inverse of ``litz.ir.body.float_text``."""
     sign = -1.0 if text.startswith("-") else 1.0
     name = text.lstrip("-")
     if name == "float.inf":
@@ -209,15 +195,6 @@ class NestReader:
         value, found, mask = rest[2:].partition(" if ")
         cond = self.node(mask) if found else None
         return Store(m[2], index, self.node(value), mode, indirect, cond)  # type: ignore[arg-type]
-
-
-def parse_stores(text: str, scope: Mapping[str, Expr]) -> tuple[Store, ...]:
-    """The stores of a nest's body; ``scope``: its variables and symbols by name."""
-    reader = NestReader(scope)
-    for number, line in _lines(text):
-        with _At(number):
-            reader.line(line)
-    return tuple(reader.stores)
 
 
 class _At:

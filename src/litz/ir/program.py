@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from litz.index import Expr, Symbol, Var
+from litz.index import Expr, Var
 from litz.ir.body import Index, Load, Store, loads, walk
 from litz.ir.dtype import DType
 
@@ -169,46 +169,44 @@ def made_numbers(n: Extern) -> tuple[str, ...]:
 
 def used_numbers(n: ProgramNode, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
     """Names of the symbols and floats that running a node needs, each once."""
-    names: dict[str, None] = {}
     if isinstance(n, Loops):
-        exprs = [a.extent for a in (*n.axes, *n.reduce_axes) if isinstance(a, Var)]
-        indirect = [x.indirect for x in n.reads()] + [x.indirect for x in n.stores]
-        bound = {s for pairs in indirect for s, _ in pairs}
-        exprs += [s.index for s in n.stores]
-        for node in walk(r for s in n.stores for r in s.roots()):
-            exprs += [node.expr] if isinstance(node, Index) else []
-            exprs += [node.index] if isinstance(node, Load) else []
-        exprs += [e for s in n.stores for e in _layout(buffers.get(s.buffer))]
-        values: object = tuple(e for e in exprs if e not in bound)
+        made = [buffers.get(s.buffer) for s in n.stores]
+        found = [*nest_numbers(n)]
     else:
-        bound = set()
         made = [buffers.get(o) for o in n.outputs if o is not None and n.out_variant]
-        values = (n.args, tuple(v for _, v in n.kwargs), tuple(e for b in made for e in _layout(b)))
-    for v in _numbers(values):
-        if v not in bound:
-            names[number_name(v)] = None
-    return tuple(names)
+        found = [*numbers((n.args, tuple(v for _, v in n.kwargs)))]
+    found += numbers(tuple((b.shape, b.strides) for b in made if b is not None))
+    return tuple({number_name(x): None for x in found})
 
 
 def number_name(number: Expr | HostFloat) -> str:
     return number.name if isinstance(number, HostFloat) else str(number)
 
 
-def _layout(b: Buffer | None) -> tuple[Expr, ...]:
-    return () if b is None else (*b.shape, *b.strides)
+def nest_numbers(n: Nest) -> Iterator[Expr | HostFloat]:
+    """The symbols that a nest's loops and accesses use, but for those that are bound to data."""
+    yield from numbers((n.axes, n.reduce_axes))
+    nodes = walk(r for s in n.stores for r in s.roots())
+    for x in (*nodes, *n.stores):
+        if isinstance(x, (Load, Store)):
+            bound = [s for s, _ in x.indirect]
+            yield from numbers(tuple(f for f in x.index.free if f not in bound))
+        elif isinstance(x, Index):
+            yield from numbers(x.expr)
 
 
-def _numbers(value: object) -> Iterator[Expr | HostFloat]:
-    """The symbols and floats below nested values."""
+def numbers(value: object) -> Iterator[Expr | HostFloat]:
+    """The symbols and floats below nested values, those of loops' extents too."""
     if isinstance(value, Expr):
-        yield from (s for s in value.free if isinstance(s, Symbol))
+        for x in value.free:
+            yield from numbers(x.extent) if isinstance(x, Var) else (x,)
     elif isinstance(value, HostFloat):
         yield value
     elif isinstance(value, TensorRef):
-        yield from _numbers((*value.shape, *value.strides, value.offset))
+        yield from numbers((value.shape, value.strides, value.offset))
     elif isinstance(value, (tuple, list)):
         for v in value:
-            yield from _numbers(v)
+            yield from numbers(v)
 
 
 @dataclass(frozen=True)

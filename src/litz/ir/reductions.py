@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from litz.ir.dtype import F64, I64, DType, wrapped
+from litz.ir.dtype import F64, I64, DType
 from litz.ir.ops import accepts
-from litz.ir.ops import op as op_row
 
 Scalar = bool | int | float
 State = tuple[Any, ...]
@@ -110,10 +109,6 @@ class Reduction:
         """Whether elements may be of a type."""
         return accepts(self.elements, dtype)
 
-    def orders_alike(self, dtype: DType) -> bool:
-        """Whether the order of combining changes no bit."""
-        return accepts(self.exact, dtype)
-
     def identity(self, dtype: DType) -> Scalar:
         """The first part of the state of no elements.
 
@@ -124,14 +119,6 @@ class Reduction:
     def total(self, dtype: DType) -> DType:
         """The type in which C++ brings partial results together."""
         return self.totals if self.totals is not None and dtype.is_float else dtype
-
-    def combined(self, a: State, b: State) -> State:
-        """Two states as one, in Python."""
-        if self.combine is not None:
-            return self.combine(a, b)
-        evaluate = op_row(self.op).evaluate
-        assert evaluate is not None
-        return (evaluate(a[0], b[0]),)
 
 
 # --- states in Python -------------------------------------------------------------------------
@@ -331,18 +318,3 @@ def result_dtype(kind: str, element: DType) -> DType:
     """The type of a ``Reduce`` node."""
     row, found = TABLE.results[kind]
     return row.part(found.part).dtype or element
-
-
-def evaluate(kind: str, dtype: DType, values: Sequence[Scalar]) -> Scalar:
-    """A reduction in Python: floats in 64 bits, integers wrapped to their type."""
-    row, found = TABLE.results[kind]
-    if not values:
-        return found.empty
-    state: State = tuple(p.identity(dtype) for p in row.state)
-    for at, value in enumerate(values):
-        state = row.combined(state, row.lift(value, at))
-    if found.finish is not None:
-        return found.finish(state)
-    value = state[row.state.index(row.part(found.part))]
-    result = result_dtype(kind, dtype)
-    return value if result.is_float else wrapped(int(value), result)

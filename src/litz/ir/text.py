@@ -1,4 +1,4 @@
-"""The text form of nodes, stores, loop nests and programs.
+"""The text form of loop nests and programs; ``litz.ir.body`` has that of nodes and stores.
 
 Deterministic, one line a node, every distinct node once; ``litz.ir.parse`` reads it back to an
 equal value.  The grammar, by example::
@@ -28,41 +28,24 @@ equal value.  The grammar, by example::
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from litz.index import Expr, Symbol, Var, as_expr
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.index import Expr, Var, as_expr
+from litz.ir.body import float_text, stores_lines, symbol_text
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    HostFloat,
+    Loops,
+    Nest,
+    Program,
+    TensorRef,
+    nest_numbers,
+    numbers,
+)
 
 INDENT = "  "
-_See = Callable[..., None]
-_NAN_BITS = struct.pack("<d", math.nan)
-
-
-def float_text(value: float) -> str:
-    """A float that reads back to the same bits: ``0.5``, ``float.inf``, ``float.nan``."""
-    if math.isnan(value):
-        bits = struct.pack("<d", value)
-        return "float.nan" if bits == _NAN_BITS else f"float.bits_{bits[::-1].hex()}"
-    if math.isinf(value):
-        return "float.inf" if value > 0 else "-float.inf"
-    return repr(value)
-
-
-def _const_text(n: Const) -> str:
-    value = n.value
-    return f"{n.dtype}({float_text(value) if isinstance(value, float) else value})"
-
-
-def symbol_text(symbol: Expr) -> str:
-    """A symbol with all that tells it apart: ``s0 in [2, inf] hint 8``."""
-    lo = "-inf" if symbol.lo is None else str(symbol.lo)
-    hi = "inf" if symbol.hi is None else str(symbol.hi)
-    hint = getattr(symbol, "hint", None)
-    return f"{symbol} in [{lo}, {hi}]" + ("" if hint is None else f" hint {hint}")
 
 
 def axes_text(axes: Iterable[Expr]) -> str:
@@ -70,103 +53,12 @@ def axes_text(axes: Iterable[Expr]) -> str:
     return ", ".join(f"{a} < {a.extent}" if isinstance(a, Var) else str(a) for a in axes)
 
 
-class Namer:
-    """Numbers nodes in order of first use; literals are written in place."""
-
-    def __init__(self) -> None:
-        self.names: dict[Node, str] = {}
-
-    def __call__(self, n: Node) -> str:
-        if isinstance(n, Const):
-            return _const_text(n)
-        found = self.names.get(n)
-        if found is None:
-            found = self.names[n] = f"%{len(self.names)}"
-        return found
-
-    def access(self, buffer: str, index: Expr, indirect: Sequence[tuple[Expr, Node]]) -> str:
-        bound = "".join(f"; {symbol_text(s)} := {self(v)}" for s, v in indirect)
-        return f"{buffer}[{index}{bound}]"
-
-    def lines(self, roots: Iterable[Node]) -> list[str]:
-        """The definitions that ``roots`` need and that have not been given yet."""
-        out: list[str] = []
-        for n in walk(roots):
-            if isinstance(n, Const) or n in self.names:
-                continue
-            right = self.value(n)
-            out.append(f"{self(n)}: {n.dtype} = {right}")
-        return out
-
-    def value(self, n: Node) -> str:
-        args = ", ".join(self(a) for a in n.args)
-        if isinstance(n, Load):
-            return "load " + self.access(n.buffer, n.index, n.indirect)
-        if isinstance(n, Index):
-            return f"index {n.expr}"
-        if isinstance(n, Op):
-            to = "" if n.param is None else f" to {n.param}"
-            return f"{n.name} {args}{to}"
-        if isinstance(n, Masked):
-            return f"masked {args}"
-        if isinstance(n, Reduce):
-            return f"reduce {n.kind} [{', '.join(map(str, n.axes))}] {args}"
-        return _const_text(n) if isinstance(n, Const) else f"{type(n).__name__.lower()} {args}"
-
-    def store(self, s: Store) -> str:
-        mode = "" if s.mode == "set" else f"{s.mode} "
-        mask = "" if s.mask is None else f" if {self(s.mask)}"
-        return f"store {mode}{self.access(s.buffer, s.index, s.indirect)} = {self(s.value)}{mask}"
-
-
-def node_text(node: Node) -> str:
-    """One line for a node: its definitions in order, the node's own last.  Never raises."""
-    try:
-        if isinstance(node, Const):
-            return _const_text(node)
-        return "; ".join(Namer().lines((node,)))
-    except Exception as e:  # a repr must serve debuggers on half-built nodes too
-        return f"<{type(node).__name__}: {type(e).__name__}>"
-
-
-def stores_lines(stores: Iterable[Store], namer: Namer | None = None) -> list[str]:
-    """The lines of a nest's body: each node before its first use, then each store."""
-    name = Namer() if namer is None else namer
-    out: list[str] = []
-    for s in stores:
-        out += name.lines(s.roots())
-        out.append(name.store(s))
-    return out
-
-
-def stores_text(stores: Iterable[Store]) -> str:
-    """The body of a nest as text (see ``litz.ir.parse.parse_stores``)."""
-    return "\n".join(stores_lines(stores))
-
-
-def nest_text(
-    kind: str,
-    name: str,
-    axes: Sequence[Expr],
-    reduce_axes: Sequence[Expr],
-    stores: Iterable[Store],
-    device: str,
-    origins: Sequence[str] = (),
-    extra: str = "",
-) -> str:
-    """Any nest of stores as text: ``kind`` is ``loops``, ``group`` or ``kernel``.
-
-    extra: what a higher floor adds to the head of its own kind of nest.
-    """
-    reduced = f" reduce [{axes_text(reduce_axes)}]" if reduce_axes else ""
+def nest_lines(n: Nest, origins: Sequence[str] = ()) -> list[str]:
+    """A nest of stores as lines; origins: of which graph nodes."""
+    reduced = f" reduce [{axes_text(n.reduce_axes)}]" if n.reduce_axes else ""
     source = f" from ({', '.join(origins)})" if origins else ""
-    tail = f" {extra}" if extra else ""
-    head = f"{name} = {kind} [{axes_text(axes)}]{reduced} @{device}{source}{tail} {{"
-    return "\n".join([head, *(INDENT + line for line in stores_lines(stores)), "}"])
-
-
-def loops_text(n: Loops) -> str:
-    return nest_text("loops", n.name, n.axes, n.reduce_axes, n.stores, n.device, n.origins)
+    head = f"{n.name} = loops [{axes_text(n.axes)}]{reduced} @{n.device}{source} {{"
+    return [head, *(INDENT + line for line in stores_lines(n.stores)), "}"]
 
 
 def layout_text(dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr]) -> str:
@@ -263,64 +155,19 @@ def extern_text(n: Extern, values: Values | None = None) -> str:
     return " ".join(parts)
 
 
-def node_lines(n: Loops | Extern, values: Values) -> list[str]:
-    """A program's node as lines."""
-    return (loops_text(n) if isinstance(n, Loops) else extern_text(n, values)).split("\n")
-
-
 def program_symbols(p: Program) -> tuple[Expr, ...]:
-    """Every size symbol of a program, in order of first use; indirect ones are bound in place."""
-    seen: dict[Expr, None] = {}
-
-    def see(*exprs: Expr) -> None:
-        for e in exprs:
-            for s in e.free:
-                if isinstance(s, Symbol):
-                    seen[s] = None
-                elif isinstance(s, Var):
-                    see(s.extent)
-
-    for s, _, _ in p.symbols:
-        see(s)
-    for b in p.buffers.values():
-        see(*b.shape, *b.strides)
+    """Every size symbol of a program, in order of first use; data binds others in place."""
+    found: list[Expr | HostFloat] = [s for s, _, _ in p.symbols]
+    values: list[object] = [(b.shape, b.strides) for b in p.buffers.values()]
+    found += numbers(values)
     for n in p.nodes:
         if isinstance(n, Loops):
-            _see_nest(n, see)
+            found += nest_numbers(n)
         else:
-            see(
-                *(s for _, s in n.symbols if isinstance(s, Expr)),
-                *(s for s, _, _ in (*n.sizes, *n.checks)),
-            )
-            _see_values((n.args, tuple(v for _, v in n.kwargs)), see)
-    _see_values(p.outputs, see)
-    return tuple(seen)
-
-
-def _see_nest(n: Loops, see: _See) -> None:
-    see(*n.axes, *n.reduce_axes)
-    for node in walk(r for s in n.stores for r in s.roots()):
-        if isinstance(node, Load):
-            _see_access(node.index, node.indirect, see)
-        elif isinstance(node, Index):
-            see(node.expr)
-    for s in n.stores:
-        _see_access(s.index, s.indirect, see)
-
-
-def _see_access(index: Expr, indirect: Sequence[tuple[Expr, Node]], see: _See) -> None:
-    bound = [s for s, _ in indirect]
-    see(*(f for f in index.free if f not in bound))
-
-
-def _see_values(value: object, see: _See) -> None:
-    if isinstance(value, Expr):
-        see(value)
-    elif isinstance(value, TensorRef):
-        see(*value.shape, *value.strides, value.offset)
-    elif isinstance(value, (tuple, list)):
-        for v in value:
-            _see_values(v, see)
+            given = [s for _, s in n.symbols], [s for s, _, _ in (*n.sizes, *n.checks)]
+            found += numbers((given, n.args, [v for _, v in n.kwargs]))
+    found += numbers(p.outputs)
+    return tuple(dict.fromkeys(s for s in found if isinstance(s, Expr)))
 
 
 def program_text(p: Program) -> str:
@@ -332,7 +179,7 @@ def program_text(p: Program) -> str:
     lines += [buffer_text(b) for b in p.buffers.values()]
     lines += [f"constant {name}" for name in p.constants]
     for n in p.nodes:
-        lines += node_lines(n, values)
+        lines += nest_lines(n, n.origins) if isinstance(n, Loops) else [extern_text(n, values)]
     lines.append(f"return {values(p.outputs)}")
     body = "\n".join(INDENT + line for line in lines)
     return f"program({', '.join(p.inputs)}) {{\n{body}\n}}"

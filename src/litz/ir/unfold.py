@@ -1,4 +1,4 @@
-"""Loops that accesses take apart become several loops.
+"""Axes that accesses take apart become several loops.
 
 A loop ``v`` that memory knows as ``v // c`` and ``v % c`` hides what is contiguous: over a
 transposed matrix whose rows were cut into pieces, neighbours along ``v`` lie a row apart, while
@@ -10,8 +10,8 @@ from __future__ import annotations
 from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, var
 from litz.ir.body import Index, Load, Rewriter, Store, walk
 
-Loops = tuple[Expr, ...]
-Nest = tuple[Loops, Loops, tuple[Store, ...]]
+Axes = tuple[Expr, ...]
+Nest = tuple[Axes, Axes, tuple[Store, ...]]
 """Parallel loops, reduced loops, and the stores inside."""
 
 
@@ -77,7 +77,7 @@ def cut_loop(nest: Nest, v: Expr, cuts: tuple[int, ...]) -> Nest:
         whole = whole + part * step
     inner = tuple(reversed(parts))
 
-    def replaced(loops: Loops) -> Loops:
+    def replaced(loops: Axes) -> Axes:
         return tuple(p for w in loops for p in (inner if w is v else (w,)))
 
     rewrite = Rewriter(Substitution({v: whole}))

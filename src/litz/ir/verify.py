@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Final, NoReturn
 
 from litz.errors import VerifyError
-from litz.index import Expr, Symbol, Var, as_expr, mixed_radix, split_linear
-from litz.ir.body import Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
+from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
 from litz.ir.program import Buffer, Extern, HostFloat, Nest, Program, TensorRef
-from litz.ir.text import Namer, Values, extern_text, nest_text
+from litz.ir.text import Values, extern_text, nest_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
 
@@ -393,13 +393,13 @@ def _exact_range(index: Expr, indirect: bool) -> tuple[int, int] | None:
         return None
     variables = [v for v in index.free if isinstance(v, Var)]
     split = split_linear(index, variables)
-    if split is None or not split[1].is_const:
+    if split is None or not isinstance(split[1], Const):
         return None
-    lo = hi = int(str(split[1]))
+    lo = hi = split[1].value
     for v, coef in split[0].items():
-        if not coef.is_const or not isinstance(v, Var) or not v.extent.is_const:
+        if not (isinstance(coef, Const) and isinstance(v, Var) and isinstance(v.extent, Const)):
             return None
-        span = int(str(coef)) * (int(str(v.extent)) - 1)
+        span = coef.value * (v.extent.value - 1)
         lo, hi = lo + min(span, 0), hi + max(span, 0)
     return lo, hi
 
@@ -455,11 +455,7 @@ def _around(steps: Sequence[Step], at: int, message: str, culprit: Culprit, valu
 
 
 def _step_lines(step: Step, values: Values) -> list[str]:
-    if isinstance(step, Extern):
-        return extern_text(step, values).split("\n")
-    return nest_text(
-        "loops", step.name, step.axes, step.reduce_axes, step.stores, step.device
-    ).split("\n")
+    return [extern_text(step, values)] if isinstance(step, Extern) else nest_lines(step)
 
 
 def _line_of(step: Step, culprit: Culprit) -> int:

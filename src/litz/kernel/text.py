@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from litz.ir.text import axes_text, stores_lines
+from litz.ir.body import stores_lines
+from litz.ir.text import axes_text
 from litz.kernel.plan import KernelPlan
 
 

@@ -11,7 +11,7 @@ from litz.index import Expr, floordiv
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
-from litz.ir.ops import wrap
+from litz.ir.dtype import wrap
 from litz.lowering.context import Unsupported
 from litz.lowering.pointwise import Rounding, elementwise, formula, k
 from litz.lowering.registry import Call, lower

@@ -13,7 +13,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
-from litz.ir.ops import wrap as wrap_scalar
+from litz.ir.dtype import wrap as wrap_scalar
 from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.registry import Call, lower

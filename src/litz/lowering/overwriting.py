@@ -27,7 +27,7 @@ from litz.lowering.strides import same_layout, with_idle_strides
 from litz.lowering.torch_types import to_torch
 from litz.lowering.user_kernel_calls import is_user_kernel
 from litz.lowering.values import ONE, ZERO, Opaque, TensorValue
-from litz.runtime.user_kernels import copy_as_it_is
+from litz.runtime.strided import copy_as_it_is
 
 aten = torch.ops.aten
 MEMORY: Final = "memory for a call to write"

@@ -8,8 +8,7 @@ from litz.index import Expr, Var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar
-from litz.ir.dtype import DType
-from litz.ir.ops import wrap
+from litz.ir.dtype import DType, wrap
 from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Operand
 from litz.lowering.torch_types import promote

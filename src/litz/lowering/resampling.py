@@ -14,7 +14,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
-from litz.ir.ops import wrap as wrap_scalar
+from litz.ir.dtype import wrap as wrap_scalar
 from litz.lowering.context import Unsupported
 from litz.lowering.indexing import Position, load_at
 from litz.lowering.pooling import MAX_TAPS, one, shared, total

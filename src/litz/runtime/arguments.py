@@ -40,13 +40,10 @@ class Argument:
         """What is wrong with a value beside its strides; "" for nothing."""
         if not isinstance(value, torch.Tensor):
             return f"is a {type(value).__name__}, not a tensor"
-        if value.dtype is not self.dtype:
-            return f"has the type {value.dtype}, not {self.dtype}"
-        if value.device != self.device:
-            return f"is on {value.device}, not on {self.device}"
-        if not self.has_shape(value):
+        fault = fault_of(value, self.dtype, self.device)
+        if not fault and not self.has_shape(value):
             return f"has the shape {_text(value.shape)}, not {_text(self.shape)}"
-        return ""
+        return fault
 
     def has_shape(self, value: torch.Tensor) -> bool:
         return value.dim() == len(self.shape) and _fits(value.shape, self.shape)
@@ -64,9 +61,19 @@ class Argument:
             and value.shape[0] > self.shape[0]
         )
 
-    def fits(self, value: torch.Tensor) -> bool:
-        """Whether the strides are those that the graph was compiled for."""
-        return value.numel() == 0 or _fits(value.stride(), self.strides)
+
+def fault_of(value: torch.Tensor, dtype: torch.dtype, device: torch.device) -> str:
+    """What is wrong with a tensor's type or device; "" for nothing."""
+    if value.dtype is not dtype:
+        return f"has the type {value.dtype}, not {dtype}"
+    return "" if value.device == device else f"is on {value.device}, not on {device}"
+
+
+def stride_fault(value: torch.Tensor, strides: _Dims) -> str:
+    """What is wrong with its strides, of which None may be any; "" for nothing."""
+    if value.numel() == 0 or _fits(value.stride(), strides):
+        return ""
+    return f"has the strides {_text(value.stride())}, not {_text(strides)}"
 
 
 def _fits(actual: Sequence[int], wanted: _Dims) -> bool:
@@ -110,8 +117,7 @@ def _relay(argument: Argument, args: list[Any], strict: bool) -> bool:
     if argument.handed_on and isinstance(value, torch.Tensor):
         return False
     fault = argument.fault(value)
-    if not fault and not argument.fits(value):
-        fault = f"has the strides {_text(value.stride())}, not {_text(argument.strides)}"
+    if not fault and (fault := stride_fault(value, argument.strides)):
         if not strict and not argument.written and None not in argument.shape:
             strides = [
                 a if w is None else w for a, w in zip(value.stride(), argument.strides, strict=True)

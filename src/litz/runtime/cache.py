@@ -112,16 +112,8 @@ class Cache:
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
         """The content stored under a key; None on a miss or where the entry is damaged."""
-        for folder in self.folders:
-            path = _place(folder, kind, key, suffix)
-            try:
-                body = _unseal(path.read_bytes())
-            except OSError:
-                continue
-            if body is not None:
-                _touch(path)
-                return body
-        return None
+        found = self._found(kind, key, suffix)
+        return None if found is None else found[1]
 
     def get_text(self, kind: str, key: str, suffix: str = "") -> str | None:
         """Like `get`, for text."""
@@ -130,15 +122,18 @@ class Cache:
 
     def get_file(self, kind: str, key: str, suffix: str = "") -> Path | None:
         """The path of an entry whose seal fits, for what must be a file (a shared object)."""
+        found = self._found(kind, key, suffix)
+        return None if found is None else found[0]
+
+    def _found(self, kind: str, key: str, suffix: str) -> tuple[Path, bytes] | None:
+        """The path and the content of an entry whose seal fits; it has been used then."""
         for folder in self.folders:
             path = _place(folder, kind, key, suffix)
-            try:
-                if _unseal(path.read_bytes()) is None:
-                    continue
-            except OSError:
-                continue
-            _touch(path)
-            return path
+            with contextlib.suppress(OSError):
+                body = _unseal(path.read_bytes())
+                if body is not None:
+                    _touch(path)
+                    return path, body
         return None
 
     def put(self, kind: str, key: str, content: bytes | str, suffix: str = "") -> Path:
@@ -147,14 +142,14 @@ class Cache:
         ToolchainError: neither the cache folder nor a temporary one can be written.
         """
         body = content.encode() if isinstance(content, str) else content
-        path = self._somewhere(lambda folder: _write(folder, kind, key, suffix, body, _seal(body)))
-        self._make_room(len(body))
-        return path
+        return self._put(kind, key, suffix, body, _seal(body))
 
     def put_source(self, kind: str, key: str, text: str, suffix: str) -> Path:
         """Store a text without a seal, for people and compilers; it is never read back."""
-        body = text.encode()
-        path = self._somewhere(lambda folder: _write(folder, kind, key, suffix, body, b""))
+        return self._put(kind, key, suffix, text.encode(), b"")
+
+    def _put(self, kind: str, key: str, suffix: str, body: bytes, seal: bytes) -> Path:
+        path = self._somewhere(lambda folder: _write(folder, kind, key, suffix, body, seal))
         self._make_room(len(body))
         return path
 

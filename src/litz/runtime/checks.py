@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from litz.errors import VerificationError
+from litz.runtime.arguments import fault_of, stride_fault
 
 Stated = tuple[str, torch.Tensor, torch.dtype, torch.device, tuple[int | None, ...], int]
 
@@ -19,7 +20,9 @@ def check_call(operator: str, nodes: Sequence[str], stack: str, *handed: Stated)
     (1: any) by the metadata.
     """
     for name, value, dtype, device, strides, alignment in handed:
-        fault = _fault(value, dtype, device, strides, alignment)
+        fault = fault_of(value, dtype, device) or stride_fault(value, strides)
+        if not fault and value.numel() and value.data_ptr() % alignment:
+            fault = f"does not begin at a multiple of {alignment} bytes"
         if fault:
             raise VerificationError(
                 f"{operator} is handed another tensor than PyTorch traced",
@@ -28,25 +31,3 @@ def check_call(operator: str, nodes: Sequence[str], stack: str, *handed: Stated)
                 detail=f"its argument {name} {fault}",
                 user_stack=stack,
             )
-
-
-def _fault(
-    value: torch.Tensor,
-    dtype: torch.dtype,
-    device: torch.device,
-    strides: tuple[int | None, ...],
-    alignment: int,
-) -> str:
-    if value.dtype is not dtype:
-        return f"has the type {value.dtype}, not {dtype}"
-    if value.device != device:
-        return f"is on {value.device}, not on {device}"
-    if value.numel() == 0:
-        return ""
-    pairs = zip(value.stride(), strides, strict=True)
-    if any(want is not None and st != want for st, want in pairs):
-        wanted = ", ".join("?" if s is None else str(s) for s in strides)
-        return f"has the strides {list(value.stride())}, not [{wanted}]"
-    if value.data_ptr() % alignment:
-        return f"does not begin at a multiple of {alignment} bytes"
-    return ""

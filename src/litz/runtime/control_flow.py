@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from litz.runtime.torch_private import storage_address
+
 Body = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -104,16 +106,11 @@ class Scan(ControlFlow):
 
 def _apart(results: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
     """The results, each in memory of its own: a body may return what it was given."""
-    taken = {_storage(x) for x in operands if isinstance(x, torch.Tensor)}
+    taken = {storage_address(x.untyped_storage()) for x in operands if isinstance(x, torch.Tensor)}
     out = []
     for x in results:
         if isinstance(x, torch.Tensor):
-            x = x.clone() if _storage(x) in taken else x
-            taken.add(_storage(x))
+            x = x.clone() if storage_address(x.untyped_storage()) in taken else x
+            taken.add(storage_address(x.untyped_storage()))
         out.append(x)
     return tuple(out)
-
-
-def _storage(x: torch.Tensor) -> int:
-    address: int = x.untyped_storage()._cdata
-    return address

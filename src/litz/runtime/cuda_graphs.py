@@ -26,11 +26,8 @@ import torch
 
 from litz.logs import events
 from litz.runtime.collector import uncollected
-from litz.runtime.torch_private import (
-    reinterpret,
-    storage_address,
-    storage_use_count,
-)
+from litz.runtime.strided import copy_as_it_is, memory_of, span
+from litz.runtime.torch_private import reinterpret, storage_address, storage_use_count
 
 __all__ = ["CudaDevice", "CudaGraphs", "Device", "Family", "Recordable"]
 
@@ -208,10 +205,10 @@ class _Recording:
         args.clear()
         with torch.no_grad():
             for k, static in self.copied:
-                if _is_dense(static):
+                if span(static) == static.numel():
                     static.copy_(own[k])
                 else:
-                    _flat(static).copy_(_flat(own[k]))
+                    memory_of(static).copy_(memory_of(own[k]))
         self.replay()
         made = tuple(r.tensor(own) if isinstance(r, _Result) else r for r in self.results)
         return made[0] if self.is_single else made
@@ -328,7 +325,7 @@ class CudaGraphs:
         private = shape.private
         try:
             with torch.inference_mode(False), torch.no_grad(), uncollected():
-                copies = {k: _copy(args[k]) for k in sorted(shape.copied)}
+                copies = {k: copy_as_it_is(args[k]) for k in sorted(shape.copied)}
                 inputs = [copies.get(k, a) for k, a in enumerate(args)]
                 pool = family.device.new_pool() if private else family.pool()
                 replay, results = family.device.capture(self.call, list(inputs), pool)
@@ -412,23 +409,3 @@ def _key(value: Any) -> object:
 
 def _addresses(args: Sequence[Any]) -> dict[int, int]:
     return {k: a.data_ptr() for k, a in enumerate(args) if isinstance(a, torch.Tensor)}
-
-
-def _span(x: torch.Tensor) -> int:
-    """Elements from a tensor's first to its last in memory."""
-    if x.numel() == 0:
-        return 0
-    return 1 + sum((n - 1) * st for n, st in zip(x.shape, x.stride(), strict=True))
-
-
-def _flat(x: torch.Tensor) -> torch.Tensor:
-    """All of the memory between a tensor's first element and its last."""
-    return torch.as_strided(x, (_span(x),), (1,), x.storage_offset())
-
-
-def _is_dense(x: torch.Tensor) -> bool:
-    return _span(x) == x.numel()
-
-
-def _copy(x: torch.Tensor) -> torch.Tensor:
-    return torch.as_strided(_flat(x.detach()).clone(), x.shape, x.stride(), 0)

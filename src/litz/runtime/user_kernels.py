@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["GridOfConfig", "UserKernel", "copy_as_it_is", "tensor_descriptor", "tma_descriptor"]
+from litz.runtime.strided import copy_as_it_is
+
+__all__ = ["GridOfConfig", "UserKernel", "tensor_descriptor", "tma_descriptor"]
 
 Grid = tuple[int, ...]
 
@@ -107,12 +109,3 @@ def tma_descriptor(
     descriptor = make(tensor.data_ptr(), *dims, *block_dims, element_size)
     descriptor.litz_tensor = tensor
     return descriptor
-
-
-def copy_as_it_is(x: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, gaps and overlaps."""
-    if x.numel() == 0:
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    span = 1 + sum((n - 1) * st for n, st in zip(x.shape, x.stride(), strict=True))
-    flat = torch.as_strided(x, (span,), (1,), x.storage_offset()).clone()
-    return torch.as_strided(flat, x.shape, x.stride(), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from litz.ir.program import Extern, Program
-from litz.schedule.fuse import Draft, Fusion, FusionSettings
+from litz.schedule.fuse import Fusion, FusionGroup, FusionSettings
 from litz.schedule.groups import Group, Schedule, Step
 
 
@@ -14,11 +14,11 @@ def schedule(
 
     keep: buffers to store even if only their own group reads them.
     """
-    drafts = Fusion(program, settings or FusionSettings()).run()
-    kept = _wanted(program, drafts)
+    fused = Fusion(program, settings or FusionSettings()).run()
+    kept = _wanted(program, fused)
     kept[-1] |= keep
     steps: list[Step] = []
-    for d in drafts:
+    for d in fused:
         if isinstance(d, Extern):
             steps.append(d)
             continue
@@ -38,7 +38,7 @@ def schedule(
     return Schedule(program, tuple(steps))
 
 
-def _wanted(program: Program, drafts: list[Draft | Extern]) -> dict[int, set[str]]:
+def _wanted(program: Program, fused: list[FusionGroup | Extern]) -> dict[int, set[str]]:
     """Buffers whose stores must stay: under -1 those that anybody may read.
 
     A temp that is read by its own group alone is a value, not memory.
@@ -47,7 +47,7 @@ def _wanted(program: Program, drafts: list[Draft | Extern]) -> dict[int, set[str
     escape |= {name for name, b in program.buffers.items() if b.kind != "temp"}
     readers: dict[str, list[int]] = {}
     writers: dict[str, list[int]] = {}
-    for k, d in enumerate(drafts):
+    for k, d in enumerate(fused):
         reads = d.read_buffers() if isinstance(d, Extern) else tuple(d.reads)
         writes = d.write_buffers() if isinstance(d, Extern) else tuple(d.writes)
         for x in reads:
@@ -56,7 +56,7 @@ def _wanted(program: Program, drafts: list[Draft | Extern]) -> dict[int, set[str
             writers.setdefault(program.root(x), []).append(k)
     wanted = {x for x in program.buffers if program.root(x) in escape}
     own: dict[int, set[str]] = {-1: wanted}
-    for k, d in enumerate(drafts):
+    for k, d in enumerate(fused):
         if isinstance(d, Extern):
             continue
         mine = own.setdefault(d.first, set())

@@ -37,7 +37,7 @@ class FusionSettings:
 
 
 @dataclass
-class Draft:
+class FusionGroup:
     """A group under construction."""
 
     first: int
@@ -65,7 +65,7 @@ class Draft:
         self.reads = {b: tuple(v) for b, v in reads.items()}
         self.writes = {b: tuple(v) for b, v in writes.items()}
 
-    def unfolded(self) -> Draft:
+    def unfolded(self) -> FusionGroup:
         """The same with loops cut where its accesses cut them."""
         nest = (self.space.axes, self.space.reduce_axes, self.stores)
         axes, reduced, stores = unfold(nest)
@@ -89,7 +89,9 @@ def _rewrite(stores: tuple[Store, ...], mapping: Mapping[Expr, Expr]) -> tuple[S
     return tuple(rw.store(s) for s in stores)
 
 
-def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft | None:
+def merge(
+    a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
+) -> FusionGroup | None:
     """``a`` then ``b`` as one group under ``how``; None where that would change a result."""
     left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
     first = a if left is a.stores else replace(a, space=how.space, stores=left)
@@ -112,7 +114,7 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
         return None
     overwritten = {s.buffer for s in right}
     kept = tuple(s for s in left if s.buffer not in overwritten)
-    made = Draft(
+    made = FusionGroup(
         min(a.first, b.first),
         max(a.last, b.last),
         how.space,
@@ -124,7 +126,7 @@ def merge(a: Draft, b: Draft, how: Alignment, roots: Mapping[str, str]) -> Draft
     return made if _reduced_in_time(made, roots) else None
 
 
-def _reduced_in_time(g: Draft, roots: Mapping[str, str]) -> bool:
+def _reduced_in_time(g: FusionGroup, roots: Mapping[str, str]) -> bool:
     """Whether reductions of what the group overwrites run before that: all but some below masks.
 
     Each store counts by itself, as another that needs a reduction may not stay in the end.
@@ -141,7 +143,7 @@ def _reduced_in_time(g: Draft, roots: Mapping[str, str]) -> bool:
 
 
 def _updates_as_often(
-    g: Draft, stores: tuple[Store, ...], mapping: Mapping[Expr, Expr], space: Space
+    g: FusionGroup, stores: tuple[Store, ...], mapping: Mapping[Expr, Expr], space: Space
 ) -> bool:
     """Whether sums and products in memory run over the same points in the fused ``space``.
 
@@ -156,12 +158,12 @@ def _updates_as_often(
     return True
 
 
-def _accesses_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
+def _accesses_agree(a: FusionGroup, b: FusionGroup, roots: Mapping[str, str]) -> bool:
     """Every buffer that one side writes is touched by both at one and the same index."""
     return _stores_agree(a, b, roots) and _stores_agree(b, a, roots)
 
 
-def _stores_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
+def _stores_agree(a: FusionGroup, b: FusionGroup, roots: Mapping[str, str]) -> bool:
     """The same of what ``a`` writes."""
     touched = {roots[x] for x in (*b.reads, *b.writes)}
     for x in a.writes:
@@ -172,7 +174,7 @@ def _stores_agree(a: Draft, b: Draft, roots: Mapping[str, str]) -> bool:
     return True
 
 
-def _only_at(g: Draft, buffer: str, index: Expr, roots: Mapping[str, str]) -> bool:
+def _only_at(g: FusionGroup, buffer: str, index: Expr, roots: Mapping[str, str]) -> bool:
     root = roots[buffer]
     for name in (*g.reads, *g.writes):
         if roots[name] != root:
@@ -189,25 +191,25 @@ def _only_at(g: Draft, buffer: str, index: Expr, roots: Mapping[str, str]) -> bo
 
 
 class Fusion:
-    """Greedy fusion over one program; ``run`` gives the drafts in program order."""
+    """Greedy fusion over one program; ``run`` gives the groups in program order."""
 
     def __init__(self, program: Program, settings: FusionSettings) -> None:
         self.program = program
         self.settings = settings
         self.roots = {name: program.root(name) for name in program.buffers}
         self.deps: Dependencies = dependencies(program, self.roots)
-        self.drafts: dict[int, Draft] = {}
+        self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
         self.merges = 0
         self.refused: set[tuple[int, int]] = set()
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
             if isinstance(n, Loops):
-                self.drafts[k] = Draft(
+                self.groups[k] = FusionGroup(
                     k, k, Space(n.axes, n.reduce_axes), n.stores, n.device, (n.name,), n.origins
                 )
 
-    def run(self) -> list[Draft | Extern]:
+    def run(self) -> list[FusionGroup | Extern]:
         for vertical in (True, False):
             while self._round(vertical):
                 pass
@@ -238,7 +240,7 @@ class Fusion:
     def _candidates(self, vertical: bool) -> list[tuple[int, int, int, int]]:
         """(-bytes shared, distance, earlier, later), best first."""
         touch: dict[str, tuple[list[int], list[int]]] = {}
-        for k, g in self.drafts.items():
+        for k, g in self.groups.items():
             for x in g.writes:
                 touch.setdefault(x, ([], []))[0].append(k)
             for x in g.reads:
@@ -249,7 +251,7 @@ class Fusion:
             if vertical:
                 pairs = [(w, r) for w in writers for r in readers if w != r]
             else:
-                readers = sorted(readers, key=lambda k: self.drafts[k].first)
+                readers = sorted(readers, key=lambda k: self.groups[k].first)
                 pairs = [
                     (p, q) for n, p in enumerate(readers) for q in readers[n + 1 : n + 5] if p != q
                 ]
@@ -259,7 +261,7 @@ class Fusion:
                     score[key] = score.get(key, 0) + size
         out = []
         for (p, q), s in score.items():
-            far = abs(self.drafts[p].first - self.drafts[q].first)
+            far = abs(self.groups[p].first - self.groups[q].first)
             if vertical or far <= self.settings.max_distance:
                 out.append((-s, far, p, q))
         return sorted(out)
@@ -268,7 +270,7 @@ class Fusion:
 
     def _try(self, a: int, b: int) -> bool:
         key = (min(a, b), max(a, b))
-        if key in self.refused or a not in self.drafts or b not in self.drafts:
+        if key in self.refused or a not in self.groups or b not in self.groups:
             return False
         if self.settings.fuel is not None and self.merges >= self.settings.fuel:
             return False
@@ -279,15 +281,15 @@ class Fusion:
             self.refused.add(key)
             return False
         self.deps.merge(a, b)
-        del self.drafts[b]
+        del self.groups[b]
         self.owner[b] = a
-        self.drafts[a] = merged
+        self.groups[a] = merged
         self.refused = {p for p in self.refused if a not in p and b not in p}
         self.merges += 1
         return True
 
-    def _merged(self, a: int, b: int) -> Draft | None:
-        first, second = self.drafts[a], self.drafts[b]
+    def _merged(self, a: int, b: int) -> FusionGroup | None:
+        first, second = self.groups[a], self.groups[b]
         if first.device != second.device or first.size + second.size > self.settings.max_nodes:
             return None
         if self.deps.path_between(a, b):
@@ -302,7 +304,7 @@ class Fusion:
                 merged = self._aligned(*cut)
         return merged
 
-    def _aligned(self, first: Draft, second: Draft) -> Draft | None:
+    def _aligned(self, first: FusionGroup, second: FusionGroup) -> FusionGroup | None:
         """Both in one iteration space, where there is one that serves."""
         shared = [
             (i, j)
@@ -320,7 +322,7 @@ class Fusion:
                 return merged
         return None
 
-    def _nests_worse(self, a: Draft, b: Draft, merged: Draft) -> bool:
+    def _nests_worse(self, a: FusionGroup, b: FusionGroup, merged: FusionGroup) -> bool:
         """Whether a merge makes loops within loops, which one lane of a GPU runs point by point."""
         if merged.device == "cpu" and not self.settings.interpreted:
             return False
@@ -328,7 +330,7 @@ class Fusion:
             return False
         return all(is_even(g.stores, g.space.reduce_axes) for g in (a, b))
 
-    def _worth(self, a: Draft, b: Draft, how: Alignment) -> bool:
+    def _worth(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Whether the fused loops still feed the threads."""
         if not how.space.reduce_axes:
             return True
@@ -342,7 +344,7 @@ class Fusion:
         # Few long rows: the reductions split over threads, but then nothing may follow them.
         return not (a.space.reduce_axes and _follows(a, b))
 
-    def _saves(self, a: Draft, b: Draft, how: Alignment) -> bool:
+    def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Some buffer is touched by both sides at one index in the fused loops."""
         sub_a, sub_b = Substitution(how.left), Substitution(how.right)
         for x in (*a.writes, *a.reads):
@@ -354,19 +356,19 @@ class Fusion:
 
     # --- result -------------------------------------------------------------------------------
 
-    def _ordered(self) -> list[Draft | Extern]:
+    def _ordered(self) -> list[FusionGroup | Extern]:
         order = self.deps.topological({k: self._place(k) for k in self.deps.alive})
-        out: list[Draft | Extern] = []
+        out: list[FusionGroup | Extern] = []
         for k in order:
             node = self.program.nodes[k]
-            out.append(node if isinstance(node, Extern) else self.drafts[k])
+            out.append(node if isinstance(node, Extern) else self.groups[k])
         return out
 
     def _place(self, k: int) -> int:
-        return self.drafts[k].last if k in self.drafts else k
+        return self.groups[k].last if k in self.groups else k
 
 
-def _follows(a: Draft, b: Draft) -> bool:
+def _follows(a: FusionGroup, b: FusionGroup) -> bool:
     """Whether ``b`` runs over the full space or reduces again after a reduction of ``a``."""
     reads_result = any(x in a.writes for x in b.reads)
     return reads_result and len(b.space.all) > len(a.space.axes)

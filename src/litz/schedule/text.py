@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from litz.ir.text import Values, axes_text, extern_text, stores_lines
+from litz.ir.body import stores_lines
+from litz.ir.text import Values, axes_text, extern_text
 from litz.schedule.groups import Group, Schedule
 
 

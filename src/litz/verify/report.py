@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Step:
+class WatchedStep:
     """One call of the host program.
 
     kernel: its name (of an extern: the operator).  before, after: the buffers that the probes
@@ -90,7 +90,7 @@ class Report:
 
     def wrong(
         self,
-        step: Step | None,
+        step: WatchedStep | None,
         number: int,
         findings: Sequence[Finding],
         hints: Iterable[str],

@@ -18,11 +18,12 @@ from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.lowering.bindings import Binding
 from litz.lowering.externs import is_view_op
 from litz.lowering.torch_types import to_torch
+from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule
 from litz.verify.compare import Difference, compare, same_bits
 from litz.verify.random import doubt
 from litz.verify.reference import Reference, reads_storage
-from litz.verify.report import Finding, Report, Step
+from litz.verify.report import Finding, Report, WatchedStep
 from litz.verify.targets import START, Key, Target, Targets, find_targets
 
 log = logging.getLogger("litz")
@@ -40,7 +41,7 @@ class Watch:
 
     gm: GraphModule
     program: Program
-    steps: tuple[Step, ...]
+    steps: tuple[WatchedStep, ...]
     targets: Targets
     report: Report
     checked: int = 0
@@ -94,7 +95,7 @@ def watch(
     program: Program,
     schedule: Schedule,
     bindings: Iterable[Binding],
-    steps: tuple[Step, ...],
+    steps: tuple[WatchedStep, ...],
     folder: str,
     options: Mapping[str, object],
 ) -> Watch:
@@ -102,7 +103,7 @@ def watch(
 
     folder: where inputs and repros are saved.  options: of the compile, for the repro.
     """
-    targets = find_targets(gm.graph, program, schedule, bindings)
+    targets = find_targets(gm, program, schedule, bindings)
     found = Watch(gm, program, steps, targets, Report(gm.graph, folder, dict(options)))
     found.unchecked.update(dict.fromkeys(targets.unchecked, "random, or of undefined contents"))
     return found
@@ -192,15 +193,15 @@ class _Run:
     def opaque(self, buffer: str) -> bool:
         return self.program.buffers[buffer].kind == "opaque"
 
-    def note_writes(self, number: int, step: Step, shown: Mapping[str, Place]) -> None:
+    def note_writes(self, number: int, step: WatchedStep, shown: Mapping[str, Place]) -> None:
         """Remember the contents of what the step wrote, and of what shares memory with that."""
         roots = {self.program.root(b) for b in step.written}
         for name, place in shown.items():
             if self.program.root(name) not in roots or self.opaque(name):
                 continue
             value = self.whole(name, place)
-            span = _span(value)
-            self.written[name] = _Write(number, _image(value), span)
+            span = addresses(value)
+            self.written[name] = _Write(number, copy_as_it_is(value), span)
             self.history.append((number, name, span))
         for name in [b for b in self.written if b not in shown]:
             if self.program.root(name) in roots:
@@ -393,25 +394,7 @@ def _with_storage(value: Any) -> Any:
     return own.conj() if value.is_conj() else own
 
 
-def _image(value: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, overlaps and gaps."""
-    if value.numel() == 0:
-        return value.clone()
-    last = sum((s - 1) * st for s, st in zip(value.shape, value.stride(), strict=True))
-    flat = torch.as_strided(value, (last + 1,), (1,)).clone()
-    return torch.as_strided(flat, value.shape, value.stride())
-
-
-def _span(value: torch.Tensor) -> tuple[int, int]:
-    """First address and the one behind the last."""
-    start = value.data_ptr()
-    if value.numel() == 0:
-        return start, start
-    last = sum((s - 1) * st for s, st in zip(value.shape, value.stride(), strict=True))
-    return start, start + (last + 1) * value.element_size()
-
-
-def steps_of(schedule: Schedule, host: HostProgram) -> tuple[Step, ...]:
+def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
     """The steps of a host program with probes, one a step of the schedule."""
     probes = {(p.step, p.after): p for p in host.lines if isinstance(p, Probe)}
     kernels = [c.kernel for c in host.kernel_calls()][::-1]
@@ -420,7 +403,7 @@ def steps_of(schedule: Schedule, host: HostProgram) -> tuple[Step, ...]:
         name = s.target_name if isinstance(s, Extern) else kernels.pop()
         before, after = probes[k, False], probes[k, True]
         steps.append(
-            Step(
+            WatchedStep(
                 name,
                 before.buffers,
                 after.buffers,

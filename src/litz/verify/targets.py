@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
+from litz.graph.aliasing import AliasSets, writes, written
 from litz.graph.calls import argument
 from litz.ir.program import Program
 from litz.lowering.bindings import Binding
@@ -51,18 +51,18 @@ class Targets:
 
 
 def find_targets(
-    graph: Graph, program: Program, schedule: Schedule, bindings: Iterable[Binding]
+    gm: GraphModule, program: Program, schedule: Schedule, bindings: Iterable[Binding]
 ) -> Targets:
     """Everything that is known before the program runs.
 
-    graph: the FX graph that ``program`` was lowered from.
+    gm: the FX graph that ``program`` was lowered from.
     """
-    return _Finder(graph, program, schedule, bindings).run()
+    return _Finder(gm, program, schedule, bindings).run()
 
 
 @dataclass
 class _Finder:
-    graph: Graph
+    gm: GraphModule
     program: Program
     schedule: Schedule
     bindings: Iterable[Binding]
@@ -77,10 +77,12 @@ class _Finder:
 
     def run(self) -> Targets:
         self._survey()
-        self.order = {n: k for k, n in enumerate(self.graph.nodes)}
-        mutated, stale = _mutations(self.graph, self.order)
-        undefined = set(_undefined(self.graph))
-        self.unknown = frozenset((*stale, *(n for n in self.order if _is_opaque_random(n))))
+        self.order = {n: k for k, n in enumerate(self.gm.graph.nodes)}
+        mutated = written(self.gm)
+        undefined = set(_undefined(self.gm.graph))
+        self.unknown = frozenset(
+            (*_stale(self.gm), *(n for n in self.order if _is_opaque_random(n)))
+        )
         self.whole = frozenset(m for n in self.order if reads_storage(n) for m in _views_under(n))
         found: list[tuple[int, Key, Binding]] = []
         for key, b in self._observable(mutated):
@@ -238,49 +240,13 @@ def _undefined(graph: Graph) -> Iterator[Node]:
             yield n
 
 
-def _mutations(graph: Graph, order: Mapping[Node, int]) -> tuple[frozenset[Node], frozenset[Node]]:
-    """(values whose memory the graph writes, calls that read one of them after such a write)."""
-    mutated: set[Node] = set()
-    stale: set[Node] = set()
-    for n in graph.nodes:
-        for a in mutated_arguments(n):
-            family = _family(a)
-            mutated |= family
-            for m in (m for m in family if order[m] < order[n]):
-                stale |= {u for u in m.users if order[u] > order[n] and u.op != "output"}
-    return frozenset(mutated), frozenset(stale)
-
-
-def mutated_arguments(n: Node) -> Iterator[Node]:
-    """The tensors that a call writes."""
-    if not isinstance(n.target, torch._ops.OpOverload) or not n.target._schema.is_mutable:
-        return
-    schema = n.target._schema.arguments
-    given = [*zip(schema, n.args, strict=False)]
-    given += [(a, n.kwargs[a.name]) for a in schema if a.name in n.kwargs]
-    for a, value in given:
-        if a.alias_info is not None and a.alias_info.is_write:
-            for v in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(v, Node):
-                    yield v
-
-
-def _family(a: Node) -> set[Node]:
-    """All nodes that share memory with ``a``: what it is a view of, and every view of that."""
-    while _shares(a) and a.args and isinstance(a.args[0], Node):
-        a = a.args[0]
-    family: set[Node] = set()
-    todo = [a]
-    while todo:
-        m = todo.pop()
-        if m not in family:
-            family.add(m)
-            todo += [u for u in m.users if _shares(u)]
-    return family
-
-
-def _shares(n: Node) -> bool:
-    """Whether a call's result is its first argument's memory."""
-    if n.target is operator.getitem:
-        return isinstance(n.args[0], Node) and is_view_op(n.args[0].target)
-    return is_view_op(n.target) or any(True for _ in mutated_arguments(n))
+def _stale(gm: GraphModule) -> Iterator[Node]:
+    """Calls that read a value after its memory has been written."""
+    sets = AliasSets.of(gm)
+    seen: dict[Node, list[Node]] = {}
+    order = {n: k for k, n in enumerate(sets.first)}
+    for n, first in sets.first.items():
+        for a in writes(n):
+            for m in seen.get(sets.first[a], ()):
+                yield from (u for u in m.users if order[u] > order[n] and u.op != "output")
+        seen.setdefault(first, []).append(n)

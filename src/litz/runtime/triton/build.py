@@ -26,7 +26,7 @@ _MESSAGE_LINES = 60
 # Variables that Triton or the tools below it heed, but for those that change no code.
 _PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_")
 _NAMES = ("DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "USE_IR_LOC", "DISABLE_FAST_REDUCTION")
-_SOURCES = ("helpers", "hidden", "mathlib", "random", "worker", "job", "ptx")
+_SOURCES = ("helpers", "hidden", "mathlib", "power", "random", "worker", "job", "ptx")
 _WITHOUT_EFFECT = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_INTERPRET", "TRITON_DUMP_DIR")
 
 
@@ -107,10 +107,6 @@ class Build:
 
         # Builds of two cache folders each want the binary in theirs.
         return pool().submit((str(cache.root), key), job.to_json().encode(), finish)
-
-    def poll(self) -> bool:
-        """Whether all is built or refused, without blocking."""
-        return all(f.done() for f in self._flying.values())
 
     def wait(self) -> list[Binary]:
         """Block until all is built; the binaries.

@@ -24,10 +24,9 @@ LIBRARY: Final = "libcuda.so.1"
 SHARED_WITHOUT_ASKING: Final = 48 << 10
 
 # CUdevice_attribute
-_WARP_SIZE, _MULTIPROCESSORS, _L2_BYTES = 10, 16, 38
-_MAJOR, _MINOR, _SHARED_MAX, _SHARED_MULTIPROCESSOR = 75, 76, 97, 81
+_WARP_SIZE, _MAJOR, _MINOR, _SHARED_MAX = 10, 75, 76, 97
 # CUfunction_attribute
-_MAX_THREADS, _STATIC_SHARED, _LOCAL, _REGISTERS, _DYNAMIC_SHARED = 0, 1, 3, 4, 8
+_MAX_THREADS, _STATIC_SHARED, _DYNAMIC_SHARED = 0, 1, 8
 _PREFER_SHARED = 1  # CUfunc_cache
 INVALID_CONTEXT, INVALID_HANDLE = 201, 400
 
@@ -53,10 +52,7 @@ class Properties:
 
     name: str
     capability: tuple[int, int]
-    multiprocessors: int
-    l2_bytes: int
     shared: int
-    shared_multiprocessor: int
     warp_size: int
 
     @property
@@ -160,10 +156,7 @@ class Device:
         return Properties(
             name.value.decode(errors="replace"),
             (self._attribute(_MAJOR), self._attribute(_MINOR)),
-            self._attribute(_MULTIPROCESSORS),
-            self._attribute(_L2_BYTES),
             self._attribute(_SHARED_MAX),
-            self._attribute(_SHARED_MULTIPROCESSOR),
             self._attribute(_WARP_SIZE),
         )
 
@@ -215,13 +208,7 @@ class Device:
             )
         if binary.shared > SHARED_WITHOUT_ASKING:
             self._want_shared(binary, handle, doing)
-        return Function(
-            self,
-            binary,
-            handle.value,
-            self._function_attribute(handle, _REGISTERS),
-            self._function_attribute(handle, _LOCAL),
-        )
+        return Function(self, binary, handle.value)
 
     def _want_shared(self, binary: Binary, handle: ctypes.c_void_p, doing: str) -> None:
         room = self.properties.shared - self._function_attribute(handle, _STATIC_SHARED)
@@ -248,8 +235,6 @@ class Function:
     device: Device
     binary: Binary
     handle: int
-    registers: int
-    local: int
 
 
 @lru_cache(maxsize=1)

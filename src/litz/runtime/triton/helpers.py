@@ -6,51 +6,17 @@ Under Triton's interpreter the functions that come from CUDA's math library have
 
 # Triton reads these functions' sources: annotations would be taken for types of its own.
 # mypy: ignore-errors
+# ruff: noqa: F401, I001
 
 import triton
 import triton.language as tl
 
-# ruff: noqa: F401
 from litz.runtime.triton.mathlib import (
-    INTERPRETED,
-    _fmod,
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    copysign,
-    cos,
-    cosh,
-    erf,
-    erfc,
-    erfinv,
-    exp,
-    exp2,
-    expm1,
-    flush_exp,
-    fma,
-    lgamma,
-    log,
-    log1p,
-    log2,
-    log10,
-    narrow_div,
-    narrow_erf_plus_one,
-    narrow_exp,
-    narrow_exp_plus_one,
-    narrow_sigmoid,
-    nextafter,
-    round,
-    rsqrt,
-    sin,
-    sinh,
-    tan,
-    tanh,
-    trunc,
-)
+    INTERPRETED, _fmod, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf,
+    erfc, erfinv, exp, exp2, expm1, flush_exp, fma, lgamma, log, log1p, log2, log10, narrow_div,
+    narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid, nextafter, round, rsqrt,
+    sin, sinh, tan, tanh, trunc,
+)  # fmt: skip
 from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 

@@ -24,18 +24,10 @@ _ONE_AT_A_TIME = threading.RLock()
 
 TYPES = {
     "*i1": torch.bool,
-    "*u8": torch.uint8,
-    "*u16": torch.uint16,
-    "*u32": torch.uint32,
-    "*u64": torch.uint64,
-    "*i8": torch.int8,
-    "*i16": torch.int16,
-    "*i32": torch.int32,
-    "*i64": torch.int64,
-    "*fp16": torch.float16,
+    **{f"*u{bits}": getattr(torch, f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"*i{bits}": getattr(torch, f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"*fp{bits}": getattr(torch, f"float{bits}") for bits in (16, 32, 64)},
     "*bf16": torch.bfloat16,
-    "*fp32": torch.float32,
-    "*fp64": torch.float64,
 }
 
 

@@ -58,20 +58,6 @@ def _torch(function):
     return apply
 
 
-exp, exp2, expm1 = _numpy(np.exp), _numpy(np.exp2), _numpy(np.expm1)
-log, log2, log10, log1p = _numpy(np.log), _numpy(np.log2), _numpy(np.log10), _numpy(np.log1p)
-sin, cos, tan = _numpy(np.sin), _numpy(np.cos), _numpy(np.tan)
-asin, acos, atan, atan2 = map(_numpy, (np.arcsin, np.arccos, np.arctan, np.arctan2))
-sinh, cosh, tanh = _numpy(np.sinh), _numpy(np.cosh), _numpy(np.tanh)
-asinh, acosh, atanh = _numpy(np.arcsinh), _numpy(np.arccosh), _numpy(np.arctanh)
-erf, erfc, erfinv = _torch(torch.erf), _torch(torch.erfc), _torch(torch.erfinv)
-lgamma = _torch(torch.lgamma)
-pow64, copysign = _torch(torch.pow), _numpy(np.copysign)
-nextafter, _fmod = _numpy(np.nextafter), _numpy(np.fmod)
-rsqrt = _numpy(lambda x: 1 / np.sqrt(x))
-trunc, round = _numpy(np.trunc), _numpy(np.rint)
-
-
 @_numpy
 def flush_exp2(x):
     found = np.exp2(x)
@@ -115,11 +101,6 @@ def check_divisor(valid):
         raise RuntimeError("ZeroDivisionError in a compiled kernel")
 
 
-prod = _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype))
-max = _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True))
-min = _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True))
-
-
 def _truth(function):
     # The interpreter spreads a single truth value as a number.
     def apply(x, axis):
@@ -133,20 +114,33 @@ def _logic(function):
     return lambda a, b: _tensor(function(_array(a) != 0, _array(b) != 0), tl.int1)
 
 
-any, all = _truth(np.any), _truth(np.all)
-either, both = _logic(np.logical_or), _logic(np.logical_and)
-
-
 def own(value, at):
     # The interpreter takes a value that it has spread over a block for one in memory of its own.
     return _tensor(np.array(np.broadcast_to(_array(value), _array(at).shape)), value.dtype)
 
 
-_NAMES = """
-    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh
-    atanh erf erfc erfinv lgamma pow64 copysign nextafter _fmod rsqrt trunc round fma
-    prod max min any all flush_exp2 check check_divisor to_bf16
-    either both own
+_FUNCTIONS = """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
+    arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
+    fmod:_fmod rint:round
 """
-FUNCTIONS = {name: globals()[name] for name in _NAMES.split()}
-"""What takes the place of the functions of ``litz.runtime.triton.helpers``."""
+FUNCTIONS = {
+    **{(n := f.split(":"))[-1]: _numpy(getattr(np, n[0])) for f in _FUNCTIONS.split()},
+    **{name: _torch(getattr(torch, name)) for name in ("erf", "erfc", "erfinv", "lgamma")},
+    "pow64": _torch(torch.pow),
+    "rsqrt": _numpy(lambda x: 1 / np.sqrt(x)),
+    "flush_exp2": flush_exp2,
+    "fma": fma,
+    "prod": _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype)),
+    "max": _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True)),
+    "min": _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True)),
+    "any": _truth(np.any),
+    "all": _truth(np.all),
+    "either": _logic(np.logical_or),
+    "both": _logic(np.logical_and),
+    "to_bf16": to_bf16,
+    "check": check,
+    "check_divisor": check_divisor,
+    "own": own,
+}
+"""What takes the place of the functions of ``litz.runtime.triton.helpers``, by name."""

@@ -9,7 +9,7 @@ __all__ = ["Binary", "KernelJob", "Value"]
 
 Value = int | float | bool | str
 
-_FORMAT = "litz-binary-1"
+_FORMAT = "litz-binary-2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,6 @@ class Binary:
     params:     bytes of each parameter, those that Triton adds at the end included.
     shared:     bytes of shared memory that a launch asks for.
     scratch, profile_scratch: (bytes a program, alignment) of the memory that a launch hands over.
-    registers, local: of a thread, registers and bytes of memory (spills, mostly); -1: unknown.
     """
 
     code: bytes
@@ -75,8 +74,6 @@ class Binary:
     warp_size: int = 32
     scratch: tuple[int, int] = (0, 1)
     profile_scratch: tuple[int, int] = (0, 1)
-    registers: int = -1
-    local: int = -1
 
     def to_bytes(self) -> bytes:
         head = {n: getattr(self, n) for n in self.__slots__ if n != "code"}

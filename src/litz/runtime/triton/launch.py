@@ -25,19 +25,8 @@ Launch = Callable[..., None]
 _CONFIG = "=7I4xQQI4x"
 _CONFIG_BYTES = struct.calcsize(_CONFIG)
 # How a parameter of a type is packed; each has eight bytes to itself.
-_FORMS = {
-    "i1": "?",
-    "i8": "b",
-    "i16": "h",
-    "i32": "i",
-    "i64": "q",
-    "u8": "B",
-    "u16": "H",
-    "u32": "I",
-    "u64": "Q",
-    "fp32": "f",
-    "fp64": "d",
-}
+_TYPES = "i1 i8 i16 i32 i64 u8 u16 u32 u64 fp32 fp64".split()
+_FORMS = dict(zip(_TYPES, "?bhiqBHIQfd", strict=True))
 
 
 class Memory(Protocol):

@@ -6,175 +6,27 @@ Under Triton's interpreter the functions have no meaning: there those of
 
 # Triton reads these functions' sources: annotations would be taken for types of its own.
 # mypy: ignore-errors
+# ruff: noqa: F401, I001
 
 import triton
 import triton.language as tl
 from triton import knobs
-from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice
+from triton.language.extra.cuda.libdevice import (
+    acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf, erfc, erfinv, exp, exp2,
+    expm1, fma, log, log1p, log2, log10, nextafter, rsqrt, sin, sinh, tan, tanh, trunc,
+)  # fmt: skip
+from triton.language.extra.cuda.libdevice import fmod as _fmod
+from triton.language.extra.cuda.libdevice import pow as pow64
+from triton.language.extra.cuda.libdevice import rint as round
 
 INTERPRETED = bool(knobs.runtime.interpret)
 
 
 @triton.jit
-def exp(x):
-    return libdevice.exp(x)
-
-
-@triton.jit
-def exp2(x):
-    return libdevice.exp2(x)
-
-
-@triton.jit
-def expm1(x):
-    return libdevice.expm1(x)
-
-
-@triton.jit
-def log(x):
-    return libdevice.log(x)
-
-
-@triton.jit
-def log2(x):
-    return libdevice.log2(x)
-
-
-@triton.jit
-def log10(x):
-    return libdevice.log10(x)
-
-
-@triton.jit
-def log1p(x):
-    return libdevice.log1p(x)
-
-
-@triton.jit
-def sin(x):
-    return libdevice.sin(x)
-
-
-@triton.jit
-def cos(x):
-    return libdevice.cos(x)
-
-
-@triton.jit
-def tan(x):
-    return libdevice.tan(x)
-
-
-@triton.jit
-def asin(x):
-    return libdevice.asin(x)
-
-
-@triton.jit
-def acos(x):
-    return libdevice.acos(x)
-
-
-@triton.jit
-def atan(x):
-    return libdevice.atan(x)
-
-
-@triton.jit
-def atan2(a, b):
-    return libdevice.atan2(a, b)
-
-
-@triton.jit
-def sinh(x):
-    return libdevice.sinh(x)
-
-
-@triton.jit
-def cosh(x):
-    return libdevice.cosh(x)
-
-
-@triton.jit
-def tanh(x):
-    return libdevice.tanh(x)
-
-
-@triton.jit
-def asinh(x):
-    return libdevice.asinh(x)
-
-
-@triton.jit
-def acosh(x):
-    return libdevice.acosh(x)
-
-
-@triton.jit
-def atanh(x):
-    return libdevice.atanh(x)
-
-
-@triton.jit
-def erf(x):
-    return libdevice.erf(x)
-
-
-@triton.jit
-def erfc(x):
-    return libdevice.erfc(x)
-
-
-@triton.jit
-def erfinv(x):
-    return libdevice.erfinv(x)
-
-
-@triton.jit
 def lgamma(x):
-    return libdevice.lgamma(x.to(tl.float64)).to(
-        x.dtype
-    )  # that of f32 is off where it crosses zero
-
-
-@triton.jit
-def pow64(a, b):
-    return libdevice.pow(a, b)
-
-
-@triton.jit
-def rsqrt(x):
-    return libdevice.rsqrt(x)
-
-
-@triton.jit
-def trunc(x):
-    return libdevice.trunc(x)
-
-
-@triton.jit
-def round(x):
-    return libdevice.rint(x)
-
-
-@triton.jit
-def copysign(a, b):
-    return libdevice.copysign(a, b)
-
-
-@triton.jit
-def nextafter(a, b):
-    return libdevice.nextafter(a, b)
-
-
-@triton.jit
-def fma(a, b, c):
-    return libdevice.fma(a, b, c)
-
-
-@triton.jit
-def _fmod(a, b):
-    return libdevice.fmod(a, b)
+    # That of f32 is off where it crosses zero.
+    return libdevice.lgamma(x.to(tl.float64)).to(x.dtype)
 
 
 # --- for values that are rounded to 16 bits: relative errors below 2^-17 -------------------------

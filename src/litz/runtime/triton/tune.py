@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from litz.runtime.cache import Cache, content_key
+from litz.runtime.strided import addresses
 
 __all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "known", "private_copies"]
 
@@ -91,7 +92,16 @@ class Choice:
 
 def known(key: Sequence[str], count: int, cache: Cache) -> Choice | None:
     """What was chosen before among ``count`` candidates, under the key that ``choose`` had."""
-    return _known(cache, _entry(key, count), count)
+    text = cache.get_text(KIND, _entry(key, count), ".json")
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+        index, seconds = data["index"], tuple(data["seconds"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    fits = isinstance(index, int) and 0 <= index < count == len(seconds)
+    return Choice(index, seconds, False) if fits else None
 
 
 def choose(
@@ -113,8 +123,7 @@ def choose(
     """
     if len(candidates) == 1:
         return Choice(0, (None,), False)
-    entry = _entry(key, len(candidates))
-    before = _known(cache, entry, len(candidates))
+    before = known(key, len(candidates), cache)
     if before is not None:
         return before
     deadline = clock.now() + budget
@@ -125,7 +134,8 @@ def choose(
     seconds = _Contest(candidates, own, clock, deadline).run()
     index = _best(seconds)
     found = Choice(index, tuple(seconds), True)
-    cache.put(KIND, entry, json.dumps({"index": index, "seconds": seconds}), ".json")
+    text = json.dumps({"index": index, "seconds": seconds})
+    cache.put(KIND, _entry(key, len(candidates)), text, ".json")
     return found
 
 
@@ -141,19 +151,6 @@ def _best(seconds: Sequence[float | None]) -> int:
     best, index = min(timed)
     default = seconds[0]
     return 0 if default is not None and best > NOISE * default else index
-
-
-def _known(cache: Cache, entry: str, count: int) -> Choice | None:
-    text = cache.get_text(KIND, entry, ".json")
-    if text is None:
-        return None
-    try:
-        data = json.loads(text)
-        index, seconds = data["index"], tuple(data["seconds"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    fits = isinstance(index, int) and 0 <= index < count == len(seconds)
-    return Choice(index, seconds, False) if fits else None
 
 
 class _Contest:
@@ -232,7 +229,7 @@ def private_copies(args: Sequence[Any], mutated: Sequence[int]) -> list[Any]:
 
     Arguments that share memory with a mutated one share its copy.
     """
-    written = [_extent(args[i]) for i in mutated if args[i].numel()]
+    written = [addresses(args[i]) for i in mutated if args[i].numel()]
     # What overlaps a mutated argument moves along, whole.
     copies = [
         (low, high, _copy(low, high, base))
@@ -243,24 +240,17 @@ def private_copies(args: Sequence[Any], mutated: Sequence[int]) -> list[Any]:
     for a in args:
         home = None
         if isinstance(a, torch.Tensor) and a.numel():
-            low, high = _extent(a)
+            low, high = addresses(a)
             home = next((c for c in copies if c[0] < high and low < c[1]), None)
         out.append(a if home is None else _moved(a, home[0], home[2]))
     return out
 
 
-def _extent(t: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte and behind the last."""
-    steps = zip(t.shape, t.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
-
-
 def _spans(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int, torch.Tensor]]:
     """Disjoint ranges of addresses that cover the tensors, each with a tensor of that storage."""
     out: list[tuple[int, int, torch.Tensor]] = []
-    for t in sorted((t for t in tensors if t.numel()), key=_extent):
-        low, high = _extent(t)
+    for t in sorted((t for t in tensors if t.numel()), key=addresses):
+        low, high = addresses(t)
         if out and low < out[-1][1]:
             out[-1] = (out[-1][0], max(high, out[-1][1]), out[-1][2])
         else:

@@ -94,7 +94,6 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from litz.runtime.triton.cubin import resources
     from litz.runtime.triton.job import Binary
 
     fn = load(job)
@@ -109,7 +108,6 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
     for name in ("launch_cooperative_grid", "launch_pdl"):
         if data.get(name):
             raise ValueError(f"the option {name} is not supported")
-    registers, local = resources(made["cubin"])
     return Binary(
         made["cubin"],
         data["name"],
@@ -119,8 +117,6 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
         job.target[2],
         (data.get("global_scratch_size") or 0, data.get("global_scratch_align") or 1),
         (data.get("profile_scratch_size") or 0, data.get("profile_scratch_align") or 1),
-        registers,
-        local,
     )
 
 
