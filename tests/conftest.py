@@ -2,6 +2,7 @@
 interpreted, and OpenMP how its threads wait."""
 
 import importlib
+import logging
 import os
 
 import pytest
@@ -14,8 +15,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def guards_are_not_timed() -> None:
-    """Of each compilation PyTorch times the guards, for a log alone, and empties the processor's
-    cache first, which takes as long as all the rest."""
+def nothing_for_logs_alone() -> None:
+    """What PyTorch does in each compilation for logs that nobody reads.
+
+    It times the guards, and empties the processor's cache first, which takes as long as all the
+    rest of a small compilation.  It writes a trace where its
+    logger has handlers, and pytest gives some to each logger that does not propagate.
+    """
     if hasattr(guards := importlib.import_module("torch._dynamo.guards"), "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
+    logging.getLogger("torch.__trace").propagate = True
