@@ -1,10 +1,27 @@
 """What the environment says before any test imports: Triton decides at import whether kernels are
 interpreted, and OpenMP how its threads wait."""
 
+import importlib
+import logging
 import os
+
+import pytest
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # Every compiled graph of a test checks what it hands to operators of ATen.
 os.environ.setdefault("LITZ_CHECK_CALLS", "1")
 # Threads of several workers share the cores: one that spins while it waits keeps another out.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_for_logs_alone() -> None:
+    """What PyTorch does in each compilation for logs that nobody reads.
+
+    It times the guards, and empties the processor's cache first, which takes as long as all the
+    rest of a small compilation.  It writes a trace where its
+    logger has handlers, and pytest gives some to each logger that does not propagate.
+    """
+    if hasattr(guards := importlib.import_module("torch._dynamo.guards"), "profile_guard_manager"):
+        guards.profile_guard_manager = lambda *_: 0.0
+    logging.getLogger("torch.__trace").propagate = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -85,23 +85,25 @@ def check(
     judge: bool = True,
     runs: int = 2,
     dynamic: bool | None = None,
+    others: Sequence[tuple[Any, ...]] = (),
     **options: Any,
 ) -> None:
     """Run ``fn`` eagerly and compiled on copies of ``args``; compare results, inputs, gradients.
 
+    others: further arguments for what is compiled once.
     judge: measure errors against float64 (off for functions that name dtypes).
     """
     torch._dynamo.reset()
     compiled = torch.compile(
         fn, backend="litz", dynamic=dynamic, options={"check_ir": True, **options}, fullgraph=True
     )
-    for _ in range(runs):
-        e_args, c_args = clone(args), clone(args)
+    for given in [args, *others] * runs:
+        e_args, c_args = clone(given), clone(given)
         eager, actual = fn(*e_args), compiled(*c_args)
         ref = None
         if judge:
             ref = widen(fn) if isinstance(fn, torch.nn.Module) else fn
-            ref = ref(*[widen(a) for a in clone(args)])
+            ref = ref(*[widen(a) for a in clone(given)])
         assert_close(actual, eager, ref)
         assert_close(list(c_args), list(e_args))
         if grad:

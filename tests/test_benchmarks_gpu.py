@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from benchmarks import gpu_check
+from benchmarks.gpu import __main__ as gpu_main
 from benchmarks.gpu import clock as clocks
+from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu.__main__ import main, parse
 from benchmarks.gpu.backends import backend_called
 from benchmarks.gpu.corpus import Hand, Result, cases_text, run_cases
@@ -457,20 +459,39 @@ def test_logs_and_repros_are_kept(tmp_path: Path) -> None:
 # --- the whole ------------------------------------------------------------------------------
 
 
-def test_the_benchmark_and_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    json_to = tmp_path / "figures.json"
-    small = ["--device", "cpu", "--quick", "--rounds", "1", "--only", "gelu_bias"]
-    assert main([*small, "--again", "--json", str(json_to)]) == 0
-    text = capsys.readouterr().out
-    assert "calls: litz is" in text and "a plain copy moves" in text
-    (row,) = json.loads(json_to.read_text())["rows"]
-    assert row["cells"]["litz"]["verdict"]["ok"] and row["cells"]["litz"]["again"] > 0
-    out = tmp_path / "out"
+def test_the_check_and_the_benchmark_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Run] = []
+
+    def run(*args: Any) -> Run:
+        made.append(gpu_run.run(*args))
+        return made[0]
+
+    monkeypatch.setattr(gpu_check, "run", run)
+    out, json_to = tmp_path / "out", tmp_path / "figures.json"
+    small = ["--device", "cpu", "--quick", "--rounds", "1", "--only", "gelu_bias", "--again"]
     arguments = [*small, "--out", str(out), "--match", "row neg", "--jobs", "1"]
     assert gpu_check.main(arguments) == 0
     assert "1 of 1 cases right" in (out / "check.txt").read_text()
     found = json.loads((out / "check.json").read_text())
     assert found["cases"][0]["name"] == "row neg" and len(found["benchmark"]["rows"]) == 1
+
+    # The benchmark by itself says and writes what that run found.
+    def again(plan: Plan, only: Any, say: Any, again: bool, write: Any, log: Any) -> Run:
+        assert (plan.backends, plan.rounds, only, again) == (
+            ("eager", "litz"), 1, ("gelu_bias",), True,
+        )  # fmt: skip
+        write(made[0])
+        return made[0]
+
+    capsys.readouterr()
+    monkeypatch.setattr(gpu_main, "run", again)
+    assert main([*small, "--json", str(json_to)]) == 0
+    text = capsys.readouterr().out
+    assert "calls: litz is" in text and "a plain copy moves" in text
+    (row,) = json.loads(json_to.read_text())["rows"]
+    assert row["cells"]["litz"]["verdict"]["ok"] and row["cells"]["litz"]["again"] > 0
 
 
 def test_arguments() -> None:

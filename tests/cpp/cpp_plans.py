@@ -65,10 +65,23 @@ def source(plan: KernelPlan, lanes: int = 16) -> str:
     return unit([(plan, render(choose(plan, lanes), "kernel", grain=1))])
 
 
+_together: dict[str, ctypes._NamedFuncPointer] = {}
+
+
+def build_together(plans: Sequence[KernelPlan], lanes: int = 16) -> None:
+    """One run of g++ for all, which `check` and `call` find: to start it and to read the headers
+    takes as long as a small kernel."""
+    drawn = [(p, render(p, f"kernel{i}", lanes, grain=1)) for i, p in enumerate(plans)]
+    made = library(unit(drawn))
+    for i, plan in enumerate(plans):
+        _together[source(plan, lanes)] = getattr(made, f"kernel{i}")
+
+
 def compiled(
     plan: KernelPlan, lanes: int = 16, flags: tuple[str, ...] = ()
 ) -> ctypes._NamedFuncPointer:
-    return library(source(plan, lanes), flags).kernel
+    text = source(plan, lanes)
+    return (not flags and _together.get(text)) or library(text, flags).kernel
 
 
 def call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cpp_plans import TORCH, call, check, make_plan, source
+from cpp_plans import TORCH, build_together, call, check, make_plan, source
 from test_cpp_pointwise import cmp, data
 
 from litz.index import Expr, symbol, var
@@ -12,6 +12,7 @@ from litz.ir import body as B
 from litz.ir.body import Store
 from litz.ir.dtype import BF16, BOOL, BY_NAME, F32, I64, DType
 from litz.ir.reductions import TABLE
+from litz.kernel.plan import KernelPlan
 
 ARITHMETIC = [k for k in TABLE.results if k not in ("any", "all")]
 NAN = float("nan")
@@ -19,7 +20,7 @@ NAN = float("nan")
 
 def reduction(
     kind: str, dtype: DType, p: int, r: int, lane: str, rows: bool = True
-) -> tuple[object, dict[str, torch.Tensor]]:
+) -> tuple[KernelPlan, dict[str, torch.Tensor]]:
     """c[x0] = reduce a over r0, with a in row-major order (rows) or transposed."""
     x0, r0 = var("x0", p), var("r0", r)
     at = x0 * r + r0 if rows else r0 * p + x0
@@ -30,20 +31,24 @@ def reduction(
 
 @pytest.mark.parametrize("lane", ["x0", "r0", ""])
 @pytest.mark.parametrize("kind", ARITHMETIC)
-@pytest.mark.parametrize("size", [(5, 1), (3, 100), (40, 33), (1, 1000)])
-def test_kinds(kind: str, lane: str, size: tuple[int, int]) -> None:
-    plan, buffers = reduction(kind, F32, *size, lane)
-    if kind == "prod":
-        buffers["a"] = buffers["a"].abs() * 0.01 + 0.99
-    check(plan, buffers, rtol=1e-5, atol=1e-5)
+def test_kinds(kind: str, lane: str) -> None:
+    sizes = ((5, 1), (3, 100), (40, 33), (1, 1000))
+    cases = [reduction(kind, F32, *size, lane) for size in sizes]
+    build_together([plan for plan, _ in cases])
+    for plan, buffers in cases:
+        if kind == "prod":
+            buffers["a"] = buffers["a"].abs() * 0.01 + 0.99
+        check(plan, buffers, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("lane", ["x0", "r0", ""])
-@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("dtype", ["i64", "i32", "u8", "f64", "i8"])
-def test_dtypes(kind: str, dtype: str, lane: str) -> None:
-    plan, buffers = reduction(kind, BY_NAME[dtype], 19, 37, lane, rows=lane != "x0")
-    check(plan, buffers)
+def test_dtypes(dtype: str, lane: str) -> None:
+    kinds = ("sum", "prod", "max", "min", "argmax", "argmin")
+    cases = [reduction(k, BY_NAME[dtype], 19, 37, lane, rows=lane != "x0") for k in kinds]
+    build_together([plan for plan, _ in cases])
+    for plan, buffers in cases:
+        check(plan, buffers)
 
 
 @pytest.mark.parametrize("lane", ["x0", "r0", ""])
@@ -87,14 +92,16 @@ def softmax(x0: Expr, r0: Expr, at: Expr, dtype: DType = F32) -> B.Node:
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("lane", ["x0", "r0", ""])
-@pytest.mark.parametrize("size", [(4, 64), (33, 50), (2, 5000)])
-def test_softmax(size: tuple[int, int], lane: str, dtype: DType) -> None:
-    p, r = size
-    x0, r0 = var("x0", p), var("r0", r)
-    for at in (x0 * r + r0, r0 * p + x0):
-        stores = [Store("c", at, softmax(x0, r0, at, dtype))]
-        plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
-        n = p * r
+def test_softmax(lane: str, dtype: DType) -> None:
+    cases = []
+    for p, r in ((4, 64), (33, 50), (2, 5000)):
+        x0, r0 = var("x0", p), var("r0", r)
+        for at in (x0 * r + r0, r0 * p + x0):
+            stores = [Store("c", at, softmax(x0, r0, at, dtype))]
+            plan = make_plan([x0], [r0], stores, {"x0": x0, "r0": r0, "": None}[lane])
+            cases.append((plan, p * r))
+    build_together([plan for plan, _ in cases])
+    for plan, n in cases:
         check(plan, {"a": data(dtype.name, n), "c": torch.zeros(n, dtype=TORCH[dtype.name])})
 
 
@@ -384,20 +391,22 @@ def test_output_in_the_memory_of_an_input_that_dies(lane: str, size: tuple[int, 
     """The host may do so where every point reads and writes one index, and the store is last."""
     p, r = size
     x0, r0 = var("x0", p), var("r0", r)
+    plans = []
     for at in (x0 * r + r0, r0 * p + x0):
         a = B.load(F32, "a", at)
         scaled = B.op("mul", a, B.op("exp", B.load(F32, "b", at)))
-        plans = [
+        for stores in (
             [Store("c", at, softmax(x0, r0, at))],
             [Store("c", at, norm(a, (r0,), r))],
             [Store("c", at, scaled), Store("d", x0, B.reduce("sum", (r0,), scaled))],
-        ]
-        for stores in plans:
+        ):
             dims = {"x0": x0, "r0": r0, "": None}
-            plan = make_plan([x0], [r0], stores, dims[lane])
-            shared = data("f32", p * r)
-            apart = {"a": shared.clone(), "b": data("f32", p * r) * 0.1}
-            apart |= {"c": torch.zeros(p * r), "d": torch.zeros(p)}
-            call(plan, apart)
-            call(plan, {**apart, "a": shared, "c": shared})
-            assert torch.equal(shared, apart["c"])
+            plans.append(make_plan([x0], [r0], stores, dims[lane]))
+    build_together(plans)
+    for plan in plans:
+        shared = data("f32", p * r)
+        apart = {"a": shared.clone(), "b": data("f32", p * r) * 0.1}
+        apart |= {"c": torch.zeros(p * r), "d": torch.zeros(p)}
+        call(plan, apart)
+        call(plan, {**apart, "a": shared, "c": shared})
+        assert torch.equal(shared, apart["c"])

@@ -74,15 +74,13 @@ def test_results(fn: Callable[..., Any], target: str) -> None:
     if target:
         pytest.importorskip("triton.language")
     x = torch.randn(7, 7, generator=torch.Generator().manual_seed(1))
-    for p in FLAGS:
-        check(fn, p, x, runs=2, target=target)
+    check(fn, FLAGS[0], x, others=[(FLAGS[1], x)], target=target)
 
 
 @pytest.mark.parametrize("fn", [chosen, by_value, mapped])
 def test_gradients(fn: Callable[..., Any]) -> None:
     x = torch.randn(7, 7, generator=torch.Generator().manual_seed(2)).requires_grad_()
-    for p in FLAGS:
-        check(fn, p, x, runs=2)
+    check(fn, FLAGS[0], x, others=[(FLAGS[1], x)])
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)

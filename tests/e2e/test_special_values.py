@@ -64,6 +64,12 @@ def differences(actual: Tensor, eager: Tensor, rtol: float) -> Tensor:
     return ~(same | (close & (torch.signbit(a) == torch.signbit(e))))
 
 
+def rounded_root(x: Tensor) -> Tensor:
+    """Rounded once, which eager's of MKL is not on each processor; half the digits round alike."""
+    root = [math.sqrt(v) if v >= 0 else math.nan for v in x.double().tolist()]
+    return torch.tensor(root, dtype=torch.float64).to(x.dtype)
+
+
 def check_all(fns: Mapping[str, Fn], *args: Tensor, rtol: float = 0.0) -> None:
     """Every function in one compiled graph; differences are named by function and operands."""
     torch._dynamo.reset()
@@ -74,7 +80,8 @@ def check_all(fns: Mapping[str, Fn], *args: Tensor, rtol: float = 0.0) -> None:
 
     compiled = torch.compile(every, backend="litz", options={"check_ir": True}, fullgraph=True)
     problems = []
-    for name, a, e in zip(names, compiled(*args), every(*args), strict=True):
+    for name, a, eager in zip(names, compiled(*args), every(*args), strict=True):
+        e = rounded_root(*args) if name == "sqrt" and not rtol else eager
         assert a.dtype == e.dtype and a.shape == e.shape, name
         wrong = differences(a, e, rtol)
         if wrong.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,18 @@ from litz.kernel.blocks.choose import choose
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.targets.triton.interpreted import bind_interpreted
 from litz.targets.triton.render import render
+from litz.targets.triton.source import TritonKernel
 
 pytest.importorskip("triton")
+
+
+def in_two_blocks(kernel: TritonKernel) -> TritonKernel:
+    """The interpreter's time goes by the blocks, not by what they hold."""
+    (launch,) = kernel.launches
+    (config, *_) = launch.configs
+    wide = replace(config, blocks=(("x", 2048),))
+    assert [axis for axis, _ in config.blocks] == ["x"]
+    return replace(kernel, launches=(replace(launch, configs=(wide,), narrow=None),))
 
 
 def run(row: OpRow, args: list[torch.Tensor], kinds: list[DType], to: DType | None) -> torch.Tensor:
@@ -38,7 +49,7 @@ def run(row: OpRow, args: list[torch.Tensor], kinds: list[DType], to: DType | No
     params = [Param(f"b{i}", k, "in") for i, k in enumerate(kinds)]
     params.append(Param("out", value.dtype, "out"))
     plan = KernelPlan((Dim(x, "p"),), tuple(params), (), (Store("out", x, value),), x)
-    call = bind_interpreted(render(choose(plan), "kernel"), plan)
+    call = bind_interpreted(in_two_blocks(render(choose(plan), "kernel")), plan)
     call(*(t.data_ptr() for t in (*args, out)))
     return out
 

@@ -6,13 +6,11 @@ units to threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
-from litz.kernel.lanes.recipe import LaneRecipe
 from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.tree import (
@@ -526,22 +524,3 @@ def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
         p.end(kernel.split)
     p.entry(linkage)
     return "\n".join(p.lines) + "\n"
-
-
-def print_phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
-    """The functions of a kernel in phases: each a kernel of its own, called in turn."""
-    lines = [f'extern "C" int {name}(void* const* ptrs, const int64_t* ints) {{']
-    lines += [f"  const int64_t {s} = ints[{i}];" for i, s in enumerate(recipe.plan.ints)]
-    assert recipe.points is not None
-    points = render(recipe.points, DIALECT)
-    lines.append(f"  const int64_t points_ = {points};")
-    lines.append(f"  char* temp_ = (char*)malloc({8 * len(recipe.temps)}ul * points_);")
-    lines.append("  int bad = 0;")
-    places = {p.name: f"ptrs[{i}]" for i, p in enumerate(recipe.plan.params)}
-    places |= {t.name: f"temp_ + {8 * i} * points_" for i, t in enumerate(recipe.temps)}
-    for k in kernels:
-        ptrs = ", ".join(places[p.name] for p in k.plan.params)
-        lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")
-        lines.append(f"  bad |= {k.name}({k.name}_ptrs, ints);")
-    lines += ["  free(temp_);", "  return bad;", "}"]
-    return "".join(print_kernel(k, "static") for k in kernels) + "\n".join(lines) + "\n"

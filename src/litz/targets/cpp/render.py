@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from litz.index import render as render_index
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
@@ -12,8 +13,9 @@ from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, split, tiles
 from litz.targets.cpp.loops import Builder
-from litz.targets.cpp.printer import print_kernel, print_phases
+from litz.targets.cpp.printer import print_kernel
 from litz.targets.cpp.tree import GRAIN, Kernel
+from litz.targets.cpp.values import DIALECT
 
 
 def build(made: LanePlan, name: str) -> Kernel:
@@ -39,7 +41,26 @@ def render(recipe: LaneRecipe, name: str, comment: str = "", grain: int = GRAIN)
         (made,) = recipe.kernels
         return head + print_kernel(replace(build(made, name), grain=grain))
     kernels = [replace(build(k, f"{name}_{i}"), grain=grain) for i, k in enumerate(recipe.kernels)]
-    return head + print_phases(recipe, name, kernels)
+    return head + _phases(recipe, name, kernels)
+
+
+def _phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
+    """The functions of a kernel in phases: each a kernel of its own, called in turn."""
+    lines = [f'extern "C" int {name}(void* const* ptrs, const int64_t* ints) {{']
+    lines += [f"  const int64_t {s} = ints[{i}];" for i, s in enumerate(recipe.plan.ints)]
+    assert recipe.points is not None
+    points = render_index(recipe.points, DIALECT)
+    lines.append(f"  const int64_t points_ = {points};")
+    lines.append(f"  char* temp_ = (char*)malloc({8 * len(recipe.temps)}ul * points_);")
+    lines.append("  int bad = 0;")
+    places = {p.name: f"ptrs[{i}]" for i, p in enumerate(recipe.plan.params)}
+    places |= {t.name: f"temp_ + {8 * i} * points_" for i, t in enumerate(recipe.temps)}
+    for k in kernels:
+        ptrs = ", ".join(places[p.name] for p in k.plan.params)
+        lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")
+        lines.append(f"  bad |= {k.name}({k.name}_ptrs, ints);")
+    lines += ["  free(temp_);", "  return bad;", "}"]
+    return "".join(print_kernel(k, "static") for k in kernels) + "\n".join(lines) + "\n"
 
 
 # Headers of functions that come from the form of a loop or an access, not from an op.
