@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from litz.graph.aliasing import is_view_op as is_view_op
-from litz.graph.aliasing import passed, sharing, viewed, writes
+from litz.graph.aliasing import is_view_op, passed, sharing, viewed, writes
 from litz.graph.calls import op_name
 from litz.index import Expr, symbol
 from litz.ir.program import Extern, HostFloat, TensorRef

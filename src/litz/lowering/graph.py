@@ -14,8 +14,7 @@ from torch.fx import Node as FxNode
 
 from litz.errors import CompilationError, LitzError
 from litz.graph.aliasing import is_view_op, readers, viewed
-from litz.graph.calls import is_random as is_random
-from litz.graph.calls import leaves
+from litz.graph.calls import is_random, leaves
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import families, limits, values

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from litz.lowering.externs import is_view_op
+from litz.graph.aliasing import is_view_op
 
 aten = torch.ops.aten
 

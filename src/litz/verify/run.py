@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from litz.graph.aliasing import is_view_op
 from litz.host.lines import HostProgram, Probe
 from litz.index import Expr, const, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.lowering.bindings import Binding
-from litz.lowering.externs import is_view_op
 from litz.lowering.torch_types import to_torch
 from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule

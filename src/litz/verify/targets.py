@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from litz.graph.aliasing import AliasSets, writes, written
-from litz.graph.calls import argument
+from litz.graph.aliasing import AliasSets, is_view_op, writes, written
+from litz.graph.calls import argument, is_random
 from litz.ir.program import Program
 from litz.lowering.bindings import Binding
-from litz.lowering.externs import is_view_op
-from litz.lowering.graph import is_random
 from litz.schedule.groups import Group, Schedule
 from litz.verify.reference import RULES, reads_storage
 
