@@ -65,14 +65,14 @@ def chunk_moments(
     left = total(off)
     rest = op_node("div", left, terms)
     excess = op_node("mul", rest, left)
-    # Beyond the numbers of the type there is nothing left that could be told.
-    told, small = (
+    # Beyond the numbers of the type there is nothing left that could be corrected.
+    known, small = (
         op_node("lt", op_node("abs", n), const_node(value.dtype, float("inf")))
         for n in (rest, excess)
     )
     squares = op_node("where", small, op_node("sub", squares, excess), squares)
     return (
-        op_node("where", told, op_node("add", mean, rest), mean),
+        op_node("where", known, op_node("add", mean, rest), mean),
         op_node("maximum", squares, const_node(value.dtype, 0)),
     )
 

@@ -242,7 +242,7 @@ class Builder(Placer):
 
     def take_moments(self, acc: Acc, mean: Node, m2: Node, terms: Expr, chunk: Scope) -> None:
         a, b = self.place(mean, chunk), self.place(m2, chunk)
-        chunk.body.append(tree.Chan(acc, a, b, terms))
+        chunk.body.append(tree.MergeMoments(acc, a, b, terms))
 
     def moment(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
         ref = tree.Ref(self.name(), r.dtype, acc.vec)

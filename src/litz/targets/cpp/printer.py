@@ -18,7 +18,6 @@ from litz.targets.cpp.tree import (
     Array,
     Blocks,
     Branch,
-    Chan,
     Clear,
     Combine,
     Counted,
@@ -29,6 +28,7 @@ from litz.targets.cpp.tree import (
     Lanes,
     Let,
     Merge,
+    MergeMoments,
     Put,
     Range,
     Ref,
@@ -91,8 +91,8 @@ class Printer:
             self.finish(s)
         elif isinstance(s, For):
             self.loop(s, spell, copy)
-        elif isinstance(s, Chan):
-            self.chan(s, spell)
+        elif isinstance(s, MergeMoments):
+            self.merge_moments(s, spell)
         elif isinstance(s, Combine):
             self.combine(s, spell)
         elif isinstance(s, Counted):
@@ -154,7 +154,7 @@ class Printer:
         kind = spell.vtype(acc.dtype) if acc.vec else "double"
         self.line(f"{kind} {acc.name}_0(0.0), {acc.name}_0q(0.0);")
 
-    def chan(self, s: Chan, spell: Speller) -> None:
+    def merge_moments(self, s: MergeMoments, spell: Speller) -> None:
         acc, terms = s.acc, f"double({self.expr(s.terms)})"
         mean, m2 = (spell.vector(r) if acc.vec else r.text for r in (s.mean, s.m2))
         mean, m2 = (converted(t, r.dtype, F64) for t, r in ((mean, s.mean), (m2, s.m2)))

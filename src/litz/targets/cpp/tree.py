@@ -119,7 +119,7 @@ class Finish:
 
 
 @dataclass(slots=True, eq=False)
-class Chan:
+class MergeMoments:
     """Take mean and squared deviations of ``terms`` values into an accumulator of such."""
 
     acc: Acc
@@ -259,7 +259,7 @@ Stmt = (
     | Update
     | Merge
     | Finish
-    | Chan
+    | MergeMoments
     | Counted
     | Combine
     | Keep
@@ -369,7 +369,7 @@ def _line(s: Stmt) -> str:
         return f"{s.into.name} {s.into.row.name}= {s.acc.name}"
     if isinstance(s, Finish):
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
-    if isinstance(s, Chan):
+    if isinstance(s, MergeMoments):
         return f"{s.acc.name} moments= {s.mean.text}, {s.m2.text} of {s.terms}"
     if isinstance(s, Combine):
         return f"{s.name} = {s.row.name} of all {' '.join(x.name for x in s.slots)}[{s.index}]"
