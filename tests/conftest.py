@@ -15,12 +15,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def what_is_compiled_too_often_is_an_error() -> None:
+    """Functions of one code, compiled anew for each case, else run eagerly from the ninth on."""
+    importlib.import_module("torch._dynamo").config.fail_on_recompile_limit_hit = True
+
+
+@pytest.fixture(scope="session", autouse=True)
 def nothing_for_logs_alone() -> None:
     """What PyTorch does in each compilation for logs that nobody reads.
 
     It times the guards, and empties the processor's cache first, which takes as long as all the
-    rest of a small compilation.  It writes a trace where its
-    logger has handlers, and pytest gives some to each logger that does not propagate.
+    rest of a small compilation.  It writes a trace where its logger has handlers, and pytest
+    gives some to each logger that does not propagate.
     """
     if hasattr(guards := importlib.import_module("torch._dynamo.guards"), "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
