@@ -71,7 +71,7 @@ _together: dict[str, ctypes._NamedFuncPointer] = {}
 def build_together(plans: Sequence[KernelPlan], lanes: int = 16) -> None:
     """One run of g++ for all, which `check` and `call` find: to start it and to read the headers
     takes as long as a small kernel."""
-    drawn = [(p, render(p, f"kernel{i}", lanes, grain=1)) for i, p in enumerate(plans)]
+    drawn = [(p, render(choose(p, lanes), f"kernel{i}", grain=1)) for i, p in enumerate(plans)]
     made = library(unit(drawn))
     for i, plan in enumerate(plans):
         _together[source(plan, lanes)] = getattr(made, f"kernel{i}")
