@@ -31,7 +31,6 @@ from litz.host.values import PROBE
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
-from litz.kernel.verify import verify as verify_recipe
 from litz.logs import stage_logger
 from litz.lowering import families
 from litz.lowering.bindings import Binding
@@ -167,6 +166,8 @@ def compile_graph(
             s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
             schedule = s.schedule
     if options.verify or options.check_ir:
+        from litz.kernel.verify import verify as verify_recipe  # only who asks for it pays
+
         with s.timed("verify"):
             for k in s.kernels:
                 verify_recipe(k.recipe)
