@@ -19,7 +19,7 @@ from litz.runtime.triton.job import KernelJob
 from litz.runtime.triton.pool import Triton
 from litz.targets.cpp.toolchain import INSTALL, Toolchain
 from litz.tools import machine
-from litz.tools.doctor import CHECKS, Check, check_compiled, examine, refused, table
+from litz.tools.doctor import CHECKS, Check, check_compiled, examine, look_here, refused, table
 from litz.tools.machine import Compiled, Folder, Machine, Ran
 
 GXX = Toolchain(("/usr/bin/g++",), "g++ 12.2.0", "avx2", 8, (), (), ())
@@ -195,6 +195,21 @@ def test_what_the_processor_lacks_is_not_run() -> None:
     assert found(m, "instruction set").state == "missing"
 
 
+def test_an_unknown_instruction_set_says_nothing_of_the_compiler() -> None:
+    m = machine.look(Options(isa="sse"), {})
+    assert "unknown instruction set 'sse'" in found(m, "instruction set").found
+    assert found(m, "C++ compiler").state == "ok"
+
+
+def test_no_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(machine.tempfile, "TemporaryDirectory", full)
+    (check,) = look_here()
+    assert check.name == "temporary folder" and "TMPDIR" in check.mend
+
+
 def test_a_kernel_that_triton_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     bad = KernelJob("import nothing_such\n", "k", ())
@@ -229,7 +244,7 @@ def test_the_command() -> None:
 def test_the_command_without_a_compiler(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     missing = {"LITZ_CXX": "nonesuch", "LITZ_CACHE_DIR": str(tmp_path / "file"), "LITZ_FUL": "1"}
-    done = run("litz.tools.command", "doctor", **missing)
+    done = run("litz.tools.doctor", "doctor", **missing)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     for words in (

@@ -230,7 +230,7 @@ def examine(m: Machine) -> tuple[Check, ...]:
 
 
 def look_here() -> tuple[Check, ...]:
-    """All checks of this machine; one alone where torch cannot be imported."""
+    """All checks of this machine; one alone where nothing works without what it is about."""
     environment = {k: v for k, v in sorted(os.environ.items()) if k.startswith(ENV_PREFIX)}
     errors = refused(environment)
     try:
@@ -240,7 +240,11 @@ def look_here() -> tuple[Check, ...]:
     from litz.tools.machine import look
 
     options = make_options(environ={k: v for k, v in environment.items() if k not in errors})
-    return examine(look(options, environment))
+    try:
+        return examine(look(options, environment))
+    except FileNotFoundError as error:
+        mend = "export TMPDIR=FOLDER  (one that can be written)"
+        return (Check("temporary folder", "missing", str(error), mend),)
 
 
 def table(checks: Sequence[Check]) -> str:
@@ -256,7 +260,8 @@ def table(checks: Sequence[Check]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="litz doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="litz", description=__doc__)
+    parser.add_argument("tool", nargs="?", choices=["doctor"], help="what the command litz can do")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     asked = parser.parse_args(arguments)
     checks = look_here()

@@ -121,7 +121,8 @@ def look(options: Options, environment: Mapping[str, str]) -> Machine:
     safe = isinstance(isa, Isa) and (
         isa.name in ("generic", best.name) or (isa.name, best.name) == ("avx2", "avx512")
     )
-    compiler = _tried(lambda: find_toolchain(options.cxx or None, options.isa or None))
+    chosen = isa.name if isinstance(isa, Isa) else None
+    compiler = _tried(lambda: find_toolchain(options.cxx or None, chosen))
     triton = _tried(find_triton)
     gpus = _gpus()
     ran: Ran | str | None = None
@@ -157,7 +158,7 @@ def look(options: Options, environment: Mapping[str, str]) -> Machine:
 def _tried(call: Callable[[], T]) -> T | str:
     try:
         return call()
-    except (LitzError, OSError) as error:
+    except (LitzError, OSError, RuntimeError) as error:  # torch's are RuntimeErrors
         return str(error).removeprefix("litz: ")
 
 
@@ -242,8 +243,8 @@ def sample(x: torch.Tensor) -> torch.Tensor:
 
 
 def _compile(device: str) -> Compiled | str:
-    x = torch.linspace(-3, 3, 64_000, device=device).reshape(64, 1000)
     try:
+        x = torch.linspace(-3, 3, 64_000, device=device).reshape(64, 1000)
         with warnings.catch_warnings(record=True) as seen, torch.no_grad():
             warnings.simplefilter("always")
             start = time.perf_counter()
