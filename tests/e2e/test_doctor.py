@@ -214,7 +214,7 @@ def test_a_kernel_that_triton_refuses(tmp_path: Path, monkeypatch: pytest.Monkey
     pytest.importorskip("triton")
     bad = KernelJob("import nothing_such\n", "k", ())
     monkeypatch.setattr(machine, "TRITON", bad)
-    assert "Triton refused" in str(machine._tried(lambda: machine._build(Cache(tmp_path), False)))
+    assert "Triton refused" in str(machine._tried(lambda: machine._build(Cache(tmp_path), None)))
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -28,6 +28,7 @@ from litz.runtime.triton.job import KernelJob
 from litz.runtime.triton.launch import bind
 from litz.runtime.triton.pool import Triton, find_triton
 from litz.targets.cpp.toolchain import SourceUnit, Toolchain, find_toolchain, submit
+from litz.targets.triton.cuda import Site, cuda_site
 from litz.tools.demo import relative_error
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ def look(options: Options, environment: Mapping[str, str]) -> Machine:
         if isinstance(compiler, Toolchain) and safe:
             ran = _tried(lambda: _run(compiler, cache))
         if isinstance(triton, Triton):
-            built = _tried(lambda: _build(cache, bool(gpus)))
+            built = _tried(lambda: _build(cache, cuda_site(0, cache) if gpus else None))
     return Machine(
         python=platform.python_version(),
         backend=any(e.name == "litz" for e in metadata.entry_points(group="torch_dynamo_backends")),
@@ -181,21 +182,16 @@ def _run(toolchain: Toolchain, cache: Cache) -> Ran:
     return Ran(time.perf_counter() - start, out.value)
 
 
-def _build(cache: Cache, run: bool) -> float:
-    """Seconds to build a Triton kernel, for a GPU of compute capability 9.0 where there is none."""
+def _build(cache: Cache, site: Site | None, device: str = "cuda:0") -> float:
+    """Seconds to build a Triton kernel and run it; without a GPU it is built for another's."""
     start = time.perf_counter()
-    if not run:
-        build_triton([TRITON], cache, 1)
-        return time.perf_counter() - start
-    from litz.targets.triton.cuda import cuda_site
-
-    out = torch.zeros(1, dtype=torch.int32, device="cuda:0")
-    site = cuda_site(0, cache)
-    job = replace(TRITON, target=site.device.properties.target)
+    job = replace(TRITON, target=site.device.properties.target) if site else TRITON
     (binary,) = build_triton([job], cache, 1)
-    bind(site.device.load(binary), job, site.stream)(1, 1, 1, out.data_ptr())
-    if (said := int(out)) != 42:
-        raise ToolchainError(f"a Triton kernel that stores 42 stored {said}")
+    if site:
+        out = torch.zeros(1, dtype=torch.int32, device=device)
+        bind(site.device.load(binary), job, site.stream)(1, 1, 1, out.data_ptr())
+        if (said := int(out)) != 42:
+            raise ToolchainError(f"a Triton kernel that stores 42 stored {said}")
     return time.perf_counter() - start
 
 
