@@ -93,8 +93,8 @@ def check_triton(m: Machine) -> Check:
         if m.gpus:
             return Check("triton", "missing", m.triton, mend)
         return Check("triton", "ok", "none: CPUs do without it")
-    found = m.triton.version
-    if least and _version(found) < _version(least):
+    found = m.triton.version or "of unknown version"
+    if least and m.triton.version and _version(found) < _version(least):
         state: State = "missing" if m.gpus else "warning"
         return Check("triton", state, f"{found}, which is older than {least}", mend)
     if fits and _version(found) != _version(fits):
@@ -107,7 +107,7 @@ def check_compiler(m: Machine) -> Check:
 
     name = "C++ compiler"
     if isinstance(m.compiler, str):
-        return Check(name, _for_cpus(m), m.compiler.removesuffix(INSTALL).strip(), INSTALL)
+        return Check(name, _for_cpus(m), m.compiler.removesuffix(INSTALL).rstrip(". "), INSTALL)
     said = f"{shlex.join(m.compiler.cxx)}, {m.compiler.version}"
     if isinstance(m.ran, str):
         mend = "name another compiler in LITZ_CXX, a folder from which code may run in TMPDIR"
