@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["GRACE", "keep_within", "swept_lately"]
+__all__ = ["GRACE", "entries", "keep_within", "swept_lately"]
 
 GRACE = 20 * 60.0
 """Seconds for which an entry stays after its last use."""
@@ -44,7 +44,7 @@ def keep_within(folder: Path, limit: int) -> int:
     with contextlib.suppress(OSError):
         (folder / _STAMP).touch()
     _drop_unfinished(folder / _UNFINISHED, now - _DAY)
-    found = sorted(_entries(folder))
+    found = sorted(entries(folder))
     total = sum(size for _, _, size in found)
     if total <= limit:
         return total
@@ -56,7 +56,7 @@ def keep_within(folder: Path, limit: int) -> int:
     return total
 
 
-def _entries(folder: Path) -> Iterator[tuple[float, str, int]]:
+def entries(folder: Path) -> Iterator[tuple[float, str, int]]:
     """When each entry was used last, its path, and its size in bytes."""
     for kind in _listed(folder):
         if kind.name == _UNFINISHED or not kind.is_dir(follow_symlinks=False):
@@ -72,8 +72,8 @@ def _entries(folder: Path) -> Iterator[tuple[float, str, int]]:
 
 def _listed(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        with os.scandir(folder) as found:
+            return list(found)
     except OSError:
         return []
 

@@ -38,6 +38,7 @@ from litz.errors import ToolchainError
 
 __all__ = ["Fault", "Function", "Library", "Runtime", "Segment", "Step", "runtime_source"]
 
+_OPENMP = ("libgomp", "libiomp5", "libomp")
 Fault = str | tuple[type[Exception], str]
 
 
@@ -221,18 +222,19 @@ def _has_openmp() -> bool:
     return hasattr(ctypes.CDLL(None), "GOMP_parallel")
 
 
-def _openmp_candidates() -> list[str]:
-    """OpenMP libraries that this process has mapped, then those that PyTorch brought."""
-    names = ("libgomp", "libiomp5", "libomp")
-    found: list[str] = []
+def mapped_openmp() -> tuple[str, ...]:
+    """OpenMP libraries that this process has mapped."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
-        maps = ""
-    for line in maps.splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if Path(path).name.startswith(names) and path not in found:
-            found.append(path)
+        return ()
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines())
+    return tuple(dict.fromkeys(p for p in paths if Path(p).name.startswith(_OPENMP)))
+
+
+def _openmp_candidates() -> list[str]:
+    """OpenMP libraries that this process has mapped, then those that PyTorch brought."""
+    found = list(mapped_openmp())
     home = Path(torch.__file__).parent
     for folder in (home / "lib", home.parent / "torch.libs"):
         found.extend(str(p) for p in sorted(folder.glob("lib*omp*")) if str(p) not in found)

@@ -69,6 +69,11 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     return float((out.double() - reference).norm() / reference.norm())
 
 
+def is_right(error: float, eager_error: float) -> bool:
+    """Whether a result is as near to float64 as eager's, by their relative errors."""
+    return error <= 2 * eager_error + 1e-7
+
+
 def time_in_turn(first: Callable[[], Tensor], second: Callable[[], Tensor]) -> tuple[float, float]:
     """Median seconds of two callables, called in turn so that drift meets both alike."""
     times: tuple[list[float], list[float]] = ([], [])
@@ -123,7 +128,7 @@ def compare(model: nn.Module, ids: Tensor) -> int:
         kernels = count_kernels(model, ids)
 
     error, eager_error = relative_error(out, reference), relative_error(expected, reference)
-    right = out.shape == expected.shape and error <= 2 * eager_error + 1e-7
+    right = out.shape == expected.shape and is_right(error, eager_error)
     print()
     print(f"first call           {first:.2f} s")
     print(f"steady state         {litz_time * 1e3:.2f} ms (eager {eager_time * 1e3:.2f} ms)")

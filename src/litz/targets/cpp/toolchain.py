@@ -38,6 +38,7 @@ from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
 
 __all__ = [
+    "INSTALL",
     "BuildHandle",
     "SourceUnit",
     "Toolchain",
@@ -71,7 +72,7 @@ BASE_FLAGS = tuple(
 )
 _CLANG_FLAGS = {"-fmax-errors=20": "-ferror-limit=20"}
 
-_INSTALL = (
+INSTALL = (
     "Litz needs a C++17 compiler for CPU kernels. Install one (Debian and Ubuntu: apt install g++; "
     "Fedora: dnf install gcc-c++; conda: conda install gxx; macOS: xcode-select --install) "
     "or name one in the environment variable LITZ_CXX."
@@ -128,8 +129,8 @@ def find_toolchain(
             full = (path, *command[1:])
             return _toolchain(full, _answers(full, cache), detect_isa(isa))
     if named:
-        raise ToolchainError(f"litz: the C++ compiler {named!r} was not found. {_INSTALL}")
-    raise ToolchainError(f"litz: found no C++ compiler (g++, c++, clang++). {_INSTALL}")
+        raise ToolchainError(f"litz: the C++ compiler {named!r} was not found. {INSTALL}")
+    raise ToolchainError(f"litz: found no C++ compiler (g++, c++, clang++). {INSTALL}")
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _ask(cxx: tuple[str, ...], question: str) -> str:
         said = getattr(error, "stderr", None)
         detail = said if isinstance(said, str) and said else str(error)
         raise ToolchainError(
-            f"litz: the C++ compiler {shlex.join(cxx)} does not run: {detail.strip()}. {_INSTALL}"
+            f"litz: the C++ compiler {shlex.join(cxx)} does not run: {detail.strip()}. {INSTALL}"
         ) from error
     return done.stdout.strip()
 
@@ -459,7 +460,7 @@ def _failed(job: _Job, status: int, failure: Failure, toolchain: Toolchain) -> T
         case Failure.REFUSED:
             return RefusedSourceError(text)
         case Failure.GONE:
-            return ToolchainError(f"{text}\n{_INSTALL}")
+            return ToolchainError(f"{text}\n{INSTALL}")
         case Failure.KILLED:
             return ToolchainError(f"{text}\n  Is there memory enough? `jobs=1` takes the least.")
         case Failure.FULL:
