@@ -341,3 +341,14 @@ def test_processes_evict_at_once(tmp_path: Path) -> None:
     assert [run.wait() for run in runs] == [0, 0]
     entries = [p for p in (tmp_path / "v1" / "cpp").rglob("*") if p.is_file()]
     assert sum(p.stat().st_size for p in entries) <= 25_000
+
+
+def test_folders_are_their_owners_alone(tmp_path: Path) -> None:
+    """Those above the last one too, whatever the process gives other folders."""
+    before = os.umask(0o002)
+    try:
+        Cache(tmp_path / "outer" / "root").put("cpp", "ab" * 20, b"x", ".so")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "outer", *(p for p in (tmp_path / "outer").rglob("*") if p.is_dir())]
+    assert len(made) >= 4 and all(p.stat().st_mode & 0o077 == 0 for p in made)

@@ -267,6 +267,8 @@ def _place(folder: Path, kind: str, key: str, suffix: str) -> Path:
 
 
 def _made(folder: Path) -> Path:
-    # Code is loaded from here, so that other users must not be able to write.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Code is loaded from here, so that other users must not be able to write, nor above it.
+    if not folder.is_dir():
+        _made(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
     return folder
