@@ -42,6 +42,7 @@ for _ in range(2):
     results += [out.detach(), *(p.grad for p in body.parameters())]
 with torch.no_grad():
     results.append(torch.compile(lambda x: x.softmax(-1) + torch.tensor(2.5), backend="litz")(x))
+    torch._dynamo.reset()  # of another rank, and not dynamic
     image = torch.randn(2, 3, 8, 8)
     conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
     results.append(torch.compile(conv, backend="litz")(image))

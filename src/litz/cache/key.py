@@ -31,10 +31,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
+import os
 import struct
 import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -98,17 +98,24 @@ def _watched(options: Options) -> str:
 @lru_cache(maxsize=1)
 def _sources() -> str:
     """A hash of all files of the package."""
-    root = Path(__file__).parents[1]
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     digest = hashlib.sha256()
     try:
-        for path in sorted(root.rglob("*")):
-            if path.suffix not in (".pyc", ".so") and path.is_file():
-                data = path.read_bytes()
-                digest.update(b"%s:%d:" % (path.relative_to(root).as_posix().encode(), len(data)))
+        for folder, inner, files in os.walk(root, onerror=_raised):
+            inner[:] = sorted(set(inner) - {"__pycache__"})
+            for name in sorted(files):
+                path = os.path.join(folder, name)
+                with open(path, "rb", buffering=0) as f:
+                    data = f.readall()
+                digest.update(b"%s:%d:" % (os.path.relpath(path, root).encode(), len(data)))
                 digest.update(data)
     except OSError as e:
         raise NotCached("the sources of Litz cannot be read") from e
     return digest.hexdigest()
+
+
+def _raised(error: OSError) -> None:
+    raise error
 
 
 def _machine(options: Options) -> str:
