@@ -46,6 +46,7 @@ __all__ = [
     "SegmentTable",
     "Value",
     "from_bytes",
+    "tensor_bytes",
     "to_bytes",
 ]
 
@@ -206,7 +207,7 @@ def to_bytes(artifact: Artifact) -> bytes:
         return {"text": texts[value]}
 
     def tensor(value: torch.Tensor) -> object:
-        sections.append(_content(value))
+        sections.append(tensor_bytes(value))
         return {
             "dtype": str(value.dtype).removeprefix("torch."),
             "shape": list(value.shape),
@@ -290,7 +291,8 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _content(x: torch.Tensor) -> bytes:
+def tensor_bytes(x: torch.Tensor) -> bytes:
+    """All that lies between a tensor's first element and its last."""
     flat = memory_of(x).cpu()
     return ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.nbytes else b""
 

@@ -5,23 +5,35 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
 
 from litz import dynamo
-from litz.binding import Binder
+from litz.binding import Binder, bind
+from litz.cache import store
+from litz.cache.key import NotCached, graph_key
 from litz.compiler import Stages, compile_graph, on_gpu, show
-from litz.errors import CompilationError, LitzError, RefusedSourceError, ToolchainError
+from litz.errors import (
+    ArtifactError,
+    CompilationError,
+    LitzError,
+    RefusedSourceError,
+    ToolchainError,
+)
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.host.capturable import Recorder
+from litz.logs import events
 from litz.lowering.context import EagerOnly, GraphUnsupported, WrongMetadata
 from litz.options import Options
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 from litz.runtime.collector import uncollected
+from litz.targets.tools import Tools
 
 Boxed = Callable[[list[Any]], Any]
 Observer = Callable[[str, GraphModule, Stages], None]
@@ -34,7 +46,8 @@ def compile_with(
     observe: Observer | None = None,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
-
+    if observe is not None:
+        options = replace(options, graph_cache=False)  # the cache has no stages
     recompile = dynamo.recompile_reason()
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
@@ -87,7 +100,7 @@ def compile_or_fall_back(
         inference = kind == "inference"
         # A backward graph may come long after PyTorch's call of the backend.
         with uncollected(), dynamo.real_tensors():
-            call = compile_and_bind(graph, options, stages, inference=inference, guarded=True)
+            call = _found_or_compiled(graph, options, stages, inference)
     except EagerOnly:
         raise
     except GraphUnsupported as e:
@@ -101,6 +114,32 @@ def compile_or_fall_back(
     except Exception as e:
         return _failed(restored(graph, before), options, stages, kind, e)
     report_compiled(kind, stages)
+    return call
+
+
+def _found_or_compiled(
+    graph: GraphModule, options: Options, stages: Stages, inference: bool
+) -> Boxed:
+    """What the cache has of the graph, or what is made of it and then kept."""
+    key = ""
+    cache = Tools(options).cache
+    if options.graph_cache:
+        start = time.perf_counter()
+        try:
+            with stages.timed("key"):
+                key = graph_key(graph, options, inference=inference, guarded=True)
+        except NotCached as e:
+            events.info("the graph is not cached: %s", e)
+        if (artifact := store.load(cache, key) if key else None) is not None:
+            with suppress(ArtifactError):  # it names what this process has not
+                call = bind(artifact, options)
+                stages.artifact = artifact
+                stages.seconds["total"] = time.perf_counter() - start
+                return call
+    call = compile_and_bind(graph, options, stages, inference=inference, guarded=True)
+    if key and stages.artifact is not None:
+        with stages.timed("saving"):
+            store.save(cache, key, stages.artifact)
     return call
 
 

@@ -118,6 +118,9 @@ class Options:
         "(0: no limit)",
         key=False,
     )
+    graph_cache: bool = _option(
+        True, "keep compiled graphs in the folder of compiled kernels too", key=False
+    )
     cuda_graph_shapes: int = _option(
         8,
         "shapes of a graph that modes 'reduce-overhead' and 'max-autotune' record as CUDA graphs "

@@ -22,19 +22,20 @@ def report_compiled(kind: str, stages: Stages) -> None:
     """A graph that is compiled: its kernels, and each operator that is left to ATen."""
     if not events.isEnabledFor(logging.INFO):
         return
-    externs = stages.externs()
-    launches = sum(len(k.groups) for k in stages.kernels)
+    assert stages.artifact is not None
+    kernels, externs = stages.artifact.kernels, stages.artifact.externs
     events.info(
-        "%s graph compiled in %.3f s: %d kernel calls of %d distinct kernels, %d calls in ATen",
+        "%s graph %s in %.3f s: %d kernel calls of %d distinct kernels, %d calls in ATen",
         kind,
+        "compiled" if stages.program else "found in the cache",
         stages.seconds.get("total", 0.0),
-        launches,
-        len(stages.kernels),
+        sum(len(k.groups) for k in kernels),
+        len(kernels),
         len(externs),
     )
     count: dict[tuple[str, str], int] = {}
     for e in externs:
-        key = (e.target_name, e.reason)
+        key = (e.op, e.reason)
         count[key] = count.get(key, 0) + 1
     for (name, reason), n in count.items():
         events.info("%s (%d x) runs in ATen: %s", name, n, reason)

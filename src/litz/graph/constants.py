@@ -57,7 +57,7 @@ def _constant_nodes(gm: GraphModule) -> dict[Node, bool]:
     found: dict[Node, bool] = {}
     for n in gm.graph.nodes:
         if n.op == "get_attr":
-            if _is_small(n) and _is_literal(n):
+            if _is_small(n) and is_literal(n):
                 found[n] = True
         elif n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload):
             inputs = n.all_input_nodes
@@ -80,7 +80,7 @@ def _is_small(n: Node) -> bool:
     )
 
 
-def _is_literal(n: Node) -> bool:
+def is_literal(n: Node) -> bool:
     """Whether a tensor constant was written down in the code, so that nobody can change it."""
     return all(u.target in LIFTS for u in n.users)
 

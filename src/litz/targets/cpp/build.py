@@ -14,8 +14,8 @@ from litz.errors import OutOfRangeError, ToolchainError
 from litz.host.segment import bind_segments
 from litz.logs import events
 from litz.runtime.native import Fault, Function, Library, Runtime
-from litz.targets.cpp.render import joined
 from litz.targets.cpp.toolchain import BuildHandle, SourceUnit, runtime_unit, submit
+from litz.targets.cpp.units import joined
 from litz.targets.kernels import Callables, CppPart
 from litz.targets.tools import Tools
 

@@ -15,6 +15,7 @@ from litz.targets.cpp import columns, split, tiles
 from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.printer import print_kernel
 from litz.targets.cpp.tree import GRAIN, Kernel
+from litz.targets.cpp.units import ALWAYS, joined
 from litz.targets.cpp.values import DIALECT
 
 
@@ -73,25 +74,15 @@ _BY_NAME = (
 )
 
 
-_ALWAYS = ("litz/loops.h", "litz/vec.h")  # the first has the other
-
-
 def headers(plan: KernelPlan, text: str) -> tuple[str, ...]:
     """The headers that a kernel needs beside those of all, given as a plan and its source."""
     found = {
         cpp_header(n.name, n.args[-1].dtype) for n in walk(roots(plan.stores)) if isinstance(n, Op)
     }
     found.update(h for name, h in _BY_NAME if name in text)
-    return tuple(sorted(found.difference(_ALWAYS)))
+    return tuple(sorted(found.difference(ALWAYS)))
 
 
 def unit(kernels: Sequence[tuple[KernelPlan, str]]) -> str:
     """A translation unit of kernels, given as plans and their rendered sources."""
     return joined([(headers(plan, text), text) for plan, text in kernels])
-
-
-def joined(kernels: Sequence[tuple[Sequence[str], str]]) -> str:
-    """A translation unit of kernels, given as the headers that they need and their sources."""
-    needed = sorted({h for found, _ in kernels for h in found})
-    lines = [f"#include <{h}>" for h in (_ALWAYS[0], *needed)]
-    return "\n".join([*lines, "using namespace litz;", "", *(text for _, text in kernels)])
