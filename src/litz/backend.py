@@ -121,26 +121,31 @@ def _found_or_compiled(
     graph: GraphModule, options: Options, stages: Stages, inference: bool
 ) -> Boxed:
     """What the cache has of the graph, or what is made of it and then kept."""
-    key = ""
-    cache = Tools(options).cache
-    if options.graph_cache:
-        start = time.perf_counter()
-        try:
-            with stages.timed("key"):
-                key = graph_key(graph, options, inference=inference, guarded=True)
-        except NotCached as e:
-            events.info("the graph is not cached: %s", e)
-        if (artifact := store.load(cache, key) if key else None) is not None:
-            with suppress(ArtifactError):  # it names what this process has not
-                call = bind(artifact, options)
-                stages.artifact = artifact
-                stages.seconds["total"] = time.perf_counter() - start
-                return call
+    start = time.perf_counter()
+    key = _key(graph, options, stages, inference) if options.graph_cache else ""
+    cache = Tools(options).cache if key else None
+    artifact = store.load(cache, key) if cache is not None else None
+    if artifact is not None:
+        with suppress(ArtifactError):  # it names what this process has not
+            call = bind(artifact, options)
+            stages.artifact = artifact
+            stages.seconds["total"] = time.perf_counter() - start
+            return call
     call = compile_and_bind(graph, options, stages, inference=inference, guarded=True)
-    if key and stages.artifact is not None:
+    if cache is not None and stages.artifact is not None:
         with stages.timed("saving"):
             store.save(cache, key, stages.artifact)
     return call
+
+
+def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) -> str:
+    """The graph's key; empty, and the log says why, where it has none."""
+    try:
+        with stages.timed("key"):
+            return graph_key(graph, options, inference=inference, guarded=True)
+    except NotCached as e:
+        events.info("the graph is not cached: %s", e)
+        return ""
 
 
 def compile_and_bind(

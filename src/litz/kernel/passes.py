@@ -58,9 +58,13 @@ def pairs(reduces: Sequence[Value]) -> dict[int, int]:
     return {j: i for (i, a), (j, b) in numbered if is_pair(a, b)}
 
 
-def choose_passes(plan: KernelPlan, reduces: Sequence[Value], values: Values) -> tuple[Pass, ...]:
-    """The passes over all reduced dims of a plan at once, one for the reductions of each stage."""
-    totals = pairs(reduces)
+def choose_passes(
+    plan: KernelPlan, reduces: Sequence[Value], totals: Mapping[int, int], values: Values
+) -> tuple[Pass, ...]:
+    """The passes over all reduced dims of a plan at once, one for the reductions of each stage.
+
+    totals: see ``pairs``.
+    """
     own = [i for i in range(len(reduces)) if i not in totals]
     levels: dict[Node, int] = {}  # of a node that stands for several values, the highest
     for v in (*(reduces[i] for i in own), *map(values, roots(plan.stores))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
+from typing import Any
 
 from litz.artifact import SegmentTable
 from litz.targets.kernels import Builds, Callables, CppPart, Part, TritonPart
@@ -33,13 +33,8 @@ class Build:
             self._stack.enter_context(build)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def wait(self) -> None:
         """Block until what has to be built before it is bound is there."""

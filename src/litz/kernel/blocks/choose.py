@@ -82,10 +82,11 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
     form: Form = "once" if axes.reduced is None else "persistent" if persistent else "passes"
     values = Values(axes.of_dims)
     reduces = reductions(values, plan.stores)
-    passes = choose_passes(plan, reduces, values) if form == "passes" else ()
-    totals = tuple(pairs(reduces).items())
+    totals = pairs(reduces)
+    passes = choose_passes(plan, reduces, totals, values) if form == "passes" else ()
     even = _even(axes, configs)
-    return BlockPlan(plan, form, axes, configs, even, wide, _flat(axes), passes, totals, rows)
+    online = tuple(totals.items())
+    return BlockPlan(plan, form, axes, configs, even, wide, _flat(axes), passes, online, rows)
 
 
 def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:

@@ -156,7 +156,7 @@ def _lines(k: BlockPlan) -> Iterator[str]:
     for c in k.configs:
         blocks = " ".join(f"{axis}={n}" for axis, n in c.blocks)
         yield f"  blocks {blocks} warps {c.warps}" + (f" stages {c.stages}" * (c.stages > 1))
-    for top, total in ((b, a) for a, b in k.totals):
+    for total, top in k.totals:
         yield f"  online softmax: reductions {top}, {total}"
     for p in k.passes:
         yield f"  {pass_text(p)}"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from litz.artifact import SegmentTable
@@ -71,13 +70,8 @@ class CppBuild:
         self._handle.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._handle.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._handle.__exit__(*error)
 
     def wait(self) -> None:
         """Block until all units are built."""
