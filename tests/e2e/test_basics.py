@@ -121,6 +121,18 @@ def test_empty_and_scalar() -> None:
     check(lambda x, y: x * y, r(4, 4), torch.tensor(3.0))
 
 
+def test_nothing_with_strides_of_zero() -> None:
+    """Memory of no elements is not written to, though every stride is that of an expanded dim."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.batch_norm(x.expand(3, 0, 5, 7), None, None, training=True)
+
+    x = torch.ones(1, 1, 1)
+    got, wanted = torch.compile(f, backend="litz", fullgraph=True)(x), f(x)
+    assert (got.shape, got.stride()) == (wanted.shape, wanted.stride())
+    assert wanted.stride() == (0, 0, 0, 0)
+
+
 def test_reductions_to_empty_results() -> None:
     check(lambda x: (x.mean((-1, -2), True), x.amax(2), x.var(1)), r(0, 8, 5))
     check(lambda x: torch.nn.functional.adaptive_avg_pool1d(x, 5), r(0, 8, 8))

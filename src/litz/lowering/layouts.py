@@ -54,7 +54,7 @@ def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue:
     own = [k for k, st in enumerate(r.strides) if st is not ZERO]
     shape = tuple(v.shape[k] if k in own else ONE for k in range(v.ndim))
     strides = tuple(r.strides[k] if k in own else ONE for k in range(v.ndim))
-    if not apart(Result(r.dtype, shape, strides, r.device)):
+    if ZERO in v.shape or not apart(Result(r.dtype, shape, strides, r.device)):
         return stored_as(b, v, r)  # elements may share places
     once = values.viewed(v, shape, at_dims(v.ndim, own, [axes(v.shape)[k] for k in own]))
     row = _row(shape, strides)
@@ -75,8 +75,9 @@ def stored_as(b: Builder, v: TensorValue, r: Result) -> TensorValue:
         return values.strided(flat, r.shape, r.strides, ZERO)
     buf = b.new_buffer(v.dtype, (span,), (ONE,), v.device)
     ref = TensorRef(buf.name, v.dtype, r.shape, r.strides, ZERO)
-    # An expanded dimension lies in memory once.
-    kept = tuple(ONE if st is ZERO else s for s, st in zip(r.shape, r.strides, strict=True))
+    # An expanded dimension lies in memory once, if at all.
+    pairs = zip(r.shape, r.strides, strict=True)
+    kept = tuple(ONE if st is ZERO and s is not ZERO else s for s, st in pairs)
     once = values.viewed(v, kept, axes(kept))
     where = TensorRef(buf.name, v.dtype, kept, r.strides, ZERO)
     b.store_into(once, TensorValue(v.dtype, kept, v.device, ref=where))
