@@ -81,7 +81,11 @@ def _floats(values: Sequence[Any]) -> list[torch.Tensor]:
 def gradients(
     results: Sequence[Any], inputs: Sequence[Any], kinds: Sequence[torch.dtype]
 ) -> list[torch.Tensor | None]:
-    """Of a sum of the results, with weights that the types of eager's results hold exactly."""
+    """Of a sum of the results, with weights that the types of eager's results hold exactly.
+
+    Where elements of an argument are one place (an expanded dim), each has their mean: how they
+    share is a convention, and as_strided's, by which AOTAutograd makes views anew, is that one.
+    """
     outs = [(r, t) for r, t in zip(results, kinds, strict=True) if r.requires_grad]
     outs = [(r, t) for r, t in outs if r.is_floating_point()]
     wanted = [x for x in inputs if x.requires_grad]
@@ -91,8 +95,16 @@ def gradients(
         torch.linspace(0.5, 1.5, r.numel(), dtype=torch.float64).reshape(r.shape).to(t).to(r.dtype)
         for r, t in outs
     ]
-    made = iter(torch.autograd.grad([r for r, _ in outs], wanted, seeds, allow_unused=True))
-    return [next(made) if x.requires_grad else None for x in inputs]
+    made = torch.autograd.grad([r for r, _ in outs], wanted, seeds, allow_unused=True)
+    shared = iter([g if g is None else _of_places(g, x) for g, x in zip(made, wanted, strict=True)])
+    return [next(shared) if x.requires_grad else None for x in inputs]
+
+
+def _of_places(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    dims = [
+        d for d, (n, st) in enumerate(zip(x.shape, x.stride(), strict=True)) if n > 1 and not st
+    ]
+    return gradient.mean(dims, keepdim=True).expand(x.shape) if dims else gradient
 
 
 # --- one tensor ----------------------------------------------------------------------------------

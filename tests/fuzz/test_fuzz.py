@@ -199,3 +199,14 @@ def test_generation_is_deterministic() -> None:
     for grad in (False, True):
         first, second = (generate("7:3:1", grad=grad) for _ in range(2))
         assert first == second
+
+
+def test_gradients_of_one_place_are_one_number() -> None:
+    """However a view was made: how elements of one place share their gradient is a convention."""
+    x = torch.tensor(2.0).expand(4).requires_grad_()
+    views = x.view(4), x.as_strided((4,), (0,))
+    one, other = (compare.gradients([v], [x], [v.dtype])[0] for v in views)
+    assert one is not None and torch.equal(one, torch.ones(4))
+    assert other is not None and torch.equal(one, other)
+    (wrong,) = compare.gradients([x.view(4) * 2], [x], [x.dtype])
+    assert wrong is not None and not torch.equal(one, wrong)

@@ -58,7 +58,7 @@ with six other draws of weights and batches.
 
 * *ok*: no error is beyond its limit.
 * *chance*: one is, but not so in most other draws, nor in the sum of all; or eager's own is as
-  large where each number of weights and inputs moves by its last bit.
+  large where each number of weights and inputs moves by its last bit, with cuDNN or without.
 * *unjudged*: eager's own numbers are no measure: they overflow, or are nowhere near float64's.
 * *eager*: its own kernels on the device are wrong: Litz agrees with eager on the CPU.
 * *upstream*: `aot_eager`, which is PyTorch without Litz, does the same.
