@@ -15,6 +15,7 @@ NAMES = (
     "views",
     "creation",
     "joins",
+    "parts",
     "storage",
     "view_gradients",
     "reductions",

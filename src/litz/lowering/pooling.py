@@ -202,9 +202,9 @@ def max_pool(
     for tap in itertools.product(*map(range, w.kernel)):
         js = [as_expr(j) for j in tap]
         v = element(js)
-        better = op("gt", v, best)
+        better = v > best
         if x.dtype.is_float:  # nan wins, the last one for the position
-            better = op("or_", better, op("isnan", v))
+            better = better | op("isnan", v)
         best = op("where", better, v, best)
         where = op("where", better, body.index(_flat(at(js), sizes)), where)
     return stored(ctx, (best, where))
@@ -281,7 +281,7 @@ def _divisor(
 def _over(value: Node, count: Expr) -> Node:
     if count is ONE:
         return value
-    return op("div", value, body.cast(body.index(count), value.dtype))
+    return value / body.cast(body.index(count), value.dtype)
 
 
 def _average_type(x: TensorValue) -> None:
@@ -345,7 +345,7 @@ def covers(w: Windows, position: Sequence[Expr], counts: Sequence[Expr]) -> Iter
 def total(parts: Sequence[Node]) -> Node:
     first, *rest = parts
     for p in rest:
-        first = op("add", first, p)
+        first = first + p
     return first
 
 

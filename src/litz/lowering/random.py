@@ -69,11 +69,11 @@ def uniform_node(ctx: Call, dtype: DType) -> Node:
     if dtype is d.F64:
         # 24 bits a draw: a second draw fills the digits below.
         low = body.cast(_draw(ctx, "rand", second=True), d.F64)
-        return op("add", body.cast(u, d.F64), op("mul", low, body.const(d.F64, 2.0**-24)))
+        return body.cast(u, d.F64) + low * body.const(d.F64, 2.0 ** (-24))
     if dtype in DIGITS:
         steps = float(1 << DIGITS[dtype])
-        whole = op("floor", op("mul", u, body.const(d.F32, steps)))
-        return op("mul", whole, body.const(d.F32, 1 / steps))
+        whole = op("floor", u * body.const(d.F32, steps))
+        return whole * body.const(d.F32, 1 / steps)
     return u
 
 
@@ -83,9 +83,9 @@ def normal_node(ctx: Call, dtype: DType) -> Node:
         return _draw(ctx, "randn")
     # Box and Muller (1958), on two uniform draws of 24 bits each.
     u, v = (body.cast(_draw(ctx, "rand", second=s), d.F64) for s in (False, True))
-    above = op("sub", body.const(d.F64, 1), u)  # in (0, 1]
-    radius = op("sqrt", op("mul", body.const(d.F64, -2.0), op("log", above)))
-    return op("mul", radius, op("cos", op("mul", body.const(d.F64, 2 * math.pi), v)))
+    above = body.const(d.F64, 1) - u  # in (0, 1]
+    radius = op("sqrt", body.const(d.F64, -2.0) * op("log", above))
+    return radius * op("cos", body.const(d.F64, 2 * math.pi) * v)
 
 
 def _float_result(ctx: Call) -> DType:
@@ -96,8 +96,8 @@ def _float_result(ctx: Call) -> DType:
 
 def _affine(node: Node, scale: float, offset: float) -> Node:
     if scale != 1:
-        node = op("mul", node, body.const(node.dtype, scale))
-    return op("add", node, body.const(node.dtype, offset)) if offset != 0 else node
+        node = node * body.const(node.dtype, scale)
+    return node + body.const(node.dtype, offset) if offset != 0 else node
 
 
 # --- uniform and normal --------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
     if std < 0 or mean.dtype is not _float_result(ctx):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
-    return ctx.value(op("add", noise, ctx.b.opmath(mean.at(axes(ctx.shape)))))
+    return ctx.value(noise + ctx.b.opmath(mean.at(axes(ctx.shape))))
 
 
 @lower(aten.log_normal.default)
@@ -147,9 +147,9 @@ def exponential(ctx: Call, *, lambd: float) -> TensorValue:
     _may_draw(ctx)
     acc = _float_result(ctx).opmath
     u = uniform_node(ctx, acc)
-    above = op("neg", op("log1p", op("neg", u)))
+    above = -op("log1p", -u)
     above = op("maximum", above, body.const(acc, TINY[acc]))
-    return ctx.value(op("div", above, body.const(acc, lambd)))
+    return ctx.value(above / body.const(acc, lambd))
 
 
 # --- bernoulli and dropout -----------------------------------------------------------------------
@@ -157,7 +157,7 @@ def exponential(ctx: Call, *, lambd: float) -> TensorValue:
 
 def _kept(ctx: Call, p: float) -> Node:
     """True with probability ``p``, for each element of the result."""
-    return op("lt", _draw(ctx, "rand"), body.const(d.F32, p))
+    return _draw(ctx, "rand") < body.const(d.F32, p)
 
 
 @lower(aten.bernoulli.p)
@@ -186,9 +186,9 @@ def native_dropout(
 def _dropped(ctx: Call, x: TensorValue, mask: TensorValue, scale: float) -> TensorValue:
     """``x * mask * scale``, rounded after each step as eager rounds it."""
     opmath = ctx.b.opmath
-    kept = op("mul", opmath(x.node), body.cast(mask.at(axes(x.shape)), x.dtype.opmath))
+    kept = opmath(x.node) * body.cast(mask.at(axes(x.shape)), x.dtype.opmath)
     kept = opmath(body.cast(kept, x.dtype))
-    node = op("mul", kept, body.const(kept.dtype, scale))
+    node = kept * body.const(kept.dtype, scale)
     return x.with_node(body.cast(node, x.dtype))
 
 

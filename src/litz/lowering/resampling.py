@@ -47,8 +47,8 @@ def _nearest(i: Expr, size: Expr, count: Expr, scale: float | None, exact: bool)
             return floordiv(i * whole[0], whole[1])
     at = body.cast(body.index(i), d.F32)
     if exact:
-        at = op("add", at, body.const(d.F32, 0.5))
-    source = body.cast(op("floor", op("mul", at, ratio)), d.I64)
+        at = at + body.const(d.F32, 0.5)
+    source = body.cast(op("floor", at * ratio), d.I64)
     return op("minimum", source, body.index(size - 1))
 
 
@@ -145,8 +145,8 @@ def _linear_taps(
     real = _source(i, size, count, scale, align, acc)
     last = body.index(size - 1)
     low = op("minimum", body.cast(real, d.I64), last)
-    high = op("minimum", op("add", low, body.const(d.I64, 1)), last)
-    part = op("sub", real, body.cast(low, acc))
+    high = op("minimum", low + body.const(d.I64, 1), last)
+    part = real - body.cast(low, acc)
     part = op("minimum", op("maximum", part, body.const(acc, 0)), body.const(acc, 1))
     if i is ZERO:
         return Taps(low, high, part)
@@ -166,12 +166,12 @@ def _source(i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, 
     if align:
         if count is ONE:
             return body.const(acc, 0)
-        return op("mul", _ratio(size - 1, count - 1, None, acc), at)
+        return _ratio(size - 1, count - 1, None, acc) * at
     half = body.const(acc, 0.5)
     ratio = _ratio(size, count, scale, acc)
     return op(
         "maximum",
-        op("sub", op("mul", ratio, op("add", at, half)), half),
+        ratio * (at + half) - half,
         body.const(acc, 0),
     )
 
@@ -202,7 +202,7 @@ def upsample_linear(
         if t.share is None:
             return first
         second = mix([*done, t.second], inner)
-        other = op("sub", body.const(acc, 1), t.share)
-        return op("add", op("mul", first, other), op("mul", second, t.share))
+        other = body.const(acc, 1) - t.share
+        return first * other + second * t.share
 
     return one(ctx, mix(list(own[:-rank]), taps))

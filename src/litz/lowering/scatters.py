@@ -406,7 +406,7 @@ def _along_into(
             wide = values.reshape(wide, shape)
         value = _element(ctx, wide.at(own), out.dtype)
         if alpha != 1:
-            value = op("mul", body.const(value.dtype, alpha), value)
+            value = body.const(value.dtype, alpha) * value
     else:
         value = source
     store_at(ctx, target, shape, positions, value, mode)

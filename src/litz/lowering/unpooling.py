@@ -50,9 +50,9 @@ def adaptive_max_pool(ctx: Call, rank: int, x: TensorValue) -> tuple[TensorValue
     for tap in itertools.product(*map(range, a.kernel)):
         at, cond = a.tap([as_expr(j) for j in tap])
         v = pooling.guarded(x, [*own[:-rank], *at], cond, low, ctx.b)
-        better = op("gt", v, best)
+        better = v > best
         if x.dtype.is_float:
-            better = op("or_", better, op("isnan", v))
+            better = better | op("isnan", v)
         best = op("where", better, v, best)
         where = op("where", better, body.index(linear(at, sizes)), where)
     return pooling.stored(ctx, (best, where))
