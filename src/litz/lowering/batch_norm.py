@@ -96,8 +96,7 @@ def _training(
 
 
 def _inverse_std(b: Builder, var: TensorValue, at: Sequence[Expr], eps: float, to: DType) -> Node:
-    variance = element(b, var, at, to)
-    return k(variance, 1) / op("sqrt", variance + k(variance, eps))
+    return 1 / op("sqrt", element(b, var, at, to) + eps)
 
 
 def _inference(
@@ -143,94 +142,44 @@ def _used(ctx: Call, mean: TensorValue, var: TensorValue, eps: float) -> tuple[T
     )
 
 
-@lower(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_inference(
+@lower(
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._batch_norm_no_update.default,
+)
+def batch_norm(
     ctx: Call,
     x: TensorValue,
     weight: Maybe,
     bias: Maybe,
-    mean: TensorValue,
-    var: TensorValue,
     *,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, *_used(ctx, mean, var, eps)
-
-
-@lower(aten._native_batch_norm_legit_functional.default)
-def batch_norm_functional(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: TensorValue,
-    var: TensorValue,
-    training: bool,
+    running_mean: Maybe = None,
+    running_var: Maybe = None,
+    training: bool | None = None,
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    if training:
-        return _training(ctx, x, weight, bias, (mean, var), momentum, eps)
-    return *batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps), mean, var
-
-
-@lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
-def batch_norm_in_place(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: Maybe,
-    var: Maybe,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    """The forms that update running statistics in place, where there is nothing to update."""
-    if mean is None or var is None:
+    """All forms: their results are the norm, its statistics, at times a reserve, and at times the
+    next running statistics, which others write in place."""
+    count = len(ctx.results)
+    reserve = (_nothing(ctx, 3),) if count in (4, 6) else ()
+    functional = count > 4
+    if running_mean is None or running_var is None:
+        if reserve:
+            raise Unsupported("a batch norm without statistics")
         return _training(ctx, x, weight, bias, (), momentum, eps)
-    if training:
-        raise Unsupported("running statistics that are updated in place")
-    return batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps)
-
-
-@lower(aten._native_batch_norm_legit.no_stats)
-def batch_norm_no_stats(
-    ctx: Call, x: TensorValue, weight: Maybe, bias: Maybe, *, momentum: float, eps: float
-) -> tuple[TensorValue, ...]:
-    return _training(ctx, x, weight, bias, (), momentum, eps)
-
-
-@lower(aten._batch_norm_with_update_functional.default)
-def batch_norm_with_update(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: TensorValue,
-    var: TensorValue,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    out, save, rstd, *updated = _training(ctx, x, weight, bias, (mean, var), momentum, eps)
-    return out, save, rstd, _nothing(ctx, 3), *updated
-
-
-@lower(aten._batch_norm_no_update.default)
-def batch_norm_no_update(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: Maybe,
-    var: Maybe,
-    *,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    if mean is None or var is None:
-        raise Unsupported("a batch norm without statistics")
-    return *batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps), _nothing(ctx, 3)
+    running = (running_mean, running_var)
+    if functional if training is None else training:
+        if not functional:
+            raise Unsupported("running statistics that are updated in place")
+        out, mean, rstd, *updated = _training(ctx, x, weight, bias, running, momentum, eps)
+        return out, mean, rstd, *reserve, *updated
+    out = _inference(ctx, x, weight, bias, *running, eps)
+    return out, *_used(ctx, *running, eps), *reserve, *(running if functional else ())
 
 
 @lower(aten.native_batch_norm_backward.default)

@@ -214,7 +214,7 @@ def _between(ctx: Call, first: Node, last: Node, steps: int) -> Node:
     acc = ctx.dtype
     first, last = body.cast(first, acc), body.cast(last, acc)
     (i,) = axes(ctx.shape)
-    step = (last - first) / body.const(acc, steps - 1)
+    step = (last - first) / (steps - 1)
 
     def along(base: Node, sign: str, count: Expr) -> Node:
         return op(sign, base, step * body.cast(body.index(count), acc))

@@ -17,7 +17,6 @@ from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.formulas import k
 from litz.lowering.reductions import (
     count,
     fold,
@@ -46,8 +45,7 @@ def check_float(x: TensorValue) -> None:
 
 
 def inverse_std(m2: Node, size: Expr, eps: float) -> Node:
-    variance = variance_of(m2, size, 0)
-    return k(m2, 1) / op("sqrt", variance + k(m2, eps))
+    return 1 / op("sqrt", variance_of(m2, size, 0) + eps)
 
 
 def element(b: Builder, v: TensorValue, index: Sequence[Expr], dtype: DType) -> Node:
@@ -228,7 +226,7 @@ def rms_norm(
 
     def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
         mean = fold("sum", over, n[0] * n[0]) / number(v.dtype, size)
-        return with_rounded(ctx, (op("rsqrt", mean + k(mean, small)),), (1,))
+        return with_rounded(ctx, (op("rsqrt", mean + small),), (1,))
 
     rstd, *rounded = reduce_many(b, [v], dims, fn, keepdim=True)
     own = axes(v.shape)

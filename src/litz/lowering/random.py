@@ -69,11 +69,11 @@ def uniform_node(ctx: Call, dtype: DType) -> Node:
     if dtype is d.F64:
         # 24 bits a draw: a second draw fills the digits below.
         low = body.cast(_draw(ctx, "rand", second=True), d.F64)
-        return body.cast(u, d.F64) + low * body.const(d.F64, 2.0 ** (-24))
+        return body.cast(u, d.F64) + low * 2.0**-24
     if dtype in DIGITS:
         steps = float(1 << DIGITS[dtype])
-        whole = op("floor", u * body.const(d.F32, steps))
-        return whole * body.const(d.F32, 1 / steps)
+        whole = op("floor", u * steps)
+        return whole * (1 / steps)
     return u
 
 
@@ -83,9 +83,9 @@ def normal_node(ctx: Call, dtype: DType) -> Node:
         return _draw(ctx, "randn")
     # Box and Muller (1958), on two uniform draws of 24 bits each.
     u, v = (body.cast(_draw(ctx, "rand", second=s), d.F64) for s in (False, True))
-    above = body.const(d.F64, 1) - u  # in (0, 1]
-    radius = op("sqrt", body.const(d.F64, -2.0) * op("log", above))
-    return radius * op("cos", body.const(d.F64, 2 * math.pi) * v)
+    above = 1 - u  # in (0, 1]
+    radius = op("sqrt", -2.0 * op("log", above))
+    return radius * op("cos", 2 * math.pi * v)
 
 
 def _float_result(ctx: Call) -> DType:
@@ -96,8 +96,8 @@ def _float_result(ctx: Call) -> DType:
 
 def _affine(node: Node, scale: float, offset: float) -> Node:
     if scale != 1:
-        node = node * body.const(node.dtype, scale)
-    return node + body.const(node.dtype, offset) if offset != 0 else node
+        node = node * scale
+    return node + offset if offset != 0 else node
 
 
 # --- uniform and normal --------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def exponential(ctx: Call, *, lambd: float) -> TensorValue:
     u = uniform_node(ctx, acc)
     above = -op("log1p", -u)
     above = op("maximum", above, body.const(acc, TINY[acc]))
-    return ctx.value(above / body.const(acc, lambd))
+    return ctx.value(above / lambd)
 
 
 # --- bernoulli and dropout -----------------------------------------------------------------------
@@ -157,7 +157,7 @@ def exponential(ctx: Call, *, lambd: float) -> TensorValue:
 
 def _kept(ctx: Call, p: float) -> Node:
     """True with probability ``p``, for each element of the result."""
-    return _draw(ctx, "rand") < body.const(d.F32, p)
+    return _draw(ctx, "rand") < p
 
 
 @lower(aten.bernoulli.p)
@@ -188,7 +188,7 @@ def _dropped(ctx: Call, x: TensorValue, mask: TensorValue, scale: float) -> Tens
     opmath = ctx.b.opmath
     kept = opmath(x.node) * body.cast(mask.at(axes(x.shape)), x.dtype.opmath)
     kept = opmath(body.cast(kept, x.dtype))
-    node = kept * body.const(kept.dtype, scale)
+    node = kept * scale
     return x.with_node(body.cast(node, x.dtype))
 
 

@@ -59,7 +59,7 @@ def fold(kind: str, over: tuple[Expr, ...], node: Node) -> Node:
         diff = node - node  # inf and nan spread as through (x - mean)**2
         return diff * diff
     if kind == "sum" and node.dtype.is_float:
-        return node + body.const(node.dtype, 0)  # a sum of -0.0 alone is 0.0
+        return node + 0  # a sum of -0.0 alone is 0.0
     return node
 
 
@@ -357,8 +357,8 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
     order = _order(float(p), [x.shape[i] for i in dims])
     norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
     shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
-    small = k(size, maxnorm) / (size + k(size, 1e-07))
-    factor = op("where", size > k(size, maxnorm), small, k(size, 1))
+    small = maxnorm / (size + 1e-7)
+    factor = op("where", size > maxnorm, small, k(size, 1))
     return x.with_node(body.cast(value * factor, ctx.dtype), shape)
 
 
@@ -379,7 +379,7 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     """A sum of squared deviations over max(size - correction, 0)."""
     n = number(m2.dtype, size)
     if correction:
-        n = op("maximum", n - k(m2, correction), k(m2, 0))
+        n = op("maximum", n - correction, k(m2, 0))
         if isinstance(size, Const):
             n = k(m2, max(size.value - correction, 0))
     return m2 / n

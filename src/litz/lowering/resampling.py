@@ -47,7 +47,7 @@ def _nearest(i: Expr, size: Expr, count: Expr, scale: float | None, exact: bool)
             return floordiv(i * whole[0], whole[1])
     at = body.cast(body.index(i), d.F32)
     if exact:
-        at = at + body.const(d.F32, 0.5)
+        at = at + 0.5
     source = body.cast(op("floor", at * ratio), d.I64)
     return op("minimum", source, body.index(size - 1))
 
@@ -145,7 +145,7 @@ def _linear_taps(
     real = _source(i, size, count, scale, align, acc)
     last = body.index(size - 1)
     low = op("minimum", body.cast(real, d.I64), last)
-    high = op("minimum", low + body.const(d.I64, 1), last)
+    high = op("minimum", low + 1, last)
     part = real - body.cast(low, acc)
     part = op("minimum", op("maximum", part, body.const(acc, 0)), body.const(acc, 1))
     if i is ZERO:
@@ -202,7 +202,7 @@ def upsample_linear(
         if t.share is None:
             return first
         second = mix([*done, t.second], inner)
-        other = body.const(acc, 1) - t.share
+        other = 1 - t.share
         return first * other + second * t.share
 
     return one(ctx, mix(list(own[:-rank]), taps))
