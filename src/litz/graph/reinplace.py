@@ -56,15 +56,7 @@ SETS: Final = frozenset(
 # Of these, those that set elements unless they are told to add.
 PUTS: Final = frozenset({aten.index_put.default, aten.put.default})
 EXACT_SUMS: Final = frozenset(
-    {
-        torch.float32,
-        torch.float64,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    }
+    {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
 # Of these one undoes another where the shape is that of before.
 RESHAPES: Final = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})

@@ -249,9 +249,7 @@ def elu(x: Node, *, alpha: float, scale: float, input_scale: float) -> Node:
 formula(aten.celu.default)(
     lambda x, *, alpha: elu(x, alpha=alpha, scale=1, input_scale=1.0 / float(alpha))
 )
-formula(aten.selu.default)(
-    lambda x: elu(x, alpha=SELU_ALPHA, scale=SELU_SCALE, input_scale=1),
-)
+formula(aten.selu.default)(lambda x: elu(x, alpha=SELU_ALPHA, scale=SELU_SCALE, input_scale=1))
 
 
 @formula(aten.elu_backward.default)

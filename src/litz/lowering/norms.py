@@ -275,13 +275,7 @@ def _check_groups(x: TensorValue) -> None:
 
 @lower(aten.native_group_norm.default)
 def group_norm(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    *,
-    group: int,
-    eps: float,
+    ctx: Call, x: TensorValue, weight: Maybe, bias: Maybe, *, group: int, eps: float
 ) -> tuple[TensorValue, ...]:
     _check_groups(x)
     b = ctx.b

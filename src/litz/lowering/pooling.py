@@ -159,10 +159,7 @@ def _flat(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
     return linear(at, contiguous_strides(tuple(sizes)))
 
 
-@lower_rows(
-    (aten.max_pool2d_with_indices.default, 2),
-    (aten.max_pool3d_with_indices.default, 3),
-)
+@lower_rows((aten.max_pool2d_with_indices.default, 2), (aten.max_pool3d_with_indices.default, 3))
 def max_pool(
     ctx: Call,
     rank: int,
@@ -455,8 +452,7 @@ def _most_windows(size: int, count: int) -> int:
 
 
 @lower_rows(
-    (aten._adaptive_avg_pool2d_backward.default, 2),
-    (aten._adaptive_avg_pool3d_backward.default, 3),
+    (aten._adaptive_avg_pool2d_backward.default, 2), (aten._adaptive_avg_pool3d_backward.default, 3)
 )
 def adaptive_avg_pool_backward(ctx: Call, rank: int, grad: TensorValue) -> TensorValue:
     sizes, counts = _static(ctx.shape[-rank:]), _static(grad.shape[-rank:])

@@ -143,11 +143,7 @@ def reduce_many(
 
 
 def reduce_one(
-    b: Builder,
-    v: TensorValue,
-    dims: Sequence[int],
-    fn: OneFn,
-    keepdim: bool = False,
+    b: Builder, v: TensorValue, dims: Sequence[int], fn: OneFn, keepdim: bool = False
 ) -> TensorValue:
     """One stored reduction: ``fn`` of the element and the reduced variables."""
     return reduce_many(b, [v], dims, lambda n, over, _: (fn(n[0], over),), keepdim=keepdim)[0]
@@ -392,14 +388,7 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     (aten.std_mean.correction, True, True),
 )
 def moments(
-    ctx: Call,
-    root: bool,
-    means: bool,
-    x: TensorValue,
-    *,
-    dim: Dims,
-    correction: Any,
-    keepdim: bool,
+    ctx: Call, root: bool, means: bool, x: TensorValue, *, dim: Dims, correction: Any, keepdim: bool
 ) -> TensorValue | tuple[TensorValue, ...]:
     if isinstance(correction, Expr):
         raise Unsupported("a symbolic correction")

@@ -169,11 +169,7 @@ def _source(i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, 
         return _ratio(size - 1, count - 1, None, acc) * at
     half = body.const(acc, 0.5)
     ratio = _ratio(size, count, scale, acc)
-    return op(
-        "maximum",
-        ratio * (at + half) - half,
-        body.const(acc, 0),
-    )
+    return op("maximum", ratio * (at + half) - half, body.const(acc, 0))
 
 
 @lower(

@@ -302,13 +302,7 @@ def _scatter_into(
 
 
 def _scatter(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    index: TensorValue,
-    src: Any,
-    mode: StoreMode,
-    **how: Any,
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, mode: StoreMode, **how: Any
 ) -> TensorValue:
     accumulator(x.dtype, mode)
     out = start(ctx, x, mode, (index.node,))

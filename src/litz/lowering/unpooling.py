@@ -21,13 +21,7 @@ from litz.lowering.creation import holds, literal
 from litz.lowering.pooling import MAX_TAPS, Windows, inside, windows
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.scatters import finish, start
-from litz.lowering.values import (
-    ZERO,
-    TensorValue,
-    axes,
-    contiguous_strides,
-    linear,
-)
+from litz.lowering.values import ZERO, TensorValue, axes, contiguous_strides, linear
 
 aten = torch.ops.aten
 
