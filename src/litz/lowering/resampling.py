@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from litz.index import Const, Expr, floordiv
+from litz.index import Const, Expr, const, floordiv
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -17,7 +17,7 @@ from litz.ir.dtype import DType
 from litz.ir.dtype import wrap as wrap_scalar
 from litz.lowering.context import Unsupported
 from litz.lowering.indexing import Position, load_at
-from litz.lowering.pooling import MAX_TAPS, one, shared, total
+from litz.lowering.pooling import MAX_TAPS, gathered, one, shared
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
@@ -115,11 +115,13 @@ def upsample_nearest_backward(
         raise Unsupported("gradients of upsampling by a large factor")
     grad = shared(ctx, grad)
     own = axes(ctx.shape)
-    parts = []
-    for taps in itertools.product(*map(range, factors)):
-        at = [i * f + j for i, f, j in zip(own[-rank:], factors, taps, strict=True)]
-        parts.append(ctx.b.opmath(grad.at([*own[:-rank], *at])))
-    return one(ctx, total(parts))
+
+    def at(taps: Sequence[int]) -> list[Expr]:
+        inner = zip(own[-rank:], factors, taps, strict=True)
+        return [*own[:-rank], *(i * f + j for i, f, j in inner)]
+
+    taps = itertools.product(*map(range, factors))
+    return one(ctx, gathered(ctx, grad, ((at(t), const(1), ()) for t in taps)))
 
 
 # --- linear --------------------------------------------------------------------------------------

@@ -11,10 +11,9 @@ import torch
 
 from litz.index import Expr, and_, as_expr, eq, floordiv, le, lt
 from litz.ir import body
-from litz.ir.body import Node
 from litz.lowering import views
 from litz.lowering.context import Unsupported
-from litz.lowering.creation import holds
+from litz.lowering.pooling import gathered
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ZERO, TensorValue, axes
 
@@ -39,18 +38,12 @@ def _gathered(
         return ctx.full(0)
     if math.prod(len(r) for r in readings) > MAX_READS:
         raise Unsupported("gradients of reads that overlap this much")
-    b = ctx.b
     if grad.lazy is not None and body.cost(grad.lazy) > 1:
-        grad = b.realize(grad)
-    zero = body.const(grad.dtype.opmath, 0)
-    total: Node | None = None
-    for chosen in itertools.product(*readings):
-        inside = and_(*(c for _, c in chosen))
-        if inside.hi == 0:
-            continue
-        part = body.masked(holds(inside), b.opmath(grad.at(at(chosen))), zero)
-        total = part if total is None else total + part
-    return ctx.value(zero if total is None else total)
+        grad = ctx.b.realize(grad)
+    found = (
+        (at(chosen), and_(*(c for _, c in chosen)), ()) for chosen in itertools.product(*readings)
+    )
+    return ctx.value(gathered(ctx, grad, (r for r in found if r[1].hi != 0)))
 
 
 @lower(aten.unfold_backward.default)
