@@ -34,21 +34,11 @@ FULL = Call(
 
 # Views whose result has the elements of the argument, so that equal sizes and strides say all.
 VIEWS = (
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten._reshape_alias.default,
-    aten.reshape.default,
-    aten.expand.default,
-    aten.permute.default,
-    aten.transpose.int,
-    aten.t.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.slice.Tensor,
-    aten.alias.default,
-    aten.detach.default,
-)
+    aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.reshape.default,
+    aten.expand.default, aten.permute.default, aten.transpose.int, aten.t.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor,
+    aten.alias.default, aten.detach.default,
+)  # fmt: skip
 COPIES = (aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default)
 
 

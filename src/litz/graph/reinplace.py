@@ -44,20 +44,15 @@ IN_PLACE: Final[dict[Any, torch._ops.OpOverload]] = {
     aten.put.default: aten.put_.default,
 }
 # Of these, those that only set elements.
-SETS: Final = frozenset(
-    {
-        aten.scatter.src,
-        aten.scatter.value,
-        aten.index_copy.default,
-        aten.index_fill.int_Scalar,
-        aten.index_fill.int_Tensor,
-    }
-)
+SETS: Final = frozenset({
+    aten.scatter.src, aten.scatter.value, aten.index_copy.default, aten.index_fill.int_Scalar,
+    aten.index_fill.int_Tensor,
+})  # fmt: skip
 # Of these, those that set elements unless they are told to add.
 PUTS: Final = frozenset({aten.index_put.default, aten.put.default})
-EXACT_SUMS: Final = frozenset(
-    {torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-)
+EXACT_SUMS: Final = frozenset({
+    torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+})  # fmt: skip
 # Of these one undoes another where the shape is that of before.
 RESHAPES: Final = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
 COPY: Final = aten.copy_.default
