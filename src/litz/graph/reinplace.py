@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import HIDDEN, is_view_op, leaves, viewed
-from litz.graph.calls import argument
+from litz.graph.calls import argument, in_place_form
 from litz.graph.values import give_value, same_dims, same_value
 
 aten = torch.ops.aten
@@ -27,22 +27,13 @@ PARTS: Final[dict[Any, torch._ops.OpOverload]] = {
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.diagonal_scatter.default: aten.diagonal.default,
 }
-# A new value that differs at positions: the form that writes them into the old one.
-IN_PLACE: Final[dict[Any, torch._ops.OpOverload]] = {
-    aten.index_put.default: aten.index_put_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter_reduce.two: aten.scatter_reduce_.two,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
-    aten.index_reduce.default: aten.index_reduce_.default,
-    aten.scatter.reduce: aten.scatter_.reduce,
-    aten.scatter.value_reduce: aten.scatter_.value_reduce,
-    aten.put.default: aten.put_.default,
-}
+# A new value that differs at positions, which the in-place form writes into the old one.
+AT_POSITIONS: Final = frozenset({
+    aten.index_put.default, aten.scatter.src, aten.scatter.value, aten.scatter_add.default,
+    aten.scatter_reduce.two, aten.index_add.default, aten.index_copy.default,
+    aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.index_reduce.default,
+    aten.scatter.reduce, aten.scatter.value_reduce, aten.put.default,
+})  # fmt: skip
 # Of these, those that only set elements.
 SETS: Final = frozenset({
     aten.scatter.src, aten.scatter.value, aten.index_copy.default, aten.index_fill.int_Scalar,
@@ -221,7 +212,7 @@ def _is_inverse(a: Node, b: Node) -> bool:
 
 def _in_place(n: Node) -> bool:
     """Whether the operator's in-place form is as good: where it is lowered, and as exact."""
-    if n.target not in IN_PLACE or "mean" in n.args:
+    if n.target not in AT_POSITIONS or "mean" in n.args:
         return False
     val = n.meta["val"]
     if n.target is aten.index_put.default:
@@ -300,7 +291,8 @@ def _nested(n: Node) -> Iterator[Node]:
 def _write(target: Node, n: Node, nested: frozenset[Node]) -> None:
     """Update ``target`` in place as ``n`` updates its first argument."""
     if n.target not in PARTS:
-        _add(n, IN_PLACE[n.target], (target, *n.args[1:]), n.kwargs)
+        assert isinstance(n.target, torch._ops.OpOverload)
+        _add(n, in_place_form(n.target), (target, *n.args[1:]), n.kwargs)
         return
     src = n.args[1]
     part = _add(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)

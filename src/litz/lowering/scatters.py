@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from litz.graph.calls import in_place_form
 from litz.index import Expr, Var, mixed_radix
 from litz.ir import body
 from litz.ir import dtype as d
@@ -173,8 +174,7 @@ def lower_with_in_place(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
 
     def register(fn: F) -> F:
         for o in overloads:
-            packet = getattr(aten, f"{o._schema.name.removeprefix('aten::')}_")
-            lower(getattr(packet, o._overloadname))(_in_place(fn))
+            lower(in_place_form(o))(_in_place(fn))
         return lower(*overloads)(fn)
 
     return register
