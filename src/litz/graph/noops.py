@@ -24,12 +24,7 @@ X, Y = Capture("x"), Capture("y")
 FULL = Call(
     aten.full.default,
     (Capture("size"), Y),
-    {
-        "dtype": Capture("dtype"),
-        "layout": Capture("layout"),
-        "device": Capture("device"),
-        "pin_memory": Capture("pin"),
-    },
+    {name: Capture(name) for name in ("dtype", "layout", "device", "pin_memory")},
 )
 
 # Views whose result has the elements of the argument, so that equal sizes and strides say all.

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import HIDDEN, is_view_op, leaves, viewed
 from litz.graph.calls import argument, in_place_form
-from litz.graph.values import give_value, same_dims, same_value
+from litz.graph.values import add_call, give_value, same_dims, same_value
 
 aten = torch.ops.aten
 
@@ -105,7 +105,7 @@ def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:
         with gm.graph.inserting_before(output):
             made = target
             for step in reversed(steps):
-                made = _add(step, step.target, (made, *step.args[1:]), step.kwargs)
+                made = add_call(step, step.target, (made, *step.args[1:]), step.kwargs)
         output.replace_input_with(r, made)
         changed = True
     return changed
@@ -259,7 +259,7 @@ def _rewrite(target: Node, copy: Node, first: Node, chain: list[Node]) -> None:
     copy.graph.erase_node(copy)
     if first is not target:
         with first.graph.inserting_before(chain[0]):
-            _add(chain[0], COPY, (target, first), {})
+            add_call(chain[0], COPY, (target, first), {})
     for n in chain:
         with n.graph.inserting_before(n):
             inside = _inside(n)
@@ -267,7 +267,7 @@ def _rewrite(target: Node, copy: Node, first: Node, chain: list[Node]) -> None:
                 opened, *updates = inside
                 for update in updates:
                     # A view for each: to the lowering one made before a write shows what was then.
-                    view = _add(n, opened.target, (target, *opened.args[1:]), opened.kwargs)
+                    view = add_call(n, opened.target, (target, *opened.args[1:]), opened.kwargs)
                     _write(view, update, nested)
             else:
                 _write(target, n, nested)
@@ -292,15 +292,15 @@ def _write(target: Node, n: Node, nested: frozenset[Node]) -> None:
     """Update ``target`` in place as ``n`` updates its first argument."""
     if n.target not in PARTS:
         assert isinstance(n.target, torch._ops.OpOverload)
-        _add(n, in_place_form(n.target), (target, *n.args[1:]), n.kwargs)
+        add_call(n, in_place_form(n.target), (target, *n.args[1:]), n.kwargs)
         return
     src = n.args[1]
-    part = _add(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)
+    part = add_call(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)
     assert isinstance(src, Node)
     if src in nested and _alike(src, part):
         _write(part, src, nested)
     else:
-        _add(n, COPY, (part, src), {})
+        add_call(n, COPY, (part, src), {})
 
 
 def _is_part(old: object, n: Node) -> bool:
@@ -330,10 +330,3 @@ def _arguments(n: Node, first: int) -> Iterator[object]:
     for k, p in enumerate(n.target._schema.arguments[first:], first):
         given = argument(n, k, p.name, p.default_value)
         yield (type(given), given)
-
-
-def _add(at: Node, target: Any, args: Any, kwargs: Any) -> Node:
-    made = at.graph.call_function(target, tuple(args), dict(kwargs))
-    made.meta["stack_trace"] = at.meta.get("stack_trace")
-    give_value(made)
-    return made

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -28,8 +28,9 @@ ERFCX_MIDDLE: Final = 4  # of the fit's variable
 @functools.cache
 def _tables() -> Mapping[str, Mapping[str, Sequence[float]]]:
     """Coefficients by the bits of their type and by name, lowest power first."""
-    found: Any = json.loads(Path(__file__).with_name("bessel.json").read_text())
-    return found
+    text = Path(__file__).with_name("bessel.json").read_text()
+    tables: Mapping[str, Mapping[str, Sequence[float]]] = json.loads(text)
+    return tables
 
 
 def numbers_of(name: str, like: Node) -> Sequence[float]:

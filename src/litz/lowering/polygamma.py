@@ -67,6 +67,10 @@ def _cotangents(order: int) -> list[int]:
     return p
 
 
+def _sign(n: int) -> int:
+    return -1 if n % 2 else 1
+
+
 def _all_terms(s: int, x: Node) -> Node:
     """The sum of (x + j) ** -s over all integers j."""
     part = x - op("round", x)
@@ -79,7 +83,7 @@ def _all_terms(s: int, x: Node) -> Node:
     value = k(x, 0)
     for c in reversed(_cotangents(s - 1)):
         value = op("fma", value, cot, k(x, c)) if c else value * cot
-    return value * ((-1) ** (s - 1) * math.pi**s / math.factorial(s - 1))
+    return value * (_sign(s - 1) * math.pi**s / math.factorial(s - 1))
 
 
 def derivative(n: int, x: Node) -> Node:
@@ -92,7 +96,7 @@ def derivative(n: int, x: Node) -> Node:
     # Poles, minus infinity among them.
     pole = (x <= 0) & op("eq", x, op("floor", x))
     value = where(op("eq", x, k(x, math.inf)), math.nan, where(pole, math.inf, value))
-    return value * ((-1) ** (n + 1) * math.factorial(n))
+    return value * (_sign(n + 1) * math.factorial(n))
 
 
 def trigamma(x: Node) -> Node:
