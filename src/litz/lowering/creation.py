@@ -16,7 +16,7 @@ from litz.ir.dtype import DType
 from litz.ir.dtype import wrap as wrap_scalar
 from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.strides import dense as dense_result
 from litz.lowering.values import ZERO, Shape, TensorValue, axes
 
@@ -259,18 +259,8 @@ def eye(ctx: Call) -> TensorValue:
     return ctx.value(op("where", holds(eq(row, col)), one, zero))
 
 
-def _triangle(ctx: Call, x: TensorValue, inside: Expr) -> TensorValue:
-    node = op("where", holds(inside), x.node, literal(0, x.dtype))
-    return x.with_node(node)
-
-
-@lower(aten.tril.default)
-def tril(ctx: Call, x: TensorValue, diagonal: Expr | int) -> TensorValue:
+@lower_rows((aten.tril.default, True), (aten.triu.default, False))
+def triangle(ctx: Call, below: bool, x: TensorValue, diagonal: Expr | int) -> TensorValue:
     row, col = axes(x.shape)[-2:]
-    return _triangle(ctx, x, le(col, row + diagonal))
-
-
-@lower(aten.triu.default)
-def triu(ctx: Call, x: TensorValue, diagonal: Expr | int) -> TensorValue:
-    row, col = axes(x.shape)[-2:]
-    return _triangle(ctx, x, le(row + diagonal, col))
+    inside = le(col, row + diagonal) if below else le(row + diagonal, col)
+    return x.with_node(op("where", holds(inside), x.node, literal(0, x.dtype)))

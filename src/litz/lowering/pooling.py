@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -68,8 +69,16 @@ class Windows:
 
 
 def windows(
-    rank: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes = 1
+    rank: int,
+    *,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
 ) -> Windows:
+    """The windows of a call's arguments.  How many there are (``ceil_mode``) its result says."""
+
     def spread(v: Sizes, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         given = (v,) if isinstance(v, int) else tuple(v)
         if not given:
@@ -78,7 +87,7 @@ def windows(
             raise Unsupported("windows of symbolic size")
         return given * rank if len(given) == 1 else given
 
-    k = spread(kernel)
+    k = spread(kernel_size)
     return Windows(k, spread(stride, k), spread(padding), spread(dilation))
 
 
@@ -233,18 +242,10 @@ def sharing(ctx: Call, found: Sequence[Share]) -> Taps:
 
 
 @lower_rows((aten.max_pool2d_with_indices.default, 2), (aten.max_pool3d_with_indices.default, 3))
-def max_pool(
-    ctx: Call,
-    rank: int,
-    x: TensorValue,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-) -> tuple[TensorValue | None, ...]:
+def max_pool(ctx: Call, rank: int, x: TensorValue, **where: Any) -> tuple[TensorValue | None, ...]:
     if x.dtype is d.BOOL or ctx.empty:
         raise Unsupported("pooling of bools or of nothing")
-    return _maxima(ctx, x, sliding(ctx, x, windows(rank, kernel, stride, padding, dilation)))
+    return _maxima(ctx, x, sliding(ctx, x, windows(rank, **where)))
 
 
 @lower_rows((aten.adaptive_max_pool2d.default, 2), (aten.adaptive_max_pool3d.default, 3))
@@ -358,14 +359,12 @@ def avg_pool(
     ctx: Call,
     rank: int,
     x: TensorValue,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
     *,
     count_include_pad: bool,
     divisor_override: int | None,
+    **where: Any,
 ) -> TensorValue:
-    w = windows(rank, kernel, stride, padding)
+    w = windows(rank, **where)
     outer, sizes = axes(ctx.shape)[-rank:], x.shape[-rank:]
     count = _divisor(w, outer, sizes, count_include_pad, divisor_override)
     return _averages(ctx, x, sliding(ctx, x, w), [count])
@@ -432,14 +431,12 @@ def avg_pool_backward(
     rank: int,
     grad: TensorValue,
     x: TensorValue,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
     *,
     count_include_pad: bool,
     divisor_override: int | None,
+    **where: Any,
 ) -> TensorValue:
-    w = windows(rank, kernel, stride, padding)
+    w = windows(rank, **where)
     grad = shared(ctx, grad)
     own = axes(ctx.shape)
     found = covers(w, own[-rank:], grad.shape[-rank:])

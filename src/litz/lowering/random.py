@@ -88,7 +88,9 @@ def normal_node(ctx: Call, dtype: DType) -> Node:
     return radius * op("cos", 2 * math.pi * v)
 
 
-def _float_result(ctx: Call) -> DType:
+def _drawn_type(ctx: Call) -> DType:
+    """The type of the floats that a call draws, where it may."""
+    _may_draw(ctx)
     if not ctx.dtype.is_float:
         raise Unsupported(f"random numbers of type {ctx.dtype}")
     return ctx.dtype
@@ -105,32 +107,27 @@ def _affine(node: Node, scale: float, offset: float) -> Node:
 
 @lower(aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator)
 def rand(ctx: Call) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(uniform_node(ctx, _float_result(ctx)))
+    return ctx.value(uniform_node(ctx, _drawn_type(ctx)))
 
 
 @lower(aten.randn.default, aten.randn.generator, aten.randn_like.default, aten.randn_like.generator)
 def randn(ctx: Call) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(normal_node(ctx, _float_result(ctx)))
+    return ctx.value(normal_node(ctx, _drawn_type(ctx)))
 
 
 @lower(aten.uniform.default)
 def uniform(ctx: Call, x: TensorValue, low: float, high: float) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(_affine(uniform_node(ctx, _float_result(ctx)), high - low, low))
+    return ctx.value(_affine(uniform_node(ctx, _drawn_type(ctx)), high - low, low))
 
 
 @lower(aten.normal_functional.default, aten.normal.float_float)
 def normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(_affine(normal_node(ctx, _float_result(ctx)), std, mean))
+    return ctx.value(_affine(normal_node(ctx, _drawn_type(ctx)), std, mean))
 
 
 @lower(aten.normal.Tensor_float)
 def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
-    _may_draw(ctx)
-    if std < 0 or mean.dtype is not _float_result(ctx):
+    if std < 0 or mean.dtype is not _drawn_type(ctx):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
     return ctx.value(noise + ctx.b.opmath(mean.at(axes(ctx.shape))))
@@ -138,14 +135,12 @@ def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
 
 @lower(aten.log_normal.default)
 def log_normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(op("exp", _affine(normal_node(ctx, _float_result(ctx)), std, mean)))
+    return ctx.value(op("exp", _affine(normal_node(ctx, _drawn_type(ctx)), std, mean)))
 
 
 @lower(aten.exponential.default)
 def exponential(ctx: Call, *, lambd: float) -> TensorValue:
-    _may_draw(ctx)
-    acc = _float_result(ctx).opmath
+    acc = _drawn_type(ctx).opmath
     u = uniform_node(ctx, acc)
     above = -op("log1p", -u)
     above = op("maximum", above, body.const(acc, TINY[acc]))

@@ -55,12 +55,10 @@ def _counts(w: Windows, sizes: Sequence[Expr]) -> list[Expr]:
 
 
 @lower(aten.im2col.default)
-def im2col(
-    ctx: Call, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> TensorValue:
+def im2col(ctx: Call, x: TensorValue, **where: Any) -> TensorValue:
     if ZERO in x.shape or ctx.empty:
         return ctx.full(0)
-    w = windows(2, kernel, stride, padding, dilation)
+    w = windows(2, **where)
     x = pooling.shared(ctx, x)
     *lead, row, column = axes(ctx.shape)
     sizes = x.shape[-2:]
@@ -74,12 +72,10 @@ def im2col(
 
 
 @lower(aten.col2im.default)
-def col2im(
-    ctx: Call, x: TensorValue, *, kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> TensorValue:
+def col2im(ctx: Call, x: TensorValue, output_size: object, **where: Any) -> TensorValue:
     if ZERO in x.shape or ctx.empty:
         return ctx.full(0)
-    w = windows(2, kernel_size, stride, padding, dilation)
+    w = windows(2, **where)
     if w.taps > MAX_TAPS:
         raise Unsupported("columns of large windows")
     x = pooling.shared(ctx, x)
