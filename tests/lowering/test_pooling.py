@@ -295,3 +295,13 @@ def test_linear_of_other_ranks(align: bool) -> None:
 ])  # fmt: skip
 def test_dynamic(fn: Fn) -> None:
     check(fn, torch.randn(2, 3, 9, 10), dynamic=True, ulps=8)
+
+
+@pytest.mark.parametrize(
+    "pool", [lambda x: F.max_pool2d(x, 2), lambda x: F.adaptive_max_pool2d(x, 2)]
+)
+def test_the_first_of_two_zeros_is_the_maximum(pool: Any) -> None:
+    torch._dynamo.reset()
+    x = torch.tensor([-0.0, 0.0, 0.0, -0.0, 0.0, -0.0, -0.0, 0.0] * 4).reshape(1, 2, 2, 8)
+    out = torch.compile(pool, backend="litz", fullgraph=True)(x)
+    assert torch.equal(out.signbit(), pool(x).signbit())

@@ -1,15 +1,16 @@
-"""Where the tables of ``litz/lowering/bessel_tables.py`` come from.
+"""Where the numbers of ``litz/lowering/bessel.json`` come from.
 
-``python tests/ops/bessel_fits.py > bessel_tables.py`` writes them: the smooth parts of Bessel
-functions, of the scaled complementary error function and of the normal quantile, as polynomials in
-a variable t over [-1, 1].  Each interpolates on Chebyshev points in high precision, with the least
-degree that leaves the error well under the rounding of its type.  Those whose terms are all
-positive that way are in s = (t + 1) / 2 instead.
+``python tests/ops/bessel_fits.py > bessel.json`` writes them, by the bits of a type: the smooth
+parts of Bessel functions, of the scaled complementary error function and of the normal quantile, as
+polynomials in a variable t over [-1, 1].  Each interpolates on Chebyshev points in high precision,
+with the least degree that leaves the error well under the rounding of its type.  Those whose terms
+are all positive that way are in s = (t + 1) / 2 instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,41 +228,39 @@ PARTS = (
     Part("ndtri_near", over(mpf(1) / 8, mpf(1) / 2, quantile), False),
     Part("ndtri_far", over(mpf(1) / 40, mpf(1) / 8, quantile), False),
 )
-CONSTANTS = {"ZERO_J0": ZERO_J0, "ZERO_J1": ZERO_J1}
+CONSTANTS = {"zero_j0": ZERO_J0, "zero_j1": ZERO_J1}
+WIDTHS = {64: 53, 32: 24}
+"""Digits of the types, by their bits."""
 
 
-def two(x: Real, bits: int) -> tuple[float, float]:
-    """x as a sum of two numbers of ``bits`` digits."""
-    high = float(x) if bits > 24 else float(np.float32(float(x)))
+def two(x: Real, digits: int) -> tuple[float, float]:
+    """x as a sum of two numbers of ``digits`` digits."""
+    high = float(x) if digits > 24 else float(np.float32(float(x)))
     return high, float(x - mpf(high))
 
 
-def table(bits: int) -> list[str]:
-    lines = [f"F{64 if bits > 24 else 32}: Final = {{"]
-    for p in PARTS:
-        numbers = fit(p, bits)
-        lines.append(f'    "{p.name}": (')
-        row = "       "
-        for c in numbers:
-            if len(row) + len(repr(c)) + 2 > 98:
-                lines.append(row)
-                row = "       "
-            row += f" {c!r},"
-        lines += [row, "    ),"]
-    return [*lines, "}  # fmt: skip"]
+def text(tables: Mapping[int, Mapping[str, Sequence[float]]]) -> str:
+    """JSON with as many numbers in a row as fit."""
+    lines = []
+    for bits, table in tables.items():
+        rows = [f'  "{name}": {wrapped(numbers)}' for name, numbers in table.items()]
+        lines.append(f'"{bits}": {{\n' + ",\n".join(rows) + "\n}")
+    return "{" + ",\n".join(lines) + "}"
+
+
+def wrapped(numbers: Sequence[float]) -> str:
+    return "[\n" + textwrap.fill(", ".join(map(repr, numbers)), 98, **INDENT) + "]"
+
+
+INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 def main() -> None:
-    print('"""Polynomials for ``bessel``, written by ``tests/ops/bessel_fits.py``."""\n')
-    print("from __future__ import annotations\n\nfrom typing import Final\n")
-    for name, x in CONSTANTS.items():
-        print(f"{name}_64: Final = {two(x, 53)!r}")
-        print(f"{name}_32: Final = {two(x, 24)!r}")
-    print()
-    for bits in (53, 24):
-        print("\n".join(table(bits)))
-        if bits == 53:
-            print()
+    tables: dict[int, dict[str, Sequence[float]]] = {}
+    for bits, digits in WIDTHS.items():
+        zeros = {name: two(x, digits) for name, x in CONSTANTS.items()}
+        tables[bits] = zeros | {p.name: fit(p, digits) for p in PARTS}
+    print(text(tables))
 
 
 if __name__ == "__main__":

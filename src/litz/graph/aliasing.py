@@ -16,14 +16,10 @@ from litz.runtime.torch_private import same_memory
 aten = torch.ops.aten
 
 # Views or copies of their argument, as its strides have it.
-MAYBE_VIEWS = frozenset(
-    {
-        aten.reshape.default,
-        aten.contiguous.default,
-        aten._unsafe_view.default,
-        aten._reshape_alias.default,
-    }
-)
+MAYBE_VIEWS = frozenset({
+    aten.reshape.default, aten.contiguous.default, aten._unsafe_view.default,
+    aten._reshape_alias.default,
+})  # fmt: skip
 HIDDEN = aten._unsafe_view.default
 """Of these, the one whose schema doesn't say so."""
 

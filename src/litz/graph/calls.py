@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-__all__ = ["argument", "higher_order_name", "is_random", "leaves", "op_name"]
+__all__ = ["argument", "higher_order_name", "in_place_form", "is_random", "leaves", "op_name"]
 
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
@@ -18,6 +18,14 @@ def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
 def op_name(target: object) -> str:
     """``mm`` for ``aten.mm.default``; "" for what is no operator."""
     return getattr(getattr(target, "overloadpacket", None), "__name__", "")
+
+
+def in_place_form(target: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The overload of ATen that writes its first argument: ``scatter_.src`` for ``scatter.src``."""
+    form: torch._ops.OpOverload = getattr(
+        getattr(torch.ops.aten, f"{op_name(target)}_"), target._overloadname
+    )
+    return form
 
 
 def higher_order_name(target: object) -> str:

@@ -19,19 +19,11 @@ aten = torch.ops.aten
 LIMIT = 4096
 """Elements of a value that is worth a look."""
 
-MAKERS = frozenset(
-    {
-        aten.full.default,
-        aten.zeros.default,
-        aten.ones.default,
-        aten.scalar_tensor.default,
-        aten.arange.default,
-        aten.arange.start,
-        aten.arange.start_step,
-        aten.eye.default,
-        aten.linspace.default,
-    }
-)
+MAKERS = frozenset({
+    aten.full.default, aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default,
+    aten.linspace.default,
+})  # fmt: skip
 LIFTS = (aten.lift_fresh_copy.default, aten.lift_fresh.default)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

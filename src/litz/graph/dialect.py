@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 
 from litz.errors import VerifyError
 from litz.graph.aliasing import owner, sharing
-from litz.graph.calls import higher_order_name, leaves
-from litz.graph.reinplace import COPY, IN_PLACE
+from litz.graph.calls import higher_order_name, in_place_form, leaves
+from litz.graph.reinplace import AT_POSITIONS, COPY
 from litz.graph.storage import ANCHORED, READS, SCATTER, is_flat
 
 COND, WHILE_LOOP, REGION, MAP, SCAN = "cond", "while_loop", "invoke_subgraph", "map_impl", "scan"
@@ -25,7 +25,7 @@ WITH_BODIES: Final = (COND, WHILE_LOOP, REGION, MAP, SCAN)
 USER_KERNEL: Final = "triton_kernel_wrapper_functional"
 USER_OPERATORS: Final = ("auto_functionalized", "auto_functionalized_v2")
 HIGHER_ORDER: Final = (*WITH_BODIES, USER_KERNEL, *USER_OPERATORS)
-WRITERS: Final = frozenset({COPY, *IN_PLACE.values()})
+WRITERS: Final = frozenset({COPY, *map(in_place_form, AT_POSITIONS)})
 GIVEN: Final = ("placeholder", "get_attr")
 NUMBERS: Final = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat, type(None))
 

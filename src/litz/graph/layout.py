@@ -22,17 +22,10 @@ from litz.graph.values import EAGER_VAL, same_dims
 aten = torch.ops.aten
 
 # Ops that read strides as data: a graph where one would see new strides is left alone.
-STRIDE_SENSITIVE = frozenset(
-    {
-        "as_strided",
-        "as_strided_copy",
-        "as_strided_scatter",
-        "set_",
-        "resize",
-        "resize_",
-        "view_as_real",
-    }
-)
+STRIDE_SENSITIVE = frozenset({
+    "as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize", "resize_",
+    "view_as_real",
+})  # fmt: skip
 VIEWS = {
     aten.view.default: aten.reshape.default,
     aten._unsafe_view.default: aten.reshape.default,

@@ -24,31 +24,16 @@ X, Y = Capture("x"), Capture("y")
 FULL = Call(
     aten.full.default,
     (Capture("size"), Y),
-    {
-        "dtype": Capture("dtype"),
-        "layout": Capture("layout"),
-        "device": Capture("device"),
-        "pin_memory": Capture("pin"),
-    },
+    {name: Capture(name) for name in ("dtype", "layout", "device", "pin_memory")},
 )
 
 # Views whose result has the elements of the argument, so that equal sizes and strides say all.
 VIEWS = (
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten._reshape_alias.default,
-    aten.reshape.default,
-    aten.expand.default,
-    aten.permute.default,
-    aten.transpose.int,
-    aten.t.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.slice.Tensor,
-    aten.alias.default,
-    aten.detach.default,
-)
+    aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.reshape.default,
+    aten.expand.default, aten.permute.default, aten.transpose.int, aten.t.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor,
+    aten.alias.default, aten.detach.default,
+)  # fmt: skip
 COPIES = (aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default)
 
 

@@ -14,14 +14,10 @@ import torch
 from torch.fx import Graph, GraphModule
 
 aten = torch.ops.aten
-REWRITTEN: Final = frozenset(
-    {
-        aten.as_strided.default,
-        aten.as_strided_copy.default,
-        aten.as_strided_scatter.default,
-        aten.copy_.default,
-    }
-)
+REWRITTEN: Final = frozenset({
+    aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default,
+    aten.copy_.default,
+})  # fmt: skip
 
 
 def kept(gm: GraphModule) -> Graph | None:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.values import give_value, same_value
+from litz.graph.values import add_call, same_value
 from litz.logs import events
 
 __all__ = ["Call", "Capture", "Match", "Rewrites", "Rule", "rewrite", "rule_of"]
@@ -70,10 +70,7 @@ class Match:
     def call(self, target: Target, *args: Any, **kwargs: Any) -> Node:
         """A new call in front of the node, with its fake tensor."""
         with self.gm.graph.inserting_before(self.node):
-            new = self.gm.graph.call_function(target, args, kwargs)
-        give_value(new)
-        new.meta["stack_trace"] = self.node.meta.get("stack_trace")
-        return new
+            return add_call(self.node, target, args, kwargs)
 
 
 def _always(match: Match) -> bool:

@@ -16,8 +16,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import HIDDEN, is_view_op, leaves, viewed
-from litz.graph.calls import argument
-from litz.graph.values import give_value, same_dims, same_value
+from litz.graph.calls import argument, in_place_form
+from litz.graph.values import add_call, give_value, same_dims, same_value
 
 aten = torch.ops.aten
 
@@ -27,45 +27,23 @@ PARTS: Final[dict[Any, torch._ops.OpOverload]] = {
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.diagonal_scatter.default: aten.diagonal.default,
 }
-# A new value that differs at positions: the form that writes them into the old one.
-IN_PLACE: Final[dict[Any, torch._ops.OpOverload]] = {
-    aten.index_put.default: aten.index_put_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter_reduce.two: aten.scatter_reduce_.two,
-    aten.index_add.default: aten.index_add_.default,
-    aten.index_copy.default: aten.index_copy_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
-    aten.index_reduce.default: aten.index_reduce_.default,
-    aten.scatter.reduce: aten.scatter_.reduce,
-    aten.scatter.value_reduce: aten.scatter_.value_reduce,
-    aten.put.default: aten.put_.default,
-}
+# A new value that differs at positions, which the in-place form writes into the old one.
+AT_POSITIONS: Final = frozenset({
+    aten.index_put.default, aten.scatter.src, aten.scatter.value, aten.scatter_add.default,
+    aten.scatter_reduce.two, aten.index_add.default, aten.index_copy.default,
+    aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.index_reduce.default,
+    aten.scatter.reduce, aten.scatter.value_reduce, aten.put.default,
+})  # fmt: skip
 # Of these, those that only set elements.
-SETS: Final = frozenset(
-    {
-        aten.scatter.src,
-        aten.scatter.value,
-        aten.index_copy.default,
-        aten.index_fill.int_Scalar,
-        aten.index_fill.int_Tensor,
-    }
-)
+SETS: Final = frozenset({
+    aten.scatter.src, aten.scatter.value, aten.index_copy.default, aten.index_fill.int_Scalar,
+    aten.index_fill.int_Tensor,
+})  # fmt: skip
 # Of these, those that set elements unless they are told to add.
 PUTS: Final = frozenset({aten.index_put.default, aten.put.default})
-EXACT_SUMS: Final = frozenset(
-    {
-        torch.float32,
-        torch.float64,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    }
-)
+EXACT_SUMS: Final = frozenset({
+    torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+})  # fmt: skip
 # Of these one undoes another where the shape is that of before.
 RESHAPES: Final = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
 COPY: Final = aten.copy_.default
@@ -127,7 +105,7 @@ def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:
         with gm.graph.inserting_before(output):
             made = target
             for step in reversed(steps):
-                made = _add(step, step.target, (made, *step.args[1:]), step.kwargs)
+                made = add_call(step, step.target, (made, *step.args[1:]), step.kwargs)
         output.replace_input_with(r, made)
         changed = True
     return changed
@@ -234,7 +212,7 @@ def _is_inverse(a: Node, b: Node) -> bool:
 
 def _in_place(n: Node) -> bool:
     """Whether the operator's in-place form is as good: where it is lowered, and as exact."""
-    if n.target not in IN_PLACE or "mean" in n.args:
+    if n.target not in AT_POSITIONS or "mean" in n.args:
         return False
     val = n.meta["val"]
     if n.target is aten.index_put.default:
@@ -281,7 +259,7 @@ def _rewrite(target: Node, copy: Node, first: Node, chain: list[Node]) -> None:
     copy.graph.erase_node(copy)
     if first is not target:
         with first.graph.inserting_before(chain[0]):
-            _add(chain[0], COPY, (target, first), {})
+            add_call(chain[0], COPY, (target, first), {})
     for n in chain:
         with n.graph.inserting_before(n):
             inside = _inside(n)
@@ -289,7 +267,7 @@ def _rewrite(target: Node, copy: Node, first: Node, chain: list[Node]) -> None:
                 opened, *updates = inside
                 for update in updates:
                     # A view for each: to the lowering one made before a write shows what was then.
-                    view = _add(n, opened.target, (target, *opened.args[1:]), opened.kwargs)
+                    view = add_call(n, opened.target, (target, *opened.args[1:]), opened.kwargs)
                     _write(view, update, nested)
             else:
                 _write(target, n, nested)
@@ -313,15 +291,16 @@ def _nested(n: Node) -> Iterator[Node]:
 def _write(target: Node, n: Node, nested: frozenset[Node]) -> None:
     """Update ``target`` in place as ``n`` updates its first argument."""
     if n.target not in PARTS:
-        _add(n, IN_PLACE[n.target], (target, *n.args[1:]), n.kwargs)
+        assert isinstance(n.target, torch._ops.OpOverload)
+        add_call(n, in_place_form(n.target), (target, *n.args[1:]), n.kwargs)
         return
     src = n.args[1]
-    part = _add(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)
+    part = add_call(n, PARTS[n.target], (target, *n.args[2:]), n.kwargs)
     assert isinstance(src, Node)
     if src in nested and _alike(src, part):
         _write(part, src, nested)
     else:
-        _add(n, COPY, (part, src), {})
+        add_call(n, COPY, (part, src), {})
 
 
 def _is_part(old: object, n: Node) -> bool:
@@ -351,10 +330,3 @@ def _arguments(n: Node, first: int) -> Iterator[object]:
     for k, p in enumerate(n.target._schema.arguments[first:], first):
         given = argument(n, k, p.name, p.default_value)
         yield (type(given), given)
-
-
-def _add(at: Node, target: Any, args: Any, kwargs: Any) -> Node:
-    made = at.graph.call_function(target, tuple(args), dict(kwargs))
-    made.meta["stack_trace"] = at.meta.get("stack_trace")
-    give_value(made)
-    return made

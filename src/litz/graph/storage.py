@@ -19,7 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import is_returned, owner
-from litz.graph.values import give_value, same_dims
+from litz.graph.values import add_call, same_dims
 
 aten = torch.ops.aten
 FLAT = "litz_flat"
@@ -191,9 +191,4 @@ def _numbers(n: Node, value: Any) -> Any:
 
 
 def _call(target: torch._ops.OpOverload, *args: Any) -> Node:
-    first = args[0]
-    made: Node = first.graph.call_function(target, args)
-    if "stack_trace" in first.meta:
-        made.meta["stack_trace"] = first.meta["stack_trace"]
-    give_value(made)
-    return made
+    return add_call(args[0], target, args, {})

@@ -6,7 +6,7 @@ Comparisons of symbolic sizes take no guards: sizes are equal where that is know
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,14 @@ def give_value(n: Node) -> None:
     assert callable(n.target)
     with _mode(n.graph):
         n.meta["val"] = n.target(*args, **kwargs)
+
+
+def add_call(at: Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Node:
+    """A new call with its value, made for the same line of the user's as the node ``at``."""
+    made = at.graph.call_function(target, tuple(args), dict(kwargs))
+    made.meta["stack_trace"] = at.meta.get("stack_trace")
+    give_value(made)
+    return made
 
 
 def give_values(gm: GraphModule) -> None:

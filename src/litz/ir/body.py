@@ -31,6 +31,16 @@ StoreMode = Literal["set", "add", "max", "min", "mul"]
 _NONE: Final = index_const(0)
 
 
+def _operator(name: str) -> Callable[[Node, Node | Scalar], Node]:
+    """Python's operator that is an op; a number has the type of the node beside it."""
+    return lambda a, b: op(name, a, b if isinstance(b, Node) else const(a.dtype, b))
+
+
+def _reflected(name: str) -> Callable[[Node, Scalar], Node]:
+    """The same with the number in front."""
+    return lambda b, a: op(name, const(b.dtype, a), b)
+
+
 class Node:
     """A value of one iteration.  ``dtype`` is its type, ``args`` are the nodes it is computed from.
 
@@ -43,6 +53,18 @@ class Node:
     args: tuple[Node, ...]
     key: tuple[object, ...]
     vars: tuple[Expr, ...]
+
+    # Formulas are written in Python's operators; ``==`` is identity, though.
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __lt__, __le__ = _operator("lt"), _operator("le")
+    __gt__, __ge__ = _operator("gt"), _operator("ge")
+    __and__, __or__ = _operator("and_"), _operator("or_")
+
+    def __neg__(self) -> Node:
+        return op("neg", self)
 
     def __repr__(self) -> str:
         """The definitions of what it is computed from, in order, its own last.  Never raises."""

@@ -13,8 +13,8 @@ from litz.index import Expr
 from litz.ir import body
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
-from litz.lowering.activations import add, div, mul, sub
 from litz.lowering.context import Builder, Unsupported
+from litz.lowering.formulas import k
 from litz.lowering.norms import (
     Exprs,
     Maybe,
@@ -26,7 +26,6 @@ from litz.lowering.norms import (
     returned,
     with_rounded,
 )
-from litz.lowering.pointwise import k
 from litz.lowering.reductions import (
     count,
     fold,
@@ -61,7 +60,7 @@ def _batch_statistics(
 
     def blend(old: TensorValue, new: Node, own: Exprs) -> Node:
         was = element(b, old, own, new.dtype)
-        return body.cast(add(mul(k(new, momentum), new), mul(k(new, 1 - momentum), was)), old.dtype)
+        return body.cast(k(new, momentum) * new + k(new, 1 - momentum) * was, old.dtype)
 
     def fn(n: Nodes, over: Exprs, own: Exprs) -> Nodes:
         m2 = fold("welford_m2", over, n[0])
@@ -90,15 +89,14 @@ def _training(
     stored = list(_batch_statistics(ctx, v, running, momentum, eps))
     updated, (mean, rstd, *rounded) = stored[: len(running)], stored[len(running) :]
     own = axes(v.shape)
-    y = mul(sub(v.node, mean.at(own[1:2])), rstd.at(own[1:2]))
+    y = (v.node - mean.at(own[1:2])) * rstd.at(own[1:2])
     out = v.with_node(affine(b, y, own[1:2], weight, bias))
     saved = returned(ctx, (mean, rstd), (1, 2), rounded)
     return narrow(out, ctx.dtype), *saved, *updated
 
 
 def _inverse_std(b: Builder, var: TensorValue, at: Sequence[Expr], eps: float, to: DType) -> Node:
-    variance = element(b, var, at, to)
-    return div(k(variance, 1), op("sqrt", add(variance, k(variance, eps))))
+    return 1 / op("sqrt", element(b, var, at, to) + eps)
 
 
 def _inference(
@@ -118,11 +116,11 @@ def _inference(
     at = own[1:2]
     alpha = _inverse_std(b, var, at, eps, v.dtype)
     if weight is not None:
-        alpha = mul(alpha, element(b, weight, at, v.dtype))
-    beta = op("neg", mul(element(b, mean, at, v.dtype), alpha))
+        alpha = alpha * element(b, weight, at, v.dtype)
+    beta = -(element(b, mean, at, v.dtype) * alpha)
     if bias is not None:
-        beta = add(element(b, bias, at, v.dtype), beta)
-    return narrow(v.with_node(add(mul(v.node, alpha), beta)), ctx.dtype)
+        beta = element(b, bias, at, v.dtype) + beta
+    return narrow(v.with_node(v.node * alpha + beta), ctx.dtype)
 
 
 def _nothing(ctx: Call, position: int) -> TensorValue:
@@ -144,94 +142,44 @@ def _used(ctx: Call, mean: TensorValue, var: TensorValue, eps: float) -> tuple[T
     )
 
 
-@lower(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_inference(
+@lower(
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_no_training.default,
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._batch_norm_no_update.default,
+)
+def batch_norm(
     ctx: Call,
     x: TensorValue,
     weight: Maybe,
     bias: Maybe,
-    mean: TensorValue,
-    var: TensorValue,
     *,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    out = _inference(ctx, x, weight, bias, mean, var, eps)
-    return out, *_used(ctx, mean, var, eps)
-
-
-@lower(aten._native_batch_norm_legit_functional.default)
-def batch_norm_functional(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: TensorValue,
-    var: TensorValue,
-    training: bool,
+    running_mean: Maybe = None,
+    running_var: Maybe = None,
+    training: bool | None = None,
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    if training:
-        return _training(ctx, x, weight, bias, (mean, var), momentum, eps)
-    return *batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps), mean, var
-
-
-@lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
-def batch_norm_in_place(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: Maybe,
-    var: Maybe,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    """The forms that update running statistics in place, where there is nothing to update."""
-    if mean is None or var is None:
+    """All forms: their results are the norm, its statistics, at times a reserve, and at times the
+    next running statistics, which others write in place."""
+    count = len(ctx.results)
+    reserve = (_nothing(ctx, 3),) if count in (4, 6) else ()
+    functional = count > 4
+    if running_mean is None or running_var is None:
+        if reserve:
+            raise Unsupported("a batch norm without statistics")
         return _training(ctx, x, weight, bias, (), momentum, eps)
-    if training:
-        raise Unsupported("running statistics that are updated in place")
-    return batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps)
-
-
-@lower(aten._native_batch_norm_legit.no_stats)
-def batch_norm_no_stats(
-    ctx: Call, x: TensorValue, weight: Maybe, bias: Maybe, *, momentum: float, eps: float
-) -> tuple[TensorValue, ...]:
-    return _training(ctx, x, weight, bias, (), momentum, eps)
-
-
-@lower(aten._batch_norm_with_update_functional.default)
-def batch_norm_with_update(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: TensorValue,
-    var: TensorValue,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    out, save, rstd, *updated = _training(ctx, x, weight, bias, (mean, var), momentum, eps)
-    return out, save, rstd, _nothing(ctx, 3), *updated
-
-
-@lower(aten._batch_norm_no_update.default)
-def batch_norm_no_update(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    mean: Maybe,
-    var: Maybe,
-    *,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    if mean is None or var is None:
-        raise Unsupported("a batch norm without statistics")
-    return *batch_norm_inference(ctx, x, weight, bias, mean, var, eps=eps), _nothing(ctx, 3)
+    running = (running_mean, running_var)
+    if functional if training is None else training:
+        if not functional:
+            raise Unsupported("running statistics that are updated in place")
+        out, mean, rstd, *updated = _training(ctx, x, weight, bias, running, momentum, eps)
+        return out, mean, rstd, *reserve, *updated
+    out = _inference(ctx, x, weight, bias, *running, eps)
+    return out, *_used(ctx, *running, eps), *reserve, *(running if functional else ())
 
 
 @lower(aten.native_batch_norm_backward.default)
@@ -264,12 +212,12 @@ def batch_norm_backward(
     else:
         assert running_var is not None
         rstd = _inverse_std(b, running_var, at, eps, to)
-    hat = mul(sub(v.node, element(b, mean, at, to)), rstd)
+    hat = (v.node - element(b, mean, at, to)) * rstd
     dot_total: tuple[TensorValue, ...] = ()
     results: list[TensorValue | None] = [None, None, None]
     if output_mask[1] or output_mask[2] or train:
         # Both sums serve the input's gradient and the parameters'.
-        terms = [g.with_node(mul(g.node, hat)), g]
+        terms = [g.with_node(g.node * hat), g]
 
         def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
             return with_rounded(ctx, tuple(fold("sum", over, x) for x in n), (1, 2))
@@ -282,8 +230,8 @@ def batch_norm_backward(
         node = g.node
         if train:
             size = number(to, count(x, dims))
-            dots, totals = (div(s.at(at), size) for s in dot_total)
-            node = sub(sub(node, totals), mul(hat, dots))
-        slope = rstd if weight is None else mul(rstd, element(b, weight, at, to))
-        results[0] = narrow(x.with_node(mul(node, slope)), x.dtype)
+            dots, totals = (s.at(at) / size for s in dot_total)
+            node = node - totals - hat * dots
+        slope = rstd if weight is None else rstd * element(b, weight, at, to)
+        results[0] = narrow(x.with_node(node * slope), x.dtype)
     return tuple(results)

@@ -1,21 +1,23 @@
 """Bessel functions, the scaled error function, normal quantiles: polynomials on a few intervals.
 
-The smooth parts are fitted in high precision (``bessel_tables``); what is singular or oscillates is
+The smooth parts are fitted in high precision (``bessel.json``); what is singular or oscillates is
 put together from elementary functions, by the same formulas as ATen, so that overflow and special
 values are eager's.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import torch
 
 from litz.ir.body import Node, op
-from litz.lowering import bessel_tables as tables
-from litz.lowering.activations import add, div, mul, sub, where
-from litz.lowering.pointwise import formula, k
+from litz.lowering.formulas import formulas, is_zero, k, where
 
 aten = torch.ops.aten
 
@@ -23,13 +25,21 @@ INV_SQRT_PI: Final = 1 / math.sqrt(math.pi)
 ERFCX_MIDDLE: Final = 4  # of the fit's variable
 
 
-def neg(a: Node) -> Node:
-    return op("neg", a)
+@functools.cache
+def _tables() -> Mapping[str, Mapping[str, Sequence[float]]]:
+    """Coefficients by the bits of their type and by name, lowest power first."""
+    text = Path(__file__).with_name("bessel.json").read_text()
+    tables: Mapping[str, Mapping[str, Sequence[float]]] = json.loads(text)
+    return tables
+
+
+def numbers_of(name: str, like: Node) -> Sequence[float]:
+    return _tables()[str(like.dtype.bits)][name]
 
 
 def poly(name: str, t: Node) -> Node:
     """A polynomial of the tables, in Horner's form."""
-    numbers = (tables.F64 if t.dtype.bits == 64 else tables.F32)[name]
+    numbers = numbers_of(name, t)
     value = k(t, numbers[-1])
     for c in reversed(numbers[:-1]):
         value = op("fma", value, t, k(t, c))
@@ -46,60 +56,53 @@ def linear(a: Node, by: float, less: float = 1.0) -> Node:
 def _times_exp(a: Node, small: Node, large: Node, scaled: bool) -> Node:
     """``small`` up to 8, ``large`` exp(a) / sqrt(a) beyond; scaled: without exp(a)."""
     root = op("sqrt", a)
-    near = mul(small, op("exp", neg(a))) if scaled else small
-    far = div(large if scaled else mul(op("exp", a), large), root)
-    return where(op("le", a, k(a, 8)), near, far)
+    near = small * op("exp", -a) if scaled else small
+    far = (large if scaled else op("exp", a) * large) / root
+    return where(a <= 8, near, far)
 
 
 def i0(x: Node, scaled: bool = False) -> Node:
     a = op("abs", x)
-    small = poly("i0_small", mul(mul(a, a), k(a, 1 / 64)))
-    return _times_exp(a, small, poly("i0_large", sub(div(k(a, 16), a), k(a, 1))), scaled)
+    return _times_exp(a, poly("i0_small", a * a * (1 / 64)), poly("i0_large", 16 / a - 1), scaled)
 
 
 def i1(x: Node, scaled: bool = False) -> Node:
     a = op("abs", x)
-    small = mul(poly("i1_small", mul(mul(a, a), k(a, 1 / 64))), a)
-    large = poly("i1_large", sub(div(k(a, 16), a), k(a, 1)))
-    value = _times_exp(a, small, large, scaled)
-    return where(op("lt", x, k(x, 0)), neg(value), value)
+    small = poly("i1_small", a * a * (1 / 64)) * a
+    value = _times_exp(a, small, poly("i1_large", 16 / a - 1), scaled)
+    return where(x < 0, -value, value)
 
 
 # --- modified, of the second kind ----------------------------------------------------------------
 
 
 def _second(x: Node, small: Node, large: Node, scaled: bool) -> Node:
-    root = op("sqrt", x)
-    near = mul(small, op("exp", x)) if scaled else small
-    far = div(large if scaled else mul(op("exp", neg(x)), large), root)
-    value = where(op("le", x, k(x, 2)), near, far)
-    value = where(op("eq", x, k(x, 0)), k(x, math.inf), value)
-    return where(op("lt", x, k(x, 0)), k(x, math.nan), value)
+    near = small * op("exp", x) if scaled else small
+    far = (large if scaled else op("exp", -x) * large) / op("sqrt", x)
+    return where(x < 0, math.nan, where(is_zero(x), math.inf, where(x <= 2, near, far)))
 
 
 def k0(x: Node, scaled: bool = False) -> Node:
-    z = mul(x, x)
-    log = op("log", mul(x, k(x, 0.5)))
-    part = poly("k0_small", linear(z, 0.5))
-    small = sub(part, mul(log, poly("i0_to_2", mul(z, k(x, 0.25)))))
-    return _second(x, small, poly("k0_large", sub(div(k(x, 4), x), k(x, 1))), scaled)
+    z = x * x
+    log = op("log", x * 0.5)
+    small = poly("k0_small", linear(z, 0.5)) - log * poly("i0_to_2", z * 0.25)
+    return _second(x, small, poly("k0_large", 4 / x - 1), scaled)
 
 
 def k1(x: Node, scaled: bool = False) -> Node:
-    z = mul(x, x)
-    log = op("log", mul(x, k(x, 0.5)))
-    part = div(poly("k1_small", linear(z, 0.5)), x)
-    small = add(mul(mul(log, poly("i1_to_2", mul(z, k(x, 0.25)))), x), part)
-    return _second(x, small, poly("k1_large", sub(div(k(x, 4), x), k(x, 1))), scaled)
+    z = x * x
+    log = op("log", x * 0.5)
+    small = log * poly("i1_to_2", z * 0.25) * x + poly("k1_small", linear(z, 0.5)) / x
+    return _second(x, small, poly("k1_large", 4 / x - 1), scaled)
 
 
 # --- of the first and second kind ----------------------------------------------------------------
 
 
-def _from_zero(z: Node, zero64: tuple[float, float], zero32: tuple[float, float]) -> Node:
+def _from_zero(z: Node, name: str) -> Node:
     """z less a zero of the function that is known to more digits than the type has."""
-    high, low = zero64 if z.dtype.bits == 64 else zero32
-    return sub(sub(z, k(z, high)), k(z, low))
+    high, low = numbers_of(name, z)
+    return z - high - low
 
 
 def _waves(x: Node, order: int) -> tuple[Node, Node, Node, Node]:
@@ -107,76 +110,67 @@ def _waves(x: Node, order: int) -> tuple[Node, Node, Node, Node]:
 
     They take the place of cos and sin of x less an odd multiple of pi / 4, times sqrt(2).
     """
-    inverse = div(k(x, 5), x)
-    t = linear(mul(inverse, inverse), 2)
-    q = mul(inverse, poly(f"q{order}", t))
+    inverse = 5 / x
+    t = linear(inverse * inverse, 2)
+    q = inverse * poly(f"q{order}", t)
     s, c = op("sin", x), op("cos", x)
-    return poly(f"p{order}", t), q, add(s, c), sub(s, c)
+    return poly(f"p{order}", t), q, s + c, s - c
 
 
 def _decay(x: Node, wave: Node) -> Node:
-    return div(mul(wave, k(x, INV_SQRT_PI)), op("sqrt", x))
+    return wave * INV_SQRT_PI / op("sqrt", x)
 
 
 def _j0_near(a: Node) -> Node:
-    z = mul(a, a)
-    return mul(
-        _from_zero(z, tables.ZERO_J0_64, tables.ZERO_J0_32), poly("j0_small", linear(z, 2 / 25))
-    )
+    z = a * a
+    return _from_zero(z, "zero_j0") * poly("j0_small", linear(z, 2 / 25))
 
 
 def _j1_near(a: Node) -> Node:
-    z = mul(a, a)
-    part = poly("j1_small", linear(z, 2 / 25))
-    return mul(mul(a, _from_zero(z, tables.ZERO_J1_64, tables.ZERO_J1_32)), part)
+    z = a * a
+    return a * _from_zero(z, "zero_j1") * poly("j1_small", linear(z, 2 / 25))
 
 
 def j0(x: Node) -> Node:
     a = op("abs", x)
     p, q, plus, minus = _waves(a, 0)
-    far = _decay(a, sub(mul(p, plus), mul(q, minus)))
-    return where(op("le", a, k(a, 5)), _j0_near(a), far)
+    return where(a <= 5, _j0_near(a), _decay(a, p * plus - q * minus))
 
 
 def j1(x: Node) -> Node:
-    negative = op("lt", x, k(x, 0))
-    a = where(negative, neg(x), x)
+    negative = x < 0
+    a = where(negative, -x, x)
     p, q, plus, minus = _waves(a, 1)
-    far = _decay(a, add(mul(p, minus), mul(q, plus)))
-    value = where(op("le", a, k(a, 5)), _j1_near(a), far)
-    return where(negative, neg(value), value)
+    value = where(a <= 5, _j1_near(a), _decay(a, p * minus + q * plus))
+    return where(negative, -value, value)
 
 
 def _from_right(x: Node, near: Node, far: Node) -> Node:
-    value = where(op("le", x, k(x, 5)), near, far)
-    value = where(op("eq", x, k(x, 0)), k(x, -math.inf), value)
-    return where(op("lt", x, k(x, 0)), k(x, math.nan), value)
+    return where(x < 0, math.nan, where(is_zero(x), -math.inf, where(x <= 5, near, far)))
 
 
 def y0(x: Node) -> Node:
     p, q, plus, minus = _waves(x, 0)
-    far = _decay(x, add(mul(p, minus), mul(q, plus)))
-    log = mul(op("log", x), _j0_near(x))
-    near = op("fma", k(x, 2 / math.pi), log, poly("y0_small", linear(mul(x, x), 2 / 25)))
-    return _from_right(x, near, far)
+    log = op("log", x) * _j0_near(x)
+    near = op("fma", k(x, 2 / math.pi), log, poly("y0_small", linear(x * x, 2 / 25)))
+    return _from_right(x, near, _decay(x, p * minus + q * plus))
 
 
 def y1(x: Node) -> Node:
     p, q, plus, minus = _waves(x, 1)
-    far = _decay(x, sub(mul(q, minus), mul(p, plus)))
-    rest = sub(mul(op("log", x), _j1_near(x)), div(k(x, 1), x))
-    even = poly("y1_small", linear(mul(x, x), 2 / 25))
-    return _from_right(x, op("fma", k(x, 2 / math.pi), rest, mul(x, even)), far)
+    rest = op("log", x) * _j1_near(x) - 1 / x
+    even = poly("y1_small", linear(x * x, 2 / 25))
+    near = op("fma", k(x, 2 / math.pi), rest, x * even)
+    return _from_right(x, near, _decay(x, q * minus - p * plus))
 
 
 def spherical_j0(x: Node) -> Node:
-    z = mul(x, x)
+    z = x * x
     series = k(x, 1 / math.factorial(15))
     for n in (13, 11, 9, 7, 5, 3, 1):
-        series = op("fma", neg(z), series, k(x, 1 / math.factorial(n)))
-    near = op("lt", op("abs", x), k(x, 0.5))
-    value = where(near, series, div(op("sin", x), x))
-    return where(op("isinf", x), k(x, 0), value)
+        series = op("fma", -z, series, k(x, 1 / math.factorial(n)))
+    value = where(op("abs", x) < 0.5, series, op("sin", x) / x)
+    return where(op("isinf", x), 0, value)
 
 
 # --- the normal distribution ---------------------------------------------------------------------
@@ -185,58 +179,56 @@ def spherical_j0(x: Node) -> Node:
 def erfcx(x: Node) -> Node:
     """exp(x**2) erfc(x)."""
     a = op("abs", x)
-    middle = k(a, ERFCX_MIDDLE)
-    t = sub(k(a, 1), div(k(a, 2 * ERFCX_MIDDLE), add(a, middle)))
-    tail = div(poly("erfcx", t), op("fma", a, k(a, 2), k(a, 1)))
-    square = mul(a, a)
-    rest = op("fma", a, a, neg(square))  # what rounding takes from the square
+    t = 1 - 2 * ERFCX_MIDDLE / (a + ERFCX_MIDDLE)
+    tail = poly("erfcx", t) / op("fma", a, k(a, 2), k(a, 1))
+    square = a * a
+    rest = op("fma", a, a, -square)  # what rounding takes from the square
     e = op("exp", square)
     grown = where(op("isinf", e), e, op("fma", e, rest, e))
-    left = sub(mul(k(a, 2), grown), tail)
-    return where(op("lt", x, k(x, 0)), left, tail)
+    return where(x < 0, 2 * grown - tail, tail)
 
 
 def log_ndtr(x: Node) -> Node:
-    t = mul(x, k(x, math.sqrt(0.5)))
-    half = k(x, 0.5)
-    left = sub(op("log", mul(erfcx(neg(t)), half)), mul(t, t))
-    right = op("log1p", neg(mul(op("erfc", t), half)))
-    return where(op("lt", x, k(x, -1)), left, right)
+    t = x * math.sqrt(0.5)
+    left = op("log", erfcx(-t) * 0.5) - t * t
+    return where(x < -1, left, op("log1p", -(op("erfc", t) * 0.5)))
 
 
 def ndtri(y: Node) -> Node:
-    half, one = k(y, 0.5), k(y, 1)
-    upper = op("gt", y, half)
-    least = where(upper, sub(one, y), y)
-    length = op("sqrt", mul(k(y, -2), op("log", least)))
-    z = div(one, length)
+    upper = y > 0.5
+    least = where(upper, 1 - y, y)
+    length = op("sqrt", -2 * op("log", least))
+    z = 1 / length
     near = poly("ndtri_near", linear(z, 16 / 3, 5 / 3))
     far = poly("ndtri_far", linear(z, 20, 1.5))
-    part = where(op("lt", length, k(y, 8)), near, far)
-    tail = sub(sub(length, div(op("log", length), length)), part)
-    tail = where(upper, tail, neg(tail))
-    middle = mul(op("erfinv", sub(mul(k(y, 2), y), one)), k(y, math.sqrt(2)))
-    value = where(op("lt", least, k(y, math.exp(-2))), tail, middle)
-    ends = where(upper, k(y, math.inf), k(y, -math.inf))
-    return where(op("eq", least, k(y, 0)), ends, value)
+    tail = length - op("log", length) / length - where(length < 8, near, far)
+    tail = where(upper, tail, -tail)
+    middle = op("erfinv", 2 * y - 1) * math.sqrt(2)
+    value = where(least < math.exp(-2), tail, middle)
+    return where(is_zero(least), where(upper, k(y, math.inf), -math.inf), value)
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 
-formula(aten.i0.default, aten.special_modified_bessel_i0.default, floats=True)(i0)
-formula(aten.special_i0e.default, floats=True)(lambda x: i0(x, True))
-formula(aten.special_i1.default, aten.special_modified_bessel_i1.default, floats=True)(i1)
-formula(aten.special_i1e.default, floats=True)(lambda x: i1(x, True))
-formula(aten.special_modified_bessel_k0.default, floats=True)(k0)
-formula(aten.special_scaled_modified_bessel_k0.default, floats=True)(lambda x: k0(x, True))
-formula(aten.special_modified_bessel_k1.default, floats=True)(k1)
-formula(aten.special_scaled_modified_bessel_k1.default, floats=True)(lambda x: k1(x, True))
-formula(aten.special_bessel_j0.default, floats=True)(j0)
-formula(aten.special_bessel_j1.default, floats=True)(j1)
-formula(aten.special_bessel_y0.default, floats=True)(y0)
-formula(aten.special_bessel_y1.default, floats=True)(y1)
-formula(aten.special_spherical_bessel_j0.default, floats=True)(spherical_j0)
-formula(aten.special_erfcx.default, floats=True)(erfcx)
-formula(aten.special_log_ndtr.default, floats=True)(log_ndtr)
-formula(aten.special_ndtri.default, floats=True)(ndtri)
+formulas(
+    {
+        (aten.i0.default, aten.special_modified_bessel_i0.default): i0,
+        aten.special_i0e.default: lambda x: i0(x, True),
+        (aten.special_i1.default, aten.special_modified_bessel_i1.default): i1,
+        aten.special_i1e.default: lambda x: i1(x, True),
+        aten.special_modified_bessel_k0.default: k0,
+        aten.special_scaled_modified_bessel_k0.default: lambda x: k0(x, True),
+        aten.special_modified_bessel_k1.default: k1,
+        aten.special_scaled_modified_bessel_k1.default: lambda x: k1(x, True),
+        aten.special_bessel_j0.default: j0,
+        aten.special_bessel_j1.default: j1,
+        aten.special_bessel_y0.default: y0,
+        aten.special_bessel_y1.default: y1,
+        aten.special_spherical_bessel_j0.default: spherical_j0,
+        aten.special_erfcx.default: erfcx,
+        aten.special_log_ndtr.default: log_ndtr,
+        aten.special_ndtri.default: ndtri,
+    },
+    floats=True,
+)

@@ -16,7 +16,7 @@ from litz.ir.dtype import DType
 from litz.ir.dtype import wrap as wrap_scalar
 from litz.ir.program import HostFloat
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.registry import Call, lower
+from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.strides import dense as dense_result
 from litz.lowering.values import ZERO, Shape, TensorValue, axes
 
@@ -169,8 +169,8 @@ def _range(ctx: Call, start: Scalar | Expr, step: Scalar | Expr) -> TensorValue:
         raise Unsupported("an integer range with fractional steps")
     # Eager accumulates in f64, and in f32 for the 16-bit floats.
     acc = d.F32 if ctx.dtype.bits == 16 else d.F64
-    scaled = op("mul", number(ctx.b, step, acc), body.cast(body.index(i), acc))
-    return ctx.value(op("add", number(ctx.b, start, acc), scaled))
+    scaled = number(ctx.b, step, acc) * body.cast(body.index(i), acc)
+    return ctx.value(number(ctx.b, start, acc) + scaled)
 
 
 def _exact(position: Expr, dtype: DType) -> bool:
@@ -214,10 +214,10 @@ def _between(ctx: Call, first: Node, last: Node, steps: int) -> Node:
     acc = ctx.dtype
     first, last = body.cast(first, acc), body.cast(last, acc)
     (i,) = axes(ctx.shape)
-    step = op("div", op("sub", last, first), body.const(acc, steps - 1))
+    step = (last - first) / (steps - 1)
 
     def along(base: Node, sign: str, count: Expr) -> Node:
-        return op(sign, base, op("mul", step, body.cast(body.index(count), acc)))
+        return op(sign, base, step * body.cast(body.index(count), acc))
 
     up, down = along(first, "add", i), along(last, "sub", as_expr(steps - 1) - i)
     return op("where", holds(lt(i, steps // 2)), up, down)
@@ -259,30 +259,8 @@ def eye(ctx: Call) -> TensorValue:
     return ctx.value(op("where", holds(eq(row, col)), one, zero))
 
 
-def _triangle(ctx: Call, x: TensorValue, inside: Expr) -> TensorValue:
-    node = op("where", holds(inside), x.node, literal(0, x.dtype))
-    return x.with_node(node)
-
-
-@lower(aten.tril.default)
-def tril(ctx: Call, x: TensorValue, diagonal: Expr | int) -> TensorValue:
+@lower_rows((aten.tril.default, True), (aten.triu.default, False))
+def triangle(ctx: Call, below: bool, x: TensorValue, diagonal: Expr | int) -> TensorValue:
     row, col = axes(x.shape)[-2:]
-    return _triangle(ctx, x, le(col, row + diagonal))
-
-
-@lower(aten.triu.default)
-def triu(ctx: Call, x: TensorValue, diagonal: Expr | int) -> TensorValue:
-    row, col = axes(x.shape)[-2:]
-    return _triangle(ctx, x, le(row + diagonal, col))
-
-
-@lower(aten.diag_embed.default)
-def diag_embed(ctx: Call, x: TensorValue, offset: int, dim1: int, dim2: int) -> TensorValue:
-    rank = len(ctx.shape)
-    dim1, dim2 = dim1 % rank, dim2 % rank
-    own = axes(ctx.shape)
-    row, col = own[dim1], own[dim2]
-    along = row if offset >= 0 else col
-    rest = [own[k] for k in range(rank) if k not in (dim1, dim2)]
-    inside = holds(eq(row + offset, col))
-    return ctx.value(body.masked(inside, x.at([*rest, along]), literal(0, x.dtype)))
+    inside = le(col, row + diagonal) if below else le(row + diagonal, col)
+    return x.with_node(op("where", holds(inside), x.node, literal(0, x.dtype)))

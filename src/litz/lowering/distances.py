@@ -10,7 +10,7 @@ from litz.index import Const, Expr
 from litz.ir.body import Node, Scalar, op
 from litz.lowering import values
 from litz.lowering.context import Operand, Unsupported, WrongMetadata
-from litz.lowering.pointwise import elementwise
+from litz.lowering.formulas import elementwise
 from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
 from litz.lowering.registry import Call, lower

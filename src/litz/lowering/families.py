@@ -5,33 +5,11 @@ from __future__ import annotations
 import importlib
 
 NAMES = (
-    "pointwise",
-    "activations",
-    "special",
-    "bessel",
-    "polygamma",
-    "products",
-    "distances",
-    "views",
-    "creation",
-    "joins",
-    "storage",
-    "view_gradients",
-    "reductions",
-    "softmax",
-    "norms",
-    "batch_norm",
-    "losses",
-    "indexing",
-    "scatters",
-    "pooling",
-    "unpooling",
-    "resampling",
-    "grid_sample",
-    "random",
-    "foreach",
-    "mutation",
-)
+    "pointwise", "activations", "special", "bessel", "polygamma", "products", "distances", "views",
+    "creation", "joins", "parts", "storage", "view_gradients", "reductions", "softmax", "norms",
+    "batch_norm", "losses", "indexing", "scatters", "pooling", "unpooling", "resampling",
+    "grid_sample", "random", "foreach", "mutation",
+)  # fmt: skip
 
 
 def load() -> None:

@@ -12,10 +12,9 @@ from litz.index import Expr
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
-from litz.lowering.activations import add, mul, num, sub, where
 from litz.lowering.context import Unsupported
+from litz.lowering.formulas import k, num, where
 from litz.lowering.indexing import load_at
-from litz.lowering.pointwise import k
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ZERO, TensorValue, axes
 
@@ -33,13 +32,12 @@ def _on_scale(a: Node, size: Expr, align: bool, once: bool) -> Node:
 
     once: round once where eager's CUDA kernels do, so that positions are theirs.
     """
-    one, half = k(a, 1), k(a, 0.5)
+    from_one = a + 1
     if align:
-        return mul(mul(add(a, one), half), num(a, size - 1))
-    from_one = add(a, one)
+        return from_one * 0.5 * num(a, size - 1)
     if once:
-        return mul(op("fma", from_one, num(a, size), k(a, -1)), half)
-    return mul(sub(mul(from_one, num(a, size)), one), half)
+        return op("fma", from_one, num(a, size), k(a, -1)) * 0.5
+    return (from_one * num(a, size) - 1) * 0.5
 
 
 def _clip(a: Node, size: Expr) -> Node:
@@ -51,14 +49,13 @@ def _reflect(a: Node, size: Expr, align: bool) -> Node:
     """Folded at the borders: at the outermost elements' centres, or at their edges."""
     if align and size.is_const and size - 1 is ZERO:
         return k(a, 0)
-    low = k(a, 0.0 if align else -0.5)
+    low = 0.0 if align else -0.5
     span = num(a, size - 1 if align else size)
-    inside = op("abs", sub(a, low))
+    inside = op("abs", a - low)
     rest = op("fmod", inside, span)
-    turns = op("floor", op("div", inside, span))
-    half = mul(turns, k(a, 0.5))
+    half = op("floor", inside / span) * 0.5
     even = op("eq", half, op("floor", half))
-    return where(even, add(rest, low), add(sub(span, rest), low))
+    return where(even, rest + low, span - rest + low)
 
 
 def _padded(a: Node, size: Expr, padding: int, align: bool, last: bool = False) -> Node:
@@ -83,12 +80,12 @@ class _Image:
         inside: Node | None = None
         index: list[Node] = []
         for p, size in zip(positions, self.sizes, strict=True):
-            within = op("and_", op("ge", p, k(p, 0)), op("lt", p, num(p, size)))
-            inside = within if inside is None else op("and_", inside, within)
-            index.append(body.cast(where(within, p, k(p, 0)), d.I64))
+            within = (p >= 0) & (p < num(p, size))
+            inside = within if inside is None else inside & within
+            index.append(body.cast(where(within, p, 0), d.I64))
         assert inside is not None
         value = load_at(self.ctx, self.x, (*self.lead, *index))
-        return inside, where(inside, value, k(value, 0))
+        return inside, where(inside, value, 0)
 
 
 def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
@@ -98,20 +95,20 @@ def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
     not finite.
     """
     floors = [op("floor", a) for a in at]
-    near = [sub(a, f) for a, f in zip(at, floors, strict=True)]
+    near = [a - f for a, f in zip(at, floors, strict=True)]
     total: Node | None = None
     for corner in itertools.product((0, 1), repeat=len(at)):
         weight: Node | None = None
         positions = []
         for c, f, w in zip(reversed(corner), reversed(floors), reversed(near), strict=True):
-            part = w if c else sub(k(w, 1), w)
-            weight = part if weight is None else mul(weight, part)
-            positions.append(add(f, k(f, 1)) if c else f)
+            part = w if c else 1 - w
+            weight = part if weight is None else weight * part
+            positions.append(f + 1 if c else f)
         assert weight is not None
         inside, value = image.at(positions[::-1])
-        term = mul(value, weight)
-        term = term if everywhere else where(inside, term, k(term, 0))
-        total = term if total is None else add(total, term)
+        term = value * weight
+        term = term if everywhere else where(inside, term, 0)
+        total = term if total is None else total + term
     assert total is not None
     return total
 
@@ -120,34 +117,29 @@ def _cubic_weights(t: Node) -> list[Node]:
     """Of the elements at -1, 0, 1, 2 for a position between the middle ones."""
 
     def far(v: Node) -> Node:
-        a = k(v, CUBIC)
-        inner = sub(mul(a, v), k(v, 5 * CUBIC))
-        return sub(mul(add(mul(inner, v), k(v, 8 * CUBIC)), v), k(v, 4 * CUBIC))
+        return ((CUBIC * v - 5 * CUBIC) * v + 8 * CUBIC) * v - 4 * CUBIC
 
     def close(v: Node) -> Node:
-        inner = sub(mul(k(v, CUBIC + 2), v), k(v, CUBIC + 3))
-        return add(mul(mul(inner, v), v), k(v, 1))
+        return ((CUBIC + 2) * v - (CUBIC + 3)) * v * v + 1
 
-    one = k(t, 1)
-    return [far(add(t, one)), close(t), close(sub(one, t)), far(sub(k(t, 2), t))]
+    return [far(t + 1), close(t), close(1 - t), far(2 - t)]
 
 
 def _cubic(image: _Image, at: Sequence[Node], padding: int, align: bool) -> Node:
     floors = [op("floor", a) for a in at]
-    rows, columns = (_cubic_weights(sub(a, f)) for a, f in zip(at, floors, strict=True))
+    rows, columns = (_cubic_weights(a - f) for a, f in zip(at, floors, strict=True))
 
     def place(dim: int, shift: int) -> Node:
-        moved = add(floors[dim], k(floors[dim], shift - 1))
-        return _padded(moved, image.sizes[dim], padding, align)
+        return _padded(floors[dim] + (shift - 1), image.sizes[dim], padding, align)
 
     total: Node | None = None
     for i, row in enumerate(rows):
         line: Node | None = None
         for j, column in enumerate(columns):
-            term = mul(image.at((place(0, i), place(1, j)))[1], column)
-            line = term if line is None else add(line, term)
+            term = image.at((place(0, i), place(1, j)))[1] * column
+            line = term if line is None else line + term
         assert line is not None
-        total = mul(line, row) if total is None else add(total, mul(line, row))
+        total = line * row if total is None else total + line * row
     assert total is not None
     return total
 

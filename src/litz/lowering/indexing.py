@@ -204,11 +204,7 @@ class Indexed:
 
 
 def indexed(
-    ctx: Call,
-    x: TensorValue,
-    indices: Sequence[TensorValue | None],
-    *,
-    clamp: bool = False,
+    ctx: Call, x: TensorValue, indices: Sequence[TensorValue | None], *, clamp: bool = False
 ) -> Indexed:
     """Advanced indexing: index tensors broadcast together, in place if adjacent, else in front."""
     slots = list(indices) + [None] * (x.ndim - len(indices))
@@ -280,11 +276,7 @@ def unsafe_masked_index(
 
 
 def _search(
-    ctx: Call,
-    length: Expr,
-    value: Node,
-    boundary: Callable[[Node], Node],
-    right: bool,
+    ctx: Call, length: Expr, value: Node, boundary: Callable[[Node], Node], right: bool
 ) -> Node:
     """How many sorted elements lie before ``value``: a binary search, unrolled.
 

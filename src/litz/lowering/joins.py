@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from litz.graph.aliasing import is_returned, readers
-from litz.index import Expr, and_, as_expr, ceildiv, const, eq, floordiv, le, lt, max_, min_, mod
+from litz.graph.aliasing import readers
+from litz.index import Expr, and_, as_expr, ceildiv, const, floordiv, le, lt, max_, min_, mod
 from litz.ir import body
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
@@ -15,7 +15,7 @@ from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal, padded
 from litz.lowering.registry import Call, Result, lower, lower_rows
-from litz.lowering.strides import apart, dense
+from litz.lowering.strides import dense
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
 
 aten = torch.ops.aten
@@ -299,65 +299,3 @@ def split_copy(ctx: Call, x: TensorValue, *, dim: int) -> tuple[TensorValue, ...
 @lower(aten.unbind_copy.int)
 def unbind_copy(ctx: Call, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
     return tuple(p.with_node(p.node) for p in views.unbind(ctx, x, dim))
-
-
-# --- writes into a part --------------------------------------------------------------------------
-
-
-def _replaced(ctx: Call, x: TensorValue, inside: Node, new: Node) -> TensorValue:
-    if is_returned(ctx.node) and not dense(ctx.result):
-        raise Unsupported("a result with the gaps in memory that its argument has")
-    if x.ref is not None and not apart(ctx.result):
-        raise Unsupported("a write into a part of memory that lies under other elements too")
-    return x.with_node(body.masked(inside, new, x.node))
-
-
-@lower(aten.select_scatter.default)
-def select_scatter(
-    ctx: Call, x: TensorValue, src: TensorValue, dim: int, index: Expr | int
-) -> TensorValue:
-    dim = views.wrap(dim, x.ndim)
-    at = views.wrap_index(index, x.shape[dim])
-    own = axes(x.shape)
-    new = values.expand(ctx.cast(src), (*x.shape[:dim], *x.shape[dim + 1 :]))
-    inside = holds(eq(own[dim], at))
-    return _replaced(ctx, x, inside, new.at([*own[:dim], *own[dim + 1 :]]))
-
-
-@lower(aten.slice_scatter.default)
-def slice_scatter(
-    ctx: Call,
-    x: TensorValue,
-    src: TensorValue,
-    dim: int,
-    start: Expr | int | None,
-    end: Expr | int | None,
-    step: Expr | int,
-) -> TensorValue:
-    dim = views.wrap(dim, x.ndim)
-    size, step = x.shape[dim], as_expr(step)
-    first = views.clamp_position(start, size, ZERO)
-    stop = views.clamp_position(end, size, size)
-    new = ctx.cast(src)
-    if ZERO in new.shape:
-        return x.with_node(x.node)
-    own = axes(x.shape)
-    i = own[dim]
-    inside = [le(first, i), lt(i, stop)]
-    if step is not ONE:
-        inside.append(eq(mod(i - first, step), 0))
-    node = new.at([*own[:dim], floordiv(i - first, step), *own[dim + 1 :]])
-    return _replaced(ctx, x, holds(and_(*inside)), node)
-
-
-@lower(aten.diagonal_scatter.default)
-def diagonal_scatter(
-    ctx: Call, x: TensorValue, src: TensorValue, offset: int, dim1: int, dim2: int
-) -> TensorValue:
-    dim1, dim2 = views.wrap(dim1, x.ndim), views.wrap(dim2, x.ndim)
-    own = axes(x.shape)
-    row, col = own[dim1], own[dim2]
-    rest = [own[k] for k in range(x.ndim) if k not in (dim1, dim2)]
-    along = row if offset >= 0 else col
-    new = ctx.cast(src).at([*rest, along])
-    return _replaced(ctx, x, holds(eq(row + offset, col)), new)

@@ -16,9 +16,7 @@ from litz.ir import body
 from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.lowering import values
-from litz.lowering.activations import add, div, mul, sub
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.pointwise import k
 from litz.lowering.reductions import (
     count,
     fold,
@@ -47,8 +45,7 @@ def check_float(x: TensorValue) -> None:
 
 
 def inverse_std(m2: Node, size: Expr, eps: float) -> Node:
-    variance = variance_of(m2, size, 0)
-    return div(k(m2, 1), op("sqrt", add(variance, k(m2, eps))))
+    return 1 / op("sqrt", variance_of(m2, size, 0) + eps)
 
 
 def element(b: Builder, v: TensorValue, index: Sequence[Expr], dtype: DType) -> Node:
@@ -112,9 +109,9 @@ def _sums(
 
 def affine(b: Builder, y: Node, index: Sequence[Expr], weight: Maybe, bias: Maybe) -> Node:
     if weight is not None:
-        y = mul(y, element(b, weight, index, y.dtype))
+        y = y * element(b, weight, index, y.dtype)
     if bias is not None:
-        y = add(y, element(b, bias, index, y.dtype))
+        y = y + element(b, bias, index, y.dtype)
     return y
 
 
@@ -135,7 +132,7 @@ def layer_norm(
     mean, rstd, saved = _statistics(ctx, v, dims, eps, keepdim=True)
     own = axes(v.shape)
     row = (*own[:lead], *(ZERO for _ in dims))
-    y = mul(sub(v.node, mean.at(row)), rstd.at(row))
+    y = (v.node - mean.at(row)) * rstd.at(row)
     out = v.with_node(affine(b, y, own[lead:], weight, bias))
     return narrow(out, ctx.dtype), *saved
 
@@ -146,8 +143,8 @@ def _normalized(
     """(x - mean) * rstd as an element over the axes of ``x``."""
     node = b.opmath(x.node)
     if mean is not None:
-        node = sub(node, element(b, mean, row, node.dtype))
-    return mul(node, element(b, rstd, row, node.dtype))
+        node = node - element(b, mean, row, node.dtype)
+    return node * element(b, rstd, row, node.dtype)
 
 
 def _gradients(
@@ -196,17 +193,17 @@ def _rows_backward(
     row = (*own[:lead], *(ZERO for _ in dims))
     g = wide(b, grad)
     hat = _normalized(b, x, mean, rstd, row)
-    inner = g.node if weight is None else mul(g.node, element(b, weight, own[lead:], hat.dtype))
+    inner = g.node if weight is None else g.node * element(b, weight, own[lead:], hat.dtype)
     results: list[TensorValue | None] = [None, None, None]
     if mask[0]:
-        parts = [x.with_node(mul(inner, hat)), *([] if mean is None else [x.with_node(inner)])]
+        parts = [x.with_node(inner * hat), *([] if mean is None else [x.with_node(inner)])]
         size = number(hat.dtype, count(x, dims))
-        over = [div(spread(s, x.shape, range(lead)), size) for s in _sums(b, parts, dims)]
-        centred = inner if mean is None else sub(inner, over[1])
+        over = [spread(s, x.shape, range(lead)) / size for s in _sums(b, parts, dims)]
+        centred = inner if mean is None else inner - over[1]
         slope = element(b, rstd, row, hat.dtype)
-        node = mul(slope, sub(centred, mul(hat, over[0])))
+        node = slope * (centred - hat * over[0])
         results[0] = narrow(x.with_node(node), x.dtype)
-    terms = {1: x.with_node(mul(g.node, hat)), 2: g}
+    terms = {1: x.with_node(g.node * hat), 2: g}
     for i, v in _gradients(ctx, terms, mask, list(range(lead))).items():
         results[i] = v
     return tuple(results[: len(mask)])
@@ -228,12 +225,12 @@ def rms_norm(
     small = float(torch.finfo(to_torch(v.dtype)).eps) if eps is None else eps
 
     def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
-        mean = div(fold("sum", over, mul(n[0], n[0])), number(v.dtype, size))
-        return with_rounded(ctx, (op("rsqrt", add(mean, k(mean, small))),), (1,))
+        mean = fold("sum", over, n[0] * n[0]) / number(v.dtype, size)
+        return with_rounded(ctx, (op("rsqrt", mean + small),), (1,))
 
     rstd, *rounded = reduce_many(b, [v], dims, fn, keepdim=True)
     own = axes(v.shape)
-    y = mul(v.node, rstd.at((*own[:lead], *(ZERO for _ in dims))))
+    y = v.node * rstd.at((*own[:lead], *(ZERO for _ in dims)))
     out = v.with_node(affine(b, y, own[lead:], weight, None))
     return narrow(out, ctx.dtype), returned(ctx, (rstd,), (1,), rounded)[0]
 
@@ -278,13 +275,7 @@ def _check_groups(x: TensorValue) -> None:
 
 @lower(aten.native_group_norm.default)
 def group_norm(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    *,
-    group: int,
-    eps: float,
+    ctx: Call, x: TensorValue, weight: Maybe, bias: Maybe, *, group: int, eps: float
 ) -> tuple[TensorValue, ...]:
     _check_groups(x)
     b = ctx.b
@@ -293,7 +284,7 @@ def group_norm(
     v = wide(b, _grouped(x, groups))
     mean, rstd, saved = _statistics(ctx, v, list(range(2, v.ndim)), eps)
     whole = wide(b, x)
-    y = mul(sub(whole.node, _by_group(mean, x, groups)), _by_group(rstd, x, groups))
+    y = (whole.node - _by_group(mean, x, groups)) * _by_group(rstd, x, groups)
     out = whole.with_node(affine(b, y, axes(x.shape)[1:2], weight, bias))
     return narrow(out, ctx.dtype), *saved
 
@@ -318,20 +309,20 @@ def group_norm_backward(
     own = axes(x.shape)
     g = wide(b, grad)
     mean, rstd = wide(b, mean), wide(b, rstd)
-    centred = sub(body.cast(b.opmath(x.node), rstd.dtype), _by_group(mean, x, groups))
-    hat = mul(centred, _by_group(rstd, x, groups))
+    centred = body.cast(b.opmath(x.node), rstd.dtype) - _by_group(mean, x, groups)
+    hat = centred * _by_group(rstd, x, groups)
     # Sums per (N, C) serve all three gradients.
     spatial = list(range(2, x.ndim))
-    dot, total = _sums(b, [g.with_node(mul(g.node, hat)), g], spatial)
+    dot, total = _sums(b, [g.with_node(g.node * hat), g], spatial)
     results: list[TensorValue | None] = [None, None, None]
     if output_mask[0]:
         scaled = [_weighted(b, s, weight) for s in (dot, total)]
         split = [values.reshape(s, (x.shape[0], groups, depth)) for s in scaled]
         sums = _sums(b, split, [2])
         size = number(hat.dtype, values.product([depth, *x.shape[2:]]))
-        dots, totals = (div(_by_group(s, x, groups), size) for s in sums)
-        inner = g.node if weight is None else mul(g.node, _channel(b, weight, own, hat.dtype))
-        node = mul(_by_group(rstd, x, groups), sub(sub(inner, totals), mul(hat, dots)))
+        dots, totals = (_by_group(s, x, groups) / size for s in sums)
+        inner = g.node if weight is None else g.node * _channel(b, weight, own, hat.dtype)
+        node = _by_group(rstd, x, groups) * (inner - totals - hat * dots)
         results[0] = narrow(x.with_node(node), x.dtype)
     for i, v in _gradients(ctx, {1: dot, 2: total}, output_mask, [0]).items():
         results[i] = v
@@ -347,4 +338,4 @@ def _weighted(b: Builder, v: TensorValue, weight: Maybe) -> TensorValue:
     """A stored (N, C) value times the channel's weight, lazily."""
     if weight is None:
         return v
-    return v.with_node(mul(v.node, _channel(b, weight, axes(v.shape), v.dtype)))
+    return v.with_node(v.node * _channel(b, weight, axes(v.shape), v.dtype))

@@ -32,18 +32,10 @@ from litz.runtime.strided import copy_as_it_is
 aten = torch.ops.aten
 MEMORY: Final = "memory for a call to write"
 # Their results are memory of their own, whatever the type.
-OWN: Final = frozenset(
-    {
-        *EMPTY,
-        aten.clone.default,
-        aten.zeros.default,
-        aten.zeros_like.default,
-        aten.ones.default,
-        aten.ones_like.default,
-        aten.full.default,
-        aten.full_like.default,
-    }
-)
+OWN: Final = frozenset({
+    *EMPTY, aten.clone.default, aten.zeros.default, aten.zeros_like.default, aten.ones.default,
+    aten.ones_like.default, aten.full.default, aten.full_like.default,
+})  # fmt: skip
 
 
 @dataclass

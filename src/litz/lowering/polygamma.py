@@ -9,9 +9,8 @@ import torch
 
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
-from litz.lowering.activations import add, div, mul, sub, where
 from litz.lowering.context import Unsupported
-from litz.lowering.pointwise import elementwise, float_compute, k
+from litz.lowering.formulas import elementwise, float_compute, k, where
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import TensorValue
 
@@ -30,32 +29,30 @@ def power(a: Node, n: int) -> Node:
     result: Node | None = None
     while True:
         if n & 1:
-            result = a if result is None else mul(result, a)
+            result = a if result is None else result * a
         n >>= 1
         if not n:
             assert result is not None
             return result
-        a = mul(a, a)
+        a = a * a
 
 
 def hurwitz(s: int, q: Node) -> Node:
     """The sum of (q + j) ** -s over j >= 0, for q > 0."""
-    one = k(q, 1)
-    total = div(one, power(q, s))
+    total = 1 / power(q, s)
     for j in range(1, TERMS):
-        total = add(total, div(one, power(add(q, k(q, j)), s)))
-    w = add(q, k(q, TERMS))
-    last = div(one, power(w, s))
+        total = total + 1 / power(q + j, s)
+    w = q + TERMS
+    last = 1 / power(w, s)
     # The tail: w ** (1 - s) / (s - 1), half of the first term, and corrections in 1 / w ** 2.
-    z = div(one, mul(w, w))
+    z = 1 / (w * w)
     series = k(q, 0)
     for j in range(len(BERNOULLI), 0, -1):
         rising = math.prod(range(s, s + 2 * j - 1))
-        c = BERNOULLI[j - 1] * rising / math.factorial(2 * j)
-        series = add(mul(series, z), k(q, c))
+        series = series * z + BERNOULLI[j - 1] * rising / math.factorial(2 * j)
     # Inverse first: for large q the power itself would overflow.
-    head = mul(power(div(one, w), s - 1), k(q, 1 / (s - 1)))
-    return add(total, add(head, add(mul(last, k(q, 0.5)), mul(div(last, w), series))))
+    head = power(1 / w, s - 1) * (1 / (s - 1))
+    return total + (head + (last * 0.5 + last / w * series))
 
 
 def _cotangents(order: int) -> list[int]:
@@ -70,50 +67,51 @@ def _cotangents(order: int) -> list[int]:
     return p
 
 
+def _sign(n: int) -> int:
+    return -1 if n % 2 else 1
+
+
 def _all_terms(s: int, x: Node) -> Node:
     """The sum of (x + j) ** -s over all integers j."""
-    part = sub(x, op("round", x))
+    part = x - op("round", x)
     size = op("abs", part)
     # Near a half the cotangent is small: exactly what is left up to there, then.
-    far = op("gt", size, k(x, 0.25))
-    angle = mul(where(far, sub(k(x, 0.5), size), size), k(x, math.pi))
+    far = size > 0.25
+    angle = where(far, 0.5 - size, size) * math.pi
     sine, cosine = op("sin", angle), op("cos", angle)
-    cot = div(where(far, sine, cosine), where(far, cosine, sine))
-    cot = op("copysign", cot, part)
+    cot = op("copysign", where(far, sine, cosine) / where(far, cosine, sine), part)
     value = k(x, 0)
     for c in reversed(_cotangents(s - 1)):
-        value = op("fma", value, cot, k(x, c)) if c else mul(value, cot)
-    return mul(value, k(x, (-1) ** (s - 1) * math.pi**s / math.factorial(s - 1)))
+        value = op("fma", value, cot, k(x, c)) if c else value * cot
+    return value * (_sign(s - 1) * math.pi**s / math.factorial(s - 1))
 
 
 def derivative(n: int, x: Node) -> Node:
     """Of order n >= 2."""
     s = n + 1
-    negative = op("lt", x, k(x, 0))
-    right = hurwitz(s, where(negative, sub(k(x, 1), x), x))
-    left = add(_all_terms(s, x), right) if s % 2 else sub(_all_terms(s, x), right)
+    negative = x < 0
+    right = hurwitz(s, where(negative, 1 - x, x))
+    left = _all_terms(s, x) + right if s % 2 else _all_terms(s, x) - right
     value = where(negative, left, right)
     # Poles, minus infinity among them.
-    pole = op("and_", op("le", x, k(x, 0)), op("eq", x, op("floor", x)))
-    value = where(op("eq", x, k(x, math.inf)), k(x, math.nan), where(pole, k(x, math.inf), value))
-    return mul(value, k(x, (-1) ** (n + 1) * math.factorial(n)))
+    pole = (x <= 0) & op("eq", x, op("floor", x))
+    value = where(op("eq", x, k(x, math.inf)), math.nan, where(pole, math.inf, value))
+    return value * (_sign(n + 1) * math.factorial(n))
 
 
 def trigamma(x: Node) -> Node:
     """Step by step as eager, whose values at the poles are large and finite."""
-    one = k(x, 1)
-    low = op("lt", x, k(x, 0.5))
-    sine = op("sin", mul(k(x, math.pi), x))
-    start = where(low, div(k(x, -(math.pi**2)), mul(sine, sine)), k(x, 0))
-    y = where(low, sub(one, x), x)
+    low = x < 0.5
+    sine = op("sin", math.pi * x)
+    start = where(low, -(math.pi**2) / (sine * sine), 0)
+    y = where(low, 1 - x, x)
     for _ in range(6):
-        start = add(start, div(one, mul(y, y)))
-        y = add(y, one)
-    z = div(one, mul(y, y))
-    inner = sub(k(x, 1 / 30), mul(z, k(x, 1 / 42)))
-    inner = mul(z, sub(k(x, 1 / 6), mul(z, inner)))
-    start = add(start, div(add(add(one, div(one, mul(k(x, 2), y))), inner), y))
-    return where(low, op("neg", start), start)
+        start = start + 1 / (y * y)
+        y = y + 1
+    z = 1 / (y * y)
+    inner = z * (1 / 6 - z * (1 / 30 - z * (1 / 42)))
+    start = start + (1 + 1 / (2 * y) + inner) / y
+    return where(low, -start, start)
 
 
 @lower(aten.polygamma.default)

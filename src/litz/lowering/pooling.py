@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from litz.index import Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
+from litz.index import Const, Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Scalar, Store, StoreMode, op
+from litz.ir.body import Node, Store, StoreMode, op
 from litz.ir.reductions import MAX, reduction
 from litz.lowering import indexing
 from litz.lowering.context import Unsupported
@@ -69,8 +69,16 @@ class Windows:
 
 
 def windows(
-    rank: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes = 1
+    rank: int,
+    *,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
 ) -> Windows:
+    """The windows of a call's arguments.  How many there are (``ceil_mode``) its result says."""
+
     def spread(v: Sizes, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         given = (v,) if isinstance(v, int) else tuple(v)
         if not given:
@@ -79,7 +87,7 @@ def windows(
             raise Unsupported("windows of symbolic size")
         return given * rank if len(given) == 1 else given
 
-    k = spread(kernel)
+    k = spread(kernel_size)
     return Windows(k, spread(stride, k), spread(padding), spread(dilation))
 
 
@@ -95,11 +103,6 @@ def inside(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
     """Whether a position lies in the tensor; constant where that is provable."""
     checks = [c for i, s in zip(at, sizes, strict=True) for c in (le(ZERO, i), lt(i, s))]
     return and_(*checks)
-
-
-def guarded(x: TensorValue, at: Sequence[Expr], cond: Expr, fill: Node, b: Any) -> Node:
-    """The element of ``x`` in opmath where ``cond`` holds, else ``fill``."""
-    return body.masked(holds(cond), b.opmath(x.at(at)), fill)
 
 
 def stored(
@@ -139,14 +142,41 @@ def over_window(
         taps = (element([as_expr(j) for j in js]) for js in itertools.product(*map(range, kernel)))
         total = next(taps)
         for value in taps:
-            total = op(reduction(kind).op, total, value)
+            # Of two zeros eager's maximum is the first, the op's is its second operand.
+            pair = (value, total) if kind == "max" else (total, value)
+            total = op(reduction(kind).op, *pair)
         return total, ()
     over = [ZERO if k == 1 else var(f"r{n}", k) for n, k in enumerate(kernel)]
     reduced = tuple(r for r in over if r is not ZERO)
     return body.reduce(kind, reduced, element(over)), reduced
 
 
-# --- maxima --------------------------------------------------------------------------------------
+# --- where windows read --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What the window of one result reads.
+
+    kernel: sizes of the longest window.  first: its first position that is no padding.  at: from
+    steps into the window to a position, and whether the window has it.
+    """
+
+    kernel: tuple[int, ...]
+    first: Sequence[Expr]
+    at: Callable[[Sequence[Expr]], tuple[list[Expr], Expr]]
+
+
+def sliding(ctx: Call, x: TensorValue, w: Windows) -> Taps:
+    """Windows over ``x`` of the call's results."""
+    sizes = x.shape[-w.rank :]
+    starts = w.starts(axes(ctx.shape)[-w.rank :])
+
+    def at(js: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+        here = [s + j * dil for s, j, dil in zip(starts, js, w.dilation, strict=True)]
+        return here, inside(here, sizes)
+
+    return Taps(w.kernel, [_first_valid(s, d) for s, d in zip(starts, w.dilation, strict=True)], at)
 
 
 def _first_valid(start: Expr, dilation: int) -> Expr:
@@ -155,64 +185,103 @@ def _first_valid(start: Expr, dilation: int) -> Expr:
     return start + floordiv(before + (dilation - 1), dilation) * dilation
 
 
-def _flat(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
-    return linear(at, contiguous_strides(tuple(sizes)))
+@dataclass(frozen=True)
+class Share:
+    """Windows that share ``size`` elements among ``count`` of them, by their numbers."""
+
+    size: int
+    count: int
+
+    def start(self, o: Expr) -> Expr:
+        return floordiv(o * self.size, self.count)
+
+    def end(self, o: Expr) -> Expr:
+        return floordiv((o + 1) * self.size + (self.count - 1), self.count)
+
+    def length(self, o: Expr) -> Expr:
+        return self.end(o) - self.start(o)
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        size, count = self.size, self.count
+        return [(o * size // count, -(-(o + 1) * size // count)) for o in range(count)]
+
+    @property
+    def longest(self) -> int:
+        return max(end - start for start, end in self.bounds)
+
+    @property
+    def overlap(self) -> int:
+        """How many windows an element lies in, at most."""
+        return max(sum(a <= i < b for a, b in self.bounds) for i in range(self.size))
 
 
-@lower_rows(
-    (aten.max_pool2d_with_indices.default, 2),
-    (aten.max_pool3d_with_indices.default, 3),
-)
-def max_pool(
-    ctx: Call,
-    rank: int,
-    x: TensorValue,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-) -> tuple[TensorValue | None, ...]:
-    w = windows(rank, kernel, stride, padding, dilation)
+def shares(sizes: Sequence[Expr], counts: Sequence[Expr]) -> list[Share]:
+    """Adaptive windows, whose number decides their sizes, a spatial dimension each."""
+    if not all(isinstance(s, Const) for s in (*sizes, *counts)):
+        raise Unsupported("adaptive pooling of symbolic sizes")
+    if ZERO in sizes or ZERO in counts:
+        raise Unsupported("adaptive pooling of nothing")
+    known = [[s.value for s in each if isinstance(s, Const)] for each in (sizes, counts)]
+    return [Share(size, count) for size, count in zip(*known, strict=True)]
+
+
+def sharing(ctx: Call, found: Sequence[Share]) -> Taps:
+    """Such windows of the call's results; shorter ones end before the longest one's size."""
+    pairs = list(zip(found, axes(ctx.shape)[-len(found) :], strict=True))
+    starts = [s.start(o) for s, o in pairs]
+
+    def at(js: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+        here = [s + j for s, j in zip(starts, js, strict=True)]
+        return here, and_(*(lt(i, s.end(o)) for i, (s, o) in zip(here, pairs, strict=True)))
+
+    return Taps(tuple(s.longest for s in found), starts, at)
+
+
+# --- maxima --------------------------------------------------------------------------------------
+
+
+@lower_rows((aten.max_pool2d_with_indices.default, 2), (aten.max_pool3d_with_indices.default, 3))
+def max_pool(ctx: Call, rank: int, x: TensorValue, **where: Any) -> tuple[TensorValue | None, ...]:
     if x.dtype is d.BOOL or ctx.empty:
         raise Unsupported("pooling of bools or of nothing")
-    wanted = 1 in ctx.used
-    if wanted and w.taps > MAX_TAPS:
+    return _maxima(ctx, x, sliding(ctx, x, windows(rank, **where)))
+
+
+@lower_rows((aten.adaptive_max_pool2d.default, 2), (aten.adaptive_max_pool3d.default, 3))
+def adaptive_max_pool(ctx: Call, rank: int, x: TensorValue) -> tuple[TensorValue | None, ...]:
+    return _maxima(ctx, x, sharing(ctx, shares(x.shape[-rank:], ctx.shape[-rank:])))
+
+
+def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, ...]:
+    """Values and positions of maxima; nan wins, and the last one of several."""
+    rank, wanted = len(taps.kernel), 1 in ctx.used
+    if wanted and math.prod(taps.kernel) > MAX_TAPS:
         raise Unsupported("positions of maxima in large windows")
     x = shared(ctx, x)
-    own = axes(ctx.shape)
-    lead, outer = own[:-rank], own[-rank:]
-    sizes = x.shape[-rank:]
-    starts = w.starts(outer)
-    low = body.const(x.dtype.opmath, lowest(x))
-
-    def at(js: Sequence[Expr]) -> list[Expr]:
-        return [s + j * dil for s, j, dil in zip(starts, js, w.dilation, strict=True)]
+    lead = axes(ctx.shape)[:-rank]
+    strides = contiguous_strides(x.shape[-rank:])
+    low = body.const(x.dtype.opmath, MAX.identity(x.dtype))
 
     def element(js: Sequence[Expr]) -> Node:
-        here = at(js)
-        return guarded(x, [*lead, *here], inside(here, sizes), low, ctx.b)
+        at, cond = taps.at(js)
+        return body.masked(holds(cond), ctx.b.opmath(x.at([*lead, *at])), low)
 
     if not wanted:
-        best, reduced = over_window(w.kernel, "max", element)
+        best, reduced = over_window(taps.kernel, "max", element)
         value, _ = stored(ctx, (best, None), reduced)
         return value, None
     best = low
-    first = [_first_valid(s, dil) for s, dil in zip(starts, w.dilation, strict=True)]
-    where = body.index(_flat(first, sizes))
-    for tap in itertools.product(*map(range, w.kernel)):
+    where = body.index(linear(taps.first, strides))
+    for tap in itertools.product(*map(range, taps.kernel)):
         js = [as_expr(j) for j in tap]
         v = element(js)
-        better = op("gt", v, best)
-        if x.dtype.is_float:  # nan wins, the last one for the position
-            better = op("or_", better, op("isnan", v))
+        better = v > best
+        if x.dtype.is_float:
+            better = better | op("isnan", v)
         best = op("where", better, v, best)
-        where = op("where", better, body.index(_flat(at(js), sizes)), where)
+        where = op("where", better, body.index(linear(taps.at(js)[0], strides)), where)
     return stored(ctx, (best, where))
-
-
-def lowest(x: TensorValue) -> Scalar:
-    """What no element of the tensor is below."""
-    return MAX.identity(x.dtype)
 
 
 @lower_rows(
@@ -278,15 +347,11 @@ def _divisor(
     return product(ends)
 
 
-def _over(value: Node, count: Expr) -> Node:
-    if count is ONE:
-        return value
-    return op("div", value, body.cast(body.index(count), value.dtype))
-
-
-def _average_type(x: TensorValue) -> None:
-    if not x.dtype.is_float:
-        raise Unsupported("averages of integers")
+def _over(value: Node, counts: Sequence[Expr]) -> Node:
+    for count in counts:
+        if count is not ONE:
+            value = value / body.cast(body.index(count), value.dtype)
+    return value
 
 
 @lower_rows((aten.avg_pool2d.default, 2), (aten.avg_pool3d.default, 3))
@@ -294,42 +359,60 @@ def avg_pool(
     ctx: Call,
     rank: int,
     x: TensorValue,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
     *,
     count_include_pad: bool,
     divisor_override: int | None,
+    **where: Any,
 ) -> TensorValue:
-    _average_type(x)
-    w = windows(rank, kernel, stride, padding)
+    w = windows(rank, **where)
+    outer, sizes = axes(ctx.shape)[-rank:], x.shape[-rank:]
+    count = _divisor(w, outer, sizes, count_include_pad, divisor_override)
+    return _averages(ctx, x, sliding(ctx, x, w), [count])
+
+
+@lower_rows((aten._adaptive_avg_pool2d.default, 2), (aten._adaptive_avg_pool3d.default, 3))
+def adaptive_avg_pool(ctx: Call, rank: int, x: TensorValue) -> TensorValue:
+    found = shares(x.shape[-rank:], ctx.shape[-rank:])
+    counts = [s.length(o) for s, o in zip(found, axes(ctx.shape)[-rank:], strict=True)]
+    return _averages(ctx, x, sharing(ctx, found), counts)
+
+
+def _averages(ctx: Call, x: TensorValue, taps: Taps, counts: Sequence[Expr]) -> TensorValue:
+    if not x.dtype.is_float:
+        raise Unsupported("averages of integers")
     x = shared(ctx, x)
-    own = axes(ctx.shape)
-    lead, outer = own[:-rank], own[-rank:]
-    starts = w.starts(outer)
+    lead = axes(ctx.shape)[: -len(taps.kernel)]
     zero = body.const(x.dtype.opmath, 0)
 
     def element(js: Sequence[Expr]) -> Node:
-        at = [s + j for s, j in zip(starts, js, strict=True)]
-        return guarded(x, [*lead, *at], inside(at, x.shape[-rank:]), zero, ctx.b)
+        at, cond = taps.at(js)
+        return body.masked(holds(cond), ctx.b.opmath(x.at([*lead, *at])), zero)
 
-    node, reduced = over_window(w.kernel, "sum", element)
-    count = _divisor(w, outer, x.shape[-rank:], count_include_pad, divisor_override)
-    return one(ctx, _over(node, count), reduced)
-
-
-@dataclass(frozen=True)
-class Cover:
-    """One window that may contain an input element: its number per dimension, and when it does."""
-
-    outer: list[Expr]
-    cond: Expr
+    node, reduced = over_window(taps.kernel, "sum", element)
+    return one(ctx, _over(node, counts), reduced)
 
 
-def covers(w: Windows, position: Sequence[Expr], counts: Sequence[Expr]) -> Iterator[Cover]:
-    """The windows around an input position, in eager's order (dilation 1)."""
-    if any(dil != 1 for dil in w.dilation):
-        raise Unsupported("gradients of dilated windows")
+# --- gradients of averages -----------------------------------------------------------------------
+
+
+# A read of a gradient: where, on what condition, and what divides it.
+Read = tuple[Sequence[Expr], Expr, Sequence[Expr]]
+
+
+def gathered(ctx: Call, v: TensorValue, reads: Iterable[Read]) -> Node:
+    """The sum of what ``v`` holds at several positions, each on a condition."""
+    zero = body.const(v.dtype.opmath, 0)
+    found: Node | None = None
+    for at, cond, counts in reads:
+        part = body.masked(holds(cond), _over(ctx.b.opmath(v.at(at)), counts), zero)
+        found = part if found is None else found + part
+    return zero if found is None else found
+
+
+def covers(
+    w: Windows, position: Sequence[Expr], counts: Sequence[Expr]
+) -> Iterator[tuple[list[Expr], Expr]]:
+    """The windows around an input position, in eager's order, and when there are such."""
     many = [-(-k // s) for k, s in zip(w.kernel, w.stride, strict=True)]
     if math.prod(many) > MAX_TAPS:
         raise Unsupported("gradients of windows that overlap this much")
@@ -339,14 +422,7 @@ def covers(w: Windows, position: Sequence[Expr], counts: Sequence[Expr]) -> Iter
         within = [
             lt(i, o * s + k) for i, o, s, k in zip(shifted, outer, w.stride, w.kernel, strict=True)
         ]
-        yield Cover(outer, and_(inside(outer, counts), *within))
-
-
-def total(parts: Sequence[Node]) -> Node:
-    first, *rest = parts
-    for p in rest:
-        first = op("add", first, p)
-    return first
+        yield outer, and_(inside(outer, counts), *within)
 
 
 @lower_rows((aten.avg_pool2d_backward.default, 2), (aten.avg_pool3d_backward.default, 3))
@@ -355,131 +431,43 @@ def avg_pool_backward(
     rank: int,
     grad: TensorValue,
     x: TensorValue,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
     *,
     count_include_pad: bool,
     divisor_override: int | None,
+    **where: Any,
 ) -> TensorValue:
-    w = windows(rank, kernel, stride, padding)
+    w = windows(rank, **where)
     grad = shared(ctx, grad)
     own = axes(ctx.shape)
-    lead, position = own[:-rank], own[-rank:]
-    zero = body.const(grad.dtype.opmath, 0)
-    parts = []
-    for c in covers(w, position, grad.shape[-rank:]):
-        count = _divisor(w, c.outer, ctx.shape[-rank:], count_include_pad, divisor_override)
-        value = _over(ctx.b.opmath(grad.at([*lead, *c.outer])), count)
-        parts.append(body.masked(holds(c.cond), value, zero))
-    return one(ctx, total(parts))
+    found = covers(w, own[-rank:], grad.shape[-rank:])
 
+    def count(outer: Sequence[Expr]) -> Expr:
+        return _divisor(w, outer, ctx.shape[-rank:], count_include_pad, divisor_override)
 
-# --- averages over windows that share a size among them ------------------------------------------
-
-
-def _adaptive_start(o: Expr, size: int, count: int) -> Expr:
-    return floordiv(o * size, count)
-
-
-def _adaptive_end(o: Expr, size: int, count: int) -> Expr:
-    return floordiv((o + 1) * size + (count - 1), count)
-
-
-def _static(sizes: Sequence[Expr]) -> tuple[int, ...]:
-    if not all(s.is_const for s in sizes):
-        raise Unsupported("adaptive pooling of symbolic sizes")
-    return tuple(s.value for s in sizes)  # type: ignore[attr-defined]
-
-
-def _longest(size: int, count: int) -> int:
-    """The longest of ``count`` windows over ``size`` elements."""
-    return max(-(-(o + 1) * size // count) - o * size // count for o in range(count))
-
-
-@dataclass(frozen=True)
-class AdaptiveWindows:
-    """The window of one result.  kernel: the longest window's size; shorter ones end earlier."""
-
-    kernel: tuple[int, ...]
-    starts: tuple[Expr, ...]
-    ends: tuple[Expr, ...]
-
-    @property
-    def taps(self) -> int:
-        return math.prod(self.kernel)
-
-    def tap(self, js: Sequence[Expr]) -> tuple[list[Expr], Expr]:
-        """The position ``js`` steps into the window, and whether the window reaches so far."""
-        at = [s + j for s, j in zip(self.starts, js, strict=True)]
-        return at, and_(*(lt(i, e) for i, e in zip(at, self.ends, strict=True)))
-
-
-def adaptive_windows(ctx: Call, x: TensorValue, rank: int) -> AdaptiveWindows:
-    """Windows over ``x`` of the call's results, whose number decides their sizes."""
-    sizes, counts = _static(x.shape[-rank:]), _static(ctx.shape[-rank:])
-    if 0 in sizes or 0 in counts:
-        raise Unsupported("adaptive pooling of nothing")
-    triples = list(zip(axes(ctx.shape)[-rank:], sizes, counts, strict=True))
-    return AdaptiveWindows(
-        tuple(_longest(s, c) for s, c in zip(sizes, counts, strict=True)),
-        tuple(_adaptive_start(*t) for t in triples),
-        tuple(_adaptive_end(*t) for t in triples),
-    )
-
-
-@lower_rows((aten._adaptive_avg_pool2d.default, 2), (aten._adaptive_avg_pool3d.default, 3))
-def adaptive_avg_pool(ctx: Call, rank: int, x: TensorValue) -> TensorValue:
-    _average_type(x)
-    a = adaptive_windows(ctx, x, rank)
-    x = shared(ctx, x)
-    lead = axes(ctx.shape)[:-rank]
-    zero = body.const(x.dtype.opmath, 0)
-
-    def element(js: Sequence[Expr]) -> Node:
-        at, cond = a.tap(js)
-        return guarded(x, [*lead, *at], cond, zero, ctx.b)
-
-    node, reduced = over_window(a.kernel, "sum", element)
-    for s, e in zip(a.starts, a.ends, strict=True):
-        node = _over(node, e - s)
-    return one(ctx, node, reduced)
-
-
-def _most_windows(size: int, count: int) -> int:
-    """How many windows an element lies in, at most."""
-    return max(
-        sum(o * size // count <= i < -(-(o + 1) * size // count) for o in range(count))
-        for i in range(size)
-    )
+    reads = (([*own[:-rank], *outer], cond, [count(outer)]) for outer, cond in found)
+    return one(ctx, gathered(ctx, grad, reads))
 
 
 @lower_rows(
-    (aten._adaptive_avg_pool2d_backward.default, 2),
-    (aten._adaptive_avg_pool3d_backward.default, 3),
+    (aten._adaptive_avg_pool2d_backward.default, 2), (aten._adaptive_avg_pool3d_backward.default, 3)
 )
 def adaptive_avg_pool_backward(ctx: Call, rank: int, grad: TensorValue) -> TensorValue:
-    sizes, counts = _static(ctx.shape[-rank:]), _static(grad.shape[-rank:])
-    if 0 in sizes or 0 in counts:
-        raise Unsupported("adaptive pooling of nothing")
+    found = shares(ctx.shape[-rank:], grad.shape[-rank:])
     grad = shared(ctx, grad)
     own = axes(ctx.shape)
-    lead, position = own[:-rank], own[-rank:]
-    many = [_most_windows(s, c) for s, c in zip(sizes, counts, strict=True)]
     # Few threads gather slower than ATen adds.
-    if math.prod(many) > (MAX_TAPS if ctx.b.settings.on_gpu(ctx.result.device) else 1):
+    most = MAX_TAPS if ctx.b.settings.on_gpu(ctx.result.device) else 1
+    if math.prod(s.overlap for s in found) > most:
         raise Unsupported("gradients of windows that overlap")
-    zero = body.const(grad.dtype.opmath, 0)
-    parts = []
-    for ahead in itertools.product(*map(range, many)):
-        outer = []
-        conds = []
-        for i, size, count, j in zip(position, sizes, counts, ahead, strict=True):
-            o = floordiv(i * count, size) + j
-            outer.append(o)
-            conds += [lt(o, count), le(_adaptive_start(o, size, count), i)]
-        value = ctx.b.opmath(grad.at([*lead, *outer]))
-        for o, size, count in zip(outer, sizes, counts, strict=True):
-            value = _over(value, _adaptive_end(o, size, count) - _adaptive_start(o, size, count))
-        parts.append(body.masked(holds(and_(*conds)), value, zero))
-    return one(ctx, total(parts))
+
+    def reads() -> Iterator[Read]:
+        for ahead in itertools.product(*(range(s.overlap) for s in found)):
+            outer, conds = [], []
+            for s, i, j in zip(found, own[-rank:], ahead, strict=True):
+                o = floordiv(i * s.count, s.size) + j
+                outer.append(o)
+                conds += [lt(o, s.count), le(s.start(o), i)]
+            counts = [s.length(o) for s, o in zip(found, outer, strict=True)]
+            yield [*own[:-rank], *outer], and_(*conds), counts
+
+    return one(ctx, gathered(ctx, grad, reads()))

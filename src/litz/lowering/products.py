@@ -8,11 +8,10 @@ import torch
 
 from litz.index import mod
 from litz.ir import dtype as d
-from litz.ir.body import Node, op
+from litz.ir.body import Node
 from litz.lowering import values, views
-from litz.lowering.activations import add, mul, num, stepwise, sub
 from litz.lowering.context import Unsupported
-from litz.lowering.pointwise import elementwise
+from litz.lowering.formulas import elementwise, num, stepwise
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import TensorValue, axes
 
@@ -36,9 +35,9 @@ def addr(
     r = stepwise(ctx)
 
     def fn(s: Node, a: Node, c: Node) -> Node:
-        outer = r(mul(r(mul(num(a, alpha), a)), c))
+        outer = r(r(num(a, alpha) * a) * c)
         # As eager: with beta 0 not even a nan of x counts.
-        return outer if beta == 0 else add(r(mul(num(s, beta), s)), outer)
+        return outer if beta == 0 else r(num(s, beta) * s) + outer
 
     return elementwise(ctx, fn, x, column, row)
 
@@ -57,6 +56,6 @@ def linalg_cross(ctx: Call, x: TensorValue, y: TensorValue, *, dim: int) -> Tens
     r = stepwise(ctx)
 
     def fn(a: Node, b: Node, c: Node, e: Node) -> Node:
-        return sub(r(op("mul", a, b)), r(op("mul", c, e)))
+        return r(a * b) - r(c * e)
 
     return elementwise(ctx, fn, turned(x, 1), turned(y, 2), turned(x, 2), turned(y, 1))

@@ -69,11 +69,11 @@ def uniform_node(ctx: Call, dtype: DType) -> Node:
     if dtype is d.F64:
         # 24 bits a draw: a second draw fills the digits below.
         low = body.cast(_draw(ctx, "rand", second=True), d.F64)
-        return op("add", body.cast(u, d.F64), op("mul", low, body.const(d.F64, 2.0**-24)))
+        return body.cast(u, d.F64) + low * 2.0**-24
     if dtype in DIGITS:
         steps = float(1 << DIGITS[dtype])
-        whole = op("floor", op("mul", u, body.const(d.F32, steps)))
-        return op("mul", whole, body.const(d.F32, 1 / steps))
+        whole = op("floor", u * steps)
+        return whole * (1 / steps)
     return u
 
 
@@ -83,12 +83,14 @@ def normal_node(ctx: Call, dtype: DType) -> Node:
         return _draw(ctx, "randn")
     # Box and Muller (1958), on two uniform draws of 24 bits each.
     u, v = (body.cast(_draw(ctx, "rand", second=s), d.F64) for s in (False, True))
-    above = op("sub", body.const(d.F64, 1), u)  # in (0, 1]
-    radius = op("sqrt", op("mul", body.const(d.F64, -2.0), op("log", above)))
-    return op("mul", radius, op("cos", op("mul", body.const(d.F64, 2 * math.pi), v)))
+    above = 1 - u  # in (0, 1]
+    radius = op("sqrt", -2.0 * op("log", above))
+    return radius * op("cos", 2 * math.pi * v)
 
 
-def _float_result(ctx: Call) -> DType:
+def _drawn_type(ctx: Call) -> DType:
+    """The type of the floats that a call draws, where it may."""
+    _may_draw(ctx)
     if not ctx.dtype.is_float:
         raise Unsupported(f"random numbers of type {ctx.dtype}")
     return ctx.dtype
@@ -96,8 +98,8 @@ def _float_result(ctx: Call) -> DType:
 
 def _affine(node: Node, scale: float, offset: float) -> Node:
     if scale != 1:
-        node = op("mul", node, body.const(node.dtype, scale))
-    return op("add", node, body.const(node.dtype, offset)) if offset != 0 else node
+        node = node * scale
+    return node + offset if offset != 0 else node
 
 
 # --- uniform and normal --------------------------------------------------------------------------
@@ -105,51 +107,44 @@ def _affine(node: Node, scale: float, offset: float) -> Node:
 
 @lower(aten.rand.default, aten.rand.generator, aten.rand_like.default, aten.rand_like.generator)
 def rand(ctx: Call) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(uniform_node(ctx, _float_result(ctx)))
+    return ctx.value(uniform_node(ctx, _drawn_type(ctx)))
 
 
 @lower(aten.randn.default, aten.randn.generator, aten.randn_like.default, aten.randn_like.generator)
 def randn(ctx: Call) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(normal_node(ctx, _float_result(ctx)))
+    return ctx.value(normal_node(ctx, _drawn_type(ctx)))
 
 
 @lower(aten.uniform.default)
 def uniform(ctx: Call, x: TensorValue, low: float, high: float) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(_affine(uniform_node(ctx, _float_result(ctx)), high - low, low))
+    return ctx.value(_affine(uniform_node(ctx, _drawn_type(ctx)), high - low, low))
 
 
 @lower(aten.normal_functional.default, aten.normal.float_float)
 def normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(_affine(normal_node(ctx, _float_result(ctx)), std, mean))
+    return ctx.value(_affine(normal_node(ctx, _drawn_type(ctx)), std, mean))
 
 
 @lower(aten.normal.Tensor_float)
 def normal_about(ctx: Call, mean: TensorValue, std: float) -> TensorValue:
-    _may_draw(ctx)
-    if std < 0 or mean.dtype is not _float_result(ctx):
+    if std < 0 or mean.dtype is not _drawn_type(ctx):
         raise Unsupported("normal numbers of this form")
     noise = _affine(normal_node(ctx, ctx.dtype), std, 0.0)
-    return ctx.value(op("add", noise, ctx.b.opmath(mean.at(axes(ctx.shape)))))
+    return ctx.value(noise + ctx.b.opmath(mean.at(axes(ctx.shape))))
 
 
 @lower(aten.log_normal.default)
 def log_normal(ctx: Call, *, mean: float, std: float) -> TensorValue:
-    _may_draw(ctx)
-    return ctx.value(op("exp", _affine(normal_node(ctx, _float_result(ctx)), std, mean)))
+    return ctx.value(op("exp", _affine(normal_node(ctx, _drawn_type(ctx)), std, mean)))
 
 
 @lower(aten.exponential.default)
 def exponential(ctx: Call, *, lambd: float) -> TensorValue:
-    _may_draw(ctx)
-    acc = _float_result(ctx).opmath
+    acc = _drawn_type(ctx).opmath
     u = uniform_node(ctx, acc)
-    above = op("neg", op("log1p", op("neg", u)))
+    above = -op("log1p", -u)
     above = op("maximum", above, body.const(acc, TINY[acc]))
-    return ctx.value(op("div", above, body.const(acc, lambd)))
+    return ctx.value(above / lambd)
 
 
 # --- bernoulli and dropout -----------------------------------------------------------------------
@@ -157,7 +152,7 @@ def exponential(ctx: Call, *, lambd: float) -> TensorValue:
 
 def _kept(ctx: Call, p: float) -> Node:
     """True with probability ``p``, for each element of the result."""
-    return op("lt", _draw(ctx, "rand"), body.const(d.F32, p))
+    return _draw(ctx, "rand") < p
 
 
 @lower(aten.bernoulli.p)
@@ -186,9 +181,9 @@ def native_dropout(
 def _dropped(ctx: Call, x: TensorValue, mask: TensorValue, scale: float) -> TensorValue:
     """``x * mask * scale``, rounded after each step as eager rounds it."""
     opmath = ctx.b.opmath
-    kept = op("mul", opmath(x.node), body.cast(mask.at(axes(x.shape)), x.dtype.opmath))
+    kept = opmath(x.node) * body.cast(mask.at(axes(x.shape)), x.dtype.opmath)
     kept = opmath(body.cast(kept, x.dtype))
-    node = op("mul", kept, body.const(kept.dtype, scale))
+    node = kept * scale
     return x.with_node(body.cast(node, x.dtype))
 
 

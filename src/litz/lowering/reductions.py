@@ -21,7 +21,7 @@ from litz.ir.ops import op as op_row
 from litz.ir.reductions import reduction, result_of
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
-from litz.lowering.pointwise import k, truth
+from litz.lowering.formulas import k, truth
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides, linear
 
@@ -56,10 +56,10 @@ def fold(kind: str, over: tuple[Expr, ...], node: Node) -> Node:
     if reduction(kind).positional:
         return body.const(d.I64, 0)
     if result_of(kind).part == "m2":
-        diff = op("sub", node, node)  # inf and nan spread as through (x - mean)**2
-        return op("mul", diff, diff)
+        diff = node - node  # inf and nan spread as through (x - mean)**2
+        return diff * diff
     if kind == "sum" and node.dtype.is_float:
-        return op("add", node, body.const(node.dtype, 0))  # a sum of -0.0 alone is 0.0
+        return node + 0  # a sum of -0.0 alone is 0.0
     return node
 
 
@@ -143,11 +143,7 @@ def reduce_many(
 
 
 def reduce_one(
-    b: Builder,
-    v: TensorValue,
-    dims: Sequence[int],
-    fn: OneFn,
-    keepdim: bool = False,
+    b: Builder, v: TensorValue, dims: Sequence[int], fn: OneFn, keepdim: bool = False
 ) -> TensorValue:
     """One stored reduction: ``fn`` of the element and the reduced variables."""
     return reduce_many(b, [v], dims, lambda n, over, _: (fn(n[0], over),), keepdim=keepdim)[0]
@@ -204,7 +200,7 @@ def mean(ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False) 
     size = count(x, dims_of(x, dim))
 
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        return op("div", fold("sum", over, n), number(n.dtype, size))
+        return fold("sum", over, n) / number(n.dtype, size)
 
     return reduced(ctx, fn, x, dim=dim, keepdim=keepdim)
 
@@ -309,8 +305,8 @@ def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
     if ord_ == 1:
         return fold("sum", over, size)
     if ord_ == 2:
-        return op("sqrt", fold("sum", over, op("mul", a, a)))
-    power = op("mul", op("mul", size, size), size) if ord_ == 3 else op("pow", size, k(a, ord_))
+        return op("sqrt", fold("sum", over, a * a))
+    power = size * size * size if ord_ == 3 else op("pow", size, k(a, ord_))
     return op("pow", fold("sum", over, power), k(a, 1 / ord_))
 
 
@@ -357,9 +353,9 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
     order = _order(float(p), [x.shape[i] for i in dims])
     norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
     shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
-    small = op("div", k(size, maxnorm), op("add", size, k(size, 1e-7)))
-    factor = op("where", op("gt", size, k(size, maxnorm)), small, k(size, 1))
-    return x.with_node(body.cast(op("mul", value, factor), ctx.dtype), shape)
+    small = maxnorm / (size + 1e-7)
+    factor = op("where", size > maxnorm, small, k(size, 1))
+    return x.with_node(body.cast(value * factor, ctx.dtype), shape)
 
 
 @lower(aten.dot.default, aten.vdot.default)
@@ -379,10 +375,10 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     """A sum of squared deviations over max(size - correction, 0)."""
     n = number(m2.dtype, size)
     if correction:
-        n = op("maximum", op("sub", n, k(m2, correction)), k(m2, 0))
+        n = op("maximum", n - correction, k(m2, 0))
         if isinstance(size, Const):
             n = k(m2, max(size.value - correction, 0))
-    return op("div", m2, n)
+    return m2 / n
 
 
 @lower_rows(
@@ -392,14 +388,7 @@ def variance_of(m2: Node, size: Expr, correction: float | int) -> Node:
     (aten.std_mean.correction, True, True),
 )
 def moments(
-    ctx: Call,
-    root: bool,
-    means: bool,
-    x: TensorValue,
-    *,
-    dim: Dims,
-    correction: Any,
-    keepdim: bool,
+    ctx: Call, root: bool, means: bool, x: TensorValue, *, dim: Dims, correction: Any, keepdim: bool
 ) -> TensorValue | tuple[TensorValue, ...]:
     if isinstance(correction, Expr):
         raise Unsupported("a symbolic correction")
@@ -442,12 +431,12 @@ def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool) -> TensorValu
 
     m = reduce_one(ctx.b, v, dims, largest)
     kept = [i for i in range(v.ndim) if i not in dims]
-    shifted = v.with_node(op("sub", v.node, spread(m, v.shape, kept)))
+    shifted = v.with_node(v.node - spread(m, v.shape, kept))
 
     def total(
         n: tuple[Node, ...], over: tuple[Expr, ...], own: tuple[Expr, ...]
     ) -> tuple[Node, ...]:
         sum_ = fold("sum", over, op("exp", n[0]))
-        return (body.cast(op("add", op("log", sum_), m.at(own)), ctx.dtype),)
+        return (body.cast(op("log", sum_) + m.at(own), ctx.dtype),)
 
     return reduce_many(ctx.b, [shifted], dims, total, keepdim=keepdim)[0]

@@ -4,9 +4,9 @@ A lowering is a function ``fn(ctx: Call, x, y, *, dim, ..)`` that returns a ``Te
 tuple of them, None for results that nobody reads).  It takes of the operator's arguments what it
 names, bound by the operator's schema and with the schema's defaults: positional parameters take the
 leading arguments in order, under names of their own (``*rest`` those that are left); keyword-only
-ones take arguments by name.  A default of its own stands for an argument that only some of its
-overloads have.  Tensors come as ``TensorValue`` and symbolic integers as ``Expr``.  It raises
-``Unsupported(reason)`` to have the call made by ATen.
+ones take arguments by name (``**rest`` those that are left).  A default of its own stands for an
+argument that only some of its overloads have.  Tensors come as ``TensorValue`` and symbolic
+integers as ``Expr``.  It raises ``Unsupported(reason)`` to have the call made by ATen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from inspect import CO_VARARGS, unwrap
+from inspect import CO_VARARGS, CO_VARKEYWORDS, unwrap
 from typing import Any, TypeVar
 
 import torch
@@ -78,6 +78,10 @@ class Call:
         return self.result.shape
 
     @property
+    def on_cpu(self) -> bool:
+        return self.result.device.startswith("cpu")
+
+    @property
     def empty(self) -> bool:
         """Whether the result is known to have no elements."""
         return ZERO in self.shape
@@ -127,6 +131,8 @@ class Bound:
         arguments = self.overload._schema.arguments
         count = len(arguments) if code.co_flags & CO_VARARGS else len(wanted)
         leading = tuple(a.name for a in arguments[:count] if not a.kwarg_only)
+        if code.co_flags & CO_VARKEYWORDS:
+            named += tuple(a.name for a in arguments if a.name not in (*leading, *named))
         known = {a.name for a in arguments}
         optional = self.of.__kwdefaults__ or {}
         missing = [n for n in named if n not in known and n not in optional]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from litz.index import Const, Expr, floordiv
+from litz.index import Const, Expr, const, floordiv
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -17,7 +17,7 @@ from litz.ir.dtype import DType
 from litz.ir.dtype import wrap as wrap_scalar
 from litz.lowering.context import Unsupported
 from litz.lowering.indexing import Position, load_at
-from litz.lowering.pooling import MAX_TAPS, one, shared, total
+from litz.lowering.pooling import MAX_TAPS, gathered, one, shared
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
@@ -47,8 +47,8 @@ def _nearest(i: Expr, size: Expr, count: Expr, scale: float | None, exact: bool)
             return floordiv(i * whole[0], whole[1])
     at = body.cast(body.index(i), d.F32)
     if exact:
-        at = op("add", at, body.const(d.F32, 0.5))
-    source = body.cast(op("floor", op("mul", at, ratio)), d.I64)
+        at = at + 0.5
+    source = body.cast(op("floor", at * ratio), d.I64)
     return op("minimum", source, body.index(size - 1))
 
 
@@ -115,11 +115,13 @@ def upsample_nearest_backward(
         raise Unsupported("gradients of upsampling by a large factor")
     grad = shared(ctx, grad)
     own = axes(ctx.shape)
-    parts = []
-    for taps in itertools.product(*map(range, factors)):
-        at = [i * f + j for i, f, j in zip(own[-rank:], factors, taps, strict=True)]
-        parts.append(ctx.b.opmath(grad.at([*own[:-rank], *at])))
-    return one(ctx, total(parts))
+
+    def at(taps: Sequence[int]) -> list[Expr]:
+        inner = zip(own[-rank:], factors, taps, strict=True)
+        return [*own[:-rank], *(i * f + j for i, f, j in inner)]
+
+    taps = itertools.product(*map(range, factors))
+    return one(ctx, gathered(ctx, grad, ((at(t), const(1), ()) for t in taps)))
 
 
 # --- linear --------------------------------------------------------------------------------------
@@ -145,8 +147,8 @@ def _linear_taps(
     real = _source(i, size, count, scale, align, acc)
     last = body.index(size - 1)
     low = op("minimum", body.cast(real, d.I64), last)
-    high = op("minimum", op("add", low, body.const(d.I64, 1)), last)
-    part = op("sub", real, body.cast(low, acc))
+    high = op("minimum", low + 1, last)
+    part = real - body.cast(low, acc)
     part = op("minimum", op("maximum", part, body.const(acc, 0)), body.const(acc, 1))
     if i is ZERO:
         return Taps(low, high, part)
@@ -166,14 +168,10 @@ def _source(i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, 
     if align:
         if count is ONE:
             return body.const(acc, 0)
-        return op("mul", _ratio(size - 1, count - 1, None, acc), at)
+        return _ratio(size - 1, count - 1, None, acc) * at
     half = body.const(acc, 0.5)
     ratio = _ratio(size, count, scale, acc)
-    return op(
-        "maximum",
-        op("sub", op("mul", ratio, op("add", at, half)), half),
-        body.const(acc, 0),
-    )
+    return op("maximum", ratio * (at + half) - half, body.const(acc, 0))
 
 
 @lower(
@@ -202,7 +200,7 @@ def upsample_linear(
         if t.share is None:
             return first
         second = mix([*done, t.second], inner)
-        other = op("sub", body.const(acc, 1), t.share)
-        return op("add", op("mul", first, other), op("mul", second, t.share))
+        other = 1 - t.share
+        return first * other + second * t.share
 
     return one(ctx, mix(list(own[:-rank]), taps))

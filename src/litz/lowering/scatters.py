@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from litz.graph.calls import in_place_form
 from litz.index import Expr, Var, mixed_radix
 from litz.ir import body
 from litz.ir import dtype as d
@@ -173,8 +174,7 @@ def lower_with_in_place(*overloads: torch._ops.OpOverload) -> Callable[[F], F]:
 
     def register(fn: F) -> F:
         for o in overloads:
-            packet = getattr(aten, f"{o._schema.name.removeprefix('aten::')}_")
-            lower(getattr(packet, o._overloadname))(_in_place(fn))
+            lower(in_place_form(o))(_in_place(fn))
         return lower(*overloads)(fn)
 
     return register
@@ -279,19 +279,35 @@ def _scatter_into(
     out: TensorValue,
     dim: int,
     index: TensorValue,
-    src: TensorValue | Scalar | Expr,
+    src: TensorValue | Node | Scalar | Expr,
     mode: StoreMode,
+    *,
+    alpha: Scalar = 1,
+    negative: bool = False,
 ) -> None:
     target, index = _at_least_1d(out, index)
     dim = views.wrap(dim, target.ndim)
-    positions: list[Position] = list(axes(index.shape))
-    positions[dim] = position(index.node, target.shape[dim])
+    own = axes(index.shape)
+    positions: list[Position] = list(own)
+    positions[dim] = position(index.node, target.shape[dim], negative=negative)
     if isinstance(src, TensorValue):
         (wide,) = _at_least_1d(src)
-        value = _element(ctx, wide.at(axes(index.shape)), out.dtype)
+        if wide.ndim != target.ndim:  # a 0-d source next to a longer self
+            wide = values.reshape(wide, index.shape)
+        value = _element(ctx, wide.at(own), out.dtype)
+        value = value if alpha == 1 else alpha * value
     else:
-        value = body.cast(literal(src, ctx.dtype), out.dtype)
+        value = src if isinstance(src, Node) else body.cast(literal(src, ctx.dtype), out.dtype)
     store_at(ctx, target, index.shape, positions, value, mode)
+
+
+def _scatter(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, mode: StoreMode, **how: Any
+) -> TensorValue:
+    accumulator(x.dtype, mode)
+    out = start(ctx, x, mode, (index.node,))
+    _scatter_into(ctx, out, dim, index, src, mode, **how)
+    return finish(ctx, out)
 
 
 @lower_with_in_place(
@@ -300,18 +316,14 @@ def _scatter_into(
 def scatter(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: Any, *, reduce: str = "set"
 ) -> TensorValue:
-    mode = MODES[reduce]
-    accumulator(x.dtype, mode)
-    out = start(ctx, x, mode, (index.node,))
-    _scatter_into(ctx, out, dim, index, src, mode)
-    return finish(ctx, out)
+    return _scatter(ctx, x, dim, index, src, MODES[reduce])
 
 
 @lower_with_in_place(aten.scatter_add.default)
 def scatter_add(
     ctx: Call, x: TensorValue, dim: int, index: TensorValue, src: TensorValue
 ) -> TensorValue:
-    return scatter(ctx, x, dim, index, src, reduce="add")
+    return _scatter(ctx, x, dim, index, src, "add")
 
 
 @lower_with_in_place(aten.scatter_reduce.two)
@@ -320,43 +332,27 @@ def scatter_reduce(
     x: TensorValue,
     dim: int,
     index: TensorValue,
-    src: TensorValue,
+    source: TensorValue,
     reduce: str,
     *,
     include_self: bool,
 ) -> TensorValue:
-    def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
-        _scatter_into(ctx, out, dim, index, value, mode)
-
-    return _reduced(ctx, x, src, reduce, include_self, into)
-
-
-def _reduced(
-    ctx: Call,
-    x: TensorValue,
-    source: TensorValue,
-    reduce: str,
-    include_self: bool,
-    into: Callable[[TensorValue, TensorValue | Scalar, StoreMode], None],
-) -> TensorValue:
-    """``x`` with elements of ``source`` reduced into it.
-
-    into: updates a tensor, at the call's positions, by a tensor or by one number.
-    """
+    """``x`` with elements of ``source`` reduced into it."""
     mode = MODES[reduce]
     if x.dtype is d.BOOL:
         raise Unsupported("updates of bools")
     out = start(ctx, x, mode)
     if not include_self:
-        into(out, by_update(mode).identity(x.dtype), "set")
-    into(out, source, mode)
+        identity = literal(by_update(mode).identity(x.dtype), out.dtype)
+        _scatter_into(ctx, out, dim, index, identity, "set")
+    _scatter_into(ctx, out, dim, index, source, mode)
     if reduce != "mean":
         return finish(ctx, out)
     count = result_buffer(ctx, dtype=out.dtype)
     ctx.b.store_into(ctx.b.full(count.shape, 1, count.dtype, count.device), count)
     if not include_self:
-        into(count, 0, "set")
-    into(count, 1, "add")
+        _scatter_into(ctx, count, dim, index, literal(0, count.dtype), "set")
+    _scatter_into(ctx, count, dim, index, literal(1, count.dtype), "add")
     seen = op("maximum", count.node, body.const(count.dtype, 1))
     mean = op("div" if out.dtype.is_float else "floordiv", out.node, seen)
     return out.with_node(body.cast(mean, ctx.dtype))
@@ -365,51 +361,12 @@ def _reduced(
 # --- along one dimension -------------------------------------------------------------------------
 
 
-def _along(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    index: TensorValue,
-    source: TensorValue | Node,
-    mode: StoreMode,
-    *,
-    alpha: Scalar = 1,
-    negative: bool = False,
-) -> TensorValue:
-    """``out[.., index[k], ..]`` updated by ``source[.., k, ..]`` for every k."""
-    accumulator(x.dtype, mode)
-    out = start(ctx, x, mode, (index.node,))
-    _along_into(ctx, out, dim, index, source, mode, alpha=alpha, negative=negative)
-    return finish(ctx, out)
-
-
-def _along_into(
-    ctx: Call,
-    out: TensorValue,
-    dim: int,
-    index: TensorValue,
-    source: TensorValue | Node,
-    mode: StoreMode,
-    *,
-    alpha: Scalar = 1,
-    negative: bool = False,
-) -> None:
-    target, index = _at_least_1d(out, index)
-    dim = views.wrap(dim, target.ndim)
-    shape = (*target.shape[:dim], index.shape[0], *target.shape[dim + 1 :])
-    own = axes(shape)
-    positions: list[Position] = list(own)
-    positions[dim] = position(index.at([own[dim]]), target.shape[dim], negative=negative)
-    if isinstance(source, TensorValue):
-        (wide,) = _at_least_1d(source)
-        if wide.ndim != target.ndim:  # a 0-d source next to a longer self
-            wide = values.reshape(wide, shape)
-        value = _element(ctx, wide.at(own), out.dtype)
-        if alpha != 1:
-            value = op("mul", body.const(value.dtype, alpha), value)
-    else:
-        value = source
-    store_at(ctx, target, shape, positions, value, mode)
+def _along(x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
+    """Positions along ``dim`` for every place in the others: the index of a scatter."""
+    (index,) = _at_least_1d(index)
+    dim = views.wrap(dim, max(x.ndim, 1))
+    shape = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
+    return values.viewed(index, shape, [axes(shape)[dim]])
 
 
 @lower_with_in_place(aten.index_reduce.default)
@@ -423,11 +380,33 @@ def index_reduce(
     *,
     include_self: bool,
 ) -> TensorValue:
-    def into(out: TensorValue, value: TensorValue | Scalar, mode: StoreMode) -> None:
-        new = value if isinstance(value, TensorValue) else literal(value, out.dtype)
-        _along_into(ctx, out, dim, index, new, mode)
+    index = _along(x, dim, index)
+    return scatter_reduce(ctx, x, dim, index, source, reduce, include_self=include_self)
 
-    return _reduced(ctx, x, source, reduce, include_self, into)
+
+@lower_with_in_place(aten.index_add.default)
+def index_add(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue, *, alpha: Any
+) -> TensorValue:
+    if isinstance(alpha, Expr):
+        raise Unsupported("a symbolic alpha")
+    return _scatter(ctx, x, dim, _along(x, dim, index), source, "add", alpha=alpha)
+
+
+@lower_with_in_place(aten.index_copy.default)
+def index_copy(
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
+) -> TensorValue:
+    return _scatter(ctx, x, dim, _along(x, dim, index), source, "set")
+
+
+@lower_with_in_place(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(ctx: Call, x: TensorValue, dim: int, index: TensorValue, value: Any) -> TensorValue:
+    if isinstance(value, TensorValue):
+        node = ctx.b.user_cast(value.node, x.dtype)
+    else:
+        node = literal(value, x.dtype)
+    return _scatter(ctx, x, dim, _along(x, dim, index), node, "set", negative=True)
 
 
 @lower_with_in_place(aten.put.default)
@@ -446,37 +425,6 @@ def put(
     value = _element(ctx, values.reshape(source, index.shape).node, out.dtype)
     store_at(ctx, target, index.shape, [at], value, mode)
     return finish(ctx, out)
-
-
-@lower_with_in_place(aten.index_add.default)
-def index_add(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    index: TensorValue,
-    source: TensorValue,
-    *,
-    alpha: Any,
-) -> TensorValue:
-    if isinstance(alpha, Expr):
-        raise Unsupported("a symbolic alpha")
-    return _along(ctx, x, dim, index, source, "add", alpha=alpha)
-
-
-@lower_with_in_place(aten.index_copy.default)
-def index_copy(
-    ctx: Call, x: TensorValue, dim: int, index: TensorValue, source: TensorValue
-) -> TensorValue:
-    return _along(ctx, x, dim, index, source, "set")
-
-
-@lower_with_in_place(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-def index_fill(ctx: Call, x: TensorValue, dim: int, index: TensorValue, value: Any) -> TensorValue:
-    if isinstance(value, TensorValue):
-        node = ctx.b.user_cast(value.node, x.dtype)
-    else:
-        node = literal(value, x.dtype)
-    return _along(ctx, x, dim, index, node, "set", negative=True)
 
 
 @lower(aten.embedding_dense_backward.default)

@@ -13,7 +13,7 @@ from litz.ir.body import Node, op
 from litz.ir.onehot import sum_of_one_hot
 from litz.lowering import values
 from litz.lowering.context import Builder
-from litz.lowering.pointwise import k
+from litz.lowering.formulas import k
 from litz.lowering.reductions import fold, narrow, reduce_one, shared, spread, wide
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, TensorValue, axes
@@ -45,7 +45,7 @@ def _across(v: TensorValue, row: TensorValue, dim: int) -> Node:
 def _shifted(b: Builder, v: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
     """The tensor less its rows' maxima, and the maxima."""
     top = reduce_one(b, v, [dim], lambda n, over: fold("max", over, n))
-    return v.with_node(op("sub", v.node, _across(v, top, dim))), top
+    return v.with_node(v.node - _across(v, top, dim)), top
 
 
 def _parts(
@@ -63,7 +63,7 @@ def softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     dim = dim % x.ndim
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, _ = _parts(ctx.b, v, dim)
-    return narrow(v.with_node(op("div", e.node, _across(v, total, dim))), ctx.dtype)
+    return narrow(v.with_node(e.node / _across(v, total, dim)), ctx.dtype)
 
 
 @lower(aten._safe_softmax.default)
@@ -75,7 +75,7 @@ def safe_softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     v = wide(ctx.b, shared(ctx.b, x))
     _, e, total, top = _parts(ctx.b, v, dim)
     m = _across(v, top, dim)
-    value = op("div", e.node, _across(v, total, dim))
+    value = e.node / _across(v, total, dim)
     node = op("where", op("eq", m, k(m, -math.inf)), k(m, 0), value)
     return narrow(v.with_node(node), ctx.dtype)
 
@@ -90,7 +90,7 @@ def log_softmax(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
     e = low.with_node(op("exp", low.node))
     logs = reduce_one(b, e, [dim], lambda n, over: op("log", fold("sum", over, n)))
     # Not x - (max + log): with large x the sum would swallow the log.
-    return narrow(v.with_node(op("sub", low.node, _across(v, logs, dim))), ctx.dtype)
+    return narrow(v.with_node(low.node - _across(v, logs, dim)), ctx.dtype)
 
 
 @lower(aten._softmax_backward_data.default)
@@ -100,9 +100,9 @@ def softmax_backward(ctx: Call, grad: TensorValue, output: TensorValue, dim: int
     b = ctx.b
     grad = values.expand(grad, output.shape)  # the same sizes, which may be written differently
     g, y = wide(b, shared(b, grad)), wide(b, shared(b, output))
-    weighted = y.with_node(op("mul", g.node, y.node))
+    weighted = y.with_node(g.node * y.node)
     total = reduce_one(b, weighted, [dim], lambda n, over: fold("sum", over, n))
-    node = op("mul", op("sub", g.node, _across(y, total, dim)), y.node)
+    node = (g.node - _across(y, total, dim)) * y.node
     return narrow(y.with_node(node), ctx.dtype)
 
 
@@ -119,4 +119,4 @@ def log_softmax_backward(
     if sum_ is None:
         g = wide(b, shared(b, grad))
         sum_ = _across(y, reduce_one(b, g, [dim], lambda n, over: fold("sum", over, n)), dim)
-    return narrow(y.with_node(op("sub", g.node, op("mul", op("exp", y.node), sum_))), ctx.dtype)
+    return narrow(y.with_node(g.node - op("exp", y.node) * sum_), ctx.dtype)

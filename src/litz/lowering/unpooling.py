@@ -1,4 +1,4 @@
-"""Pooling whose windows share a size among them, maxima put back, and sliding windows as columns.
+"""Maxima put back, and sliding windows as columns.
 
 ``im2col`` reads each column's element where it lies; ``col2im`` gathers, per element of the result,
 what the columns hold of it, so that no two iterations write the same place.
@@ -7,55 +7,22 @@ what the columns hold of it, so that no two iterations write the same place.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from litz.index import Expr, and_, as_expr, eq, floordiv, mod
+from litz.index import Expr, and_, eq, floordiv, mod
 from litz.ir import body
-from litz.ir.body import Node, op
 from litz.lowering import pooling
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
 from litz.lowering.pooling import MAX_TAPS, Windows, inside, windows
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.scatters import finish, start
-from litz.lowering.values import (
-    ZERO,
-    TensorValue,
-    axes,
-    contiguous_strides,
-    linear,
-)
+from litz.lowering.values import ZERO, TensorValue, axes
 
 aten = torch.ops.aten
-
-
-# --- maxima over windows that share a size among them --------------------------------------------
-
-
-@lower_rows((aten.adaptive_max_pool2d.default, 2), (aten.adaptive_max_pool3d.default, 3))
-def adaptive_max_pool(ctx: Call, rank: int, x: TensorValue) -> tuple[TensorValue | None, ...]:
-    """Values and positions of maxima; nan wins, and the last one of several."""
-    a = pooling.adaptive_windows(ctx, x, rank)
-    if a.taps > MAX_TAPS:
-        raise Unsupported("positions of maxima in large windows")
-    x = pooling.shared(ctx, x)
-    own = axes(ctx.shape)
-    sizes = contiguous_strides(x.shape[-rank:])
-    best: Node = body.const(x.dtype.opmath, pooling.lowest(x))
-    low = best
-    where: Node = body.index(linear(a.starts, sizes))
-    for tap in itertools.product(*map(range, a.kernel)):
-        at, cond = a.tap([as_expr(j) for j in tap])
-        v = pooling.guarded(x, [*own[:-rank], *at], cond, low, ctx.b)
-        better = op("gt", v, best)
-        if x.dtype.is_float:
-            better = op("or_", better, op("isnan", v))
-        best = op("where", better, v, best)
-        where = op("where", better, body.index(linear(at, sizes)), where)
-    return pooling.stored(ctx, (best, where))
 
 
 # --- maxima put back -----------------------------------------------------------------------------
@@ -88,12 +55,10 @@ def _counts(w: Windows, sizes: Sequence[Expr]) -> list[Expr]:
 
 
 @lower(aten.im2col.default)
-def im2col(
-    ctx: Call, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
-) -> TensorValue:
+def im2col(ctx: Call, x: TensorValue, **where: Any) -> TensorValue:
     if ZERO in x.shape or ctx.empty:
         return ctx.full(0)
-    w = windows(2, kernel, stride, padding, dilation)
+    w = windows(2, **where)
     x = pooling.shared(ctx, x)
     *lead, row, column = axes(ctx.shape)
     sizes = x.shape[-2:]
@@ -107,28 +72,26 @@ def im2col(
 
 
 @lower(aten.col2im.default)
-def col2im(
-    ctx: Call, x: TensorValue, *, kernel_size: Any, dilation: Any, padding: Any, stride: Any
-) -> TensorValue:
+def col2im(ctx: Call, x: TensorValue, output_size: object, **where: Any) -> TensorValue:
     if ZERO in x.shape or ctx.empty:
         return ctx.full(0)
-    w = windows(2, kernel_size, stride, padding, dilation)
+    w = windows(2, **where)
     if w.taps > MAX_TAPS:
         raise Unsupported("columns of large windows")
     x = pooling.shared(ctx, x)
     *lead, channel, high, wide = axes(ctx.shape)
     counts = _counts(w, ctx.shape[-2:])
-    zero = body.const(x.dtype.opmath, 0)
-    parts = []
-    for tap in itertools.product(*map(range, w.kernel)):
-        shifted = [
-            i + p - j * dil
-            for i, p, j, dil in zip((high, wide), w.padding, tap, w.dilation, strict=True)
-        ]
-        outer = [floordiv(i, s) for i, s in zip(shifted, w.stride, strict=True)]
-        conds = [eq(mod(i, s), 0) for i, s in zip(shifted, w.stride, strict=True) if s != 1]
-        row = channel * w.taps + tap[0] * w.kernel[1] + tap[1]
-        at = [*lead, row, outer[0] * counts[1] + outer[1]]
-        cond = and_(inside(outer, counts), *conds)
-        parts.append(body.masked(holds(cond), ctx.b.opmath(x.at(at)), zero))
-    return pooling.one(ctx, pooling.total(parts))
+
+    def reads() -> Iterator[pooling.Read]:
+        for tap in itertools.product(*map(range, w.kernel)):
+            shifted = [
+                i + p - j * dil
+                for i, p, j, dil in zip((high, wide), w.padding, tap, w.dilation, strict=True)
+            ]
+            outer = [floordiv(i, s) for i, s in zip(shifted, w.stride, strict=True)]
+            conds = [eq(mod(i, s), 0) for i, s in zip(shifted, w.stride, strict=True) if s != 1]
+            row = channel * w.taps + tap[0] * w.kernel[1] + tap[1]
+            at = [*lead, row, outer[0] * counts[1] + outer[1]]
+            yield at, and_(inside(outer, counts), *conds), ()
+
+    return pooling.one(ctx, pooling.gathered(ctx, x, reads()))

@@ -9,71 +9,19 @@ from typing import Any
 
 import torch
 
-from litz.index import Expr, and_, as_expr, eq, floordiv, le, lt, mod
+from litz.index import Expr, and_, as_expr, eq, floordiv, le, lt
 from litz.ir import body
-from litz.ir.body import Node, op
 from litz.lowering import views
 from litz.lowering.context import Unsupported
-from litz.lowering.creation import holds, literal
+from litz.lowering.pooling import gathered
 from litz.lowering.registry import Call, lower, lower_rows
-from litz.lowering.values import ONE, ZERO, TensorValue, axes
+from litz.lowering.values import ZERO, TensorValue, axes
 
 aten = torch.ops.aten
 
 # Gradients of more overlapping reads than this per element are left to ATen.
 MAX_READS = 32
 
-
-def _where(ctx: Call, grad: TensorValue, inside: Expr, at: Sequence[Expr]) -> TensorValue:
-    """``grad`` at ``at`` where ``inside`` holds, else zero."""
-    if ZERO in grad.shape:
-        return ctx.full(0)
-    return ctx.value(body.masked(holds(inside), grad.at(at), literal(0, grad.dtype)))
-
-
-@lower(aten.select_backward.default)
-def select_backward(ctx: Call, grad: TensorValue, *, dim: int, index: Expr | int) -> TensorValue:
-    own = axes(ctx.shape)
-    dim = views.wrap(dim, len(own))
-    at = views.wrap_index(index, ctx.shape[dim])
-    return _where(ctx, grad, eq(own[dim], at), [*own[:dim], *own[dim + 1 :]])
-
-
-@lower(aten.slice_backward.default)
-def slice_backward(
-    ctx: Call,
-    grad: TensorValue,
-    *,
-    dim: int,
-    start: Expr | int,
-    end: Expr | int,
-    step: Expr | int,
-) -> TensorValue:
-    own = axes(ctx.shape)
-    dim = views.wrap(dim, len(own))
-    size, i, by = ctx.shape[dim], own[dim], as_expr(step)
-    first = views.clamp_position(start, size, ZERO)
-    stop = views.clamp_position(end, size, size)
-    inside = [le(first, i), lt(i, stop)]
-    if by is not ONE:
-        inside.append(eq(mod(i - first, by), 0))
-    at = [*own[:dim], floordiv(i - first, by), *own[dim + 1 :]]
-    return _where(ctx, grad, and_(*inside), at)
-
-
-@lower(aten.diagonal_backward.default)
-def diagonal_backward(
-    ctx: Call, grad: TensorValue, *, offset: int, dim1: int, dim2: int
-) -> TensorValue:
-    own = axes(ctx.shape)
-    dim1, dim2 = views.wrap(dim1, len(own)), views.wrap(dim2, len(own))
-    row, col = own[dim1], own[dim2]
-    rest = [own[k] for k in range(len(own)) if k not in (dim1, dim2)]
-    along = row if offset >= 0 else col
-    return _where(ctx, grad, eq(row + offset, col), [*rest, along])
-
-
-# --- elements that are read several times -------------------------------------------------------
 
 # One reading of an input element along one dimension: where its gradient lies, and when it does.
 Reading = tuple[Expr, Expr]
@@ -90,18 +38,12 @@ def _gathered(
         return ctx.full(0)
     if math.prod(len(r) for r in readings) > MAX_READS:
         raise Unsupported("gradients of reads that overlap this much")
-    b = ctx.b
     if grad.lazy is not None and body.cost(grad.lazy) > 1:
-        grad = b.realize(grad)
-    zero = body.const(grad.dtype.opmath, 0)
-    total: Node | None = None
-    for chosen in itertools.product(*readings):
-        inside = and_(*(c for _, c in chosen))
-        if inside.hi == 0:
-            continue
-        part = body.masked(holds(inside), b.opmath(grad.at(at(chosen))), zero)
-        total = part if total is None else op("add", total, part)
-    return ctx.value(zero if total is None else total)
+        grad = ctx.b.realize(grad)
+    found = (
+        (at(chosen), and_(*(c for _, c in chosen)), ()) for chosen in itertools.product(*readings)
+    )
+    return ctx.value(gathered(ctx, grad, (r for r in found if r[1].hi != 0)))
 
 
 @lower(aten.unfold_backward.default)

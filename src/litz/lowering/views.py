@@ -140,10 +140,7 @@ def diagonal(ctx: Call, x: TensorValue, offset: int, dim1: int, dim2: int) -> Te
     if x.ref is not None:
         at = x.ref.offset + const(row) * x.ref.strides[dim1] + const(col) * x.ref.strides[dim2]
         rest = [k for k in range(x.ndim) if k not in (dim1, dim2)]
-        strides = (
-            *(x.ref.strides[k] for k in rest),
-            x.ref.strides[dim1] + x.ref.strides[dim2],
-        )
+        strides = (*(x.ref.strides[k] for k in rest), x.ref.strides[dim1] + x.ref.strides[dim2])
         return values.strided(x, ctx.shape, strides, at)
     own = values.axes(ctx.shape)
     index: list[Expr] = []
