@@ -121,7 +121,7 @@ def merge(
         (*kept, *right),
         a.device,
         (*a.nodes, *b.nodes),
-        (*a.origins, *(o for o in b.origins if o not in a.origins)),
+        tuple(dict.fromkeys((*a.origins, *b.origins))),
     )
     return made if _reduced_in_time(made, roots) else None
 
@@ -201,7 +201,7 @@ class Fusion:
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
         self.merges = 0
-        self.refused: set[tuple[int, int]] = set()
+        self.refused: set[tuple[int, ...]] = set()
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
             if isinstance(n, Loops):
@@ -257,7 +257,7 @@ class Fusion:
                 ]
             for p, q in pairs:
                 key = (min(p, q), max(p, q))
-                if key not in self.refused:
+                if self._pair(*key) not in self.refused:
                     score[key] = score.get(key, 0) + size
         out = []
         for (p, q), s in score.items():
@@ -269,8 +269,7 @@ class Fusion:
     # --- one merge ----------------------------------------------------------------------------
 
     def _try(self, a: int, b: int) -> bool:
-        key = (min(a, b), max(a, b))
-        if key in self.refused or a not in self.groups or b not in self.groups:
+        if a not in self.groups or b not in self.groups or self._pair(a, b) in self.refused:
             return False
         if self.settings.fuel is not None and self.merges >= self.settings.fuel:
             return False
@@ -278,15 +277,18 @@ class Fusion:
             a, b = b, a
         merged = self._merged(a, b)
         if merged is None:
-            self.refused.add(key)
+            self.refused.add(self._pair(a, b))
             return False
         self.deps.merge(a, b)
         del self.groups[b]
         self.owner[b] = a
         self.groups[a] = merged
-        self.refused = {p for p in self.refused if a not in p and b not in p}
         self.merges += 1
         return True
+
+    def _pair(self, a: int, b: int) -> tuple[int, ...]:
+        """Two groups as they are now: another pair when one has grown."""
+        return *(p := sorted((a, b))), *(len(self.groups[k].nodes) for k in p)
 
     def _merged(self, a: int, b: int) -> FusionGroup | None:
         first, second = self.groups[a], self.groups[b]
