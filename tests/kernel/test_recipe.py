@@ -123,6 +123,7 @@ def test_broken_recipes_of_loops() -> None:
         (replace(made, divided=var("x0", ROWS)), "which is not reduced"),
         (replace(made, form="columns"), "blocks of"),
         (replace(made, kept=(value,)), "kept, but not computed"),
+        (replace(made, called=("sin",)), "sin is called, but not computed"),
         (replace(made, passes=made.passes[1:]), "not every reduction"),
         (replace(made, passes=made.passes[::-1]), "before one that it needs"),
         (replace(made, space=replace(made.space, units=())), "parallel loops over"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
 from litz.index import Expr
-from litz.ir.body import Load, Node, Store, walk
+from litz.ir.body import Load, Node, Op, Store, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
@@ -105,6 +105,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     yield from _passes(k.passes, space.reductions, space.stores, space.reduced, {})
     nodes = frozenset(walk(roots(space.stores)))
     yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)
+    ops = {n.name for n in nodes if isinstance(n, Op)}
+    yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)
 
 
 def _same(name: str, found: tuple[object, ...], wanted: tuple[object, ...]) -> Iterator[str]:

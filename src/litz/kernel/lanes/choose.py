@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from litz.index import Expr, Var, product, size_hint
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.ir.ops import op as op_row
 from litz.kernel.lanes import phases, regroup
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
@@ -30,6 +32,8 @@ STREAM = 1 << 25  # bytes of a result that is written past the caches
 FEW = 48  # points that are too few to occupy threads
 FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
 LONG = 256  # iterations that are worth dividing
+FUNCTION = 8  # additions that are worth a call
+INLINED = 1000  # additions in all functions that a body has inlined: g++ needs their square
 
 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
@@ -69,6 +73,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         passes,
         _kept(space, reduces, passes, lanes),
         frozenset(s for s in space.stores if _streams(plan, s)),
+        _called(space),
     )
 
 
@@ -142,6 +147,15 @@ def _streams(plan: KernelPlan, s: Store) -> bool:
         return False
     known = {p.name: p.mode for p in plan.params}
     return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
+
+
+def _called(space: Space) -> tuple[str, ...]:
+    """The ops of a long body that it calls: C++ compilers take their time for what is inlined."""
+    ops = [n.name for n in walk(roots(space.stores)) if isinstance(n, Op)]
+    uses = Counter(name for name in ops if op_row(name).cost >= FUNCTION)
+    if sum(n * op_row(name).cost for name, n in uses.items()) <= INLINED:
+        return ()
+    return tuple(sorted(name for name, n in uses.items() if n > 1))
 
 
 def _divided(space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]) -> Expr | None:

@@ -29,6 +29,7 @@ class LanePlan:
     passes: over reduced dims, in order; reductions by their places in ``space.reductions``.
     kept: values that more than one pass needs, which the first of them keeps for a row.
     streamed: stores that go past the caches.
+    called: ops whose C++ function is called, where those of others are inlined.
     """
 
     plan: KernelPlan
@@ -40,6 +41,7 @@ class LanePlan:
     passes: tuple[Pass, ...] = ()
     kept: tuple[Node, ...] = ()
     streamed: frozenset[Store] = frozenset()
+    called: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +78,5 @@ def _lines(k: LanePlan) -> Iterator[str]:
     for s in k.plan.stores:
         if s in k.streamed:
             yield f"  streams {s.buffer}[{s.index}]"
+    if k.called:
+        yield f"  calls {', '.join(k.called)}"

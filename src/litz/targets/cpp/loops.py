@@ -66,7 +66,9 @@ class Builder(Placer):
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, Part] = {}
         lane, units = space.lane, space.units
-        self.kernel = Kernel(made.plan, name, made.lanes, lane, units, checks=self.checks)
+        self.kernel = Kernel(
+            made.plan, name, made.lanes, lane, units, checks=self.checks, called=made.called
+        )
         if lane is not None and lane in units:
             self.kernel.grains = {lane: made.lanes}
 

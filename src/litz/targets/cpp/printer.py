@@ -53,6 +53,7 @@ class Printer:
         self.kernel = kernel
         self.lines: list[str] = []
         self.pad = "  "
+        self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
     def line(self, text: str) -> None:
         self.lines.append(self.pad + text)
@@ -405,6 +406,12 @@ class Printer:
         """How many units lie along one dim."""
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
 
+    def functions(self) -> None:
+        """Those that the kernel calls, for scalars and vectors alike."""
+        for op, name in self.called.items():
+            head = "template <class... T> static LITZ_CALLED auto"
+            self.lines.append(f"{head} {name}(T... x) {{ return litz::{op}(x...); }}")
+
     def part(self) -> None:
         """The function that a thread runs, on its units."""
         k = self.kernel
@@ -448,7 +455,7 @@ class Printer:
 
     def finish_function(self, k: Kernel) -> None:
         start = len(self.lines)
-        self.block(k.body, Speller(k.lanes))
+        self.block(k.body, Speller(k.lanes, called=self.called))
         if any("litz::store_stream(" in text for text in self.lines[start:]):
             self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")
@@ -519,6 +526,7 @@ def offset(spell: Speller) -> str:
 def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
     """The functions of one kernel."""
     p = Printer(kernel)
+    p.functions()
     p.part()
     if kernel.split is not None:
         p.end(kernel.split)

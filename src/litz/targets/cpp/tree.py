@@ -278,6 +278,7 @@ class Kernel:
     units: the parallel dims that threads divide, outermost first; the lane dim among them counts
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
     work: rough cost of a whole call, in additions; grain: work that is worth a thread.
+    called: ops whose functions are called, not inlined.
     """
 
     plan: KernelPlan
@@ -291,6 +292,7 @@ class Kernel:
     arrays: list[Array] = field(default_factory=list)
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
+    called: tuple[str, ...] = ()
     grain: int = GRAIN
 
 
