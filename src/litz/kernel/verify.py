@@ -9,6 +9,7 @@ from litz.index import Expr
 from litz.ir.body import Load, Node, Op, Store, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
+from litz.kernel.lanes.space import reductions_of
 from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
 from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Values
@@ -102,8 +103,11 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"threads divide {k.divided}, which is not reduced"
     if (k.form == "rows") != (not k.block) or any(n < 1 for n in k.block):
         yield f"blocks of {k.block} for {k.form}"
-    yield from _passes(k.passes, space.reductions, space.stores, space.reduced, {})
-    nodes = frozenset(walk(roots(space.stores)))
+    if k.reductions != reductions_of(plan.stores):
+        yield f"{len(k.reductions)} reductions are not those of the plan, in order"
+    yield from _passes(k.passes, k.reductions, plan.stores, space.reduced, {})
+    nodes = frozenset(walk(roots(plan.stores)))
+    yield from (f"store {i} is streamed, but none" for i in k.streamed if i >= len(plan.stores))
     yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)

@@ -11,7 +11,7 @@ from litz.ir.ops import op as op_row
 from litz.kernel.lanes import phases, regroup
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
-from litz.kernel.lanes.space import Space, prepare
+from litz.kernel.lanes.space import Space, prepare, reductions_of
 from litz.kernel.nodes import (
     extent,
     int_value,
@@ -39,11 +39,11 @@ INLINED = 1000  # additions in all functions that a body has inlined: g++ needs 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
     lanes = width(plan, lanes)
-    space = prepare(plan)
-    several = regroup.divide(plan) or phases.divide(plan, space)
+    prepared, space = prepare(plan)
+    several = regroup.divide(plan) or phases.divide(prepared, space)
     if several is None:
-        return LaneRecipe(plan, (in_lanes(plan, space, lanes),))
-    kernels = tuple(in_lanes(p, prepare(p), lanes) for p in several.plans)
+        return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
+    kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
     return LaneRecipe(plan, kernels, several.temps, several.points)
 
 
@@ -58,28 +58,30 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
     form = _form(plan, space)
-    reduces = space.reductions
-    passes = _passes(space, reduces)
+    stores = plan.stores
+    reduces = reductions_of(stores)
+    passes = _passes(stores, space, reduces)
     block: tuple[int, ...] = TILES if form == "tiles" else ()
     if form == "columns":
-        block = (_block(space, len(passes), lanes),)
+        block = (_block(stores, space, len(passes), lanes),)
     return LanePlan(
         plan,
         space,
         form,
         lanes,
         block,
-        _divided(space, reduces, passes),
+        _divided(stores, space, reduces, passes),
+        reduces,
         passes,
-        _kept(space, reduces, passes, lanes),
-        frozenset(s for s in space.stores if _streams(plan, s)),
-        _called(space),
+        _kept(stores, space, reduces, passes, lanes),
+        tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
+        _called(stores),
     )
 
 
-def _passes(space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
+def _passes(stores: Sequence[Store], space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
     """A round for reductions that can share loops: of one level, over the same dims."""
-    levels = reduce_levels(roots(space.stores))
+    levels = reduce_levels(roots(stores))
     rounds: dict[object, list[int]] = {}
     for i, n in enumerate(reduces):
         key = levels[n], frozenset(n.axes), n.row.counts, space.lane in n.vars
@@ -91,11 +93,11 @@ def _passes(space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
         same = set(loops_of(s, space.reduced)) == set(n.axes)
         return same and s.mode == "set" and not n.row.counts
 
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    full = [s for s in stores if loops_of(s, space.reduced)]
     every = [*nodes, masked] if masked else nodes
-    along = along_passes(full, space.stores, every, levels, False, may)[: len(nodes)]
+    along = along_passes(full, stores, every, levels, False, may)[: len(nodes)]
     groups = [tuple((i,) for i in some) for some in rounds.values()]
-    return passes_of(groups, along, full, space.stores)
+    return passes_of(groups, along, full, stores)
 
 
 def _form(plan: KernelPlan, space: Space) -> Form:
@@ -110,9 +112,9 @@ def _form(plan: KernelPlan, space: Space) -> Form:
     return "columns" if space.reduced and lane not in space.reduced and not short else "rows"
 
 
-def _block(space: Space, passes: int, lanes: int) -> int:
+def _block(stores: Sequence[Store], space: Space, passes: int, lanes: int) -> int:
     """Lanes of a block: many for one pass, fewer where several passes share the cache."""
-    nodes = list(walk(roots(space.stores)))
+    nodes = list(walk(roots(stores)))
     count = sum(isinstance(n, Reduce) for n in nodes)
     step = 4 * lanes
     widest = max(step, min(WIDEST, STACK // (12 * max(count, 1)) // step * step))
@@ -125,14 +127,17 @@ def _block(space: Space, passes: int, lanes: int) -> int:
 
 
 def _kept(
-    space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass], lanes: int
+    stores: Sequence[Store],
+    space: Space,
+    reduces: Sequence[Reduce],
+    passes: Sequence[Pass],
+    lanes: int,
 ) -> tuple[Node, ...]:
     reduced, lane = space.reduced, space.lane
     if lane is None or lane not in reduced or not reduces:
         return ()
     if any(set(n.axes) != set(reduced) for n in reduces):
         return ()
-    stores = space.stores
     computed = [
         [*(reduces[i].args[0] for g in p.groups for i in g), *roots(stores[i] for i in p.stores)]
         for p in passes
@@ -149,25 +154,27 @@ def _streams(plan: KernelPlan, s: Store) -> bool:
     return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
 
 
-def _called(space: Space) -> tuple[str, ...]:
+def _called(stores: Sequence[Store]) -> tuple[str, ...]:
     """The ops of a long body that it calls: C++ compilers take their time for what is inlined."""
-    ops = [n.name for n in walk(roots(space.stores)) if isinstance(n, Op)]
+    ops = [n.name for n in walk(roots(stores)) if isinstance(n, Op)]
     uses = Counter(name for name in ops if op_row(name).cost >= FUNCTION)
     if sum(n * op_row(name).cost for name, n in uses.items()) <= INLINED:
         return ()
     return tuple(sorted(name for name, n in uses.items() if n > 1))
 
 
-def _divided(space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]) -> Expr | None:
+def _divided(
+    stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
+) -> Expr | None:
     """The reduced dim that threads divide, or None where the parallel dims serve better."""
     if space.serial or not space.reduced or not reduces:
         return None
-    every = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
+    every = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
     if len(every) != len(reduces) or any(set(n.axes) != set(space.reduced) for n in every):
         return None
     if any(isinstance(a, Reduce) for n in every for a in walk(n.args)):
         return None
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    full = [s for s in stores if loops_of(s, space.reduced)]
     # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
     inside = all(set(space.units) <= set(n.vars) for n in reduces)
     if full and not (len(passes) == 1 and inside and all(over_all(s, space.reduced) for s in full)):

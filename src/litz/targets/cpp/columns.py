@@ -189,7 +189,7 @@ class ColumnBuilder(Builder):
 
     def point(self, scope: Scope) -> None:
         flat = self.start(scope)
-        self.reduce_first(roots(self.space.stores), scope)
+        self.reduce_first(roots(self.stores), scope)
         full = self.full_stores()
         read = loaded(roots(self.pending))
         # Stores of a lane's values come first, unless the full space still reads what they replace.

@@ -55,9 +55,11 @@ class Builder(Placer):
     def __init__(self, made: LanePlan, name: str) -> None:
         self.made = made
         self.space = space = made.space
-        super().__init__(name, space.lane, made.lanes, space.stores)
-        self.open = space.reductions
+        self.stores = made.plan.stores
+        super().__init__(name, space.lane, made.lanes, self.stores)
+        self.open = list(made.reductions)
         self.rounds = [[self.open[i] for g in p.groups for i in g] for p in made.passes if p.groups]
+        self.streamed = {self.stores[i] for i in made.streamed}
         self.fresh = 0
         # Stores of the full space that no pass runs yet, and the scope in which passes run.
         self.pending: list[Store] = []
@@ -256,7 +258,7 @@ class Builder(Placer):
         at = next((i for i, own in enumerate(self.rounds) if group[0] in own), None)
         if at is None or home is not self.inmost or set(group) != set(self.rounds[at]):
             return
-        stores = self.space.stores
+        stores = self.stores
         before = {stores[i] for p in self.made.passes[:at] for i in p.stores}
         known = all(home.find(r) is not None for own in self.rounds[:at] for r in own)
         if not known or any(s in before for s in self.pending):
@@ -418,7 +420,7 @@ class Builder(Placer):
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
         flat = self.start(scope)
-        self.reduce_first(roots(self.space.stores), scope)
+        self.reduce_first(roots(self.stores), scope)
         puts = [self.put(s, scope) for s in flat]
         for dims, stores in self.full_stores():
             levels, _ = self.open_levels(dims, scope, False)
@@ -431,8 +433,8 @@ class Builder(Placer):
         """Note where passes run and which stores wait for one; return those of the point itself."""
         self.inmost = scope
         reduced = self.space.reduced
-        self.pending = [s for s in self.space.stores if loops_of(s, reduced)]
-        return [s for s in self.space.stores if not loops_of(s, reduced)]
+        self.pending = [s for s in self.stores if loops_of(s, reduced)]
+        return [s for s in self.stores if not loops_of(s, reduced)]
 
     def full_stores(self) -> list[tuple[tuple[Expr, ...], list[Store]]]:
         """Stores that no pass has run, by the reduced dims that they run over, in a safe order."""
@@ -462,13 +464,13 @@ class Builder(Placer):
         value = self.place(s.value, scope)
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
-        return tree.Put(s, value, indirect, mask, s in self.made.streamed)
+        return tree.Put(s, value, indirect, mask, s in self.streamed)
 
     def work(self) -> Expr:
         """Rough cost of a call, in additions."""
-        nodes = list(walk(roots(self.space.stores)))
+        nodes = list(walk(roots(self.stores)))
         ops = sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
-        accesses = sum(isinstance(n, Load) for n in nodes) + len(self.space.stores)
+        accesses = sum(isinstance(n, Load) for n in nodes) + len(self.stores)
         cost = ops + 2 * accesses + 1
         if self.lane is None:
             cost *= SCALAR

@@ -150,9 +150,10 @@ def build(made: LanePlan, name: str, by: Expr) -> Kernel:
     parts.divide(by, cells)
     kernel = parts.build()
     across = space.lane if space.lane in space.units else None
-    flat = tuple(s for s in space.stores if not loops_of(s, space.reduced))
-    rest = replace(alone.space, stores=flat, reduced=(), lane=across)
-    ends = Ends(replace(alone, space=rest, passes=(), kept=()), name)
+    flat = tuple(s for s in made.plan.stores if not loops_of(s, space.reduced))
+    rest = replace(alone.space, reduced=(), lane=across)
+    plan = replace(made.plan, stores=flat)
+    ends = Ends(replace(alone, plan=plan, space=rest, passes=(), kept=(), streamed=()), name)
     ends.cells = cells
     size = lanes * UNITS if by is space.lane else 1
     kernel.split = tree.Split(
