@@ -144,6 +144,21 @@ def test_broken_recipes(change: Callable[[BlockPlan], BlockPlan], words: str) ->
         verify(replace(recipe, kernels=tuple(map(change, recipe.kernels))))
 
 
+def test_rows_beyond_the_cache_have_softmax_online() -> None:
+    """Where nothing else is reduced, and they are read again after it."""
+    plan = log_softmax()
+    softmax = replace(plan, stores=plan.stores[:1], params=plan.params[:2])
+    recipe = lanes.choose(softmax, 16)
+    (made,) = recipe.kernels
+    assert made.totals == ((1, 0),)
+    assert made.passes == (Pass(((0, 1),), (), "again"), Pass((), (0,), "last"))
+    verify(recipe)
+    with pytest.raises(VerifyError, match="reduction 1 runs in pass 0, before one that it needs"):
+        verify(replace(recipe, kernels=(replace(made, totals=()),)))
+    for other in (plan, log_softmax(1000)):
+        assert not lanes.choose(other, 16).kernels[0].totals
+
+
 def test_broken_recipes_of_loops() -> None:
     recipe = lanes.choose(log_softmax(1000), 16)
     (made,) = recipe.kernels

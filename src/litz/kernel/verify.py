@@ -105,7 +105,7 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"blocks of {k.block} for {k.form}"
     if k.reductions != reductions_of(plan.stores):
         yield f"{len(k.reductions)} reductions are not those of the plan, in order"
-    yield from _passes(k.passes, k.reductions, plan.stores, space.reduced, {})
+    yield from _passes(k.passes, k.reductions, plan.stores, space.reduced, dict(k.totals))
     nodes = frozenset(walk(roots(plan.stores)))
     yield from (f"store {i} is streamed, but none" for i in k.streamed if i >= len(plan.stores))
     yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)

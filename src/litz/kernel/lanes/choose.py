@@ -10,7 +10,7 @@ from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes import phases, regroup
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
-from litz.kernel.lanes.reuse import worth_keeping
+from litz.kernel.lanes.reuse import ROOM, worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
 from litz.kernel.nodes import (
     extent,
@@ -20,8 +20,9 @@ from litz.kernel.nodes import (
     reduce_levels,
     roots,
 )
-from litz.kernel.passes import Pass, along_passes, passes_of
+from litz.kernel.passes import Pass, along_passes, pairs, passes_of, reductions
 from litz.kernel.plan import KernelPlan
+from litz.kernel.values import Values
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
@@ -64,16 +65,24 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     block: tuple[int, ...] = TILES if form == "tiles" else ()
     if form == "columns":
         block = (_block(stores, space, len(passes), lanes),)
+    divided = _divided(stores, space, reduces, passes)
+    kept = _kept(stores, space, reduces, passes, lanes)
+    totals: tuple[tuple[int, int], ...] = ()
+    if form == "rows" and divided is None and not kept:
+        totals = _online(stores, space, reduces, passes)
+    if totals:
+        passes = passes_of([((0, 1),)], [()], _full(stores, space), stores)
     return LanePlan(
         plan,
         space,
         form,
         lanes,
         block,
-        _divided(stores, space, reduces, passes),
+        divided,
         reduces,
         passes,
-        _kept(stores, space, reduces, passes, lanes),
+        totals,
+        kept,
         tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
         _called(stores),
     )
@@ -93,11 +102,32 @@ def _passes(stores: Sequence[Store], space: Space, reduces: Sequence[Reduce]) ->
         same = set(loops_of(s, space.reduced)) == set(n.axes)
         return same and s.mode == "set" and not n.row.counts
 
-    full = [s for s in stores if loops_of(s, space.reduced)]
+    full = _full(stores, space)
     every = [*nodes, masked] if masked else nodes
     along = along_passes(full, stores, every, levels, False, may)[: len(nodes)]
     groups = [tuple((i,) for i in some) for some in rounds.values()]
     return passes_of(groups, along, full, stores)
+
+
+def _full(stores: Sequence[Store], space: Space) -> list[Store]:
+    """The stores of the full space."""
+    return [s for s in stores if loops_of(s, space.reduced)]
+
+
+def _online(
+    stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
+) -> tuple[tuple[int, int], ...]:
+    """A softmax's sum and its maximum, where long rows are read once more after both."""
+    row = product(extent(v) for v in space.reduced)
+    if len(reduces) != 2 or len(passes) != 3 or any(p.stores for p in passes[:2]):
+        return ()
+    if space.lane not in space.reduced or any(set(n.axes) != set(space.reduced) for n in reduces):
+        return ()
+    if size_hint(row, 0) * reduces[0].dtype.bytes <= ROOM:
+        return ()
+    axes = dict.fromkeys((*space.units, *space.serial), "x") | dict.fromkeys(space.reduced, "r")
+    found = reductions(Values(axes), stores)
+    return ((1, 0),) if pairs(found) and [v.node for v in found] == list(reduces) else ()
 
 
 def _form(plan: KernelPlan, space: Space) -> Form:
@@ -174,7 +204,7 @@ def _divided(
         return None
     if any(isinstance(a, Reduce) for n in every for a in walk(n.args)):
         return None
-    full = [s for s in stores if loops_of(s, space.reduced)]
+    full = _full(stores, space)
     # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
     inside = all(set(space.units) <= set(n.vars) for n in reduces)
     if full and not (len(passes) == 1 and inside and all(over_all(s, space.reduced) for s in full)):

@@ -26,6 +26,7 @@ class LanePlan:
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of
     reductions and stores it has the places.
+    totals: sums of softmaxes that share a pass with their maxima, by the places of both.
     kept: values that more than one pass needs, which the first of them keeps for a row.
     streamed: places of stores that go past the caches.
     called: ops whose C++ function is called, where those of others are inlined.
@@ -39,6 +40,7 @@ class LanePlan:
     divided: Expr | None = None
     reductions: tuple[Reduce, ...] = ()
     passes: tuple[Pass, ...] = ()
+    totals: tuple[tuple[int, int], ...] = ()
     kept: tuple[Node, ...] = ()
     streamed: tuple[int, ...] = ()
     called: tuple[str, ...] = ()

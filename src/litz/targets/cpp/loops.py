@@ -7,12 +7,14 @@ of their own after them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
 from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
+from litz.ir.body import reduce as reduce_node
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
@@ -59,6 +61,8 @@ class Builder(Placer):
         super().__init__(name, space.lane, made.lanes, self.stores)
         self.open = list(made.reductions)
         self.rounds = [[self.open[i] for g in p.groups for i in g] for p in made.passes if p.groups]
+        pairs = [(self.open[i], self.open[j]) for j, i in made.totals]
+        self.online = {n: pair for pair in pairs for n in pair}
         self.streamed = {self.stores[i] for i in made.streamed}
         self.fresh = 0
         # Stores of the full space that no pass runs yet, and the scope in which passes run.
@@ -120,6 +124,9 @@ class Builder(Placer):
             depth = max(depth, scope.guard)
         home = scope.at(depth)
         group = [n]
+        if n in self.online and home.guard is None:
+            self.online_loops(*self.online[n], home)
+            return
         if home.guard is None and n in self.open:
             group = [r for r in self.open if r is n or self.joins(r, n, home)]
         if n.row.counts:
@@ -199,31 +206,65 @@ class Builder(Placer):
         """
         axes = [v for v in self.space.reduced if v in n.axes]
         at, size = self.moment_chunks(axes, n)
+        acc = self.moment_state(n)
+        with self.chunks(axes, at, size, home) as chunk:
+            terms = product(self.length(u) for u in axes[at:])
+            inner = [self.most(u) for u in axes[at + 1 :]]
+            known = [n for n in inner if n is not None]
+            most = prod([size, *known]) if len(known) == len(inner) else None
+            mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms, most=most)
+            self.analyse([mean, m2])
+            inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
+            chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
+            home.body.append(tree.Clear(acc))
+            self.take_moments(acc, mean, m2, terms, chunk)
+        return acc
+
+    @contextmanager
+    def chunks(self, axes: Sequence[Expr], at: int, size: int, home: Scope) -> Iterator[Scope]:
+        """The scope of one chunk in loops over ``axes``: nests in it run over its part alone.
+
+        size: of a chunk, along the axis at ``at``.
+        """
         v = axes[at]
         start, stop = self.bounds(v)
         levels, _ = self.open_levels(axes[:at], home, False)
         count = var(f"{v}_w", extent(v))
         chunk = Scope(levels[-1].scope if levels else home, [], count)
         levels.append(Level(chunk, count, start, stop, size))
-        end = min_(count + size, stop)
         before = self.ranges.get(v)
-        self.ranges[v] = Part(count, end, size, chunk.depth)
-        terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
-        inner = [self.most(u) for u in axes[at + 1 :]]
-        known = [n for n in inner if n is not None]
-        most = prod([size, *known]) if len(known) == len(inner) else None
-        mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms, most=most)
-        self.analyse([mean, m2])
-        inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
-        chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
-        acc = self.moment_state(n)
-        home.body.append(tree.Clear(acc))
-        self.take_moments(acc, mean, m2, terms, chunk)
+        self.ranges[v] = Part(count, min_(count + size, stop), size, chunk.depth)
+        yield chunk
         self.ranges.pop(v)
         if before is not None:
             self.ranges[v] = before
         self.close(levels, [], [], None)
-        return acc
+
+    # --- a maximum and the sum of exponentials below it in one pass over memory -------------------
+
+    def online_loops(self, top: Reduce, total: Reduce, home: Scope) -> None:
+        """Both, of chunks that sit in the cache: what is there is rescaled where a maximum rises.
+
+        After Milakov and Gimelshein, 2018, by chunks in place of elements.
+        """
+        axes = [v for v in self.space.reduced if v in top.axes]
+        at, size = self.chunking(axes)
+        inner = tuple(axes[at:])
+        most, part = (reduce_node(r.kind, inner, r.args[0]) for r in (top, total))
+        assert isinstance(most, Reduce) and isinstance(part, Reduce)
+        self.analyse([most, part])
+        held = Acc(self.name("a"), top.row, top.dtype)
+        whole = Acc(self.name("a"), total.row, total.row.total(total.dtype))
+        with self.chunks(axes, at, size, home) as chunk:
+            (found,) = self.reduce_loops([most], chunk)
+            here = self.result(most, found, chunk)
+            chunk.body += [tree.Rescale(whole, held, here), tree.Update(held, here)]
+            chunk.env[top] = tree.Ref(f"{held.name}_0", top.dtype)
+            (terms,) = self.reduce_loops([part], chunk)
+            chunk.body.append(tree.Merge(whole, terms))
+            home.body += [tree.Clear(held), tree.Clear(whole)]
+        for r, acc in ((top, held), (total, whole)):
+            home.env[r] = self.result(r, acc, home)
 
     def length(self, v: Expr) -> Expr:
         start, stop = self.bounds(v)

@@ -32,6 +32,7 @@ from litz.targets.cpp.tree import (
     Put,
     Range,
     Ref,
+    Rescale,
     Slot,
     Split,
     Stmt,
@@ -88,6 +89,9 @@ class Printer:
             self.update(s, spell, copy)
         elif isinstance(s, Merge):
             self.merge(s, spell)
+        elif isinstance(s, Rescale):
+            name = f"{s.acc.name}_0"
+            self.line(f"{name} = litz::rescaled({name}, {s.top.name}_0, {s.part.text});")
         elif isinstance(s, Finish):
             self.finish(s)
         elif isinstance(s, For):

@@ -106,6 +106,15 @@ class Merge:
 
 
 @dataclass(slots=True, eq=False)
+class Rescale:
+    """Make ``acc``, a sum of exponentials below ``top``, one below it and ``part``."""
+
+    acc: Acc
+    top: Acc
+    part: Ref
+
+
+@dataclass(slots=True, eq=False)
 class Finish:
     """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
 
@@ -258,6 +267,7 @@ Stmt = (
     | Clear
     | Update
     | Merge
+    | Rescale
     | Finish
     | MergeMoments
     | Counted
@@ -369,6 +379,8 @@ def _line(s: Stmt) -> str:
         return f"{s.acc.name} {s.acc.row.name}= {s.value.text}"
     if isinstance(s, Merge):
         return f"{s.into.name} {s.into.row.name}= {s.acc.name}"
+    if isinstance(s, Rescale):
+        return f"{s.acc.name} rescaled from {s.top.name} to {s.part.text}"
     if isinstance(s, Finish):
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
     if isinstance(s, MergeMoments):
