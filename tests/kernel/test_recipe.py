@@ -74,16 +74,19 @@ def test_forms() -> None:
         "  space: {units: [x0], reduced: [r0], lane: r0}",
         "  form: rows",
         "  lanes: 16",
+        "  work: 18432000",
         "  reductions: [%1, %7, %4]",
         "  passes: {groups: [[0], [1]], stores: [], reads: again}",
         "  passes: {groups: [[2]], stores: [], reads: again}",
         "  passes: {groups: [], stores: [0], reads: last}",
+        "  copies: {of: [%4], count: 2}",
+        "  copies: {of: [%1, %7], count: 4}",
     ]
     (log,) = (n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name == "log")
     (power,) = (n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name == "exp")
     quotient = body.op("div", power, log.args[0])
     softmax = replace(plan, stores=(replace(plan.stores[0], value=quotient),))
-    assert lines_of(lanes.choose(softmax, 16))[-1] == "  kept: [%3]"
+    assert "  kept: [%3]" in lines_of(lanes.choose(softmax, 16))
 
 
 @pytest.mark.parametrize("rows", [1, 2, ROWS])
@@ -100,7 +103,7 @@ def test_texts_that_are_no_recipes() -> None:
     text = lanes.choose(log_softmax(1000), 16).text
     for old, new, words in (
         ("recipe in lanes", "recipe in rows", "line 1: not a recipe"),
-        ("[%1, %7, %4]", "[%1, %77]", "line 19: %77 is not defined"),
+        ("[%1, %7, %4]", "[%1, %77]", "line 20: %77 is not defined"),
         ("  lanes: 16", "  lanes: wide", "line 18: invalid literal"),
         ("  lanes: 16", "  width: 16", "line 18: .*width"),
         ("  form: rows\n", "", "form"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes import phases, regroup
+from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import ROOM, worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
@@ -32,6 +34,8 @@ SHORT = 8  # rows that are walked down one vector at a time
 STREAM = 1 << 25  # bytes of a result that is written past the caches
 FEW = 48  # points that are too few to occupy threads
 FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
+UNITS = 32  # vectors in a part of a divided lane dim
+SCALAR = 8  # how much longer an element takes outside of vectors
 LONG = 256  # iterations that are worth dividing
 FUNCTION = 8  # additions that are worth a call
 INLINED = 1000  # additions in all functions that a body has inlined: g++ needs their square
@@ -72,20 +76,33 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         totals = _online(stores, space, reduces, passes)
     if totals:
         passes = passes_of([((0, 1),)], [()], _full(stores, space), stores)
-    return LanePlan(
+    made = LanePlan(
         plan,
         space,
         form,
         lanes,
+        _work(plan, space),
         block,
         divided,
+        lanes * UNITS if divided is not None and divided is space.lane else 1,
         reduces,
         passes,
         totals,
         kept,
         tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
-        _called(stores),
+        called=_called(stores),
     )
+    cuts = Cuts(made)
+    made = replace(made, limits=cuts.limits(), chunks=cuts.chunks(), branches=cuts.branches())
+    return replace(made, copies=Cuts(made).copies())
+
+
+def _work(plan: KernelPlan, space: Space) -> Expr:
+    nodes = list(walk(roots(plan.stores)))
+    ops = sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
+    accesses = sum(isinstance(n, Load) for n in nodes) + len(plan.stores)
+    cost = (ops + 2 * accesses + 1) * (SCALAR if space.lane is None else 1)
+    return product(extent(d.var) for d in plan.dims) * cost
 
 
 def _passes(stores: Sequence[Store], space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:

@@ -17,18 +17,50 @@ Form = Literal["rows", "columns", "tiles"]
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """How many iterations over each of ``dims`` an accumulator of a sum takes.
+
+    The innermost loop that may have more is cut, and what its chunks leave is added up in a wider
+    type.
+    """
+
+    dims: tuple[Expr, ...]
+    most: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Reductions that take two passes over each ``size`` iterations over ``by``."""
+
+    of: tuple[Reduce, ...]
+    by: Expr
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Reductions that have so many accumulators in turn: none waits for the operation before."""
+
+    of: tuple[Reduce, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LanePlan:
     """A plan as one kernel of loops; mean and deviations that are two sums are so in the plan.
 
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes.
-    lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do.
+    lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
+    parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of
     reductions and stores it has the places.
     totals: sums of softmaxes that share a pass with their maxima, by the places of both.
     kept: values that more than one pass needs, which the first of them keeps for a row.
     streamed: places of stores that go past the caches.
+    branches: masked regions that vectors without lanes in them skip.
+    limits, chunks, copies: how loops over reduced dims are cut and unrolled.
     called: ops whose C++ function is called, where those of others are inlined.
     """
 
@@ -36,13 +68,19 @@ class LanePlan:
     space: Space
     form: Form
     lanes: int
+    work: Expr
     block: tuple[int, ...] = ()
     divided: Expr | None = None
+    unit: int = 1
     reductions: tuple[Reduce, ...] = ()
     passes: tuple[Pass, ...] = ()
     totals: tuple[tuple[int, int], ...] = ()
     kept: tuple[Node, ...] = ()
     streamed: tuple[int, ...] = ()
+    branches: tuple[Node, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    copies: tuple[Copies, ...] = ()
     called: tuple[str, ...] = ()
 
 
