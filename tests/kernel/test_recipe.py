@@ -16,7 +16,7 @@ from litz.ir.parse import ParseError
 from litz.kernel.blocks import choose as blocks
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
 from litz.kernel.lanes import choose as lanes
-from litz.kernel.lanes.recipe import LaneRecipe
+from litz.kernel.lanes.recipe import Chunk, Copies, LaneRecipe, Limit
 from litz.kernel.nodes import roots
 from litz.kernel.parse import parse_recipe
 from litz.kernel.passes import Pass
@@ -107,6 +107,8 @@ def test_texts_that_are_no_recipes() -> None:
         ("  lanes: 16", "  lanes: wide", "line 18: invalid literal"),
         ("  lanes: 16", "  width: 16", "line 18: .*width"),
         ("  form: rows\n", "", "form"),
+        ("  form: rows\n", "form: row\n", "line 17: 'row' is none of rows, columns, tiles"),
+        ("load b0", "lode b0", "line 3: not a node"),
         (" lane r0 {", " lane r0", "line 2: not a plan"),
     ):
         assert old in text
@@ -165,11 +167,15 @@ def test_rows_beyond_the_cache_have_softmax_online() -> None:
 def test_broken_recipes_of_loops() -> None:
     recipe = lanes.choose(log_softmax(1000), 16)
     (made,) = recipe.kernels
-    value = body.load(F32, "b0", const(5))
+    value, x = body.load(F32, "b0", const(5)), var("x0", ROWS)
     for changed, words in (
         (replace(made, divided=var("x0", ROWS)), "which is not reduced"),
         (replace(made, form="columns"), "blocks of"),
-        (replace(made, kept=(value,)), "kept, but not computed"),
+        (replace(made, kept=(value,)), "named, but not computed"),
+        (replace(made, copies=(Copies(made.reductions[:1], 3),)), "3 accumulators do not come"),
+        (replace(made, limits=(Limit((), (4,)),)), "are no limits"),
+        (replace(made, chunks=(Chunk(made.reductions, x, 4),)), "over x0, which some of"),
+        (replace(made, chunks=(Chunk(made.reductions, x, 4),)), "of other reductions than"),
         (replace(made, called=("sin",)), "sin is called, but not computed"),
         (replace(made, passes=made.passes[1:]), "not every reduction"),
         (replace(made, passes=made.passes[::-1]), "before one that it needs"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from litz.index import Expr
 from litz.index import parse as parse_expr
@@ -31,17 +31,17 @@ _FIELD = re.compile(r"(\w+): (.*)")
 
 def parse_recipe(text: str) -> BlockRecipe | LaneRecipe:
     """The recipe whose ``text`` this is.  Raises ``ParseError`` with the line's number."""
-    lines = iter(list(enumerate((line.strip() for line in text.splitlines()), 1)))
-    number, head = next(lines, (1, ""))
+    head, *rest = (line.strip() for line in text.split("\n"))
     if head not in _KINDS:
-        raise ParseError(f"line {number}: not a recipe: {head!r}")
+        raise ParseError(f"line 1: not a recipe: {head!r}")
     reader = _Reader(*_KINDS[head])
-    for number, line in lines:
-        try:
+    lines = iter(list(enumerate(rest, 2)))
+    try:
+        for reader.number, line in lines:
             reader.line(line, lines)
-        except (ValueError, KeyError, TypeError) as e:
-            raise ParseError(f"line {number}: {e}") from e
-    return reader.end()
+        return reader.end()
+    except (ValueError, KeyError, TypeError) as e:
+        raise ParseError(f"line {reader.number}: {e}") from e
 
 
 class _Reader:
@@ -53,6 +53,7 @@ class _Reader:
         self.first: tuple[KernelPlan, NestReader] | None = None
         self.next: tuple[KernelPlan, NestReader] | None = None  # of the next kernel alone
         self.nodes = NestReader({})  # of the record that is read
+        self.number = 1
         self.records: list[dict[str, Any]] = []
 
     def line(self, text: str, lines: Iterator[tuple[int, str]]) -> None:
@@ -95,7 +96,7 @@ class _Reader:
         parallel = parse_axes(m[2], self.symbols)
         reduced = parse_axes(m[3] or "", {**self.symbols, **parallel})
         reader = NestReader({**self.symbols, **parallel, **reduced})
-        for _, line in lines:
+        for self.number, line in lines:
             if line == "}":
                 break
             reader.line(line)
@@ -117,8 +118,13 @@ class _Reader:
             return parse_expr(text, self.nodes.scope)
         if kind is DType:
             return BY_NAME[text]
-        if kind in (int, bool):
-            return int(text) if kind is int else text == "True"
+        if kind is int:
+            return int(text)
+        if kind is bool or origin is Literal:
+            words = {str(x): x for x in of or (True, False)}
+            if text not in words:
+                raise ParseError(f"{text!r} is none of {', '.join(words)}")
+            return words[text]
         if isinstance(kind, type) and issubclass(kind, Node):
             return self.nodes.node(text)
         if is_dataclass(kind):
@@ -128,14 +134,9 @@ class _Reader:
         return text
 
     def end(self) -> BlockRecipe | LaneRecipe:
-        if not self.records:
-            raise ParseError("a recipe without a plan")
         whole, *own = self.records
-        try:
-            kernels = tuple(self.kernel(**k) for k in own)
-            made: BlockRecipe | LaneRecipe = self.recipe(**whole, kernels=kernels)
-        except TypeError as e:
-            raise ParseError(f"a recipe lacks a field: {e}") from e
+        made: BlockRecipe | LaneRecipe
+        made = self.recipe(**whole, kernels=tuple(self.kernel(**k) for k in own))
         return made
 
 

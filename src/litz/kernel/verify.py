@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
 from litz.index import Expr
-from litz.ir.body import Load, Node, Op, Store, walk
+from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
@@ -108,9 +108,27 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     yield from _passes(k.passes, k.reductions, plan.stores, space.reduced, dict(k.totals))
     nodes = frozenset(walk(roots(plan.stores)))
     yield from (f"store {i} is streamed, but none" for i in k.streamed if i >= len(plan.stores))
-    yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)
+    yield from _cuts(k, nodes)
+    known = (*k.kept, *k.branches, *(n for x in (*k.chunks, *k.copies) for n in x.of))
+    yield from (f"{n} is named, but not computed" for n in known if n not in nodes)
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)
+
+
+def _cuts(k: LanePlan, nodes: frozenset[Node]) -> Iterator[str]:
+    paired = {k.reductions[i] for pair in k.totals for i in pair if i < len(k.reductions)}
+    wanted = {n for n in nodes if isinstance(n, Reduce) and n.row.counts} | paired
+    if wanted != {n for c in k.chunks for n in c.of}:
+        yield f"chunks of other reductions than {wanted}"
+    for c in k.chunks:
+        if c.size < 1 or not all(c.by in n.axes for n in c.of):
+            yield f"chunks of {c.size} over {c.by}, which some of {c.of} do not reduce"
+    for x in k.limits:
+        if len(x.most) != len(x.dims) or min(x.most) < 1:
+            yield f"{x.most} are no limits of {x.dims}"
+    for some in k.copies:
+        if some.count < 2 or some.count & (some.count - 1):
+            yield f"{some.count} accumulators do not come together in pairs"
 
 
 def _same(name: str, found: tuple[object, ...], wanted: tuple[object, ...]) -> Iterator[str]:

@@ -220,7 +220,7 @@ class Builder(Placer):
             self.analyse([mean, m2])
             inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
             chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
-            self.copies.update(dict.fromkeys(inside, self.copies.get(n, 1)))
+            self.copies |= {r: self.copies.get(n, 1) for r in inside if isinstance(r, Reduce)}
             home.body.append(tree.Clear(acc))
             self.take_moments(acc, mean, m2, terms, chunk)
         return acc

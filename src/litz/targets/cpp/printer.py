@@ -6,7 +6,9 @@ units to threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
@@ -54,6 +56,10 @@ class Printer:
         self.kernel = kernel
         self.lines: list[str] = []
         self.pad = "  "
+        self.others: dict[type, Callable[[Any, Speller], None]] = {
+            **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
+            **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
+        }
         self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
     def line(self, text: str) -> None:
@@ -87,8 +93,6 @@ class Printer:
             self.clear(s.acc, spell)
         elif isinstance(s, Update):
             self.update(s, spell, copy)
-        elif isinstance(s, Merge):
-            self.merge(s, spell)
         elif isinstance(s, Rescale):
             name = f"{s.acc.name}_0"
             self.line(f"{name} = litz::rescaled({name}, {s.top.name}_0, {s.part.text});")
@@ -96,23 +100,13 @@ class Printer:
             self.finish(s)
         elif isinstance(s, For):
             self.loop(s, spell, copy)
-        elif isinstance(s, MergeMoments):
-            self.merge_moments(s, spell)
-        elif isinstance(s, Combine):
-            self.combine(s, spell)
         elif isinstance(s, Counted):
             self.line(f"{s.acc.name}_n += double({self.expr(s.terms)});")
         elif isinstance(s, Keep):
             at = s.at or f"{s.array} + {offset(spell)}"
             self.line(f"litz::store({at}, {spell.vector(s.value)});")
-        elif isinstance(s, Tiles):
-            self.tiles(s, spell)
-        elif isinstance(s, Blocks):
-            self.blocks(s, spell)
-        elif isinstance(s, Range):
-            self.range(s, spell)
         else:
-            self.lanes(s, spell)
+            self.others[type(s)](s, spell)
 
     def branch(self, s: Branch, spell: Speller, copy: int) -> None:
         kind = spell.vtype(s.dtype) if s.vec else ctype(s.dtype)
