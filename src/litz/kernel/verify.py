@@ -109,7 +109,8 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     nodes = frozenset(walk(roots(plan.stores)))
     yield from (f"store {i} is streamed, but none" for i in k.streamed if i >= len(plan.stores))
     yield from _cuts(k, nodes)
-    known = (*k.kept, *k.branches, *(n for x in (*k.chunks, *k.copies) for n in x.of))
+    named = [x.of for x in k.chunks] + [x.of for x in k.copies]
+    known = (*k.kept, *k.branches, *(n for of in named for n in of))
     yield from (f"{n} is named, but not computed" for n in known if n not in nodes)
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
@@ -64,6 +63,8 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
     form = _form(plan, space)
     stores = plan.stores
+    nodes = tuple(walk(roots(stores)))
+    uses = Counter(n.name for n in nodes if isinstance(n, Op))
     reduces = reductions_of(stores)
     passes = _passes(stores, space, reduces)
     block: tuple[int, ...] = TILES if form == "tiles" else ()
@@ -81,7 +82,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         space,
         form,
         lanes,
-        _work(plan, space),
+        _work(plan, space, uses, sum(isinstance(n, Load) for n in nodes)),
         block,
         divided,
         lanes * UNITS if divided is not None and divided is space.lane else 1,
@@ -90,18 +91,15 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         totals,
         kept,
         tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
-        called=_called(stores),
+        called=_called(uses),
     )
-    cuts = Cuts(made)
-    made = replace(made, limits=cuts.limits(), chunks=cuts.chunks(), branches=cuts.branches())
-    return replace(made, copies=Cuts(made).copies())
+    return Cuts(made, nodes).chosen()
 
 
-def _work(plan: KernelPlan, space: Space) -> Expr:
-    nodes = list(walk(roots(plan.stores)))
-    ops = sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
-    accesses = sum(isinstance(n, Load) for n in nodes) + len(plan.stores)
-    cost = (ops + 2 * accesses + 1) * (SCALAR if space.lane is None else 1)
+def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Expr:
+    ops = sum(count * op_row(name).cost for name, count in uses.items())
+    cost = ops + 2 * (loads + len(plan.stores)) + 1
+    cost *= SCALAR if space.lane is None else 1
     return product(extent(d.var) for d in plan.dims) * cost
 
 
@@ -201,13 +199,12 @@ def _streams(plan: KernelPlan, s: Store) -> bool:
     return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
 
 
-def _called(stores: Sequence[Store]) -> tuple[str, ...]:
+def _called(uses: Counter[str]) -> tuple[str, ...]:
     """The ops of a long body that it calls: C++ compilers take their time for what is inlined."""
-    ops = [n.name for n in walk(roots(stores)) if isinstance(n, Op)]
-    uses = Counter(name for name in ops if op_row(name).cost >= FUNCTION)
-    if sum(n * op_row(name).cost for name, n in uses.items()) <= INLINED:
+    costs = {name: op_row(name).cost for name in uses if op_row(name).cost >= FUNCTION}
+    if sum(cost * uses[name] for name, cost in costs.items()) <= INLINED:
         return ()
-    return tuple(sorted(name for name, n in uses.items() if n > 1))
+    return tuple(sorted(name for name in costs if uses[name] > 1))
 
 
 def _divided(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from litz.index import Expr
 from litz.ir.body import Load, Masked, Node, Op, Reduce, walk
@@ -45,12 +46,18 @@ def limit(dims: Sequence[Expr], sizes: Sequence[int | None], steps: Sequence[int
 
 
 class Cuts:
-    """The cuts of one plan, as far as it is chosen."""
+    """The cuts of one plan, of which all else is chosen.  nodes: the plan's."""
 
-    def __init__(self, made: LanePlan) -> None:
+    def __init__(self, made: LanePlan, nodes: Sequence[Node]) -> None:
         self.made = made
         self.space, self.lanes = made.space, made.lanes
-        self.reduces = [n for n in walk(roots(made.plan.stores)) if isinstance(n, Reduce)]
+        self.reduces = [n for n in nodes if isinstance(n, Reduce)]
+        self.masked = [n for n in nodes if isinstance(n, Masked)]
+
+    def chosen(self) -> LanePlan:
+        self.made = replace(self.made, branches=self.branches())
+        cut = replace(self.made, limits=self.limits(), chunks=self.chunks())
+        return replace(cut, copies=self.copies()) if self.reduces else cut
 
     def most(self, v: Expr) -> int | None:
         """The largest number of iterations over ``v``, where one is known."""
@@ -116,8 +123,7 @@ class Cuts:
         lane = self.space.lane
         if lane is None:
             return ()
-        masked = [n for n in walk(roots(self.made.plan.stores)) if isinstance(n, Masked)]
-        return tuple(n for n in masked if self.worth(n, lane))
+        return tuple(n for n in self.masked if self.worth(n, lane))
 
     def worth(self, n: Masked, lane: Expr) -> bool:
         cond, value, _ = n.args
