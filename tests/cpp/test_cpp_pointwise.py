@@ -13,6 +13,7 @@ from litz.index import ceildiv, const, lt, min_, symbol, var
 from litz.ir import body as B
 from litz.ir.body import Store
 from litz.ir.dtype import ALL, BF16, BOOL, F32, F64, I32, I64, U8
+from litz.kernel.plan import KernelPlan
 
 
 def data(dtype: str, n: int) -> torch.Tensor:
@@ -394,3 +395,24 @@ def test_output_in_the_memory_of_an_input(tile: bool) -> None:
         again = {**apart, "d": torch.zeros(n), memory: shared, "c": shared}
         call(plan, again)
         assert torch.equal(shared, apart["c"]) and torch.equal(again["d"], apart["d"])
+
+
+def test_functions_of_long_bodies_are_called() -> None:
+    """Inlined they would take compilers the square of their number in time."""
+
+    def chain(length: int) -> KernelPlan:
+        """Vectors along rows, and scalars once a row."""
+        x0, r0 = var("x0", 5), var("r0", 37)
+        stores = []
+        for name, at, to in (("a", x0 * 37 + r0, "c"), ("b", x0, "d")):
+            value = B.load(F32, name, at)
+            for _ in range(length):
+                value = B.op("pow", B.op("abs", B.op("sin", value)), B.const(F32, 0.9))
+            stores.append(Store(to, at, value))
+        return make_plan([x0], [r0], stores, r0)
+
+    long, short = source(chain(20)), source(chain(2))
+    assert (long.count("litz::sin("), long.count("litz::pow(")) == (1, 1)
+    assert "LITZ_CALLED" not in short and short.count("litz::sin(") > 2
+    given = {"a": data("f32", 185), "b": data("f32", 5)}
+    check(chain(20), {**given, "c": torch.zeros(185), "d": torch.zeros(5)}, rtol=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from cpp_plans import TORCH, build_together, call, check, make_plan, source
@@ -110,6 +112,33 @@ def norm(value: B.Node, axes: tuple[Expr, ...], n: int) -> B.Node:
     spread = B.op("div", B.reduce("welford_m2", axes, value), B.const(F32, n))
     scale = B.op("rsqrt", B.op("add", spread, B.const(F32, 1e-5)))
     return B.op("mul", B.op("sub", value, mean), scale)
+
+
+@pytest.mark.parametrize("rows", [(16395,), (130, 133)])
+@pytest.mark.parametrize("known", [True, False])
+def test_softmax_of_rows_beyond_the_cache(rows: tuple[int, ...], known: bool) -> None:
+    """In one pass, chunk by chunk, then one that stores; whatever a chunk's maximum is."""
+    inf, n = float("inf"), math.prod(rows)
+    s = symbol("s0", 1, None, rows[0])
+    x0, *reduced = (var(f"v{i}", k) for i, k in enumerate((14, *rows)))
+    reduced[0] = reduced[0] if known else var("v1", s)
+    at: Expr = x0 * (s * n // rows[0] if not known else n)
+    at = at + reduced[0] * (n // rows[0]) + (reduced[1] if rows[1:] else 0)
+    value = B.load(F32, "a", at)
+    power = B.op("exp", B.op("sub", value, B.reduce("max", tuple(reduced), value)))
+    out = B.op("div", power, B.reduce("sum", tuple(reduced), power))
+    ints = () if known else (s,)
+    plan = make_plan([x0], reduced, [Store("c", at, out)], reduced[-1], ints=ints)
+    assert "litz::rescaled(" in source(plan)
+    a = torch.randn(14, n) * 3
+    for row, (where, what) in enumerate(
+        [(slice(None), -inf), (5, inf), (-1, inf), (0, NAN), (n // 2, NAN), (slice(3000), -inf)]
+        + [(slice(3000, None), -inf), (slice(-1), -inf), (slice(None), inf), (slice(0, n, 2), -inf)]
+    ):
+        a[row, where] = what
+    a[10], a[11] = torch.arange(n) * 1e-3, torch.arange(n) * -1e-2
+    a[12] *= 1e4
+    check(plan, {"a": a.reshape(-1), "c": torch.zeros(14 * n)}, {"s0": rows[0]}, rtol=1e-5)
 
 
 @pytest.mark.parametrize("lane", ["x0", "r0", ""])

@@ -12,10 +12,13 @@ from litz.index import const, var
 from litz.ir import body
 from litz.ir.body import Op, Store, walk
 from litz.ir.dtype import F32
+from litz.ir.parse import ParseError
 from litz.kernel.blocks import choose as blocks
-from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config
+from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
 from litz.kernel.lanes import choose as lanes
+from litz.kernel.lanes.recipe import Chunk, Copies, LaneRecipe, Limit
 from litz.kernel.nodes import roots
+from litz.kernel.parse import parse_recipe
 from litz.kernel.passes import Pass
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.kernel.verify import verify
@@ -37,15 +40,22 @@ def log_softmax(size: int = LONG, rows: int = ROWS) -> KernelPlan:
     return KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), stores, r)
 
 
+def lines_of(recipe: BlockRecipe | LaneRecipe) -> list[str]:
+    """Of its last kernel, less the plan."""
+    return recipe.text.rpartition("\nruns\n")[2].splitlines()
+
+
 def test_text_of_passes() -> None:
     recipe = blocks.choose(log_softmax())
     assert [k.form for k in recipe.kernels] == ["passes"]
-    text = recipe.text.split("}\n")[1]
-    assert text.splitlines()[0] == "runs passes over x = [x0 < 512], r = [r0 < 100000], even x"
-    assert [line.strip() for line in text.splitlines() if "blocks" not in line][1:] == [
-        "online softmax: reductions 0, 1",
-        "pass reduces 0 + 1, 2, reads again",
-        "pass stores 0, reads last",
+    assert [line.strip() for line in lines_of(recipe) if "configs" not in line] == [
+        "form: passes",
+        "axes: {parallel: [{name: x, dims: [x0]}], reduced: {name: r, dims: [r0]}}",
+        "even: [x]",
+        "wide: False",
+        "passes: {groups: [[0, 1], [2]], stores: [], reads: again}",
+        "passes: {groups: [], stores: [0], reads: last}",
+        "totals: [[1, 0]]",
     ]
 
 
@@ -60,26 +70,50 @@ def test_forms() -> None:
     on_cpu = lanes.choose(log_softmax(1 << 20, 2), 16)
     assert len(on_cpu.kernels) == 3 and on_cpu.temps
     plan = log_softmax(1000)
-    line = "runs rows, 16 lanes of r0, threads [x0 < 512], reduced [r0 < 1000]"
-    assert lanes.choose(plan, 16).text.splitlines()[-4:] == [
-        line,
-        "  pass reduces 0, 1, reads again",
-        "  pass reduces 2, reads again",
-        "  pass stores 0, reads last",
+    assert lines_of(lanes.choose(plan, 16)) == [
+        "  space: {units: [x0], reduced: [r0], lane: r0}",
+        "  form: rows",
+        "  lanes: 16",
+        "  work: 18432000",
+        "  reductions: [%1, %7, %4]",
+        "  passes: {groups: [[0], [1]], stores: [], reads: again}",
+        "  passes: {groups: [[2]], stores: [], reads: again}",
+        "  passes: {groups: [], stores: [0], reads: last}",
+        "  copies: {of: [%4], count: 2}",
+        "  copies: {of: [%1, %7], count: 4}",
     ]
     (log,) = (n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name == "log")
     (power,) = (n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name == "exp")
     quotient = body.op("div", power, log.args[0])
     softmax = replace(plan, stores=(replace(plan.stores[0], value=quotient),))
-    assert lanes.choose(softmax, 16).text.splitlines()[-1] == "  keeps exp of every point: f32"
+    assert "  kept: [%3]" in lines_of(lanes.choose(softmax, 16))
 
 
 @pytest.mark.parametrize("rows", [1, 2, ROWS])
 @pytest.mark.parametrize("size", [3, 1000, LONG, 1 << 20])
 def test_what_is_chosen_keeps_the_rules(size: int, rows: int) -> None:
     plan = log_softmax(size, rows)
-    verify(blocks.choose(plan))
-    verify(lanes.choose(plan, 16))
+    for made in (blocks.choose(plan, Style(widely=True)), lanes.choose(plan, 16)):
+        verify(made)
+        again = parse_recipe(made.text)
+        assert again == made and again.text == made.text
+
+
+def test_texts_that_are_no_recipes() -> None:
+    text = lanes.choose(log_softmax(1000), 16).text
+    for old, new, words in (
+        ("recipe in lanes", "recipe in rows", "line 1: not a recipe"),
+        ("[%1, %7, %4]", "[%1, %77]", "line 20: %77 is not defined"),
+        ("  lanes: 16", "  lanes: wide", "line 18: invalid literal"),
+        ("  lanes: 16", "  width: 16", "line 18: .*width"),
+        ("  form: rows\n", "", "form"),
+        ("  form: rows\n", "form: row\n", "line 17: 'row' is none of rows, columns, tiles"),
+        ("load b0", "lode b0", "line 3: not a node"),
+        (" lane r0 {", " lane r0", "line 2: not a plan"),
+    ):
+        assert old in text
+        with pytest.raises(ParseError, match=words):
+            parse_recipe(text.replace(old, new))
 
 
 def passes(*changed: Pass) -> Callable[[BlockPlan], BlockPlan]:
@@ -115,14 +149,34 @@ def test_broken_recipes(change: Callable[[BlockPlan], BlockPlan], words: str) ->
         verify(replace(recipe, kernels=tuple(map(change, recipe.kernels))))
 
 
+def test_rows_beyond_the_cache_have_softmax_online() -> None:
+    """Where nothing else is reduced, and they are read again after it."""
+    plan = log_softmax()
+    softmax = replace(plan, stores=plan.stores[:1], params=plan.params[:2])
+    recipe = lanes.choose(softmax, 16)
+    (made,) = recipe.kernels
+    assert made.totals == ((1, 0),)
+    assert made.passes == (Pass(((0, 1),), (), "again"), Pass((), (0,), "last"))
+    verify(recipe)
+    with pytest.raises(VerifyError, match="reduction 1 runs in pass 0, before one that it needs"):
+        verify(replace(recipe, kernels=(replace(made, totals=()),)))
+    for other in (plan, log_softmax(1000)):
+        assert not lanes.choose(other, 16).kernels[0].totals
+
+
 def test_broken_recipes_of_loops() -> None:
     recipe = lanes.choose(log_softmax(1000), 16)
     (made,) = recipe.kernels
-    value = body.load(F32, "b0", const(5))
+    value, x = body.load(F32, "b0", const(5)), var("x0", ROWS)
     for changed, words in (
         (replace(made, divided=var("x0", ROWS)), "which is not reduced"),
         (replace(made, form="columns"), "blocks of"),
-        (replace(made, kept=(value,)), "kept, but not computed"),
+        (replace(made, kept=(value,)), "named, but not computed"),
+        (replace(made, copies=(Copies(made.reductions[:1], 3),)), "3 accumulators do not come"),
+        (replace(made, limits=(Limit((), (4,)),)), "are no limits"),
+        (replace(made, chunks=(Chunk(made.reductions, x, 4),)), "over x0, which some of"),
+        (replace(made, chunks=(Chunk(made.reductions, x, 4),)), "of other reductions than"),
+        (replace(made, called=("sin",)), "sin is called, but not computed"),
         (replace(made, passes=made.passes[1:]), "not every reduction"),
         (replace(made, passes=made.passes[::-1]), "before one that it needs"),
         (replace(made, space=replace(made.space, units=())), "parallel loops over"),

@@ -25,6 +25,7 @@ from litz.ir.body import Load, walk
 from litz.ir.parse import parse
 from litz.ir.program import Extern, TensorRef
 from litz.kernel.nodes import extent, roots
+from litz.kernel.parse import parse_recipe
 from litz.kernel.plan import KernelPlan
 from litz.options import Options, make_options
 from litz.schedule.build import schedule as make_schedule
@@ -172,6 +173,8 @@ def _graph(stages: Stages) -> Graph:
 
 
 def _source(kernel: Kernel) -> str:
+    if parse_recipe(kernel.recipe.text) != kernel.recipe:
+        raise ValueError(f"{kernel.name}: its recipe does not read back")
     if kernel.triton is None:
         return kernel.source
     return "\n".join(text for launch in kernel.triton.launches for text in launch.sources())

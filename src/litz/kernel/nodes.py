@@ -44,13 +44,16 @@ def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
     return levels
 
 
-def below(roots: Sequence[Node]) -> dict[Node, None]:
-    """Nodes that one point of a pass computes: down to reductions, which are done by then."""
+def below(roots: Sequence[Node], known: Collection[Node] = ()) -> dict[Node, None]:
+    """Nodes that one point of a pass computes: down to reductions, which are done by then.
+
+    known: others that are.
+    """
     seen: dict[Node, None] = {}
     stack = list(roots)
     while stack:
         n = stack.pop()
-        if n not in seen:
+        if n not in seen and n not in known:
             seen[n] = None
             if not isinstance(n, Reduce):
                 stack.extend(n.args)

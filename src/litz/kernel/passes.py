@@ -145,10 +145,3 @@ def by_level(reduces: Sequence[Reduce], levels: Mapping[Node, int]) -> list[list
 def _reduction(v: Value) -> Reduce:
     assert isinstance(v.node, Reduce)
     return v.node
-
-
-def pass_text(p: Pass) -> str:
-    groups = [" + ".join(map(str, g)) for g in p.groups]
-    text = "pass" + (f" reduces {', '.join(groups)}" if groups else "")
-    text += f" stores {', '.join(map(str, p.stores))}" if p.stores else ""
-    return text + f", reads {p.reads}"

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
 from litz.index import Expr
-from litz.ir.body import Load, Node, Store, walk
+from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
+from litz.kernel.lanes.space import reductions_of
 from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
 from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Values
@@ -102,9 +103,33 @@ def _lanes(k: LanePlan) -> Iterator[str]:
         yield f"threads divide {k.divided}, which is not reduced"
     if (k.form == "rows") != (not k.block) or any(n < 1 for n in k.block):
         yield f"blocks of {k.block} for {k.form}"
-    yield from _passes(k.passes, space.reductions, space.stores, space.reduced, {})
-    nodes = frozenset(walk(roots(space.stores)))
-    yield from (f"{n} is kept, but not computed" for n in k.kept if n not in nodes)
+    if k.reductions != reductions_of(plan.stores):
+        yield f"{len(k.reductions)} reductions are not those of the plan, in order"
+    yield from _passes(k.passes, k.reductions, plan.stores, space.reduced, dict(k.totals))
+    nodes = frozenset(walk(roots(plan.stores)))
+    yield from (f"store {i} is streamed, but none" for i in k.streamed if i >= len(plan.stores))
+    yield from _cuts(k, nodes)
+    named = [x.of for x in k.chunks] + [x.of for x in k.copies]
+    known = (*k.kept, *k.branches, *(n for of in named for n in of))
+    yield from (f"{n} is named, but not computed" for n in known if n not in nodes)
+    ops = {n.name for n in nodes if isinstance(n, Op)}
+    yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)
+
+
+def _cuts(k: LanePlan, nodes: frozenset[Node]) -> Iterator[str]:
+    paired = {k.reductions[i] for pair in k.totals for i in pair if i < len(k.reductions)}
+    wanted = {n for n in nodes if isinstance(n, Reduce) and n.row.counts} | paired
+    if wanted != {n for c in k.chunks for n in c.of}:
+        yield f"chunks of other reductions than {wanted}"
+    for c in k.chunks:
+        if c.size < 1 or not all(c.by in n.axes for n in c.of):
+            yield f"chunks of {c.size} over {c.by}, which some of {c.of} do not reduce"
+    for x in k.limits:
+        if len(x.most) != len(x.dims) or min(x.most) < 1:
+            yield f"{x.most} are no limits of {x.dims}"
+    for some in k.copies:
+        if some.count < 2 or some.count & (some.count - 1):
+            yield f"{some.count} accumulators do not come together in pairs"
 
 
 def _same(name: str, found: tuple[object, ...], wanted: tuple[object, ...]) -> Iterator[str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from litz.index import Expr, product
 from litz.ir.dtype import DType
-from litz.ir.text import axes_text
 from litz.kernel.nodes import extent
-from litz.kernel.passes import Pass, pass_text
+from litz.kernel.passes import Pass
 from litz.kernel.plan import KernelPlan
-from litz.kernel.text import plan_text
+from litz.kernel.text import recipe_text
 
 Form = Literal["once", "persistent", "passes", "nest", "serial"]
 
@@ -145,27 +143,4 @@ class BlockRecipe:
 
     @property
     def text(self) -> str:
-        lines = [f"temporary {t.name}: {t.dtype}[{t.size}]" for t in self.temporaries]
-        return "\n".join([*lines, *(line for k in self.kernels for line in _lines(k))])
-
-
-def _lines(k: BlockPlan) -> Iterator[str]:
-    yield plan_text(k.plan)
-    blocked = [f"{a.name} = [{axes_text(a.dims)}]" for a in k.axes.all]
-    yield f"runs {k.form} over {', '.join(blocked)}" + _facts(k)
-    for c in k.configs:
-        blocks = " ".join(f"{axis}={n}" for axis, n in c.blocks)
-        yield f"  blocks {blocks} warps {c.warps}" + (f" stages {c.stages}" * (c.stages > 1))
-    for total, top in k.totals:
-        yield f"  online softmax: reductions {top}, {total}"
-    for p in k.passes:
-        yield f"  {pass_text(p)}"
-
-
-def _facts(k: BlockPlan) -> str:
-    facts = [f"even {' '.join(sorted(k.even))}"] if k.even else []
-    facts += ["flat grid"] if k.flat else []
-    facts += [f"rows from {k.rows[0]} by {k.rows[1]}"] if k.rows else []
-    facts += ["64 bits"] if k.wide else []
-    facts += [f"32 where {', '.join(map(str, k.reaches))} fit"] if k.reaches else []
-    return "".join(f", {fact}" for fact in facts)
+        return recipe_text(self, "blocks")

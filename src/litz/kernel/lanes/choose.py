@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from litz.index import Expr, Var, product, size_hint
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.ir.ops import op as op_row
 from litz.kernel.lanes import phases, regroup
+from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
-from litz.kernel.lanes.reuse import worth_keeping
-from litz.kernel.lanes.space import Space, prepare
+from litz.kernel.lanes.reuse import ROOM, worth_keeping
+from litz.kernel.lanes.space import Space, prepare, reductions_of
 from litz.kernel.nodes import (
     extent,
     int_value,
@@ -18,8 +21,9 @@ from litz.kernel.nodes import (
     reduce_levels,
     roots,
 )
-from litz.kernel.passes import Pass, along_passes, passes_of
+from litz.kernel.passes import Pass, along_passes, pairs, passes_of, reductions
 from litz.kernel.plan import KernelPlan
+from litz.kernel.values import Values
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
@@ -29,17 +33,21 @@ SHORT = 8  # rows that are walked down one vector at a time
 STREAM = 1 << 25  # bytes of a result that is written past the caches
 FEW = 48  # points that are too few to occupy threads
 FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
+UNITS = 32  # vectors in a part of a divided lane dim
+SCALAR = 8  # how much longer an element takes outside of vectors
 LONG = 256  # iterations that are worth dividing
+FUNCTION = 8  # additions that are worth a call
+INLINED = 1000  # additions in all functions that a body has inlined: g++ needs their square
 
 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
     lanes = width(plan, lanes)
-    space = prepare(plan)
-    several = regroup.divide(plan) or phases.divide(plan, space)
+    prepared, space = prepare(plan)
+    several = regroup.divide(plan) or phases.divide(prepared, space)
     if several is None:
-        return LaneRecipe(plan, (in_lanes(plan, space, lanes),))
-    kernels = tuple(in_lanes(p, prepare(p), lanes) for p in several.plans)
+        return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
+    kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
     return LaneRecipe(plan, kernels, several.temps, several.points)
 
 
@@ -54,27 +62,50 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
     form = _form(plan, space)
-    reduces = space.reductions
-    passes = _passes(space, reduces)
+    stores = plan.stores
+    nodes = tuple(walk(roots(stores)))
+    uses = Counter(n.name for n in nodes if isinstance(n, Op))
+    reduces = reductions_of(stores)
+    passes = _passes(stores, space, reduces)
     block: tuple[int, ...] = TILES if form == "tiles" else ()
     if form == "columns":
-        block = (_block(space, len(passes), lanes),)
-    return LanePlan(
+        block = (_block(stores, space, len(passes), lanes),)
+    divided = _divided(stores, space, reduces, passes)
+    kept = _kept(stores, space, reduces, passes, lanes)
+    totals: tuple[tuple[int, int], ...] = ()
+    if form == "rows" and divided is None and not kept:
+        totals = _online(stores, space, reduces, passes)
+    if totals:
+        passes = passes_of([((0, 1),)], [()], _full(stores, space), stores)
+    made = LanePlan(
         plan,
         space,
         form,
         lanes,
+        _work(plan, space, uses, sum(isinstance(n, Load) for n in nodes)),
         block,
-        _divided(space, reduces, passes),
+        divided,
+        lanes * UNITS if divided is not None and divided is space.lane else 1,
+        reduces,
         passes,
-        _kept(space, reduces, passes, lanes),
-        frozenset(s for s in space.stores if _streams(plan, s)),
+        totals,
+        kept,
+        tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
+        called=_called(uses),
     )
+    return Cuts(made, nodes).chosen()
 
 
-def _passes(space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
+def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Expr:
+    ops = sum(count * op_row(name).cost for name, count in uses.items())
+    cost = ops + 2 * (loads + len(plan.stores)) + 1
+    cost *= SCALAR if space.lane is None else 1
+    return product(extent(d.var) for d in plan.dims) * cost
+
+
+def _passes(stores: Sequence[Store], space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
     """A round for reductions that can share loops: of one level, over the same dims."""
-    levels = reduce_levels(roots(space.stores))
+    levels = reduce_levels(roots(stores))
     rounds: dict[object, list[int]] = {}
     for i, n in enumerate(reduces):
         key = levels[n], frozenset(n.axes), n.row.counts, space.lane in n.vars
@@ -86,11 +117,32 @@ def _passes(space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
         same = set(loops_of(s, space.reduced)) == set(n.axes)
         return same and s.mode == "set" and not n.row.counts
 
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    full = _full(stores, space)
     every = [*nodes, masked] if masked else nodes
-    along = along_passes(full, space.stores, every, levels, False, may)[: len(nodes)]
+    along = along_passes(full, stores, every, levels, False, may)[: len(nodes)]
     groups = [tuple((i,) for i in some) for some in rounds.values()]
-    return passes_of(groups, along, full, space.stores)
+    return passes_of(groups, along, full, stores)
+
+
+def _full(stores: Sequence[Store], space: Space) -> list[Store]:
+    """The stores of the full space."""
+    return [s for s in stores if loops_of(s, space.reduced)]
+
+
+def _online(
+    stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
+) -> tuple[tuple[int, int], ...]:
+    """A softmax's sum and its maximum, where long rows are read once more after both."""
+    row = product(extent(v) for v in space.reduced)
+    if len(reduces) != 2 or len(passes) != 3 or any(p.stores for p in passes[:2]):
+        return ()
+    if space.lane not in space.reduced or any(set(n.axes) != set(space.reduced) for n in reduces):
+        return ()
+    if size_hint(row, 0) * reduces[0].dtype.bytes <= ROOM:
+        return ()
+    axes = dict.fromkeys((*space.units, *space.serial), "x") | dict.fromkeys(space.reduced, "r")
+    found = reductions(Values(axes), stores)
+    return ((1, 0),) if pairs(found) and [v.node for v in found] == list(reduces) else ()
 
 
 def _form(plan: KernelPlan, space: Space) -> Form:
@@ -105,9 +157,9 @@ def _form(plan: KernelPlan, space: Space) -> Form:
     return "columns" if space.reduced and lane not in space.reduced and not short else "rows"
 
 
-def _block(space: Space, passes: int, lanes: int) -> int:
+def _block(stores: Sequence[Store], space: Space, passes: int, lanes: int) -> int:
     """Lanes of a block: many for one pass, fewer where several passes share the cache."""
-    nodes = list(walk(roots(space.stores)))
+    nodes = list(walk(roots(stores)))
     count = sum(isinstance(n, Reduce) for n in nodes)
     step = 4 * lanes
     widest = max(step, min(WIDEST, STACK // (12 * max(count, 1)) // step * step))
@@ -120,14 +172,17 @@ def _block(space: Space, passes: int, lanes: int) -> int:
 
 
 def _kept(
-    space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass], lanes: int
+    stores: Sequence[Store],
+    space: Space,
+    reduces: Sequence[Reduce],
+    passes: Sequence[Pass],
+    lanes: int,
 ) -> tuple[Node, ...]:
     reduced, lane = space.reduced, space.lane
     if lane is None or lane not in reduced or not reduces:
         return ()
     if any(set(n.axes) != set(reduced) for n in reduces):
         return ()
-    stores = space.stores
     computed = [
         [*(reduces[i].args[0] for g in p.groups for i in g), *roots(stores[i] for i in p.stores)]
         for p in passes
@@ -144,16 +199,26 @@ def _streams(plan: KernelPlan, s: Store) -> bool:
     return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
 
 
-def _divided(space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]) -> Expr | None:
+def _called(uses: Counter[str]) -> tuple[str, ...]:
+    """The ops of a long body that it calls: C++ compilers take their time for what is inlined."""
+    costs = {name: op_row(name).cost for name in uses if op_row(name).cost >= FUNCTION}
+    if sum(cost * uses[name] for name, cost in costs.items()) <= INLINED:
+        return ()
+    return tuple(sorted(name for name in costs if uses[name] > 1))
+
+
+def _divided(
+    stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
+) -> Expr | None:
     """The reduced dim that threads divide, or None where the parallel dims serve better."""
     if space.serial or not space.reduced or not reduces:
         return None
-    every = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
+    every = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
     if len(every) != len(reduces) or any(set(n.axes) != set(space.reduced) for n in every):
         return None
     if any(isinstance(a, Reduce) for n in every for a in walk(n.args)):
         return None
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    full = _full(stores, space)
     # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
     inside = all(set(space.units) <= set(n.vars) for n in reduces)
     if full and not (len(passes) == 1 and inside and all(over_all(s, space.reduced) for s in full)):

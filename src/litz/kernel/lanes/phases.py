@@ -26,12 +26,12 @@ LONG = 1 << 15  # elements of a row that is worth dividing
 
 def divide(plan: KernelPlan, space: Space) -> Phases | None:
     """The phases of a plan that is better run in several, else None."""
-    if space.serial or not space.reduced or not _worthwhile(space):
+    if space.serial or not space.reduced or not _worthwhile(plan, space):
         return None
     dims = set(space.reduced)
-    levels = reduce_levels(roots(space.stores))
-    reduces = [n for n in walk(roots(space.stores)) if isinstance(n, Reduce)]
-    full = [s for s in space.stores if loops_of(s, space.reduced)]
+    levels = reduce_levels(roots(plan.stores))
+    reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
+    full = [s for s in plan.stores if loops_of(s, space.reduced)]
     if not reduces or any(set(n.axes) != dims for n in reduces):
         return None
     if any(any(v in dims for v in n.vars) for n in reduces):
@@ -45,12 +45,12 @@ def divide(plan: KernelPlan, space: Space) -> Phases | None:
     return made if made is not None and len(made.plans) > 1 else None
 
 
-def _worthwhile(space: Space) -> bool:
+def _worthwhile(plan: KernelPlan, space: Space) -> bool:
     rows = size_hint(product(extent(v) for v in space.reduced))
     points = size_hint(product(extent(v) for v in space.units))
     if space.lane is None or space.lane in space.reduced:
         return points <= FEW and rows >= LONG
-    row = sum(n.dtype.bytes for n in walk(roots(space.stores)) if isinstance(n, Load)) or 4
+    row = sum(n.dtype.bytes for n in walk(roots(plan.stores)) if isinstance(n, Load)) or 4
     return rows * row * NARROW > CACHED
 
 
@@ -66,9 +66,9 @@ class _Maker:
         self.temps: dict[Node, Temp] = {}
 
     def run(self, full: list[Store], last: int) -> Phases | None:
-        flat = [s for s in self.space.stores if s not in full]
+        flat = [s for s in self.plan.stores if s not in full]
         rounds = by_level(self.reduces, self.levels)
-        merged = along_passes(full, self.space.stores, rounds, self.levels, own=False)
+        merged = along_passes(full, self.plan.stores, rounds, self.levels, own=False)
         left = [s for s in full if not any(s in stores for stores in merged)]
         if not all(over_all(s, self.space.reduced) for s in left):
             return None  # it would run more than once, upon what it has written

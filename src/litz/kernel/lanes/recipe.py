@@ -2,44 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from litz.index import Expr
-from litz.ir.body import Node, Op, Store
-from litz.ir.text import axes_text
+from litz.ir.body import Node, Reduce
 from litz.kernel.lanes.space import Space
-from litz.kernel.passes import Pass, pass_text
+from litz.kernel.passes import Pass
 from litz.kernel.phases import Temp
 from litz.kernel.plan import KernelPlan
-from litz.kernel.text import plan_text
+from litz.kernel.text import recipe_text
 
 Form = Literal["rows", "columns", "tiles"]
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """How many iterations over each of ``dims`` an accumulator of a sum takes.
+
+    The innermost loop that may have more is cut, and what its chunks leave is added up in a wider
+    type.
+    """
+
+    dims: tuple[Expr, ...]
+    most: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Reductions that take two passes over each ``size`` iterations over ``by``."""
+
+    of: tuple[Reduce, ...]
+    by: Expr
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Reductions that have so many accumulators in turn: none waits for the operation before."""
+
+    of: tuple[Reduce, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LanePlan:
-    """A plan as one kernel of loops.
+    """A plan as one kernel of loops; mean and deviations that are two sums are so in the plan.
 
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes.
-    lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do.
-    passes: over reduced dims, in order; reductions by their places in ``space.reductions``.
+    lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
+    parts of ``unit`` iterations.  work: rough cost of a call, in additions.
+    reductions: those that may run before what needs them.  passes: over reduced dims, in order; of
+    reductions and stores it has the places.
+    totals: sums of softmaxes that share a pass with their maxima, by the places of both.
     kept: values that more than one pass needs, which the first of them keeps for a row.
-    streamed: stores that go past the caches.
+    streamed: places of stores that go past the caches.
+    branches: masked regions that vectors without lanes in them skip.
+    limits, chunks, copies: how loops over reduced dims are cut and unrolled.
+    called: ops whose C++ function is called, where those of others are inlined.
     """
 
     plan: KernelPlan
     space: Space
     form: Form
     lanes: int
+    work: Expr
     block: tuple[int, ...] = ()
     divided: Expr | None = None
+    unit: int = 1
+    reductions: tuple[Reduce, ...] = ()
     passes: tuple[Pass, ...] = ()
+    totals: tuple[tuple[int, int], ...] = ()
     kept: tuple[Node, ...] = ()
-    streamed: frozenset[Store] = frozenset()
+    streamed: tuple[int, ...] = ()
+    branches: tuple[Node, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    copies: tuple[Copies, ...] = ()
+    called: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +98,4 @@ class LaneRecipe:
 
     @property
     def text(self) -> str:
-        lines = [f"temporary {t.name}: {t.dtype}[{self.points}]" for t in self.temps]
-        return "\n".join([*lines, *(line for k in self.kernels for line in _lines(k))])
-
-
-def _lines(k: LanePlan) -> Iterator[str]:
-    yield plan_text(k.plan)
-    space = k.space
-    spans = {"threads": space.units, "one thread": space.serial, "reduced": space.reduced}
-    dims = [f"{name} [{axes_text(vs)}]" for name, vs in spans.items() if vs]
-    block = " in blocks of " + " by ".join(map(str, k.block)) if k.block else ""
-    yield f"runs {k.form}{block}, {k.lanes} lanes of {space.lane}" + "".join(f", {d}" for d in dims)
-    if k.divided is not None:
-        yield f"  threads divide {k.divided}"
-    for p in k.passes:
-        yield f"  {pass_text(p)}"
-    for n in k.kept:
-        yield f"  keeps {n.name if isinstance(n, Op) else 'a value'} of every point: {n.dtype}"
-    for s in k.plan.stores:
-        if s in k.streamed:
-            yield f"  streams {s.buffer}[{s.index}]"
+        return recipe_text(self, "lanes")

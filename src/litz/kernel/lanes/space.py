@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litz.index import (
     Expr,
@@ -28,27 +28,27 @@ NARROW = 64  # lanes at least of a block, where a pass runs down columns
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A plan's iteration space in the order of its loops.
+    """The iteration space of a plan in the order of its loops.
 
     units: parallel dims that threads may divide; serial: parallel dims that one thread must walk
     alone, because stores meet across them; reduced: the reduced dims, outermost first.
     lane: the vectorised dim, if any; it comes last in its list.
     """
 
-    stores: tuple[Store, ...]
-    units: tuple[Expr, ...]
-    serial: tuple[Expr, ...]
-    reduced: tuple[Expr, ...]
-    lane: Expr | None
-
-    @property
-    def reductions(self) -> list[Reduce]:
-        """Those that may run before what needs them, by how many have to run before each."""
-        levels = reduce_levels(roots(self.stores))
-        return sorted(open_reduces(roots(self.stores)), key=lambda n: levels[n])
+    units: tuple[Expr, ...] = ()
+    serial: tuple[Expr, ...] = ()
+    reduced: tuple[Expr, ...] = ()
+    lane: Expr | None = None
 
 
-def prepare(plan: KernelPlan) -> Space:
+def reductions_of(stores: Sequence[Store]) -> tuple[Reduce, ...]:
+    """Those that may run before what needs them, by how many have to run before each."""
+    levels = reduce_levels(roots(stores))
+    return tuple(sorted(open_reduces(roots(stores)), key=lambda n: levels[n]))
+
+
+def prepare(plan: KernelPlan) -> tuple[KernelPlan, Space]:
+    """The plan with mean and deviations as two sums where that is better, and its space."""
     stores = simplify(plan.stores, lambda n: in_cache(n, plan.lane))
     reduces = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
     order = reduction_order(plan.reduced, reduces)
@@ -60,7 +60,7 @@ def prepare(plan: KernelPlan) -> Space:
     units = tuple(v for v in parallel if v in apart)
     serial = tuple(v for v in parallel if v not in apart)
     reduced = _last(order or plan.reduced, lane) if _free_order(reduces, lane) else order
-    return Space(stores, units, serial, reduced or plan.reduced, lane)
+    return replace(plan, stores=stores), Space(units, serial, reduced or plan.reduced, lane)
 
 
 def in_cache(n: Reduce, lane: Expr | None) -> bool:

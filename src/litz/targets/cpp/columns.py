@@ -11,15 +11,14 @@ from litz.index import Expr
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
 from litz.ir.dtype import F64, DType
 from litz.kernel.lanes.access import access
+from litz.kernel.lanes.cuts import adds, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent, loaded, roots
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder, Level, adds, position
+from litz.targets.cpp.loops import Builder, position
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
 from litz.targets.cpp.values import ctype
-
-ROWS = 16  # rows of a block whose mean and deviations are taken together
 
 
 class ColumnBuilder(Builder):
@@ -125,8 +124,8 @@ class ColumnBuilder(Builder):
     def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
         if self.lane not in group[0].vars or home.binds(self.across) is not None:
             return super().reduce_loops(group, home)
-        axes = [v for v in self.space.reduced if v in group[0].axes]
-        levels, chunk = self.open_levels(axes, home, any(adds(r) for r in group))
+        axes = order(group[0], self.space.reduced)
+        levels, chunk = self.open_levels(axes, home, self.limit(axes, group))
         rows = levels[-1].scope
         scope = Scope(rows, [], self.across)
         inner: list[Acc] = []
@@ -154,11 +153,6 @@ class ColumnBuilder(Builder):
             acc.position = position(r)
             self.kernel.arrays.append(tree.Array(f"{acc.name}i", r.dtype, self.size))
         return acc
-
-    def moment_chunks(self, axes: list[Expr], n: Reduce) -> tuple[int, int]:
-        if self.lane not in n.vars:
-            return super().moment_chunks(axes, n)
-        return 0, ROWS
 
     def moment_state(self, n: Reduce) -> Acc:
         acc = super().moment_state(n)
@@ -189,18 +183,18 @@ class ColumnBuilder(Builder):
 
     def point(self, scope: Scope) -> None:
         flat = self.start(scope)
-        self.reduce_first(roots(self.space.stores), scope)
+        self.reduce_first(roots(self.stores), scope)
         full = self.full_stores()
         read = loaded(roots(self.pending))
         # Stores of a lane's values come first, unless the full space still reads what they replace.
         late = self.flat(flat, scope, any(s.buffer in read for s in flat))
         for dims, stores in full:
-            levels, _ = self.open_levels(dims, scope, False)
+            levels, _ = self.open_levels(dims, scope)
             rows = levels[-1].scope
             inner = Scope(rows, [], self.across)
             inner.body.extend([self.put(s, inner) for s in stores])
             rows.body.append(self.lanes_stmt(inner.body))
-            self.close(levels, [], [], None)
+            self.close(levels)
         if late:
             scope.body.append(self.lanes_stmt(late))
 
@@ -228,6 +222,3 @@ class ColumnBuilder(Builder):
         name = self.array(r.dtype)
         scope.body.append(tree.Keep(name, r))
         return self.fetch(name, r.dtype)
-
-    def loop(self, level: Level, cost: int, accs: list[Acc]) -> Stmt:
-        return super().loop(level, 0, [])

@@ -7,13 +7,15 @@ of their own after them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
 from litz.index import Expr, ceildiv, const, min_, product, render, var
-from litz.ir.body import Load, Node, Op, Reduce, Store, substitute, walk
-from litz.ir.ops import op as op_row
+from litz.ir.body import Node, Reduce, Store, substitute, walk
+from litz.ir.body import reduce as reduce_node
+from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, readers_first, roots
@@ -21,11 +23,6 @@ from litz.targets.cpp import tree
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
-
-CHUNK = 16  # additions into one accumulator before it is added to an outer one, of 64 bits
-UNROLL = 4
-SCALAR = 8  # how much longer an element takes outside of vectors
-MOMENTS = 4096  # elements of a chunk whose mean and deviations are taken in two passes
 
 
 @dataclass(slots=True)
@@ -55,9 +52,16 @@ class Builder(Placer):
     def __init__(self, made: LanePlan, name: str) -> None:
         self.made = made
         self.space = space = made.space
-        super().__init__(name, space.lane, made.lanes, space.stores)
-        self.open = space.reductions
+        self.stores = made.plan.stores
+        super().__init__(name, space.lane, made.lanes, self.stores)
+        self.open = list(made.reductions)
         self.rounds = [[self.open[i] for g in p.groups for i in g] for p in made.passes if p.groups]
+        pairs = [(self.open[i], self.open[j]) for j, i in made.totals]
+        self.online = {n: pair for pair in pairs for n in pair}
+        self.branches = frozenset(made.branches)
+        self.copies = {n: c.count for c in made.copies for n in c.of}
+        self.chunk_of = {n: c for c in made.chunks for n in c.of}
+        self.streamed = {self.stores[i] for i in made.streamed}
         self.fresh = 0
         # Stores of the full space that no pass runs yet, and the scope in which passes run.
         self.pending: list[Store] = []
@@ -66,7 +70,16 @@ class Builder(Placer):
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, Part] = {}
         lane, units = space.lane, space.units
-        self.kernel = Kernel(made.plan, name, made.lanes, lane, units, checks=self.checks)
+        self.kernel = Kernel(
+            made.plan,
+            name,
+            made.lanes,
+            lane,
+            units,
+            work=made.work,
+            checks=self.checks,
+            called=made.called,
+        )
         if lane is not None and lane in units:
             self.kernel.grains = {lane: made.lanes}
 
@@ -116,6 +129,9 @@ class Builder(Placer):
             depth = max(depth, scope.guard)
         home = scope.at(depth)
         group = [n]
+        if n in self.online and home.guard is None:
+            self.online_loops(*self.online[n], home)
+            return
         if home.guard is None and n in self.open:
             group = [r for r in self.open if r is n or self.joins(r, n, home)]
         if n.row.counts:
@@ -156,11 +172,10 @@ class Builder(Placer):
     def reduce_loops(self, group: list[Reduce], home: Scope) -> list[Acc]:
         """The loops of reductions that run together; their accumulators."""
         # Below a reduction that has been given fresh variables, another has them too.
-        own = group[0].axes
-        bodies, axes = group, [v for v in self.space.reduced if v in own] or list(own)
+        bodies, axes = group, list(order(group[0], self.space.reduced))
         if any(home.binds(v) is not None for v in axes):
             bodies, axes = self.renamed(group, axes)
-        levels, chunk = self.open_levels(axes, home, any(adds(r) for r in group))
+        levels, chunk = self.open_levels(axes, home, self.limit(tuple(axes), group))
         scope = levels[-1].scope if levels else home
         inner: list[Acc] = []
         outer: list[Acc] = []
@@ -183,7 +198,7 @@ class Builder(Placer):
             self.keep_values(scope, home)
             self.merge_stores(group, home, scope)
         home.body.extend(tree.Clear(a) for a in outer)
-        self.close(levels, inner, outer, chunk)
+        self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
         return outer
 
     # --- mean and deviations in one pass over memory ----------------------------------------------
@@ -194,47 +209,73 @@ class Builder(Placer):
         A chunk takes two passes, over what the first of them has brought into the cache.
         """
         axes = [v for v in self.space.reduced if v in n.axes]
-        at, size = self.moment_chunks(axes, n)
+        at, size = axes.index(self.chunk_of[n].by), self.chunk_of[n].size
+        acc = self.moment_state(n)
+        with self.chunks(axes, at, size, home) as chunk:
+            terms = product(self.length(u) for u in axes[at:])
+            inner = [self.most(u) for u in axes[at + 1 :]]
+            known = [n for n in inner if n is not None]
+            most = prod([size, *known]) if len(known) == len(inner) else None
+            mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms, most=most)
+            self.analyse([mean, m2])
+            inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
+            chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
+            self.copies |= {r: self.copies.get(n, 1) for r in inside if isinstance(r, Reduce)}
+            home.body.append(tree.Clear(acc))
+            self.take_moments(acc, mean, m2, terms, chunk)
+        return acc
+
+    @contextmanager
+    def chunks(self, axes: Sequence[Expr], at: int, size: int, home: Scope) -> Iterator[Scope]:
+        """The scope of one chunk in loops over ``axes``: nests in it run over its part alone.
+
+        size: of a chunk, along the axis at ``at``.
+        """
         v = axes[at]
         start, stop = self.bounds(v)
-        levels, _ = self.open_levels(axes[:at], home, False)
+        levels, _ = self.open_levels(axes[:at], home)
         count = var(f"{v}_w", extent(v))
         chunk = Scope(levels[-1].scope if levels else home, [], count)
         levels.append(Level(chunk, count, start, stop, size))
-        end = min_(count + size, stop)
         before = self.ranges.get(v)
-        self.ranges[v] = Part(count, end, size, chunk.depth)
-        terms = product([end - count, *(self.length(u) for u in axes[at + 1 :])])
-        inner = [self.most(u) for u in axes[at + 1 :]]
-        known = [n for n in inner if n is not None]
-        most = prod([size, *known]) if len(known) == len(inner) else None
-        mean, m2 = chunk_moments(n.args[0], tuple(axes[at:]), terms, most=most)
-        self.analyse([mean, m2])
-        inside = frozenset(walk([mean, m2])) - frozenset(walk(n.args))
-        chunk.own = frozenset(x for x in inside if self.levels[x] >= 0)
-        acc = self.moment_state(n)
-        home.body.append(tree.Clear(acc))
-        self.take_moments(acc, mean, m2, terms, chunk)
+        self.ranges[v] = Part(count, min_(count + size, stop), size, chunk.depth)
+        yield chunk
         self.ranges.pop(v)
         if before is not None:
             self.ranges[v] = before
-        self.close(levels, [], [], None)
-        return acc
+        self.close(levels)
+
+    # --- a maximum and the sum of exponentials below it in one pass over memory -------------------
+
+    def online_loops(self, top: Reduce, total: Reduce, home: Scope) -> None:
+        """Both, of chunks that sit in the cache: what is there is rescaled where a maximum rises.
+
+        After Milakov and Gimelshein, 2018, by chunks in place of elements.
+        """
+        axes = [v for v in self.space.reduced if v in top.axes]
+        cut = self.chunk_of[top]
+        at = axes.index(cut.by)
+        inner = tuple(axes[at:])
+        most, part = (reduce_node(r.kind, inner, r.args[0]) for r in (top, total))
+        assert isinstance(most, Reduce) and isinstance(part, Reduce)
+        self.analyse([most, part])
+        self.copies.update((new, self.copies.get(r, 1)) for new, r in ((most, top), (part, total)))
+        held = Acc(self.name("a"), top.row, top.dtype)
+        whole = Acc(self.name("a"), total.row, total.row.total(total.dtype))
+        with self.chunks(axes, at, cut.size, home) as chunk:
+            (found,) = self.reduce_loops([most], chunk)
+            here = self.result(most, found, chunk)
+            chunk.body += [tree.Rescale(whole, held, here), tree.Update(held, here)]
+            chunk.env[top] = tree.Ref(f"{held.name}_0", top.dtype)
+            (terms,) = self.reduce_loops([part], chunk)
+            chunk.body.append(tree.Merge(whole, terms))
+            home.body += [tree.Clear(held), tree.Clear(whole)]
+        for r, acc in ((top, held), (total, whole)):
+            home.env[r] = self.result(r, acc, home)
 
     def length(self, v: Expr) -> Expr:
         start, stop = self.bounds(v)
         return stop if start is None else stop - start
-
-    def moment_chunks(self, axes: list[Expr], n: Reduce) -> tuple[int, int]:
-        """Which axis is cut into chunks, of how many elements each."""
-        room = MOMENTS
-        for i in reversed(range(len(axes))):
-            size = self.most(axes[i])
-            if size is None or size >= room or i == 0:
-                step = self.lanes * UNROLL if axes[i] is self.lane else 1
-                return i, max(step, room // step * step)
-            room = max(1, room // max(1, size))
-        raise ValueError("a reduction over no dims")
 
     def moment_state(self, n: Reduce) -> Acc:
         vec = self.lane is not None and self.lane in n.vars
@@ -254,7 +295,7 @@ class Builder(Placer):
         at = next((i for i, own in enumerate(self.rounds) if group[0] in own), None)
         if at is None or home is not self.inmost or set(group) != set(self.rounds[at]):
             return
-        stores = self.space.stores
+        stores = self.stores
         before = {stores[i] for p in self.made.passes[:at] for i in p.stores}
         known = all(home.find(r) is not None for own in self.rounds[:at] for r in own)
         if not known or any(s in before for s in self.pending):
@@ -280,10 +321,16 @@ class Builder(Placer):
     # --- loops ----------------------------------------------------------------------------------
 
     def open_levels(
-        self, axes: Sequence[Expr], home: Scope, cut: bool
+        self, axes: Sequence[Expr], home: Scope, most: Sequence[int] = ()
     ) -> tuple[list[Level], int | None]:
-        """Scopes of a nest over ``axes``; and which of them counts chunks, if one does."""
-        at, size = self.chunking(axes) if cut else (-1, 0)
+        """Scopes of a nest over ``axes``; and which of them counts chunks, if one does.
+
+        most: how many iterations over each an accumulator takes.
+        """
+        at, size = -1, 0
+        for i, n in enumerate(most):
+            known = self.most(axes[i])
+            at, size = (i, n) if known is None or known > n else (at, size)
         levels: list[Level] = []
         scope = home
         for i, v in enumerate(axes):
@@ -297,6 +344,15 @@ class Builder(Placer):
             levels.append(Level(scope, v, start, stop))
         return levels, at if at >= 0 else None
 
+    def limit(self, dims: Sequence[Expr], group: Sequence[Reduce]) -> Sequence[int]:
+        """How many iterations over each dim an accumulator takes, where there is a limit."""
+        if not any(map(adds, group)):
+            return ()
+        if dims and dims[0] not in self.space.reduced:  # each by itself, within a nest over its own
+            return limit(dims, [self.most(v) for v in dims], [1] * len(dims)).most
+        within = (x for x in self.made.limits if x.dims[-len(dims) :] == dims)
+        return next((x.most[-len(dims) :] for x in within), ())
+
     def most(self, v: Expr) -> int | None:
         """The largest number of iterations over ``v``, where one is known."""
         return self.ranges[v].most if v in self.ranges else extent(v).hi
@@ -305,27 +361,19 @@ class Builder(Placer):
         part = self.ranges.get(v)
         return (None, extent(v)) if part is None else (part.start, part.stop)
 
-    def chunking(self, axes: Sequence[Expr]) -> tuple[int, int]:
-        """Where a long sum is cut, so that an accumulator takes at most CHUNK terms, or -1."""
-        steps = 1
-        for i in reversed(range(len(axes))):
-            size = self.most(axes[i])
-            per = self.lanes * UNROLL if axes[i] is self.lane else 1
-            limit = per * max(1, CHUNK // steps)
-            if size is None or size > limit:
-                return i, limit
-            steps *= max(1, size // per)
-        return -1, 0
-
     def close(
-        self, levels: list[Level], inner: list[Acc], outer: list[Acc], chunk: int | None
+        self,
+        levels: list[Level],
+        inner: Sequence[Acc] = (),
+        outer: Sequence[Acc] = (),
+        chunk: int | None = None,
+        copies: int = 1,
     ) -> None:
         """Attach the loops, innermost first, each to the block of the one around it."""
-        cost = self._cost(levels[-1].scope.body) if levels else 0
         for i in reversed(range(len(levels))):
             level = levels[i]
             last = i == len(levels) - 1
-            stmt = self.loop(level, cost, inner if last else [])
+            stmt = self.loop(level, inner if last else (), copies if last else 1)
             parent = level.scope.parent
             assert parent is not None
             cut = (
@@ -337,34 +385,15 @@ class Builder(Placer):
             parent.body.append(stmt)
             parent.body.extend(tree.Merge(b, a) for a, b in cut)
 
-    def loop(self, level: Level, cost: int, accs: list[Acc]) -> Stmt:
+    def loop(self, level: Level, accs: Sequence[Acc], copies: int) -> Stmt:
         v, body = level.var, level.scope.body
         stop = extent(v) if level.stop is None else level.stop
         if v is not self.lane:
             return tree.For(v, stop, body, level.start, level.step)
-        unroll = self.unroll(v, cost) if accs else 1
         for a in accs:
-            a.copies = unroll
-        exact = self.exact(v, unroll)
-        return tree.Lanes(v, stop, body, level.start, unroll, exact)
-
-    def _cost(self, body: list[Stmt]) -> int:
-        total = 0
-        for s in tree.statements(body):
-            if isinstance(s, tree.Let) and isinstance(s.node, Op):
-                total += op_row(s.node.name).cost
-            elif isinstance(s, (tree.Branch, tree.For)):
-                total += 8
-        return total
-
-    def unroll(self, v: Expr, cost: int) -> int:
-        unroll = UNROLL if cost <= 8 else 2 if cost <= 20 else 1
-        size = extent(v)
-        if size.is_const:
-            vectors = int_value(size) // self.lanes
-            while unroll > 1 and vectors < unroll:
-                unroll //= 2
-        return unroll
+            a.copies = copies
+        exact = self.exact(v, copies)
+        return tree.Lanes(v, stop, body, level.start, copies, exact)
 
     def exact(self, v: Expr, unroll: int = 1) -> bool:
         size = extent(v)
@@ -377,7 +406,6 @@ class Builder(Placer):
         self.point(scope)
         for outer, stmt in reversed(chain):
             outer.body.append(stmt)
-        self.kernel.work = self.work()
         return self.kernel
 
     def parallel_loops(self) -> tuple[Scope, list[tuple[Scope, Stmt]]]:
@@ -416,21 +444,21 @@ class Builder(Placer):
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
         flat = self.start(scope)
-        self.reduce_first(roots(self.space.stores), scope)
+        self.reduce_first(roots(self.stores), scope)
         puts = [self.put(s, scope) for s in flat]
         for dims, stores in self.full_stores():
-            levels, _ = self.open_levels(dims, scope, False)
+            levels, _ = self.open_levels(dims, scope)
             inner = levels[-1].scope
             inner.body.extend([self.put(s, inner) for s in stores])
-            self.close(levels, [], [], None)
+            self.close(levels)
         scope.body.extend(puts)
 
     def start(self, scope: Scope) -> list[Store]:
         """Note where passes run and which stores wait for one; return those of the point itself."""
         self.inmost = scope
         reduced = self.space.reduced
-        self.pending = [s for s in self.space.stores if loops_of(s, reduced)]
-        return [s for s in self.space.stores if not loops_of(s, reduced)]
+        self.pending = [s for s in self.stores if loops_of(s, reduced)]
+        return [s for s in self.stores if not loops_of(s, reduced)]
 
     def full_stores(self) -> list[tuple[tuple[Expr, ...], list[Store]]]:
         """Stores that no pass has run, by the reduced dims that they run over, in a safe order."""
@@ -460,27 +488,12 @@ class Builder(Placer):
         value = self.place(s.value, scope)
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
-        return tree.Put(s, value, indirect, mask, s in self.made.streamed)
-
-    def work(self) -> Expr:
-        """Rough cost of a call, in additions."""
-        nodes = list(walk(roots(self.space.stores)))
-        ops = sum(op_row(n.name).cost for n in nodes if isinstance(n, Op))
-        accesses = sum(isinstance(n, Load) for n in nodes) + len(self.space.stores)
-        cost = ops + 2 * accesses + 1
-        if self.lane is None:
-            cost *= SCALAR
-        return product(extent(d.var) for d in self.made.plan.dims) * cost
+        return tree.Put(s, value, indirect, mask, s in self.streamed)
 
 
 def twins(r: Reduce, n: Reduce) -> bool:
     """Whether one accumulator gives both."""
     return r.row.counts and r.row is n.row and r.args == n.args and set(r.axes) == set(n.axes)
-
-
-def adds(r: Reduce) -> bool:
-    """Whether partial results come together in a wider type: sums err by their roundings."""
-    return r.row.totals is not None and r.dtype.is_float
 
 
 def position(r: Reduce) -> Expr:

@@ -6,7 +6,9 @@ units to threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
 from litz.ir.dtype import F64, I64, DType
@@ -32,6 +34,7 @@ from litz.targets.cpp.tree import (
     Put,
     Range,
     Ref,
+    Rescale,
     Slot,
     Split,
     Stmt,
@@ -53,6 +56,11 @@ class Printer:
         self.kernel = kernel
         self.lines: list[str] = []
         self.pad = "  "
+        self.others: dict[type, Callable[[Any, Speller], None]] = {
+            **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
+            **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
+        }
+        self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
     def line(self, text: str) -> None:
         self.lines.append(self.pad + text)
@@ -85,29 +93,20 @@ class Printer:
             self.clear(s.acc, spell)
         elif isinstance(s, Update):
             self.update(s, spell, copy)
-        elif isinstance(s, Merge):
-            self.merge(s, spell)
+        elif isinstance(s, Rescale):
+            name = f"{s.acc.name}_0"
+            self.line(f"{name} = litz::rescaled({name}, {s.top.name}_0, {s.part.text});")
         elif isinstance(s, Finish):
             self.finish(s)
         elif isinstance(s, For):
             self.loop(s, spell, copy)
-        elif isinstance(s, MergeMoments):
-            self.merge_moments(s, spell)
-        elif isinstance(s, Combine):
-            self.combine(s, spell)
         elif isinstance(s, Counted):
             self.line(f"{s.acc.name}_n += double({self.expr(s.terms)});")
         elif isinstance(s, Keep):
             at = s.at or f"{s.array} + {offset(spell)}"
             self.line(f"litz::store({at}, {spell.vector(s.value)});")
-        elif isinstance(s, Tiles):
-            self.tiles(s, spell)
-        elif isinstance(s, Blocks):
-            self.blocks(s, spell)
-        elif isinstance(s, Range):
-            self.range(s, spell)
         else:
-            self.lanes(s, spell)
+            self.others[type(s)](s, spell)
 
     def branch(self, s: Branch, spell: Speller, copy: int) -> None:
         kind = spell.vtype(s.dtype) if s.vec else ctype(s.dtype)
@@ -405,6 +404,12 @@ class Printer:
         """How many units lie along one dim."""
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
 
+    def functions(self) -> None:
+        """Those that the kernel calls, for scalars and vectors alike."""
+        for op, name in self.called.items():
+            head = "template <class... T> static LITZ_CALLED auto"
+            self.lines.append(f"{head} {name}(T... x) {{ return litz::{op}(x...); }}")
+
     def part(self) -> None:
         """The function that a thread runs, on its units."""
         k = self.kernel
@@ -448,7 +453,7 @@ class Printer:
 
     def finish_function(self, k: Kernel) -> None:
         start = len(self.lines)
-        self.block(k.body, Speller(k.lanes))
+        self.block(k.body, Speller(k.lanes, called=self.called))
         if any("litz::store_stream(" in text for text in self.lines[start:]):
             self.line("litz::stream_fence();")
         self.line("return bad;" if k.checks else "return 0;")
@@ -519,6 +524,7 @@ def offset(spell: Speller) -> str:
 def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
     """The functions of one kernel."""
     p = Printer(kernel)
+    p.functions()
     p.part()
     if kernel.split is not None:
         p.end(kernel.split)

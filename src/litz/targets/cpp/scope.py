@@ -15,14 +15,11 @@ from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
 from litz.ir.ops import CHECKS
-from litz.kernel.lanes.access import as_index, in_ranges, uniform
-from litz.kernel.lanes.reuse import cost
+from litz.kernel.lanes.access import as_index, uniform
 from litz.kernel.nodes import roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.tree import Ref, Stmt
 from litz.targets.cpp.values import DIALECT, literal
-
-BRANCH = 3  # additions in a masked region that are worth asking whether any lane needs them
 
 
 class Scope:
@@ -106,6 +103,7 @@ class Placer:
         self.reads: dict[Node, bool] = {}  # whether a node loads, or checks an index
         self.levels: dict[Node, int] = {}  # reductions in the longest chain below, less one
         self.analyse(roots(stores))
+        self.branches: frozenset[Node] = frozenset()  # masked regions that vectors may skip
         self.open: list[Reduce] = []  # reductions that may run before what needs them
 
     def analyse(self, nodes: Sequence[Node]) -> None:
@@ -206,7 +204,7 @@ class Placer:
         other, other_depth = self.ref(n.args[2], scope)
         depth = max(cond_depth, other_depth, self.bound_depth(n.vars, scope), scope.guard or 0)
         home = scope.at(depth)
-        if cond.vec and self.worth_a_branch(n):
+        if cond.vec and n in self.branches:
             body: list[Stmt] = []
             mask = self._both(home.mask, cond, home)
             value = self.place(n.args[1], Scope(home, body, guarded=True, mask=mask))
@@ -229,13 +227,6 @@ class Placer:
             ref = Ref(self.name(), n.dtype, value.vec or other.vec)
             home.body.append(tree.Branch(ref.text, n.dtype, ref.vec, cond, body, value, other))
         home.env[n] = ref
-
-    def worth_a_branch(self, n: Masked) -> bool:
-        """Whether vectors that the mask excludes as a whole should skip its region."""
-        lane, value = self.lane, n.args[1]
-        if lane is None or not in_ranges(n.args[0], lane) or self.levels[value] >= 0:
-            return False
-        return cost(value, lane, self.lanes) >= BRANCH
 
     def _both(self, outer: Ref | None, cond: Ref, home: Scope) -> Ref:
         if outer is None:

@@ -22,8 +22,6 @@ from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype
 
-UNITS = 32  # vectors in a unit, where the lane dim is divided
-
 
 class Cells:
     """The cells of a room: one for every value that a point's reductions leave."""
@@ -143,18 +141,19 @@ class Ends(Builder):
 
 def build(made: LanePlan, name: str, by: Expr) -> Kernel:
     """The loop tree of a kernel whose threads divide the reduced dim ``by``."""
-    space, lanes = made.space, made.lanes
+    space = made.space
     cells = Cells(space)
     alone = replace(made, space=replace(space, units=(), serial=space.units))
     parts = (ColumnParts if made.form == "columns" else Parts)(alone, name)
     parts.divide(by, cells)
     kernel = parts.build()
     across = space.lane if space.lane in space.units else None
-    flat = tuple(s for s in space.stores if not loops_of(s, space.reduced))
-    rest = replace(alone.space, stores=flat, reduced=(), lane=across)
-    ends = Ends(replace(alone, space=rest, passes=(), kept=()), name)
+    flat = tuple(s for s in made.plan.stores if not loops_of(s, space.reduced))
+    rest = replace(alone.space, reduced=(), lane=across)
+    plan = replace(made.plan, stores=flat)
+    ends = Ends(replace(alone, plan=plan, space=rest, passes=(), kept=(), streamed=()), name)
     ends.cells = cells
-    size = lanes * UNITS if by is space.lane else 1
+    size = made.unit
     kernel.split = tree.Split(
         by, size, ceildiv(extent(by), size), tuple(cells.slots), cells.points, ends.build()
     )

@@ -84,7 +84,7 @@ class TileBuilder(Builder):
         return True
 
     def point(self, scope: Scope) -> None:
-        puts = [self.put(s, scope) for s in self.space.stores]
+        puts = [self.put(s, scope) for s in self.stores]
         for p in puts:
             scope.body.append(self._turned_put(p.store, p) or p)
 

@@ -106,6 +106,15 @@ class Merge:
 
 
 @dataclass(slots=True, eq=False)
+class Rescale:
+    """Make ``acc``, a sum of exponentials below ``top``, one below it and ``part``."""
+
+    acc: Acc
+    top: Acc
+    part: Ref
+
+
+@dataclass(slots=True, eq=False)
 class Finish:
     """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
 
@@ -258,6 +267,7 @@ Stmt = (
     | Clear
     | Update
     | Merge
+    | Rescale
     | Finish
     | MergeMoments
     | Counted
@@ -278,6 +288,7 @@ class Kernel:
     units: the parallel dims that threads divide, outermost first; the lane dim among them counts
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
     work: rough cost of a whole call, in additions; grain: work that is worth a thread.
+    called: ops whose functions are called, not inlined.
     """
 
     plan: KernelPlan
@@ -291,6 +302,7 @@ class Kernel:
     arrays: list[Array] = field(default_factory=list)
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
+    called: tuple[str, ...] = ()
     grain: int = GRAIN
 
 
@@ -367,6 +379,8 @@ def _line(s: Stmt) -> str:
         return f"{s.acc.name} {s.acc.row.name}= {s.value.text}"
     if isinstance(s, Merge):
         return f"{s.into.name} {s.into.row.name}= {s.acc.name}"
+    if isinstance(s, Rescale):
+        return f"{s.acc.name} rescaled from {s.top.name} to {s.part.text}"
     if isinstance(s, Finish):
         return f"{s.name} = {'fold ' if s.acc.folded else ''}{s.acc.name}"
     if isinstance(s, MergeMoments):

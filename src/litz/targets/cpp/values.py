@@ -85,12 +85,14 @@ class Speller:
 
     lane: the variable of the vector loop around, None outside; count: the C++ name of the number of
     valid lanes in a tail, None in whole vectors.
+    called: the kernel's own functions for some ops, by the ops' names.
     """
 
     lanes: int
     lane: Var | None = None
     count: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    called: Mapping[str, str] = field(default_factory=dict)
 
     # --- pieces -------------------------------------------------------------------------------
 
@@ -172,6 +174,8 @@ class Speller:
             # Lanes past the end hold zeros, and dividing integers by zero traps.
             one = number(1, dtype)
             args[1] = f"litz::where({self.valid()}, {args[1]}, {self.vtype(dtype)}({one}))"
+        if n.name in self.called:
+            return f"{self.called[n.name]}({', '.join(args)})"
         return cpp_text(n.name, args, dtype, n.param)
 
     def index_value(self, n: Index, vec: bool) -> str:

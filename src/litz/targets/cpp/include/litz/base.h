@@ -5,6 +5,7 @@
 #pragma once
 
 #define LITZ_FN inline __attribute__((always_inline))
+#define LITZ_CALLED __attribute__((noinline))
 #define LITZ_LAMBDA __attribute__((always_inline))
 #define LITZ_SLOW static __attribute__((noinline, cold, unused))
 #define LITZ_UNROLL _Pragma("GCC unroll 32")

@@ -17,6 +17,13 @@ LITZ_FN i64 greatest(i64 a, i64 b) { return a > b ? a : b; }
 LITZ_FN i64 floor_div(i64 a, i64 b) { return a / b - ((a % b != 0) & ((a % b < 0) != (b < 0))); }
 LITZ_FN i64 floor_mod(i64 a, i64 b) { return a - b * floor_div(a, b); }
 
+// A sum of exponentials below a maximum, below that and another; without terms there is none.
+template <class T> LITZ_FN double rescaled(double sum, T top, T part) {
+  T most = maximum(top, part);
+  if (most == top) return sum;
+  return top == -__builtin_inf() ? 0.0 : sum * __builtin_exp((double)top - (double)most);
+}
+
 // ---- threads
 
 // Runs units w .. w1 of a kernel; not 0 if an index check failed.
