@@ -24,7 +24,7 @@ class FusionSettings:
     fuel: stop after this many merges (None: no limit); for bisecting a wrong result.
     min_rows, long_row: a full-space consumer stays out of a reduction with fewer rows than
     ``min_rows`` when a row is longer than ``long_row``, which would leave threads idle.
-    interpreted: the CPU stands in for a GPU.
+    blocks: the kinds of devices whose kernels run as many programs over blocks.
     """
 
     max_params: int = 40
@@ -33,7 +33,7 @@ class FusionSettings:
     fuel: int | None = None
     min_rows: int = 8
     long_row: int = 1 << 15
-    interpreted: bool = False
+    blocks: tuple[str, ...] = ("cuda",)
 
 
 @dataclass
@@ -324,7 +324,7 @@ class Fusion:
 
     def _nests_worse(self, a: FusionGroup, b: FusionGroup, merged: FusionGroup) -> bool:
         """Whether a merge makes loops within loops, which one lane of a GPU runs point by point."""
-        if merged.device == "cpu" and not self.settings.interpreted:
+        if merged.device.partition(":")[0] not in self.settings.blocks:
             return False
         if is_even(merged.stores, merged.space.reduce_axes):
             return False
