@@ -83,7 +83,7 @@ def _verify(p: Program) -> str:
 COMMANDS: dict[str, Callable[[Program], str]] = {
     "print": program_text,
     "passes": lambda p: program_text(run_passes(p, pipeline(("cuda",)), check=True)),
-    "schedule": lambda p: schedule_text(schedule(p)),
+    "schedule": lambda p: schedule_text(schedule(p), reasons=True),
     "kernels": _kernels,
     "host": _host,
     "triton": _triton,

@@ -163,7 +163,7 @@ def compile_graph(
         fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
         keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
         s.schedule = schedule = make_schedule(program, fusion, keep)
-    show(options, "schedule", lambda: schedule_text(schedule))
+    show(options, "schedule", lambda: schedule_text(schedule, reasons=True))
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
         calls, s.kernels = make_kernels(schedule, target_of)
