@@ -146,7 +146,7 @@ class _Walk(GraphLowering):
         return self.b.of_buffer(buf)
 
     def attribute(self, n: FxNode) -> Any:
-        if is_body(n):
+        if is_body(self.gm, n):
             return None
         value = attribute_value(self.gm, n)
         if not isinstance(value, torch.Tensor):
