@@ -25,6 +25,7 @@ from litz.ir.verify import verify
 from litz.kernel.blocks.choose import choose
 from litz.kernel.build import build_kernel
 from litz.kernel.text import plan_text
+from litz.passes.pipeline import pipeline, run_passes
 from litz.schedule.build import schedule
 from litz.schedule.groups import Group
 from litz.schedule.text import schedule_text
@@ -81,7 +82,8 @@ def _verify(p: Program) -> str:
 
 COMMANDS: dict[str, Callable[[Program], str]] = {
     "print": program_text,
-    "schedule": lambda p: schedule_text(schedule(p)),
+    "passes": lambda p: program_text(run_passes(p, pipeline(("cuda",)), check=True)),
+    "schedule": lambda p: schedule_text(schedule(p), reasons=True),
     "kernels": _kernels,
     "host": _host,
     "triton": _triton,

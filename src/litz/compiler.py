@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from litz.artifact import Artifact, ExternCall, Host, Live, Native
 from litz.binding import versions
+from litz.graph.calls import leaves
 from litz.graph.passes import run_passes
 from litz.host.aliasing import written
 from litz.host.arguments import arguments
@@ -33,11 +34,12 @@ from litz.ir.text import program_text
 from litz.ir.verify import verify
 from litz.logs import stage_logger
 from litz.lowering import families
-from litz.lowering.bindings import Binding
 from litz.lowering.context import Settings
-from litz.lowering.graph import check_devices, drawn_buffers, lower_with_bindings
+from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower
 from litz.lowering.versions import check_offsets
 from litz.options import Options
+from litz.passes.pipeline import pipeline
+from litz.passes.pipeline import run_passes as run_program_passes
 from litz.runtime.cuda_graphs import CudaGraphs
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
@@ -143,21 +145,25 @@ def compile_graph(
             options.rng == "eager",
             options.verify,
             inference,
-            target_of("cpu").blocks,
+            tuple(d for d in devices(gm) if target_of(d).blocks),
             options.check_calls or options.verify,
         )
-        lowered = lower_with_bindings(gm, settings, None if options.verify else bodies)
-        program, bindings = lowered.program, lowered.bindings
-        check_devices(program)
-        s.program = program
-    show(options, "program", lambda: program_text(program))
-    _check(program, "lowering", options, s)
+        lowered = lower(gm, settings, None if options.verify else bodies)
+        check_devices(lowered.program)
+        s.program = lowered.program
+    _check(lowered.program, "lowering", options, s)
+    with s.timed("program passes"):
+        chosen = pipeline(settings.blocks)
+        s.program = program = run_program_passes(
+            lowered.program, chosen, hooks=options.hooks, check=checked
+        )
+    show(options, "program", lambda: program_text(program, str(chosen)))
     with s.timed("schedule"):
         fuel = None if options.fuel < 0 else options.fuel
-        fusion = FusionSettings(fuel=fuel, interpreted=settings.interpreted)
-        keep = drawn_buffers(gm.graph, bindings) if options.verify else frozenset()
+        fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
+        keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
         s.schedule = schedule = make_schedule(program, fusion, keep)
-    show(options, "schedule", lambda: schedule_text(schedule))
+    show(options, "schedule", lambda: schedule_text(schedule, reasons=True))
     _check(program, "schedule", options, s, schedule)
     with s.timed("kernels"):
         calls, s.kernels = make_kernels(schedule, target_of)
@@ -189,7 +195,7 @@ def compile_graph(
             s.host = host = with_checks(host, lowered.handed)
         s.source = source = print_host(host)
         if options.verify:
-            s.watch = watch(gm, program, schedule, bindings, host, options)
+            s.watch = watch(gm, program, schedule, host, options)
             probe = Live(s.watch.probe, "its runs are checked against the graph")
             s.source = source = replace(source, values={**source.values, PROBE: probe})
     show(options, "host", lambda: host_text(host))
@@ -231,7 +237,6 @@ def watch(
     gm: GraphModule,
     program: Program,
     schedule: Schedule,
-    bindings: tuple[Binding, ...],
     host: HostProgram,
     options: Options,
 ) -> Watch:
@@ -239,7 +244,14 @@ def watch(
     from litz.verify.run import steps_of, watch  # only who asks for it pays for the import
 
     steps = steps_of(schedule, host)
-    return watch(gm, program, schedule, bindings, steps, options.repro_dir, options.given())
+    return watch(gm, program, schedule, steps, options.repro_dir, options.given())
+
+
+def devices(gm: GraphModule) -> tuple[str, ...]:
+    """The kinds of devices that tensors of the graph lie on, as far as there are targets."""
+    values = (v for n in gm.graph.nodes for v in leaves(n.meta.get("val")))
+    found = {v.device.type for v in values if isinstance(v, torch.Tensor)}
+    return tuple(d for d in DEVICES if d in found)
 
 
 def on_gpu(gm: GraphModule) -> bool:

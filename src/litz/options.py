@@ -19,13 +19,13 @@ def _option(default: Any, doc: str, *, key: bool, choices: tuple[Any, ...] | Non
 
 
 class GraphHook(Protocol):
-    """A user's graph pass: changes the FX graph of ATen calls in place.
+    """A user's pass: changes the FX graph of ATen calls in place, or gives another program.
 
     uuid: a name of what it does, part of the key under which compiled code is cached; it is
     another one whenever the function does something else (a hash of its source, for instance).
     """
 
-    def __call__(self, gm: Any, /) -> Any: ...
+    def __call__(self, graph: Any, /) -> Any: ...
 
     def uuid(self) -> str | bytes: ...
 
@@ -109,6 +109,14 @@ class Options:
     after_passes: tuple[GraphHook, ...] = _option(
         (), "the same, after all of Litz's graph passes, when the graph writes in place", key=True
     )
+    before_program_passes: tuple[GraphHook, ...] = _option(
+        (),
+        "functions from a Program to a Program, run on what lowering makes, before Litz's passes",
+        key=True,
+    )
+    after_program_passes: tuple[GraphHook, ...] = _option(
+        (), "the same, after them, when it is chosen who computes what", key=True
+    )
     cache_dir: str = _option(
         "", "folder of compiled kernels (default: the user's cache)", key=False
     )
@@ -174,7 +182,7 @@ def _hooks(name: str, value: Any) -> tuple[GraphHook, ...]:
     hooks = tuple(value) if isinstance(value, list | tuple) else (value,)
     for h in hooks:
         if not callable(h):
-            raise OptionError(f"option {name!r} wants functions of a GraphModule, not {h!r}")
+            raise OptionError(f"option {name!r} wants functions, not {h!r}")
         uuid = h.uuid() if callable(getattr(h, "uuid", None)) else None
         if not isinstance(uuid, str | bytes) or not uuid:
             raise OptionError(

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from judge import check
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as hop_map
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import litz
 
@@ -64,6 +66,14 @@ def scanned(p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return last * 2, every.sum(1)
 
 
+def summed(p: Tensor, x: Tensor) -> Tensor:
+    def step(total: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        return (total + row).tanh(), total * row + 1  # nothing of both: PyTorch wants no aliases
+
+    last, every = scan(step, x[0] * 0, torch.where(p, x, x.t()))
+    return last + every.sum(1)
+
+
 FLAGS = (torch.tensor(True), torch.tensor(False))
 PROGRAMS = [chosen, by_value, repeated, nested, mapped, scanned]
 
@@ -77,7 +87,7 @@ def test_results(fn: Callable[..., Any], target: str) -> None:
     check(fn, FLAGS[0], x, others=[(FLAGS[1], x)], target=target)
 
 
-@pytest.mark.parametrize("fn", [chosen, by_value, mapped])
+@pytest.mark.parametrize("fn", [chosen, by_value, mapped, summed])
 def test_gradients(fn: Callable[..., Any]) -> None:
     x = torch.randn(7, 7, generator=torch.Generator().manual_seed(2)).requires_grad_()
     check(fn, FLAGS[0], x, others=[(FLAGS[1], x)])
@@ -127,3 +137,38 @@ def test_regions_are_compiled_once() -> None:
     with torch.no_grad():
         (graph,) = litz.explain(fn, x, w).graphs
     assert not graph.stages.fallback and len(graph.stages.bodies) == 1
+
+
+def test_associative_scans_are_fused() -> None:
+    """PyTorch takes them apart: nothing is left that has a body."""
+
+    def fn(x: Tensor) -> Tensor:
+        return associative_scan(lambda a, b: a + b * 0.5, x * 2, 0, combine_mode="generic").exp()
+
+    x = torch.randn(5, 6)
+    report = litz.explain(fn, x)
+    torch.testing.assert_close(report.result, fn(x))
+    assert report.kernels and not report.externs
+
+
+def by_distance(q: Tensor, k: Tensor, slope: Tensor) -> Tensor:
+    return flex_attention(
+        q * 2, k, k + 1, score_mod=lambda s, b, h, i, j: s + (i - j) * slope[h]
+    ).exp()
+
+
+def causal(q: Tensor, k: Tensor, slope: Tensor) -> Tensor:
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 32, 32, device="cpu")
+    return flex_attention(q.sin(), k, k, block_mask=mask) * slope[0]
+
+
+@pytest.mark.parametrize("fn", [by_distance, causal])
+def test_functions_of_scores_are_part_of_attention(fn: Callable[..., Any]) -> None:
+    args = torch.randn(1, 2, 32, 16), torch.randn(1, 2, 32, 16), torch.randn(2)
+    report = litz.explain(fn, *args)
+    torch.testing.assert_close(report.result, fn(*args))
+    assert report.result.stride() == fn(*args).stride()
+    (graph,) = report.graphs
+    (body,) = graph.stages.bodies
+    assert not graph.stages.fallback and body.kernels
+    assert {e.target_name for e in body.externs()} == {"aten.bmm.out"}

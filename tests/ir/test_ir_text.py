@@ -14,7 +14,7 @@ from litz.ir import dtype as d
 from litz.ir.body import Store, float_text, stores_lines
 from litz.ir.ops import OPS
 from litz.ir.parse import NestReader, ParseError, parse
-from litz.ir.program import Buffer, Extern, Loops, Program, TensorRef
+from litz.ir.program import Buffer, Contraction, Extern, Loops, Program, TensorRef
 from litz.ir.text import program_text
 
 EXAMPLE = """\
@@ -32,6 +32,7 @@ program(arg0_1, arg1_1, weight, s0) {
   buf2: f32[s0, 64]{64, 1} @cpu temp
   buf3: f32[s0, 64]{64, 1} @cpu extern
   buf4: f32[64, s0]{1, 64} @cpu extern alias buf3
+  buf5: f32[64, 768]{768, 1} @cpu temp
   constant fixed
   loops0 = loops [i0 < s0, i1 < 768] @cpu from (embedding, gelu) {
     %0: i64 = load arg1_1[i0]
@@ -60,6 +61,7 @@ program(arg0_1, arg1_1, weight, s0) {
   extern0 = extern aten.mm.out(buf0, fixed: f32[768, 64]{0, 1}+0) -> (buf2) @cpu out because 'GEMM'
   extern1 = extern aten.item(buf1: f32[]{}+s0 - 1) -> (_) @cpu symbols (0: u0) because "it's data"
   extern2 = extern aten.op(buf2, $(2*s0), 3, -0.5, True, None, 'a, "b"', (1,), [$(s0), 2], torch.bfloat16, torch.device("cpu"), dim=-1, eps=float.nan, opt=()) -> (buf3, buf4, _) @cpu multi mutates (buf0) from (split) because ''
+  contraction0 = contraction [m 64, n 768, k s0] in f32 (buf4, buf0, bias=fixed, alpha=0.5, beta=$(s0)) -> (buf5) @cpu from (addmm) because 'larger'
   return (buf3, buf4: f32[s0]{64}+3, $(s0 + u0), None, 2)
 }"""  # noqa: E501
 
@@ -84,7 +86,7 @@ def test_what_was_read_is_what_was_meant():
     assert p.buffers["buf4"] == Buffer(
         "buf4", d.F32, (as_expr(64), s0), (as_expr(1), as_expr(64)), "cpu", "extern", "buf3"
     )
-    first, second, mm, item, op = p.nodes
+    first, second, mm, item, op, product = p.nodes
     assert isinstance(first, Loops) and first.origins == ("embedding", "gelu")
     assert first.axes == (var("i0", s0), var("i1", 768))
     scatter = first.stores[1]
@@ -104,6 +106,10 @@ def test_what_was_read_is_what_was_meant():
     assert op.args[7:] == ((1,), [s0, 2], torch.bfloat16, torch.device("cpu"))
     assert type(op.args[2]) is int
     assert dict(op.kwargs)["dim"] == -1 and math.isnan(dict(op.kwargs)["eps"])
+    assert isinstance(product, Contraction) and product.accumulate is d.F32
+    assert (product.alpha, product.beta, product.reason) == (0.5, s0, "larger")
+    assert [r.buffer for r in product.refs()] == ["fixed", "buf4", "buf0"]
+    assert product.axes == {"m": as_expr(64), "n": as_expr(768), "k": s0}
     assert p.outputs[2:] == (s0 + u0, None, 2)
 
 
@@ -176,22 +182,23 @@ def test_every_op_is_read_back(name: str):
 
 
 BROKEN = [
-    ("f32 = load fixed[i1]", "f32 = load fixed[i7]", 22, "i7"),
-    ("lt %3, i64(3)", "lt %33, i64(3)", 21, "%33 is not defined"),
-    ("%4: bool = lt", "%4: f32 = lt", 21, "has dtype bool, not f32"),
-    ("f32 = exp %2", "f32 = expp %2", 34, "expp"),
-    ("reduce sum", "reduce product", 35, "no reduction 'product'"),
-    ("store add buf1", "store plus buf1", 28, "no store mode 'plus'"),
-    ("store buf1[i0] = %6", "store buf1[i0] %6", 38, "a store without a value"),
-    ("%1: f32 = reduce max", "%0: f32 = reduce max", 32, "%0 is defined twice"),
-    ("i1 < 768] @cpu from", "i1] @cpu from", 16, "not a loop variable"),
+    ("f32 = load fixed[i1]", "f32 = load fixed[i7]", 23, "i7"),
+    ("lt %3, i64(3)", "lt %33, i64(3)", 22, "%33 is not defined"),
+    ("%4: bool = lt", "%4: f32 = lt", 22, "has dtype bool, not f32"),
+    ("f32 = exp %2", "f32 = expp %2", 35, "expp"),
+    ("reduce sum", "reduce product", 36, "no reduction 'product'"),
+    ("store add buf1", "store plus buf1", 29, "no store mode 'plus'"),
+    ("store buf1[i0] = %6", "store buf1[i0] %6", 39, "a store without a value"),
+    ("%1: f32 = reduce max", "%0: f32 = reduce max", 33, "%0 is defined twice"),
+    ("i1 < 768] @cpu from", "i1] @cpu from", 17, "not a loop variable"),
     ("buf0: f32[s0, 768]", "buf0: f33[s0, 768]", 10, "no dtype 'f33'"),
     ("buf0: f32[s0, 768]", "buf0: f32[s1, 768]", 10, "s1"),
     ("  buf1: f32[s0]", "  buf0: f32[s0]", 11, "declared twice"),
     ("symbol u0 in [0, 99]", "symbol u0 [0, 99]", 3, "not a symbol"),
-    ("aten.mm.out(buf0,", "aten.mm.out(buf00,", 40, "no buffer 'buf00'"),
+    ("aten.mm.out(buf0,", "aten.mm.out(buf00,", 41, "no buffer 'buf00'"),
     ("program(", "programme(", 1, "not a program's head"),
-    ("  return (buf3", "  give (buf3", 43, "not a line of a program"),
+    ("m 64, n 768", "m 64, n 76", 44, "are m 64, n 768, k s0, not m 64, n 76, k s0"),
+    ("  return (buf3", "  give (buf3", 45, "not a line of a program"),
 ]
 
 

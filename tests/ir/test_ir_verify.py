@@ -28,6 +28,7 @@ program(arg0_1, arg1_1, s0) {
   buf3: f32[8, 32]{32, 1} @cpu extern
   buf4: f32[8, 32]{32, 1} @cpu extern alias buf3
   buf5: f32[10, 64]{64, 1} @cpu temp
+  buf6: f32[8, 8]{8, 1} @cpu temp
   constant fixed
   loops0 = loops [i0 < 8, i1 < 64] @cpu {
     %0: i64 = load arg1_1[i0]
@@ -53,6 +54,7 @@ program(arg0_1, arg1_1, s0) {
   extern0 = extern aten.mm.out(buf0, fixed) -> (buf2) @cpu out because 'GEMM'
   extern1 = extern op(buf2, $(s0)) -> (buf3, _) @cpu multi symbols (1: u0) mutates (buf1) because ''
   extern2 = extern aten.view(buf3) -> (buf4) @cpu because ''
+  mm3 = contraction [m 8, n 8, k 32] in f32 (buf2, buf3: f32[32, 8]{1, 32}+0) -> (buf6) @cpu
   loops3 = loops [i0 < 8, i1 < 64] @cpu {
     store buf5[64*i0 + i1] = f32(1.0)
   }
@@ -63,6 +65,12 @@ program(arg0_1, arg1_1, s0) {
 }""".replace("constant fixed\n", "constant fixed\n  symbol u0 in [0, inf]\n")
 
 BROKEN = [
+    ("contraction", "buf6: f32[8, 8]{8, 1} @cpu temp", "buf6: f64[8, 8]{8, 1} @cpu temp", "is f64"),
+    ("contraction", "buf6: f32[8, 8]{8, 1} @cpu temp", "buf6: f32[8, 9]{9, 1} @cpu temp", "sizes"),
+    ("contraction", "buf3: f32[32, 8]{1, 32}+0", "buf3: f32[16, 8]{1, 32}+0", "do not agree"),
+    ("device", "buf6: f32[8, 8]{8, 1} @cpu", "buf6: f32[8, 8]{8, 1} @cuda", "buf6 does not lie"),
+    ("buffer", "-> (buf6)", "-> (buf66)", "no buffer buf66"),
+    ("defined", "in f32 (buf2, buf3: f32", "in f32 (buf5: f32[8, 32]{32, 1}+0, buf3: f32", "buf5"),
     ("buffer", "-> (buf3, _)", "-> (buf33, _)", "no buffer buf33"),
     ("buffer", "mutates (buf1)", "mutates (buf11)", "no buffer buf11"),
     ("buffer", "load buf0[", "load buf00[", "no buffer buf00"),

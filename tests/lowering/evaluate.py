@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from litz.ir.program import Extern, HostFloat, Loops, Program
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
+from litz.passes.pipeline import pipeline, run_passes
 from tests.lowering.evaluate_nodes import Memory, run_loops, size_of
 
 Tensor = torch.Tensor
@@ -30,6 +31,12 @@ Ops = Mapping[str, Callable[..., Tensor]]
 
 def _detached(args: Sequence[Any]) -> list[Any]:
     return [a.detach() if isinstance(a, Tensor) else a for a in args]
+
+
+def lowered(gm: torch.fx.GraphModule, settings: Settings | None = None) -> Program:
+    """The program of a graph, behind the program passes."""
+    settings = settings or Settings()
+    return run_passes(lower_graph(gm, settings), pipeline(settings.blocks), check=True)
 
 
 def trace(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> torch.fx.GraphModule:
@@ -65,7 +72,7 @@ def lower_fn(
     fn: Callable[..., Any], *args: Any, dynamic: bool = False, settings: Settings | None = None
 ) -> Program:
     """Trace and lower ``fn``; arguments are tensors (or numbers, baked in)."""
-    return lower_graph(trace(fn, *args, dynamic=dynamic), settings or Settings())
+    return lowered(trace(fn, *args, dynamic=dynamic), settings)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -225,7 +232,7 @@ def check(
     programs: list[Program] = []
 
     def compiler(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-        program = lower_graph(gm, settings or Settings())
+        program = lowered(gm, settings)
         programs.append(program)
         return make_boxed_func(lambda *xs: run_program(program, xs, ops))
 
@@ -262,7 +269,7 @@ def check_training(
     programs: list[Program] = []
 
     def compiler(gm: torch.fx.GraphModule, example: Sequence[Any]) -> Callable[..., Any]:
-        program = lower_graph(gm, settings or Settings())
+        program = lowered(gm, settings)
         programs.append(program)
         return make_boxed_func(lambda *xs: run_program(program, xs, ops))
 

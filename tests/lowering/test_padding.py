@@ -14,7 +14,7 @@ from torch import Tensor
 from litz.ir.program import Extern, Program, TensorRef
 from litz.lowering.context import Settings
 
-GPU = Settings(interpreted=True)
+GPU = Settings(blocks=("cpu", "cuda"))
 MM, ADDMM, BMM = "aten.mm.out", "aten.addmm.out", "aten.bmm.out"
 
 

@@ -33,8 +33,7 @@ from litz.backend import compile_and_bind
 from litz.compiler import Stages
 from litz.index import size_hint
 from litz.ir.program import Extern, TensorRef
-from litz.lowering.layouts import stated_by
-from litz.lowering.padding import PRODUCTS
+from litz.lowering.layouts import CONTRACTIONS, stated_by
 from litz.options import Options
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.triton.build import submit
@@ -274,7 +273,7 @@ def misplaced(made: Trace) -> list[str]:
     faults: list[str] = []
     for call in made.stages.externs():
         node = nodes.get(call.origins[-1]) if call.origins else None
-        if node is not None and node.target is call.target and node.target not in PRODUCTS:
+        if node is not None and node.target is call.target and node.target not in CONTRACTIONS:
             faults += _misplaced(call, node)
     return faults
 

@@ -66,7 +66,7 @@ def give_value(n: Node) -> None:
     """Compute ``meta["val"]`` of a call from those of its arguments."""
     args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
     assert callable(n.target)
-    with _mode(n.graph):
+    with fake_mode(n.graph):
         n.meta["val"] = n.target(*args, **kwargs)
 
 
@@ -91,7 +91,7 @@ def give_values(gm: GraphModule) -> None:
                 n.meta["val"] = value
 
 
-def _mode(graph: torch.fx.Graph) -> Any:
+def fake_mode(graph: torch.fx.Graph) -> Any:
     for n in graph.nodes:
         mode = getattr(n.meta.get("val"), "fake_mode", None)
         if mode is not None:

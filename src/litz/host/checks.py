@@ -20,5 +20,7 @@ def _checked(host: HostProgram, handed: Mapping[str, Handed]) -> Iterator[Line]:
     for line in host.lines:
         known = handed.get(line.extern.name) if isinstance(line, CallExtern) else None
         if isinstance(line, CallExtern) and known is not None and known.tensors:
-            yield CheckCall(line.extern, known)
+            refs = set(line.extern.refs())  # a pass may have laid out something otherwise
+            if all(t.ref in refs for t in known.tensors):
+                yield CheckCall(line.extern, known)
         yield line

@@ -15,7 +15,17 @@ from litz.index import parse as parse_expr
 from litz.ir import body, reductions
 from litz.ir.body import Node, Store, StoreMode
 from litz.ir.dtype import BY_NAME, DType
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, Program, TensorRef
+from litz.ir.program import (
+    Buffer,
+    Contraction,
+    Extern,
+    HostFloat,
+    Loops,
+    Program,
+    ProgramNode,
+    TensorRef,
+)
+from litz.ir.text import sizes_text
 
 Resolve = Callable[[str], object]
 _OPEN, _CLOSE = "([{", ")]}"
@@ -25,6 +35,7 @@ _DEFINITION = re.compile(r"(%\d+): (\w+) = (\w+) (.*)")
 _STORE = re.compile(r"store (?:(\w+) )?([^\s\[]+)(\[.*)")
 _NEST = re.compile(r"(\S+) = loops \[(.*?)\](?: reduce \[(.*?)\])? @(\S+)(?: from \((.*)\))? \{")
 _EXTERN = re.compile(r"(\S+) = extern ([^\s(]+)(\(.*)")
+_CONTRACTION = re.compile(r"(\S+) = contraction \[(.*?)\] in (\w+) (\(.*)")
 _BUFFER = re.compile(r"(\S+): (\S.*\}) @(\S+) (\w+)(?: alias (\S+))?")
 
 
@@ -253,7 +264,7 @@ class ProgramReader:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     constants: dict[str, object] = field(default_factory=dict)
     symbols: list[tuple[Expr, int, int | None]] = field(default_factory=list)
-    nodes: list[Loops | Extern] = field(default_factory=list)
+    nodes: list[ProgramNode] = field(default_factory=list)
     outputs: tuple[object, ...] | None = None
 
     def line(self, text: str, lines: Iterator[tuple[int, str]]) -> None:
@@ -271,6 +282,8 @@ class ProgramReader:
             self.outputs = value
         elif _EXTERN.fullmatch(text):
             self.nodes.append(self.extern(text))
+        elif _CONTRACTION.fullmatch(text):
+            self.nodes.append(self.contraction(text))
         elif " = " in text:
             self.nodes.append(_nest(text, lines, self.scope))
         else:
@@ -340,9 +353,9 @@ class ProgramReader:
             raise ParseError(f"a view without an offset: {text!r}")
         return TensorRef(name, *self.layout(layout[: end + 1]), self.expr(plus[1:]))
 
-    def extern(self, text: str) -> Extern:
-        m = _match(_EXTERN, text, "an extern call")
-        inside, rest = bracketed(m[3])
+    def call(self, text: str) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...], _CallTail]:
+        """Arguments by place and by name, and what follows them."""
+        inside, rest = bracketed(text)
         args: list[object] = []
         kwargs: list[tuple[str, object]] = []
         for part in split(inside):
@@ -351,7 +364,26 @@ class ProgramReader:
                 kwargs.append((keyword[1], self.value(keyword[2])))
             else:
                 args.append(self.value(part))
-        tail = _ExternTail(rest)
+        return tuple(args), tuple(kwargs), _CallTail(rest)
+
+    def contraction(self, text: str) -> Contraction:
+        m = _match(_CONTRACTION, text, "a contraction")
+        (left, right), named, tail = self.call(m[4])
+        given = {"bias": None, **dict(named)}
+        (out,) = split(tail.group("->"))
+        device, origins = tail.word("@"), tuple(split(tail.group("from")))
+        reason = ast.literal_eval(tail.rest("because")) if tail.text else ""
+        made = Contraction(
+            m[1], left, right, out=out, accumulate=_dtype(m[3]), device=device, origins=origins,
+            reason=reason, **given,
+        )  # fmt: skip
+        if sizes_text(made) != m[2]:
+            raise ParseError(f"the operands' sizes are {sizes_text(made)}, not {m[2]}")
+        return made
+
+    def extern(self, text: str) -> Extern:
+        m = _match(_EXTERN, text, "an extern call")
+        args, kwargs, tail = self.call(m[3])
         outputs = tuple(None if o == "_" else o for o in split(tail.group("->")))
         device = tail.word("@")
         single, out = not tail.flag("multi"), tail.flag("out")
@@ -367,7 +399,7 @@ class ProgramReader:
         reason = ast.literal_eval(tail.rest("because"))
         target = self._resolve(m[2])
         return Extern(
-            m[1], target, m[2], tuple(args), tuple(kwargs), outputs, device, reason, single,
+            m[1], target, m[2], args, kwargs, outputs, device, reason, single,
             symbols, out, mutates, origins, sizes, checks,
         )  # fmt: skip
 
@@ -376,8 +408,8 @@ class ProgramReader:
         return self.expr(m[3]), int(m[1]), int(m[2])
 
 
-class _ExternTail:
-    """What follows an extern's arguments, taken from the left."""
+class _CallTail:
+    """What follows a call's arguments, taken from the left."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -159,7 +159,48 @@ def _refs(value: object) -> Iterator[TensorRef]:
             yield from _refs(v)
 
 
-ProgramNode = Loops | Extern
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A matrix product of which nobody has chosen yet who computes it.
+
+    ``out[b, m, n] = beta * bias[b, m, n] + alpha * sum over k of left[b, m, k] * right[b, k, n]``,
+    without ``b`` where left and right are matrices.
+
+    left, right: of one type, as they lie in memory.  bias: broadcast to the result; None: there is
+    none.  out: the buffer that is filled.  accumulate: the type of the sum.
+    alpha, beta: numbers, which may be the host's.  reason: what passes have changed, and why.
+    """
+
+    name: str
+    left: TensorRef
+    right: TensorRef
+    bias: TensorRef | None
+    out: str
+    accumulate: DType
+    device: str
+    alpha: object = 1
+    beta: object = 1
+    origins: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def axes(self) -> dict[str, Expr]:
+        """The sizes of the axes ``b`` (of a batch alone), ``m``, ``n`` and ``k``."""
+        *batch, m, k = self.left.shape
+        return {**dict(zip("b", batch, strict=False)), "m": m, "n": self.right.shape[-1], "k": k}
+
+    def refs(self) -> tuple[TensorRef, ...]:
+        """The tensors it reads, bias first, as ATen's operators take them."""
+        return (*(() if self.bias is None else (self.bias,)), self.left, self.right)
+
+    def read_buffers(self) -> tuple[str, ...]:
+        return tuple({r.buffer: None for r in self.refs()})
+
+    def write_buffers(self) -> tuple[str, ...]:
+        return (self.out,)
+
+
+ProgramNode = Loops | Extern | Contraction
 
 
 def made_numbers(n: Extern) -> tuple[str, ...]:
@@ -172,6 +213,9 @@ def used_numbers(n: ProgramNode, buffers: Mapping[str, Buffer]) -> tuple[str, ..
     if isinstance(n, Loops):
         made = [buffers.get(s.buffer) for s in n.stores]
         found = [*nest_numbers(n)]
+    elif isinstance(n, Contraction):
+        made = [buffers.get(n.out)]
+        found = [*numbers((n.refs(), n.alpha, n.beta))]
     else:
         made = [buffers.get(o) for o in n.outputs if o is not None and n.out_variant]
         found = [*numbers((n.args, tuple(v for _, v in n.kwargs)))]
@@ -209,6 +253,21 @@ def numbers(value: object) -> Iterator[Expr | HostFloat]:
             yield from numbers(v)
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The value of a graph node (result ``position`` of several) lies at ``ref``.
+
+    It does behind the program node ``behind`` (None: from the start), and until a later one writes
+    the same memory.  whole: the buffer is opaque, so its tensor is the value.
+    """
+
+    node: str
+    position: int | None
+    ref: TensorRef
+    behind: str | None
+    whole: bool = False
+
+
 @dataclass(frozen=True)
 class Program:
     """Buffers and nodes in an order that is valid to run.
@@ -218,6 +277,7 @@ class Program:
     Python scalars.
     symbols: the size symbols, with where each is read: (symbol, argument position, dimension);
     dimension None means that the argument is the integer itself.
+    bindings: where the graph's values lie, for checkers of a run; no part of the text.
     """
 
     inputs: tuple[str, ...]
@@ -226,6 +286,7 @@ class Program:
     outputs: tuple[object, ...]
     symbols: tuple[tuple[Expr, int, int | None], ...] = ()
     constants: Mapping[str, object] = field(default_factory=dict)
+    bindings: tuple[Binding, ...] = field(default=(), compare=False)
 
     def root(self, buffer: str) -> str:
         """The buffer that owns the memory of ``buffer``."""

@@ -22,6 +22,7 @@ equal value.  The grammar, by example::
       op1 = extern aten.mm.default(buf0, b: f32[4, 2]{1, 4}+0, k=1) -> (buf3) @cpu out because "r"
       op2 = extern aten.nonzero.default(b0) -> (b1) @cpu sizes (0.0: u0) because "r"
       op3 = extern operator.truediv($(u0), 3) -> (_) @cpu symbols (0: #half) because "r"
+      op4 = contraction [m 4, n 2, k 8] in f32 (x, w, bias=v, alpha=2) -> (buf4) @cpu from (addmm)
       return (buf3, $(s0), #half, None)
     }
 """
@@ -35,11 +36,13 @@ from litz.ir.body import float_text, stores_lines, symbol_text
 from litz.ir.dtype import DType
 from litz.ir.program import (
     Buffer,
+    Contraction,
     Extern,
     HostFloat,
     Loops,
     Nest,
     Program,
+    ProgramNode,
     TensorRef,
     nest_numbers,
     numbers,
@@ -155,6 +158,31 @@ def extern_text(n: Extern, values: Values | None = None) -> str:
     return " ".join(parts)
 
 
+def contraction_text(n: Contraction, values: Values | None = None) -> str:
+    """One line for a matrix product; without ``values`` every view is written in full."""
+    values = values or Values({})
+    args = [values(n.left), values(n.right)]
+    args += [] if n.bias is None else [f"bias={values(n.bias)}"]
+    args += [f"{k}={values(v)}" for k, v in (("alpha", n.alpha), ("beta", n.beta)) if v != 1]
+    source = f" from ({', '.join(n.origins)})" if n.origins else ""
+    why = f" because {n.reason!r}" if n.reason else ""
+    head = f"{n.name} = contraction [{sizes_text(n)}] in {n.accumulate} ({', '.join(args)})"
+    return f"{head} -> ({n.out}) @{n.device}{source}{why}"
+
+
+def sizes_text(n: Contraction) -> str:
+    """``m 128, n 64, k 32``"""
+    return ", ".join(f"{axis} {size}" for axis, size in n.axes.items())
+
+
+def node_lines(n: ProgramNode | Nest, values: Values | None = None) -> list[str]:
+    if isinstance(n, Extern):
+        return [extern_text(n, values)]
+    if isinstance(n, Contraction):
+        return [contraction_text(n, values)]
+    return nest_lines(n, n.origins if isinstance(n, Loops) else ())
+
+
 def program_symbols(p: Program) -> tuple[Expr, ...]:
     """Every size symbol of a program, in order of first use; data binds others in place."""
     found: list[Expr | HostFloat] = [s for s, _, _ in p.symbols]
@@ -163,6 +191,8 @@ def program_symbols(p: Program) -> tuple[Expr, ...]:
     for n in p.nodes:
         if isinstance(n, Loops):
             found += nest_numbers(n)
+        elif isinstance(n, Contraction):
+            found += numbers((n.refs(), n.alpha, n.beta))
         else:
             given = [s for _, s in n.symbols], [s for s, _, _ in (*n.sizes, *n.checks)]
             found += numbers((given, n.args, [v for _, v in n.kwargs]))
@@ -170,8 +200,8 @@ def program_symbols(p: Program) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys(s for s in found if isinstance(s, Expr)))
 
 
-def program_text(p: Program) -> str:
-    """The whole program; ``litz.ir.parse.parse`` gives it back."""
+def program_text(p: Program, head: str = "") -> str:
+    """The whole program; ``litz.ir.parse.parse`` gives it back.  head: comments above it."""
     values = Values(p.buffers, p.constants)
     lines = [f"symbol {symbol_text(s)}" for s in program_symbols(p)]
     for s, position, dim in p.symbols:
@@ -179,7 +209,8 @@ def program_text(p: Program) -> str:
     lines += [buffer_text(b) for b in p.buffers.values()]
     lines += [f"constant {name}" for name in p.constants]
     for n in p.nodes:
-        lines += nest_lines(n, n.origins) if isinstance(n, Loops) else [extern_text(n, values)]
+        lines += node_lines(n, values)
     lines.append(f"return {values(p.outputs)}")
     body = "\n".join(INDENT + line for line in lines)
-    return f"program({', '.join(p.inputs)}) {{\n{body}\n}}"
+    comments = "".join(f"# {line}\n" for line in head.splitlines())
+    return f"{comments}program({', '.join(p.inputs)}) {{\n{body}\n}}"

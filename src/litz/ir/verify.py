@@ -16,8 +16,8 @@ from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_lin
 from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
-from litz.ir.program import Buffer, Extern, HostFloat, Nest, Program, TensorRef
-from litz.ir.text import Values, extern_text, nest_lines
+from litz.ir.program import Buffer, Contraction, Extern, HostFloat, Nest, Program, TensorRef
+from litz.ir.text import Values, node_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
 
@@ -52,13 +52,16 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a loop nest uses reduced variables inside reductions only",
             unless=("schedule", "kernel"),
         ),
+        "contraction": Rule(
+            "a contraction is of tensors of one type and agreeing sizes, and fills a temp of them"
+        ),
         "bounds": Rule("no access lies outside of its buffer"),
         "device": Rule("a nest touches the memory of its own device, and numbers of the host"),
     }
 )
 
 
-Step = Extern | Nest
+Step = Extern | Contraction | Nest
 
 
 def verify(program: Program, after: str, steps: Sequence[Step] | None = None) -> None:
@@ -105,6 +108,8 @@ class _Checker:
             names.add(step.name)
             if isinstance(step, Extern):
                 self.extern(step)
+            elif isinstance(step, Contraction):
+                self.contraction(step)
             else:
                 self.nest(step)
         self.at = len(self.steps)
@@ -345,6 +350,22 @@ class _Checker:
         if e.single and len(e.outputs) > 1:
             self.fail("output", f"{e.name} has one result and {len(e.outputs)} outputs")
 
+    def contraction(self, c: Contraction) -> None:
+        self.values((c.refs(), c.alpha, c.beta), f"{c.name} takes")
+        out = self.program.buffers.get(c.out)
+        if out is None:
+            self._raise("buffer", f"there is no buffer {c.out}", None)
+        if out.kind != "temp" or len({out.dtype, *(r.dtype for r in c.refs())}) > 1:
+            self.fail("contraction", f"{c.name} fills {c.out}, which is {out.dtype} {out.kind}")
+        *b, m, n, k = c.axes.values()
+        pairs = [(c.right.shape, (*b, k, n)), (c.left.shape, (*b, m, k)), (out.shape, (*b, m, n))]
+        if any(len(x) != len(y) or any(map(_differ, x, y)) for x, y in pairs):
+            self.fail("contraction", f"the sizes of {c.name} do not agree")
+        for name in (*c.read_buffers(), c.out):
+            if self.program.buffers[name].device != c.device:
+                self.fail("device", f"{c.name} runs on {c.device}, {name} does not lie there")
+        self.defined.add(c.out)
+
     def give(self, by: str, number: Expr | HostFloat) -> None:
         if number in self.symbols:
             self.fail("symbol", f"{by} gives {number} a value, which it has already")
@@ -373,6 +394,11 @@ def _leaves(value: object) -> Iterator[object]:
             yield from _leaves(v)
     else:
         yield value
+
+
+def _differ(a: Expr, b: Expr) -> bool:
+    """Whether two sizes surely do; guards may have found equal what is written otherwise."""
+    return a is not b and a.is_const and b.is_const
 
 
 def _elements(b: Buffer) -> int | None:
@@ -441,7 +467,7 @@ def _around(steps: Sequence[Step], at: int, message: str, culprit: Culprit, valu
     """The steps next to ``at``, the message under the line that it is about."""
     out: list[str] = []
     for i in range(max(at - 1, 0), min(at + 2, len(steps))):
-        lines = _step_lines(steps[i], values)
+        lines = node_lines(steps[i], values)
         if i != at:
             lines = [*lines[:1], "  ..."] if len(lines) > 3 else lines
             out += ["    " + line for line in lines]
@@ -454,13 +480,9 @@ def _around(steps: Sequence[Step], at: int, message: str, culprit: Culprit, valu
     return "\n".join(out)
 
 
-def _step_lines(step: Step, values: Values) -> list[str]:
-    return [extern_text(step, values)] if isinstance(step, Extern) else nest_lines(step)
-
-
 def _line_of(step: Step, culprit: Culprit) -> int:
     """The line of a nest's text that gives ``culprit``; the head for anything else."""
-    if isinstance(step, Extern) or culprit is None:
+    if not isinstance(step, Nest) or culprit is None:
         return 0
     namer, line = Namer(), 1
     for s in step.stores:

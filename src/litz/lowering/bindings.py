@@ -1,4 +1,4 @@
-"""What lowering knows and checkers of a run want: where values lie, what operators are handed."""
+"""What operators are handed, for who checks a run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,6 @@ from litz.ir.program import TensorRef
 
 ALIGNED = 16
 """Bytes of which PyTorch's allocators hand out multiples, and that vector loads want."""
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """The value of a graph node (result ``position`` of several) lies at ``ref``.
-
-    It does once the program nodes before number ``ready`` have run, and until a later one writes
-    the same memory.  whole: the buffer is opaque, so its tensor is the value.
-    """
-
-    node: str
-    position: int | None
-    ref: TensorRef
-    ready: int
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

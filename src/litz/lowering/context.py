@@ -57,7 +57,7 @@ class Settings:
     eager_rng: random ops draw from torch's own stream (extern calls).
     keep_random: random numbers are stored, so that whoever checks a run can see them.
     inference: no backward graph belongs to it, so that nobody has merged equal calls.
-    interpreted: the CPU stands in for a GPU.
+    blocks: the kinds of devices whose kernels run as many programs over blocks.
     check_calls: what operators are handed is kept beside what the metadata says of it.
     """
 
@@ -65,23 +65,12 @@ class Settings:
     eager_rng: bool = False
     keep_random: bool = False
     inference: bool = False
-    interpreted: bool = False
+    blocks: tuple[str, ...] = ("cuda",)
     check_calls: bool = False
 
     def on_gpu(self, device: str) -> bool:
         """Whether what lies on ``device`` is computed by a GPU, or as on one."""
-        return self.interpreted or not device.startswith("cpu")
-
-
-@dataclass(frozen=True)
-class Padding:
-    """What a buffer has behind its rows.
-
-    row: elements of a row in front of it.  zeros: whether it is known to be zeros.
-    """
-
-    row: int
-    zeros: bool
+        return device.partition(":")[0] in self.blocks
 
 
 @dataclass
@@ -94,8 +83,6 @@ class Builder:
     constants: dict[str, object] = field(default_factory=dict)
     # Values that several lowerings of one program share, such as the random seed.
     shared: dict[str, TensorValue] = field(default_factory=dict)
-    # Buffers with elements behind rows that eager does not have there.
-    padded: dict[str, Padding] = field(default_factory=dict)
     # The symbols that carry a float's bits to kernels, by the float's name.
     bits: dict[str, Expr] = field(default_factory=dict)
     origins: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Calls with bodies (``torch.cond``, ``scan``, regions), which are compiled by themselves.
 
 The calls are the host's, as it has to look at what decides between bodies.  A region of which a
-graph has many is compiled once.
+graph has many is compiled once.  Attention with functions of scores is a region: what its operator
+does step by step, these functions inside.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch.fx import GraphModule
+from torch.func import functionalize
+from torch.fx import GraphModule, map_arg
 from torch.fx import Node as FxNode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.calls import higher_order_name
-from litz.graph.dialect import COND, MAP, REGION, SCAN, WITH_BODIES
-from litz.graph.values import attribute_value
+from litz.graph.dialect import COND, FLEX, MAP, REGION, SCAN, WITH_BODIES
+from litz.graph.values import attribute_value, fake_mode
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
@@ -31,8 +34,10 @@ def has_bodies(target: object) -> bool:
     return higher_order_name(target) in WITH_BODIES
 
 
-def is_body(n: FxNode) -> bool:
-    """Whether an attribute is read as a body alone."""
+def is_body(gm: GraphModule, n: FxNode) -> bool:
+    """Whether a node is an attribute that is read as a body alone."""
+    if n.op != "get_attr" or not isinstance(attribute_value(gm, n), torch.nn.Module):
+        return False
     return bool(n.users) and all(has_bodies(u.target) for u in n.users)
 
 
@@ -49,6 +54,9 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     if name == REGION:
         attribute, identifier, *taken = n.args
         runs, given = Region(_region(low, attribute, identifier, compiled)), tuple(taken)
+    elif name == FLEX:
+        gm, given = _steps(low, n)
+        runs = Region(compiled(gm), name)
     elif name == COND:
         predicate, then, otherwise, taken = _arguments(n, 4)
         runs = Cond(compiled(_body(low, then)), compiled(_body(low, otherwise)))
@@ -78,6 +86,23 @@ def _region(low: GraphLowering, attribute: Any, identifier: Any, compiled: Compi
     if key not in low.regions:
         low.regions[key] = compiled(gm)
     return low.regions[key]
+
+
+def _steps(low: GraphLowering, n: FxNode) -> tuple[GraphModule, tuple[FxNode, ...]]:
+    """What a higher-order operator computes where nobody compiles it, and its operands."""
+    taken = tuple(a for a in n.all_input_nodes if not is_body(low.gm, a))
+    target: Any = n.target
+    eager = target.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+
+    def steps(*operands: Any) -> tuple[Any, ...]:
+        known = dict(zip(taken, operands, strict=True))
+        args, kwargs = map_arg(
+            (n.args, n.kwargs), lambda a: known[a] if a in known else attribute_value(low.gm, a)
+        )
+        return tuple(eager(*args, **kwargs))
+
+    with fake_mode(n.graph):
+        return make_fx(functionalize(steps))(*(a.meta["val"] for a in taken)), taken
 
 
 def _layout(val: Any) -> str:

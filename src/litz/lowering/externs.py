@@ -14,7 +14,7 @@ from litz.index import Expr, symbol
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported, WrongMetadata
 from litz.lowering.handed import handed
-from litz.lowering.layouts import laid_out, stated_by, with_own_plans
+from litz.lowering.layouts import CONTRACTIONS, laid_out, stated_by, with_own_plans
 from litz.lowering.numbers import (
     SCALAR_READS,
     assert_deferred,
@@ -23,24 +23,14 @@ from litz.lowering.numbers import (
     read,
     require,
 )
-from litz.lowering.padding import PRODUCTS
 from litz.lowering.reasons import SIZED_BY_DATA, family_reason
 from litz.lowering.state import GraphLowering
 from litz.lowering.storing import copied, settled
-from litz.lowering.strides import apart, dense, same_layout, with_idle_strides
+from litz.lowering.strides import apart, same_layout, with_idle_strides
 from litz.lowering.symbols import Solution, solve
-from litz.lowering.values import ZERO, Opaque, TensorValue, contiguous_strides
+from litz.lowering.values import Opaque, TensorValue
 
 aten = torch.ops.aten
-
-# Ops whose out= overload writes exactly the layout that the plain call would return.
-OUT_VARIANTS = {
-    aten.mm.default: aten.mm.out,
-    aten.addmm.default: aten.addmm.out,
-    aten.bmm.default: aten.bmm.out,
-    aten.baddbmm.default: aten.baddbmm.out,
-}
-
 
 # Ops that are left to ATen on purpose, and why; others have no lowering yet.
 BY_CHOICE: Mapping[str, str] = {
@@ -95,22 +85,17 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     val = n.meta.get("val")
     single = not isinstance(val, tuple | list)
     vals: tuple[Any, ...] = tuple(val) if isinstance(val, tuple | list) else (val,)
-    out_target = OUT_VARIANTS.get(target)
-    r = low.result(val) if isinstance(val, torch.Tensor) and out_target is not None else None
-    use_out = r is not None and r.strides == contiguous_strides(r.shape) and ZERO not in r.shape
     alias = next(_roots(low, passed(effects.shared, args, dict(kwargs))), None)
     fresh = alias is None and op_name(target) in FRESH
-    kind = "temp" if use_out else "fresh" if fresh else "extern"
-    called = out_target if use_out and out_target is not None else target
     mark = len(low.b.nodes)
     results = add_call(
-        low, n, called, args, kwargs, vals, reason,
-        mutates=mutated, alias=alias, kind=kind, single=single,
+        low, n, target, args, kwargs, vals, reason,
+        mutates=mutated, alias=alias, kind="fresh" if fresh else "extern", single=single,
     )  # fmt: skip
     if low.settings.check_calls:
         made = low.b.nodes[mark:]
-        call = next(x for x in made if isinstance(x, Extern) and x.target is called)
-        low.handed[call.name] = handed(low, n, call)
+        call = next(x for x in made if isinstance(x, Extern) and x.target is target)
+        low.handed[call.name] = handed(low, n, args, kwargs)
     return results[0] if single else results
 
 
@@ -131,7 +116,7 @@ def add_call(
     """Add the call of an operator, and give its results: one for each of ``vals``.
 
     vals: the results as the graph's metadata has them.  alias: the buffer whose memory they share.
-    kind: of their buffers; ``temp``: the call is told to write into memory of the program's.
+    kind: of their buffers.
     single: the operator returns its one result as it is and no tuple.
     """
     b = low.b
@@ -145,8 +130,7 @@ def add_call(
     sizes, checks, solutions = _sizes(low, n, names)
     b.extern(
         target, args, tuple(names), _device(vals), reason, kwargs=kwargs, single=single,
-        symbols=tuple(symbols), out_variant=kind == "temp", mutates=mutates, sizes=sizes,
-        checks=checks,
+        symbols=tuple(symbols), mutates=mutates, sizes=sizes, checks=checks,
     )  # fmt: skip
     for whole, found in solutions:
         assign_solution(low, whole, found)
@@ -254,14 +238,11 @@ def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> Tensor
     """The value of ``n`` in memory as ``by`` may take it: laid out as the metadata states."""
     meta = low.result(stated_by(n, by))
     shares = _may_share(by.target)
-    stated = meta if by.target not in PRODUCTS and not shares else None
+    stated = meta if by.target not in CONTRACTIONS and not shares else None
     if v.ref is None:
         v = settled(low, n, v, stated)
     assert (ref := v.ref) is not None
-    if shares and low.b.root(ref.buffer) in low.b.padded:
-        meta = low.result(n.meta["val"])
-        v = copied(low, n, v, meta.strides if meta is not None and dense(meta) else None)
-    elif stated is not None and not same_layout(ref, stated.strides):
+    if stated is not None and not same_layout(ref, stated.strides):
         v = laid_out(low.b, v.without_memory(), stated)
     assert v.ref is not None
     if is_view_op(by.target):

@@ -18,11 +18,13 @@ from litz.graph.calls import is_random, leaves
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import families, limits, values
-from litz.lowering.bindings import Binding, Handed
+from litz.lowering.bindings import Handed
 from litz.lowering.context import GraphUnsupported, Settings, Unsupported, WrongMetadata
+from litz.lowering.contractions import contraction
 from litz.lowering.control_flow import has_bodies, is_body, lower_control_flow
 from litz.lowering.externs import call_extern, why_extern
 from litz.lowering.functional_calls import lower_functional_call
+from litz.lowering.layouts import CONTRACTIONS
 from litz.lowering.number_calls import number_call
 from litz.lowering.numbers import (
     SCALAR_READS,
@@ -33,8 +35,6 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.outputs import Outputs, as_view
 from litz.lowering.overwriting import is_own_copy
-from litz.lowering.padded_products import padded_product
-from litz.lowering.padding import PRODUCTS
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.state import Compile, GraphLowering
 from litz.lowering.storing import own, settle
@@ -86,6 +86,7 @@ class _Walk(GraphLowering):
             outputs,
             tuple(self.symbols.inputs),
             b.constants,
+            tuple(self.bindings),
         )
 
     def end_of_inputs(self) -> None:
@@ -145,7 +146,7 @@ class _Walk(GraphLowering):
         return self.b.of_buffer(buf)
 
     def attribute(self, n: FxNode) -> Any:
-        if is_body(n):
+        if is_body(self.gm, n):
             return None
         value = attribute_value(self.gm, n)
         if not isinstance(value, torch.Tensor):
@@ -189,7 +190,7 @@ class _Walk(GraphLowering):
         fn = find(n.target)
         reason = why_extern(n.target)
         if fn is None:
-            product = padded_product(self, n, reason) if n.target in PRODUCTS else None
+            product = contraction(self, n) if n.target in CONTRACTIONS else None
             return call_extern(self, n, reason) if product is None else product
         results = tuple(self.result(v) if isinstance(v, torch.Tensor) else None for v in vals)
         used = frozenset(
@@ -287,32 +288,25 @@ def lower_graph(gm: GraphModule, settings: Settings) -> Program:
 
     Raises CompilationError with the op and the user's line where a lowering fails.
     """
-    return lower_with_bindings(gm, settings).program
+    return lower(gm, settings).program
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program, and what checkers of its runs want to know.
-
-    bindings: where the graph's values lie in its memory.  handed: what operators are handed, by the
-    name of the ``Extern``, where the settings ask for it.
-    """
+    """A program, and what operators are handed, by the name of the node, if the settings ask."""
 
     program: Program
-    bindings: tuple[Binding, ...]
     handed: Mapping[str, Handed]
 
 
-def lower_with_bindings(
-    gm: GraphModule, settings: Settings, compile_body: Compile | None = None
-) -> Lowered:
+def lower(gm: GraphModule, settings: Settings, compile_body: Compile | None = None) -> Lowered:
     """``lower_graph`` with what checkers want to know.
 
     compile_body: compiles a body of control flow; None: graphs that have any are not lowered.
     """
     families.load()
     lowering = _Walk(gm, settings, compile_body)
-    return Lowered(lowering.run(), tuple(lowering.bindings), lowering.handed)
+    return Lowered(lowering.run(), lowering.handed)
 
 
 def check_devices(program: Program) -> None:
@@ -322,10 +316,10 @@ def check_devices(program: Program) -> None:
             raise GraphUnsupported(f"device {device}: Litz compiles for {' and '.join(DEVICES)}")
 
 
-def drawn_buffers(graph: Graph, bindings: tuple[Binding, ...]) -> frozenset[str]:
+def drawn_buffers(graph: Graph, program: Program) -> frozenset[str]:
     """The buffers that hold random numbers."""
     random = {n.name for n in graph.nodes if is_random(n.target)}
-    return frozenset(b.ref.buffer for b in bindings if b.node in random)
+    return frozenset(b.ref.buffer for b in program.bindings if b.node in random)
 
 
 DEVICES = ("cpu", "cuda")

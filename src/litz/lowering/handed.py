@@ -12,21 +12,25 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from litz.ir.program import Extern, TensorRef
+from litz.ir.program import TensorRef
 from litz.ir.text import is_whole
 from litz.lowering.bindings import ALIGNED, Handed, Stated
-from litz.lowering.layouts import stated_by
-from litz.lowering.padding import PRODUCTS
+from litz.lowering.layouts import CONTRACTIONS, stated_by
 from litz.lowering.state import GraphLowering
 
 
-def handed(low: GraphLowering, n: FxNode, call: Extern) -> Handed:
-    """What ``call``, made of graph node ``n``, is handed that Litz laid out.
+def handed(
+    low: GraphLowering,
+    n: FxNode,
+    args: tuple[object, ...],
+    kwargs: tuple[tuple[str, object], ...],
+) -> Handed:
+    """What the call that graph node ``n`` stands for is handed that Litz laid out.
 
     What it takes as another operator left it, or as it came, is between these two.
     """
-    pairs = [*zip(n.args, call.args, strict=True)]
-    pairs += [(n.kwargs[k], v) for k, v in call.kwargs if k in n.kwargs]
+    pairs = [*zip(n.args, args, strict=True)]
+    pairs += [(n.kwargs[k], v) for k, v in kwargs if k in n.kwargs]
     found = (_stated(low, n, a, ref) for p in pairs for a, ref in _tensors(*p))
     tensors = tuple(x for x in found if x is not None)
     return Handed(tensors, (n.meta.get("stack_trace") or "").rstrip())
@@ -43,7 +47,7 @@ def _tensors(value: Any, passed: object) -> Iterator[tuple[FxNode, TensorRef]]:
 
 def _stated(low: GraphLowering, n: FxNode, a: FxNode, ref: TensorRef) -> Stated | None:
     val: Any = stated_by(a, n)
-    any_strides = n.target in PRODUCTS
+    any_strides = n.target in CONTRACTIONS
     stated = low.result(val) if isinstance(val, torch.Tensor) else None
     root = low.b.buffers[low.b.root(ref.buffer)]
     own = root.kind == "temp"

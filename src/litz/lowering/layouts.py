@@ -7,19 +7,27 @@ whole vectors of them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
 
 from litz.index import ONE, ZERO, Expr, divides, provably_lt
+from litz.ir import body
 from litz.ir.program import TensorRef
 from litz.lowering import values
 from litz.lowering.context import Builder
-from litz.lowering.padding import with_zeros
+from litz.lowering.creation import padded
 from litz.lowering.registry import Result
 from litz.lowering.strides import apart, dense, same_layout
 from litz.lowering.values import Shape, TensorValue, at_dims, axes
+
+aten = torch.ops.aten
+
+# Matrix products take tensors however they lie.
+CONTRACTIONS: Final = frozenset(
+    {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+)
 
 # Where PyTorch keeps a plan that was made for one layout for others too: an argument is laid out as
 # another one.  Up to 2.13 cuDNN's plans for the backward of attention do not tell apart how the
@@ -59,7 +67,10 @@ def laid_out(b: Builder, v: TensorValue, r: Result) -> TensorValue:
     once = values.viewed(v, shape, at_dims(v.ndim, own, [axes(v.shape)[k] for k in own]))
     row = _row(shape, strides)
     if row is not None:
-        once = with_zeros(once, tuple(row[1] if k == row[0] else n for k, n in enumerate(shape)))
+        dim, size = row
+        wide = tuple(size if k == dim else n for k, n in enumerate(shape))
+        behind = {dim: (ZERO, size - shape[dim])}
+        once = padded(once, wide, behind, body.const(v.dtype, 0))
     stored = values.strided(b.realize(once, strides), shape, strides, ZERO)
     return values.expand(stored, v.shape)
 

@@ -11,7 +11,8 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from litz.index import Expr
-from litz.lowering.bindings import Binding, Handed
+from litz.ir.program import Binding
+from litz.lowering.bindings import Handed
 from litz.lowering.context import Builder, Settings
 from litz.lowering.readers import Readers
 from litz.lowering.registry import Result
@@ -73,7 +74,8 @@ class GraphLowering:
     def note(self, n: FxNode, v: TensorValue | Opaque, position: int | None = None) -> None:
         assert v.ref is not None
         whole = isinstance(v, Opaque)
-        self.bindings.append(Binding(n.name, position, v.ref, len(self.b.nodes), whole))
+        behind = self.b.nodes[-1].name if self.b.nodes else None
+        self.bindings.append(Binding(n.name, position, v.ref, behind, whole))
 
     # --- from torch's terms to the program's -------------------------------------------------
 

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from litz.graph.aliasing import is_returned, is_view_op, readers, sharing, viewed
+from litz.graph.aliasing import is_returned, is_view_op, sharing, viewed
 from litz.graph.calls import is_random
 from litz.graph.values import eager_value
 from litz.ir import body
 from litz.lowering.context import RECOMPUTE_COST
 from litz.lowering.layouts import laid_out
-from litz.lowering.padding import PRODUCTS, feeds_product, stored_with_zeros
-from litz.lowering.registry import Result, find
+from litz.lowering.registry import Result
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, in_order, spaced
 from litz.lowering.values import ZERO, Shape, TensorValue
@@ -41,13 +40,9 @@ def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: 
 
 
 def stored(low: GraphLowering, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
-    """A lazy value in memory as eager has it, but for the rows of what products read."""
+    """A lazy value in memory as eager has it."""
     seen = r is not None and (dense(r) or is_returned(n) and spaced(r))
     strides = r.strides if r is not None and seen else in_order(v.shape, r)
-    if feeds_product(n) and stays_inside(n):
-        wide = stored_with_zeros(low.b, v, strides)
-        if wide is not None:
-            return wide
     return low.b.realize(v, strides)
 
 
@@ -102,19 +97,6 @@ def own(
 
 
 # --- who sees a value -----------------------------------------------------------------------------
-
-
-def stays_inside(n: FxNode, or_returned: bool = False) -> bool:
-    """Whether products and kernels of Litz alone read ``n`` and views of it.
-
-    or_returned: it and its views may be results of the graph besides.
-    """
-    return all(
-        (u.op == "output" and or_returned)
-        or u.target in PRODUCTS
-        or (u.op == "call_function" and find(u.target) is not None)
-        for u in readers(n)
-    )
 
 
 def shows_memory(low: GraphLowering, n: FxNode) -> bool:

@@ -22,12 +22,13 @@ class ControlFlow:
 
 @dataclass(frozen=True, eq=False)
 class Region(ControlFlow):
-    """A body that is called at several places.  Call: its operands."""
+    """A body that is always called.  Call: its operands.  title: the operator's name."""
 
     body: Body
+    title: str = "invoke_subgraph"
 
     def __str__(self) -> str:
-        return "higher_order.invoke_subgraph"
+        return f"higher_order.{self.title}"
 
     def __call__(self, *operands: Any) -> tuple[Any, ...]:
         return _apart(self.body(list(operands)), operands)

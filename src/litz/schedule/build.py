@@ -14,7 +14,9 @@ def schedule(
 
     keep: buffers to store even if only their own group reads them.
     """
-    fused = Fusion(program, settings or FusionSettings()).run()
+    fusion = Fusion(program, settings or FusionSettings())
+    fused = fusion.run()
+    names: dict[int, str] = {}
     kept = _wanted(program, fused)
     kept[-1] |= keep
     steps: list[Step] = []
@@ -24,6 +26,7 @@ def schedule(
             continue
         stores = tuple(s for s in d.stores if s.buffer in kept[d.first] or s.buffer in kept[-1])
         if stores:
+            names[fusion.number(d)] = f"group{len(steps)}"
             steps.append(
                 Group(
                     f"group{len(steps)}",
@@ -35,7 +38,9 @@ def schedule(
                     d.origins,
                 )
             )
-    return Schedule(program, tuple(steps))
+    apart = sorted((p, why) for p, why in fusion.apart().items() if p[0] in names and p[1] in names)
+    pairs = ((names[a], names[b], why) for (a, b), why in apart)
+    return Schedule(program, tuple(steps), tuple(pairs))
 
 
 def _wanted(program: Program, fused: list[FusionGroup | Extern]) -> dict[int, set[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from litz.index import Expr, Substitution, Var, size_hint
 from litz.ir import body
@@ -13,6 +14,18 @@ from litz.ir.program import Extern, Loops, Program
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
+
+# Why two groups that touch one buffer stay apart.
+DEVICES: Final = "they run on different devices"
+LARGE: Final = "one kernel of both would be too large"
+BETWEEN: Final = "another step runs between them"
+BUFFERS: Final = "one kernel of both would touch too many buffers"
+LOOPS: Final = "their loops do not become one nest"
+ROWS: Final = "few long rows are split over threads, which nothing can follow"
+ELSEWHERE: Final = "one writes where the other does not touch the same element"
+OFTEN: Final = "an update would run more often, or a reduction too late"
+NOTHING: Final = "in common loops they touch nothing at the same place"
+NESTED: Final = "loops within loops would run point by point"
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,7 @@ class FusionSettings:
     fuel: stop after this many merges (None: no limit); for bisecting a wrong result.
     min_rows, long_row: a full-space consumer stays out of a reduction with fewer rows than
     ``min_rows`` when a row is longer than ``long_row``, which would leave threads idle.
-    interpreted: the CPU stands in for a GPU.
+    blocks: the kinds of devices whose kernels run as many programs over blocks.
     """
 
     max_params: int = 40
@@ -33,7 +46,7 @@ class FusionSettings:
     fuel: int | None = None
     min_rows: int = 8
     long_row: int = 1 << 15
-    interpreted: bool = False
+    blocks: tuple[str, ...] = ("cuda",)
 
 
 @dataclass
@@ -91,13 +104,13 @@ def _rewrite(stores: tuple[Store, ...], mapping: Mapping[Expr, Expr]) -> tuple[S
 
 def merge(
     a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
-) -> FusionGroup | None:
-    """``a`` then ``b`` as one group under ``how``; None where that would change a result."""
+) -> FusionGroup | str:
+    """``a`` then ``b`` as one group under ``how``; the reason where that would change a result."""
     left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
     first = a if left is a.stores else replace(a, space=how.space, stores=left)
     second = b if right is b.stores else replace(b, space=how.space, stores=right)
     if not _accesses_agree(first, second, roots):
-        return None
+        return ELSEWHERE
     forwarded = {s.buffer: s.value for s in left if s.buffer in second.reads}
     if forwarded:
 
@@ -111,7 +124,7 @@ def merge(
         _updates_as_often(a, left, how.left, how.space)
         and _updates_as_often(b, right, how.right, how.space)
     ):
-        return None
+        return OFTEN
     overwritten = {s.buffer for s in right}
     kept = tuple(s for s in left if s.buffer not in overwritten)
     made = FusionGroup(
@@ -123,7 +136,7 @@ def merge(
         (*a.nodes, *b.nodes),
         tuple(dict.fromkeys((*a.origins, *b.origins))),
     )
-    return made if _reduced_in_time(made, roots) else None
+    return made if _reduced_in_time(made, roots) else OFTEN
 
 
 def _reduced_in_time(g: FusionGroup, roots: Mapping[str, str]) -> bool:
@@ -201,7 +214,7 @@ class Fusion:
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
         self.merges = 0
-        self.refused: set[tuple[int, ...]] = set()
+        self.refused: dict[tuple[int, ...], str] = {}
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
             if isinstance(n, Loops):
@@ -276,8 +289,8 @@ class Fusion:
         if self.deps.before(b, a) or (not self.deps.before(a, b) and b < a):
             a, b = b, a
         merged = self._merged(a, b)
-        if merged is None:
-            self.refused.add(self._pair(a, b))
+        if isinstance(merged, str):
+            self.refused[self._pair(a, b)] = merged
             return False
         self.deps.merge(a, b)
         del self.groups[b]
@@ -290,43 +303,51 @@ class Fusion:
         """Two groups as they are now: another pair when one has grown."""
         return *(p := sorted((a, b))), *(len(self.groups[k].nodes) for k in p)
 
-    def _merged(self, a: int, b: int) -> FusionGroup | None:
+    def _merged(self, a: int, b: int) -> FusionGroup | str:
         first, second = self.groups[a], self.groups[b]
-        if first.device != second.device or first.size + second.size > self.settings.max_nodes:
-            return None
+        if first.device != second.device:
+            return DEVICES
+        if first.size + second.size > self.settings.max_nodes:
+            return LARGE
         if self.deps.path_between(a, b):
-            return None
+            return BETWEEN
         params = {*first.reads, *first.writes, *second.reads, *second.writes}
         if len(params) > self.settings.max_params:
-            return None
+            return BUFFERS
         merged = self._aligned(first, second)
-        if merged is None and any(x in first.writes for x in second.reads):
+        if isinstance(merged, str) and any(x in first.writes for x in second.reads):
             cut = first.unfolded(), second.unfolded()
             if cut[0] is not first or cut[1] is not second:
                 merged = self._aligned(*cut)
         return merged
 
-    def _aligned(self, first: FusionGroup, second: FusionGroup) -> FusionGroup | None:
-        """Both in one iteration space, where there is one that serves."""
+    def _aligned(self, first: FusionGroup, second: FusionGroup) -> FusionGroup | str:
+        """Both in one iteration space, or why the last that was tried does not serve."""
         shared = [
             (i, j)
             for x in (*first.writes, *first.reads)
             for i in (*first.writes.get(x, ()), *first.reads.get(x, ()))
             for j in (*second.reads.get(x, ()), *second.writes.get(x, ()))
         ]
+        why = LOOPS
         for how in alignments(first.space, second.space, shared[:8]):
             if not self._worth(first, second, how):
+                why = ROWS
                 continue
             merged = merge(first, second, how, self.roots)
-            if merged is None or not self._saves(first, second, how):
-                continue
-            if not self._nests_worse(first, second, merged):
+            if isinstance(merged, str):
+                why = merged
+            elif not self._saves(first, second, how):
+                why = NOTHING
+            elif self._nests_worse(first, second, merged):
+                why = NESTED
+            else:
                 return merged
-        return None
+        return why
 
     def _nests_worse(self, a: FusionGroup, b: FusionGroup, merged: FusionGroup) -> bool:
         """Whether a merge makes loops within loops, which one lane of a GPU runs point by point."""
-        if merged.device == "cpu" and not self.settings.interpreted:
+        if merged.device.partition(":")[0] not in self.settings.blocks:
             return False
         if is_even(merged.stores, merged.space.reduce_axes):
             return False
@@ -365,6 +386,20 @@ class Fusion:
             node = self.program.nodes[k]
             out.append(node if isinstance(node, Extern) else self.groups[k])
         return out
+
+    def apart(self) -> dict[tuple[int, int], str]:
+        """Why groups that share memory stay apart, by their numbers."""
+        known = self.groups
+        pairs = ((p[0], p[1], p, why) for p, why in self.refused.items())
+        return {
+            (a, b): why
+            for a, b, p, why in pairs
+            if a in known and b in known and p == self._pair(a, b)
+        }
+
+    def number(self, g: FusionGroup) -> int:
+        """The number under which pairs of ``apart`` name a group: of its first node."""
+        return self._find(g.first)
 
     def _place(self, k: int) -> int:
         return self.groups[k].last if k in self.groups else k

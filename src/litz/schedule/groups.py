@@ -25,7 +25,11 @@ Step = Group | Extern
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps in order.  Buffers of the program that no step stores any more are never allocated."""
+    """Steps in order.  Buffers of the program that no step stores any more are never allocated.
+
+    refused: pairs of groups that touch one buffer and stay apart, by name, and why.
+    """
 
     program: Program
     steps: tuple[Step, ...]
+    refused: tuple[tuple[str, str, str], ...] = ()

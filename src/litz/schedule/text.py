@@ -7,13 +7,15 @@ from litz.ir.text import Values, axes_text, extern_text
 from litz.schedule.groups import Group, Schedule
 
 
-def schedule_text(s: Schedule) -> str:
-    """One block a step, in order."""
+def schedule_text(s: Schedule, reasons: bool = False) -> str:
+    """One block a step, in order; reasons: behind them, why groups that share memory stay apart."""
     values = Values(s.program.buffers, s.program.constants)
-    return "\n".join(
+    steps = [
         group_text(step) if isinstance(step, Group) else extern_text(step, values)
         for step in s.steps
-    )
+    ]
+    apart = (f"# {a} and {b} stay apart: {why}" for a, b, why in s.refused if reasons)
+    return "\n".join((*steps, *apart))
 
 
 def group_text(g: Group) -> str:

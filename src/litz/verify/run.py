@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,6 @@ from litz.graph.aliasing import is_view_op
 from litz.host.lines import HostProgram, Probe
 from litz.index import Expr, const, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
-from litz.lowering.bindings import Binding
 from litz.lowering.torch_types import to_torch
 from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule
@@ -94,7 +93,6 @@ def watch(
     gm: GraphModule,
     program: Program,
     schedule: Schedule,
-    bindings: Iterable[Binding],
     steps: tuple[WatchedStep, ...],
     folder: str,
     options: Mapping[str, object],
@@ -103,7 +101,7 @@ def watch(
 
     folder: where inputs and repros are saved.  options: of the compile, for the repro.
     """
-    targets = find_targets(gm, program, schedule, bindings)
+    targets = find_targets(gm, program, schedule)
     found = Watch(gm, program, steps, targets, Report(gm.graph, folder, dict(options)))
     found.unchecked.update(dict.fromkeys(targets.unchecked, "random, or of undefined contents"))
     return found

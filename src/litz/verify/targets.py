@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -10,8 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.graph.aliasing import AliasSets, is_view_op, writes, written
 from litz.graph.calls import argument, is_random
-from litz.ir.program import Program
-from litz.lowering.bindings import Binding
+from litz.ir.program import Binding, Program
 from litz.schedule.groups import Group, Schedule
 from litz.verify.reference import RULES, reads_storage
 
@@ -48,14 +47,12 @@ class Targets:
     unchecked: tuple[str, ...]
 
 
-def find_targets(
-    gm: GraphModule, program: Program, schedule: Schedule, bindings: Iterable[Binding]
-) -> Targets:
+def find_targets(gm: GraphModule, program: Program, schedule: Schedule) -> Targets:
     """Everything that is known before the program runs.
 
     gm: the FX graph that ``program`` was lowered from.
     """
-    return _Finder(gm, program, schedule, bindings).run()
+    return _Finder(gm, program, schedule).run()
 
 
 @dataclass
@@ -63,7 +60,6 @@ class _Finder:
     gm: GraphModule
     program: Program
     schedule: Schedule
-    bindings: Iterable[Binding]
     order: dict[Node, int] = field(default_factory=dict)
     seen: dict[Key, int] = field(default_factory=dict)
     unknown: frozenset[Node] = frozenset()
@@ -72,6 +68,7 @@ class _Finder:
     # By buffer that owns memory: (number of the program node that writes it, its step).
     writes: dict[str, list[tuple[int, int | None]]] = field(default_factory=dict)
     touched: list[frozenset[str]] = field(default_factory=list)
+    number: dict[str | None, int] = field(default_factory=dict)
 
     def run(self) -> Targets:
         self._survey()
@@ -107,7 +104,7 @@ class _Finder:
         nodes = {n.name: n for n in self.order}
         places: set[tuple[Key, object]] = set()
         first: set[Key] = set()
-        for b in self.bindings:
+        for b in self.program.bindings:
             n = nodes[b.node]
             key = (n, b.position)
             # Results of one call among several are looked at where the graph picks them.
@@ -125,8 +122,11 @@ class _Finder:
     def _step(self, b: Binding) -> int | None:
         """The step after which the value is there; None if memory never holds it."""
         writes = self.writes.get(self.program.root(b.ref.buffer), [])
-        earlier = [step for k, step in writes if k < b.ready]
-        later = [step for k, step in writes if k >= b.ready and step is not None]
+        if b.behind not in self.number:
+            return None
+        ready = self.number[b.behind]
+        earlier = [step for k, step in writes if k <= ready]
+        later = [step for k, step in writes if k > ready and step is not None]
         if not earlier:
             there = b.ref.buffer in (*self.program.inputs, *self.program.constants)
             return START if there else None
@@ -145,7 +145,9 @@ class _Finder:
         for k, s in enumerate(steps):
             names = s.nodes if isinstance(s, Group) else (s.name,)
             of_node.update(dict.fromkeys(names, (k, frozenset(s.write_buffers()))))
+        self.number[None] = -1
         for number, n in enumerate(self.program.nodes):
+            self.number[n.name] = number
             step, written = of_node.get(n.name, (None, frozenset()))
             for x in n.write_buffers():
                 at = step if x in written else None

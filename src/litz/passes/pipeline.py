@@ -1,0 +1,84 @@
+"""Program passes: what is decided of a program between lowering and the schedule.
+
+A pass is a frozen dataclass with a name, typed fields and one function from program to program.
+``pipeline`` is the order; printed, it has a line a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from litz.errors import CompilationError
+from litz.ir.program import Program
+from litz.ir.verify import verify
+from litz.options import GraphHook
+from litz.passes.choose import ChooseContractions
+from litz.passes.pad import PadContractions
+
+
+class ProgramPass(Protocol):
+    """name: for logs and errors."""
+
+    name: ClassVar[str]
+
+    def __call__(self, program: Program, /) -> Program: ...
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    passes: tuple[ProgramPass, ...]
+
+    def __iter__(self) -> Iterator[ProgramPass]:
+        return iter(self.passes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.passes))
+
+
+def pipeline(blocks: tuple[str, ...]) -> Pipeline:
+    """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
+
+    Products grow before it is chosen who computes them: the larger ones are ATen's too.
+    """
+    return Pipeline((PadContractions(blocks), ChooseContractions()))
+
+
+def run_passes(
+    program: Program,
+    passes: Pipeline,
+    *,
+    hooks: Callable[[str], Sequence[GraphHook]] = lambda group: (),
+    check: bool = False,
+) -> Program:
+    """Run a pipeline between the user's hooks.
+
+    check: whether the program is verified behind every pass.
+    Raises CompilationError where a hook fails or leaves no program that can be compiled, and
+    VerifyError where a pass does.
+    """
+    for hook in hooks("before_program_passes"):
+        program = run_hook(program, hook)
+    for p in passes:
+        program = p(program)
+        if check:
+            verify(program, p.name)
+    for hook in hooks("after_program_passes"):
+        program = run_hook(program, hook)
+    return program
+
+
+def run_hook(program: Program, hook: GraphHook) -> Program:
+    """What a user's pass makes of a program: it may not change inputs and number of results."""
+    what = f"the program pass {hook.uuid()!r}"
+    try:
+        made = hook(program)
+        if not isinstance(made, Program):
+            raise TypeError(f"it returned {made!r}")
+        verify(made, str(hook.uuid()))
+    except Exception as e:
+        raise CompilationError(f"{what} failed: {type(e).__name__}: {e}") from e
+    if (made.inputs, len(made.outputs)) != (program.inputs, len(program.outputs)):
+        raise CompilationError(f"{what} changed the program's inputs or the number of its results")
+    return made

@@ -1,0 +1,98 @@
+"""The pipeline of program passes, and users' passes around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+import litz
+from litz.errors import CompilationError
+from litz.ir.parse import parse
+from litz.ir.program import Contraction, Extern, Program
+from litz.ir.text import program_text
+from litz.options import make_options
+from litz.passes.pipeline import pipeline
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A user's pass."""
+
+    run: Callable[[Program], Any]
+
+    def __call__(self, program: Program) -> Any:
+        return self.run(program)
+
+    def uuid(self) -> str:
+        return "mine, version 1"
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return torch.relu(x @ w)
+
+
+ARGS = torch.ones(4, 3), torch.ones(3, 2)
+
+
+def test_a_pipeline_prints_itself() -> None:
+    assert str(pipeline(("cuda",))) == "PadContractions(blocks=('cuda',))\nChooseContractions()"
+
+
+def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
+    litz.explain(product, *ARGS, options={"show": "program"})
+    text = capsys.readouterr().err.split("--- program ---\n")[1]
+    assert text.startswith("# PadContractions(blocks=())\n# ChooseContractions()\nprogram(")
+    assert isinstance(parse(text).nodes[0], Extern)
+
+
+def test_passes_of_users_run_before_and_behind() -> None:
+    seen: list[type] = []
+
+    def look(program: Program) -> Program:
+        seen.append(type(program.nodes[0]))
+        return program
+
+    options = {"before_program_passes": Pass(look), "after_program_passes": Pass(look)}
+    litz.explain(product, *ARGS, options=options)
+    assert seen == [Contraction, Extern]
+
+
+def test_passes_of_users_change_programs() -> None:
+    def reason(program: Program) -> Program:
+        nodes = [replace(n, reason="mine") for n in program.nodes if isinstance(n, Contraction)]
+        return replace(program, nodes=(*nodes, *program.nodes[1:]))
+
+    report = litz.explain(product, *ARGS, options={"before_program_passes": Pass(reason)})
+    assert report.externs[0].reason.endswith("; mine")
+    torch.testing.assert_close(report.result, product(*ARGS))
+
+
+@pytest.mark.parametrize(
+    "run, message",
+    [
+        (lambda p: None, "returned None"),
+        (lambda p: replace(p, inputs=p.inputs[:1]), "mine, version 1"),
+        (lambda p: replace(p, outputs=(*p.outputs, None)), "number of its results"),
+        (lambda p: replace(p, nodes=p.nodes[1:]), "before anything writes it"),
+    ],
+)
+def test_passes_that_break_a_program_are_named(run: Callable[[Program], Any], message: str) -> None:
+    with pytest.raises(Exception, match=message) as e:
+        litz.explain(product, *ARGS, options={"before_program_passes": Pass(run)})
+    assert CompilationError.__name__ in f"{type(e.value)} {e.value!r} {e.value.__cause__!r}"
+
+
+def test_passes_of_users_are_part_of_the_key() -> None:
+    given = make_options({"after_program_passes": Pass(lambda p: p)}, environ={})
+    assert "mine, version 1" in given.key() and given.key() != make_options(environ={}).key()
+
+
+def test_comments_above_a_program_are_read_over() -> None:
+    text = program_text(Program((), {}, (), ()), "one\ntwo")
+    assert text.startswith("# one\n# two\nprogram") and parse(text) == Program((), {}, (), ())
