@@ -31,6 +31,7 @@ from litz.host.capturable import Recorder
 from litz.logs import events
 from litz.lowering.context import EagerOnly, GraphUnsupported, WrongMetadata
 from litz.options import Options
+from litz.regions import traced_once
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 from litz.runtime.collector import uncollected
 from litz.targets.tools import Tools
@@ -76,13 +77,20 @@ def compile_with(
         return compile_one
 
     try:
-        return dynamo.compile_through_aot(
+        call, note = traced_once(
             gm,
-            example_inputs,
-            forward=compiler("forward"),
-            backward=compiler("backward"),
-            inference=compiler("inference"),
+            dynamo.traced,
+            lambda place: dynamo.compile_through_aot(
+                gm,
+                example_inputs,
+                forward=compiler("forward"),
+                backward=compiler("backward"),
+                inference=compiler("inference"),
+                place=place,
+            ),
         )
+        events.info(note)
+        return call
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), observe)
     except RuntimeError as e:
