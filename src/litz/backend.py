@@ -57,9 +57,9 @@ def compile_with(
         return _in_eager_mode(gm, reason, observe)
     drop_idle_dropout(gm)
 
-    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
+    def compiler(kind: str, regions: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
-            stages = Stages()
+            stages = Stages(regions=regions)
             report_graph(kind, dynamo.count_calls(graph), recompile)
             guards = len(dynamo.guards(graph))
             if wrong:
@@ -77,20 +77,19 @@ def compile_with(
         return compile_one
 
     try:
-        call, note = traced_once(
+        return traced_once(
             gm,
             dynamo.traced,
-            lambda place: dynamo.compile_through_aot(
+            lambda place, note: dynamo.compile_through_aot(
                 gm,
                 example_inputs,
-                forward=compiler("forward"),
-                backward=compiler("backward"),
-                inference=compiler("inference"),
+                forward=compiler("forward", note),
+                backward=compiler("backward", note),
+                inference=compiler("inference", note),
                 place=place,
             ),
+            options.equal_regions,
         )
-        events.info(note)
-        return call
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), observe)
     except RuntimeError as e:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import Graph, GraphModule
 
-from litz.regions.find import NotEqual, repeats
+from litz.regions.find import NotEqual, Repeat, repeats
 from litz.regions.place import Region, Unseen, outlined, place
 from litz.regions.trace import Tracer
 
@@ -17,25 +17,30 @@ TRIES = 4  # how often gradients may arrive in another layout
 def traced_once(
     gm: GraphModule,
     tracer: Tracer,
-    compile_graph: Callable[[Callable[[Graph], None]], Any],
-) -> tuple[Any, str]:
+    compile_graph: Callable[[Callable[[Graph], None], str], Any],
+    wanted: bool = True,
+) -> Any:
     """What ``compile_graph`` makes of ``gm`` while equal parts of it are one call each.
 
     tracer: the functional ATen graph of a program and its inputs.  compile_graph: given what places
-    the parts back into a traced graph.  Also says what was shared, or why nothing is.
+    the parts back into a traced graph, and what is shared, or why nothing is.  wanted: otherwise
+    nothing is.
     """
     try:
-        found, reasons = repeats(gm.graph)
+        found, reasons = repeats(gm.graph) if wanted else ([], ["they are not asked for"])
         regions = [Region(r, tracer, i) for i, r in enumerate(found)]
         for _ in range(TRIES if regions else 0):
             try:
                 with outlined(gm, regions):
-                    made = compile_graph(lambda graph: place(graph, regions))
-                shared = (f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
-                return made, f"equal regions are traced once: {', '.join(shared)}"
-            except Unseen as e:
-                e.record()
+                    return compile_graph(lambda graph: place(graph, regions), _shared(found))
+            except Unseen:
+                reasons = ["gradients arrive in many layouts"]
     except NotEqual as e:
         reasons = [str(e)]
     why = f": {'; '.join(reasons)}" if reasons else ""
-    return compile_graph(lambda graph: None), f"no equal regions{why}"
+    return compile_graph(lambda graph: None, f"no equal regions{why}")
+
+
+def _shared(found: Sequence[Repeat]) -> str:
+    shared = (f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
+    return f"equal regions are traced once: {', '.join(shared)}"

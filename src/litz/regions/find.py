@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
@@ -57,7 +58,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     numbers: dict[object, int] = {}
     kinds = []
     for i, (n, state) in enumerate(zip(calls, states, strict=True)):
-        kind = _kind(n) if state == states[0] == _START else None
+        kind = _kind(n) if state == _START else None
         kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
     owners: dict[int, Node] = {}
     for n in graph.nodes:
@@ -99,7 +100,7 @@ def _states(graph: Graph, calls: Sequence[Node]) -> list[tuple[bool | None, int]
 
 def _kind(n: Node) -> object | None:
     """What equal calls agree in; None for a call that is like no other."""
-    if isinstance(n.target, torch._ops.HigherOrderOperator):
+    if isinstance(n.target, HigherOrderOperator):
         return None
     out = _described(value(n))
     args = _literal((n.args, n.kwargs))
@@ -109,7 +110,7 @@ def _kind(n: Node) -> object | None:
 def _described(x: object) -> object | None:
     """Metadata of a value that may be handed around; None where it is of another sort."""
     if isinstance(x, tuple | list):
-        parts = tuple(map(_described, x))
+        parts = tuple("none" if e is None else _described(e) for e in x)
         return None if None in parts else (type(x), parts)
     if not isinstance(x, FakeTensor) or x.layout is not torch.strided or x.is_inference():
         return None
@@ -217,7 +218,7 @@ def _repeat(
         ) -> int:
             return inside[n] if n in inside else -1 - outside.setdefault(n, len(outside))
 
-        wiring = [_literal_text(map_arg((n.args, n.kwargs), number)) for n in part]
+        wiring = [repr(map_arg((n.args, n.kwargs), number)) for n in part]
         if shape not in (None, wiring):
             raise NotEqual("calls that look alike read different things")
         shape = wiring
@@ -231,10 +232,6 @@ def _repeat(
     if not outputs or not inputs[0]:
         raise NotEqual("parts without inputs or results")
     return Repeat(tuple(parts), tuple(inputs), tuple(sorted(outputs)))
-
-
-def _literal_text(x: object) -> str:
-    return repr(x)
 
 
 def _check_input(n: Node, inside: dict[Node, int]) -> None:

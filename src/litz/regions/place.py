@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -38,31 +39,28 @@ def _fake(given: Sequence[torch.Tensor], which: Sequence[int], results: str) -> 
 
 def _results(nodes: Sequence[Node | None]) -> str:
     layouts = [layout(n.meta["val"]) for n in nodes if n is not None]
-    return json.dumps([(s, t, str(d).partition(".")[2], str(device)) for s, t, d, device in layouts])
+    return json.dumps(
+        [(s, t, str(d).partition(".")[2], str(device)) for s, t, d, device in layouts]
+    )
 
 
 class Unseen(Exception):
-    """Gradients arrive laid out as they have not before."""
-
-    def __init__(self, region: Region, tangents: Tangents) -> None:
-        super().__init__("gradients of a part are laid out differently at each try")
-        self.region, self.tangents = region, tangents
-
-    def record(self) -> None:
-        self.region.record(self.tangents)
+    """Gradients have arrived laid out as they had not before; they are traced for that now."""
 
 
 @dataclass(eq=False)
 class Region:
     """Equal parts and their traces: one for each layout of the gradients that arrive.
 
-    tracer: makes the functional graph of ATen calls of a program.
+    tracer: makes the functional graph of ATen calls of a program.  unseen: layouts that have
+    arrived without such a trace.
     """
 
     repeat: Repeat
     tracer: Tracer
     number: int
     traces: dict[Tangents, Recorded] = field(default_factory=dict)
+    unseen: list[Tangents] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         results = [value(self.repeat.parts[0][i]) for i in self.repeat.outputs]
@@ -98,8 +96,9 @@ class _Call(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         region: Region = ctx.region
         key = tuple(None if t is None else layout(t) for t in tangents)
-        if key not in region.traces:
-            raise Unseen(region, key)
+        if key not in region.traces:  # the rest of this trace is for nothing
+            region.unseen.append(key)
+            key = next(iter(region.traces))
         variant = list(region.traces).index(key)
         gradients = region.traces[key].gradients
         which = [region.number, ctx.call, variant]
@@ -158,43 +157,58 @@ def _caller(region: Region, call: int) -> Callable[..., Any]:
 
 
 def place(graph: Graph, regions: Sequence[Region]) -> None:
-    """Put the calls of its part in place of each opaque operator of a traced graph."""
-    known: dict[tuple[int, int], dict[Node, Node]] = {}
+    """Put the calls of its part in place of each opaque operator of a traced graph.
+
+    Raises Unseen where the trace has to be made again.
+    """
+    late = [r for r in regions if r.unseen]
+    for r in late:
+        r.record(r.unseen[0])
+        r.unseen.clear()
+    if late:
+        raise Unseen
     opaque = [n for n in graph.nodes if n.target is OPERATOR]
+    forward: dict[tuple[int, int], dict[Node, Node]] = {}  # copies of the first trace, by part
     for n in opaque:
-        given, (number, call, variant) = n.args[0], n.args[1]
+        number, call, variant = n.args[1]
         region = regions[number]
-        with graph.inserting_before(n):
-            if variant < 0:
-                made = region.first
-                copies = known[number, call] = dict(zip(made.inputs, given, strict=True))
-                _copy(graph, made.forward, copies, n)
-                results = [copies[r] for r in made.results]
-            else:
-                made = list(region.traces.values())[variant]
-                of_first = known[number, call]
-                copies = {
-                    own: of_first[other]
-                    for own, other in zip(_early(made), _early(region.first), strict=True)
-                }
-                copies.update(zip(made.tangents, given, strict=True))
-                _copy(graph, made.backward, copies, n)
-                results = [copies[g] for g in made.gradients if g is not None]
+        if variant < 0:
+            trace = region.first
+            copies = forward[number, call] = dict(zip(trace.inputs, n.args[0], strict=True))
+            calls, wanted = trace.forward, trace.results
+        else:
+            trace = list(region.traces.values())[variant]
+            known = [forward[number, call][c] for c in region.first.early]
+            copies = dict(zip((*trace.early, *trace.tangents), (*known, *n.args[0]), strict=True))
+            calls, wanted = trace.backward, [g for g in trace.gradients if g is not None]
+        with graph.inserting_before(n), unset_fake_temporarily():
+            _copy(calls, copies, n)
         for pick in tuple(n.users):
-            pick.replace_all_uses_with(results[pick.args[1]])
+            pick.replace_all_uses_with(copies[wanted[pick.args[1]]])
             graph.erase_node(pick)
         graph.erase_node(n)
     if opaque:
         graph.eliminate_dead_code()
 
 
-def _early(r: Recorded) -> tuple[Node, ...]:
-    return (*r.inputs, *r.forward)
+def _copy(nodes: Sequence[Node], copies: dict[Node, Node], instead: Node) -> None:
+    """Copy calls of a trace to where ``instead`` stands.
+
+    copies: of what they read; gets theirs.
+    """
+    memory = _Memory()
+    for old, new in copies.items():
+        memory.note(old.meta["val"], new.meta["val"])
+    tag = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
+    for n in nodes:
+        args, kwargs = map_arg((n.args, n.kwargs), copies.__getitem__)
+        new = copies[n] = instead.graph.call_function(n.target, args, kwargs)
+        new.meta = {**n.meta, **tag, "val": memory(n.meta["val"])}
 
 
 def check_equal(a: Recorded, b: Recorded) -> None:
     """Raise NotEqual if two traces differ in what they compute forward."""
-    numbers = [{n: i for i, n in enumerate(_early(r))} for r in (a, b)]
+    numbers = [{n: i for i, n in enumerate(r.early)} for r in (a, b)]
     texts = [
         [(n.target, repr(map_arg((n.args, n.kwargs), own.__getitem__))) for n in r.forward]
         for r, own in zip((a, b), numbers, strict=True)
@@ -203,51 +217,42 @@ def check_equal(a: Recorded, b: Recorded) -> None:
         raise NotEqual("a part's forward depends on the gradients that arrive")
 
 
-def _copy(graph: Graph, nodes: Sequence[Node], copies: dict[Node, Node], instead: Node) -> None:
-    """Copy calls of a trace; ``copies`` has those that they read, and gets them."""
-    memory = Memory()
-    for old, new in copies.items():
-        memory.note(old.meta["val"], new.meta["val"])
-    tag = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
-    for n in nodes:
-        args, kwargs = map_arg((n.args, n.kwargs), copies.__getitem__)
-        new = copies[n] = graph.call_function(n.target, args, kwargs)
-        new.meta = {**n.meta, **tag, "val": memory(n.meta["val"])}
+class _Memory:
+    """Metadata for a copy of a trace: memory of its own, shared where the trace shares it.
 
-
-class Memory:
-    """Tensors for a copy of a trace: they share memory as those of the trace do."""
+    made: of tensors that are known.  storages: of the trace's by address, with what to add to
+    positions in it.
+    """
 
     def __init__(self) -> None:
-        self.made: dict[int, Any] = {}
-        self.bases: dict[int, tuple[torch.Tensor, int]] = {}
+        self.made: dict[int, torch.Tensor] = {}
+        self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
 
     def note(self, old: Any, new: Any) -> None:
+        """Say that one stands for another, tuples of tensors too."""
         if isinstance(old, tuple | list):
             for a, b in zip(old, new, strict=True):
                 self.note(a, b)
         elif isinstance(old, torch.Tensor):
             self.made[id(old)] = new
-            offset = new.storage_offset() - old.storage_offset()
-            self.bases.setdefault(_address(old), (new, offset))
+            moved = new.storage_offset() - old.storage_offset()
+            self.storages.setdefault(_address(old), (new.untyped_storage(), moved))
 
     def __call__(self, x: Any) -> Any:
         if isinstance(x, tuple | list):
             return type(x)(map(self, x))
-        if not isinstance(x, torch.Tensor):
+        if not isinstance(x, FakeTensor):
             return x
         if id(x) not in self.made:
-            self.note(x, self._tensor(x))
+            at = _address(x)
+            if at not in self.storages:
+                nbytes = x.untyped_storage().nbytes()
+                self.storages[at] = torch.UntypedStorage(nbytes, device="meta"), 0
+            storage, moved = self.storages[at]
+            empty = torch.empty(0, dtype=x.dtype, device="meta")
+            view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
+            self.made[id(x)] = FakeTensor(x.fake_mode, view, x.device)
         return self.made[id(x)]
-
-    def _tensor(self, x: torch.Tensor) -> torch.Tensor:
-        base = self.bases.get(_address(x))
-        with x.fake_mode, torch.no_grad():
-            if base is None:
-                size, stride, dtype, device = layout(x)
-                return torch.empty_strided(size, stride, dtype=dtype, device=device)
-            of, offset = base
-            return torch.as_strided(of, x.shape, x.stride(), x.storage_offset() + offset)
 
 
 def _address(x: torch.Tensor) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+from torch._ops import HigherOrderOperator as Higher
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.traceback import preserve_node_meta
 
@@ -32,6 +34,11 @@ class Recorded:
     backward: tuple[Node, ...]
     results: tuple[Node, ...]
     gradients: tuple[Node | None, ...]
+
+    @property
+    def early(self) -> tuple[Node, ...]:
+        """What is known before gradients arrive."""
+        return (*self.inputs, *self.forward)
 
 
 def layout(x: torch.Tensor) -> Layout:
@@ -84,8 +91,11 @@ def record(repeat: Repeat, tangents: Sequence[Layout | None], tracer: Tracer) ->
     chosen = [i for i, t in enumerate(tangents) if t is not None]
     with inputs[0].fake_mode, torch.no_grad():
         given = [_empty(layout(x)) for x in inputs] + [_empty(t) for t in tangents if t is not None]
-    graph = tracer(_Part(_body(repeat), wanted, chosen), given).graph
-    return _taken_apart(graph, len(inputs), len(repeat.outputs), any(wanted))
+    try:
+        graph = tracer(_Part(_body(repeat), wanted, chosen), given).graph
+    except Exception as e:
+        raise NotEqual(f"PyTorch does not trace a part by itself: {e}") from e
+    return _taken_apart(graph, len(inputs), len(chosen), len(repeat.outputs), any(wanted))
 
 
 def _empty(of: Layout) -> torch.Tensor:
@@ -105,14 +115,18 @@ def _body(repeat: Repeat) -> GraphModule:
     return GraphModule(torch.nn.Module(), graph)
 
 
-def _taken_apart(graph: Graph, inputs: int, results: int, differentiated: bool) -> Recorded:
+def _taken_apart(
+    graph: Graph, inputs: int, tangents: int, results: int, differentiated: bool
+) -> Recorded:
     """The trace of a ``_Part``, without the calls that it adds."""
     given = graph.find_nodes(op="placeholder")
     calls = [n for n in graph.nodes if n.op == "call_function"]
     (output,) = graph.find_nodes(op="output")
     if any(n.op == "get_attr" for n in graph.nodes):
         raise NotEqual("a part has constants of its own")
-    if any(getattr(getattr(n.target, "_schema", None), "is_mutable", False) for n in calls):
+    if len(given) != inputs + tangents or any(isinstance(n.target, Higher) for n in calls):
+        raise NotEqual("a part calls what has effects or a graph of its own")
+    if any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in calls):
         raise NotEqual("a part writes into what it reads")
     if any(n.target is torch.ops.aten.view.dtype for n in calls):
         raise NotEqual("a part reads memory as another type")
