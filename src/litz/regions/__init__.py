@@ -17,9 +17,9 @@ TRIES = 4  # how often gradients may arrive in another layout
 def traced_once(
     gm: GraphModule,
     tracer: Tracer,
-    compile_graph: Callable[[Callable[[Graph], None], str], Any],
+    compile_graph: Callable[[Callable[[Graph], None], str], Callable[..., Any]],
     wanted: bool = True,
-) -> Any:
+) -> Callable[..., Any]:
     """What ``compile_graph`` makes of ``gm`` while equal parts of it are one call each.
 
     tracer: the functional ATen graph of a program and its inputs.  compile_graph: given what places

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from litz.lowering.torch_types import FakeTensor
 from litz.runtime.torch_private import storage_address
 
 LITERALS: Final = (

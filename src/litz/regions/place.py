@@ -14,22 +14,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from litz.lowering.torch_types import FakeTensor
 from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.torch_private import storage_address
 
 Tangents = tuple[Layout | None, ...]
 
-_LIBRARY = torch.library.Library("litz", "FRAGMENT")
-_LIBRARY.define("region(Tensor[] given, int[] which, str results) -> Tensor[]")
+_LIBRARY = torch.library.Library("litz", "FRAGMENT")  # type: ignore[no-untyped-call]
+_SCHEMA = "region(Tensor[] given, int[] which, str results) -> Tensor[]"
+_LIBRARY.define(_SCHEMA)  # type: ignore[no-untyped-call]
 OPERATOR = torch.ops.litz.region.default
 
 
-@torch.library.register_fake("litz::region", lib=_LIBRARY)
+@torch.library.register_fake("litz::region", lib=_LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(given: Sequence[torch.Tensor], which: Sequence[int], results: str) -> list[torch.Tensor]:
     return [
         torch.empty_strided(size, stride, dtype=getattr(torch, dtype), device=device)
@@ -148,7 +150,7 @@ def _pick(results: tuple[torch.Tensor, ...], at: int) -> torch.Tensor:
 
 def _caller(region: Region, call: int) -> Callable[..., Any]:
     def litz_region(*given: torch.Tensor) -> Any:
-        return _Call.apply(region, call, *given)
+        return _Call.apply(region, call, *given)  # type: ignore[no-untyped-call]
 
     return litz_region
 
@@ -202,6 +204,7 @@ def _copy(nodes: Sequence[Node], copies: dict[Node, Node], instead: Node) -> Non
     tag = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
     for n in nodes:
         args, kwargs = map_arg((n.args, n.kwargs), copies.__getitem__)
+        assert callable(n.target)
         new = copies[n] = instead.graph.call_function(n.target, args, kwargs)
         new.meta = {**n.meta, **tag, "val": memory(n.meta["val"])}
 
@@ -247,7 +250,8 @@ class _Memory:
             at = _address(x)
             if at not in self.storages:
                 nbytes = x.untyped_storage().nbytes()
-                self.storages[at] = torch.UntypedStorage(nbytes, device="meta"), 0
+                own = torch.empty(nbytes, dtype=torch.uint8, device="meta")
+                self.storages[at] = own.untyped_storage(), 0
             storage, moved = self.storages[at]
             empty = torch.empty(0, dtype=x.dtype, device="meta")
             view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
 from torch._ops import HigherOrderOperator as Higher
@@ -137,11 +137,13 @@ def _taken_apart(
     elif len(given) > inputs:
         raise NotEqual("gradients that no tangent reaches")
     if differentiated:
-        _drop([n for n in forward[:inputs] if n.args[0] in given and n.target is DETACH])
-        _drop([n for n in backward if n.args[0] in given[inputs:] and n.target is ALIAS])
-        _drop([n for n in output.args[0][:results] if n.target is DETACH])
-        forward, backward = ([n for n in part if n.users] for part in (forward, backward))
-    returned = output.args[0]
+        added = [n for n in forward[:inputs] if n.target is DETACH and n.args[0] in given]
+        added += [n for n in backward if n.target is ALIAS and n.args[0] in given[inputs:]]
+        added += [n for n in output.args[0][:results] if n.target is DETACH]
+        for n in added:
+            n.replace_all_uses_with(cast(Node, n.args[0]))
+        forward, backward = ([n for n in p if n not in added] for p in (forward, backward))
+    returned = cast(tuple[Any, ...], output.args[0])
     if not all(isinstance(n, Node) and n not in given for n in returned[:results]):
         raise NotEqual("a part returns what it is given")
     return Recorded(
@@ -152,8 +154,3 @@ def _taken_apart(
         tuple(returned[:results]),
         tuple(returned[results:]),
     )
-
-
-def _drop(added: Sequence[Node]) -> None:
-    for n in added:
-        n.replace_all_uses_with(n.args[0])
