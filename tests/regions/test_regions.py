@@ -259,3 +259,11 @@ def test_literals_differ() -> None:
         return x
 
     check(program, [X], "no equal regions")
+
+
+def test_a_trace_that_fails_is_made_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("no such call")
+
+    monkeypatch.setattr("litz.regions.place._Call.forward", staticmethod(fails))
+    check(stack(*(Block() for _ in range(3))), [X], "the rest by itself: no such call")

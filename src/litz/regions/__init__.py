@@ -29,12 +29,24 @@ def traced_once(
     try:
         found, reasons = repeats(gm.graph) if wanted else ([], ["they are not asked for"])
         regions = [Region(r, tracer, i) for i, r in enumerate(found)]
+        traced = False
+
+        def placed(graph: Graph) -> None:
+            nonlocal traced
+            traced = True
+            place(graph, regions)
+
         for _ in range(TRIES if regions else 0):
+            traced = False
             try:
                 with outlined(gm, regions):
-                    return compile_graph(lambda graph: place(graph, regions), _shared(found))
+                    return compile_graph(placed, _shared(found))
             except Unseen:
                 reasons = ["gradients arrive in many layouts"]
+            except Exception as e:
+                if traced:  # what came after the trace failed
+                    raise
+                raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
     except NotEqual as e:
         reasons = [str(e)]
     why = f": {'; '.join(reasons)}" if reasons else ""
