@@ -31,6 +31,7 @@ from litz.host.capturable import Recorder
 from litz.logs import events
 from litz.lowering.context import EagerOnly, GraphUnsupported, WrongMetadata
 from litz.options import Options
+from litz.regions import traced_once
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 from litz.runtime.collector import uncollected
 from litz.targets.tools import Tools
@@ -56,9 +57,9 @@ def compile_with(
         return _in_eager_mode(gm, reason, observe)
     drop_idle_dropout(gm)
 
-    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
+    def compiler(kind: str, regions: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
-            stages = Stages()
+            stages = Stages(regions=regions)
             report_graph(kind, dynamo.count_calls(graph), recompile)
             guards = len(dynamo.guards(graph))
             if wrong:
@@ -76,12 +77,18 @@ def compile_with(
         return compile_one
 
     try:
-        return dynamo.compile_through_aot(
+        return traced_once(
             gm,
-            example_inputs,
-            forward=compiler("forward"),
-            backward=compiler("backward"),
-            inference=compiler("inference"),
+            dynamo.traced,
+            lambda place, note: dynamo.compile_through_aot(
+                gm,
+                example_inputs,
+                forward=compiler("forward", note),
+                backward=compiler("backward", note),
+                inference=compiler("inference", note),
+                place=place,
+            ),
+            options.equal_regions,
         )
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), observe)

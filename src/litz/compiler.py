@@ -65,6 +65,7 @@ class Stages:
     fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
     bodies: of control flow, compiled by themselves.
+    regions: which parts of the graph were traced once, or why none were.
     seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
     after all other stages ran beside it; ``load`` what binding takes then.
     """
@@ -81,6 +82,7 @@ class Stages:
     watch: Watch | None = None
     cuda_graphs: CudaGraphs | str | None = None
     bodies: list[Stages] = field(default_factory=list)
+    regions: str = ""
 
     def parts(self) -> Iterator[Stages]:
         """This graph, and the bodies in it."""

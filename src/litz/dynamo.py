@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from functorch.compile import (  # type: ignore[import-untyped]
+    aot_module_simplified,
     min_cut_rematerialization_partition,
 )
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx import GraphModule, Interpreter
+from torch.fx import Graph, GraphModule, Interpreter
 
 from litz.graph.values import EAGER_VAL
 
@@ -27,17 +28,49 @@ def compile_through_aot(
     forward: GraphCompiler,
     backward: GraphCompiler,
     inference: GraphCompiler,
+    place: Callable[[Graph], None],
 ) -> Callable[..., Any]:
-    """Split ``gm`` by AOTAutograd into functional ATen graphs and compile each."""
+    """Split ``gm`` by AOTAutograd into functional ATen graphs and compile each.
+
+    place: changes what is traced before anything else is done with it.
+    """
+
+    def partition(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        place(joint.graph)
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+    def compile_placed(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        place(graph.graph)
+        return inference(graph, inputs)
+
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
-        inference_compiler=inference,
+        inference_compiler=compile_placed,
         decompositions=DECOMPOSITIONS,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
     return compiled
+
+
+def traced(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphModule:
+    """The functional graph of ATen calls that AOTAutograd makes of a program without gradients."""
+    found: list[GraphModule] = []
+
+    def keep(graph: GraphModule, _inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        found.append(graph)
+        return boxed(lambda args: ())  # nobody runs it
+
+    aot_module_simplified(
+        program,
+        inputs,
+        fw_compiler=keep,
+        inference_compiler=keep,
+        decompositions=DECOMPOSITIONS,
+        keep_inference_input_mutations=True,
+    )
+    return found[0]
 
 
 def is_refusal(error: RuntimeError) -> bool:

@@ -129,6 +129,9 @@ class Options:
     graph_cache: bool = _option(
         True, "keep compiled graphs in the folder of compiled kernels too", key=False
     )
+    equal_regions: bool = _option(
+        True, "trace and differentiate equal regions of a graph, such as layers, once", key=False
+    )
     cuda_graph_shapes: int = _option(
         8,
         "shapes of a graph that modes 'reduce-overhead' and 'max-autotune' record as CUDA graphs "

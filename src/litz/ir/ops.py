@@ -222,6 +222,7 @@ _CHECKS: Final = (
     OpRow("check_divisor", ("i",), cost=2, header="loops", samples="generator"),
 )
 CHECKS: Final = frozenset(row.name for row in _CHECKS)
+RANDOM: Final = frozenset(row.name for row in _RANDOM)
 
 _ROWS: Final = _ARITHMETIC + _LOGIC + _ROUNDING + _TRANSCENDENTAL + _CONVERSION + _RANDOM + _CHECKS
 OPS: Final[Mapping[str, OpRow]] = MappingProxyType({row.name: row for row in _ROWS})

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from litz.index import Expr, Substitution, Symbol, symbol, var
+from litz.index import Const as IndexConst
+from litz.index import Expr, Substitution, Sum, Symbol, const, symbol, var
 from litz.ir import body
-from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store
+from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, op
+from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer
 from litz.ir.unfold import Nest
 from litz.kernel.merge import merge_loops
@@ -40,7 +42,8 @@ class KernelBuilder:
                 names.setdefault(n.buffer, f"a{len(names)}")
         for s in group.stores:
             names.setdefault(s.buffer, f"a{len(names)}")
-        rename = Rewriter(buffers=names)
+        starts: dict[int, Expr] = {}
+        rename = Rewriter(buffers=names, replace=lambda _, n: _started(n, starts))
         stores = tuple(rename.store(s) for s in group.stores)
         own = [self.buffers[n] for n in names]
         kinds = tuple((b.dtype, b.device) for b in own)
@@ -51,7 +54,21 @@ class KernelBuilder:
             found = build_kernel(alike, dict(zip(names.values(), own, strict=True)))
             self.known[key] = found
         back = {new: old for old, new in names.items()}
-        return replace(found, buffers=tuple(back[n] for n in found.buffers))
+        given: dict[Expr, Expr] = {e: const(start) for start, e in starts.items()}
+        ints = tuple(given.get(e, e) for e in found.ints)
+        return replace(found, buffers=tuple(back[n] for n in found.buffers), ints=ints)
+
+
+def _started(n: Node, starts: dict[int, Expr]) -> Node:
+    """A draw whose place in the stream is an argument: calls that differ in it are one kernel."""
+    if not isinstance(n, Op) or n.name not in RANDOM:
+        return n
+    seed, at, *limits = n.args
+    assert isinstance(at, Index | Const)
+    e = at.expr if isinstance(at, Index) else const(int(at.value))
+    start = int(e) if isinstance(e, IndexConst) else e.const if isinstance(e, Sum) else 0
+    first = starts.setdefault(start, symbol(f"start{len(starts)}", 0, (1 << 63) - 1, 0))
+    return op(n.name, seed, op("add", body.index(e - start), body.index(first)), *limits)
 
 
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:

@@ -79,7 +79,7 @@ def _plain_name(e: Extern) -> str:
 def _graph_lines(n: int, g: GraphReport) -> list[str]:
     s = g.stages
     calls = sum(1 for node in g.graph.graph.nodes if node.op == "call_function")
-    lines = [f"graph {n} ({g.kind}): {calls} operator calls"]
+    lines = [f"graph {n} ({g.kind}): {calls} operator calls; {s.regions}".removesuffix("; ")]
     if s.fallback:
         return [*lines, f"  runs through ATen: {s.fallback}"]
     for part in s.parts():

@@ -95,7 +95,8 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
             out[-size] = None
     ints = frozenset(plan.ints)
     exprs = _computed(plan)
-    exprs += [n.expr for n in walk(roots(plan.stores)) if isinstance(n, Index)]
+    values = [n.expr for n in walk(roots(plan.stores)) if isinstance(n, Index)]
+    exprs += [e for e in values if e not in ints]  # an argument by itself has the width it needs
     ends = {extent(d.var) for d in plan.dims}  # factors of the total
     for part in (part for e in exprs for part in _measured(e, ints)):
         if _is_short(part) or part in ends:

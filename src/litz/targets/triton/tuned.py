@@ -13,6 +13,7 @@ import torch
 from litz.errors import RefusedSourceError
 from litz.index import Expr, const
 from litz.ir.body import Load, Masked, loads, walk
+from litz.kernel.blocks.reach import index_ints
 from litz.kernel.blocks.recipe import Config
 from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
@@ -122,14 +123,14 @@ def _clock(index: int) -> CudaClock:
 
 
 def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
-    """Bytes of each parameter's memory; None for one whose places data or conditions decide.
+    """Bytes of each argument's memory; None for one whose places data or conditions decide.
 
-    Or that has none, being a value.  None for the plan: it cannot be run on copies of what it
-    writes, or its sizes are open, or there is nothing to run.
+    Or that has none, being a value or an integer.  None for the plan: it cannot be run on copies
+    of what it writes, or its sizes are open, or there is nothing to run.
     """
     if any(extent(d.var) is const(0) for d in plan.dims):
         return None
-    if plan.ints or any(s.mode != "set" or s.indirect for s in plan.stores):
+    if index_ints(plan) or any(s.mode != "set" or s.indirect for s in plan.stores):
         return None
     places: dict[str, list[Expr]] = {p.name: [] for p in plan.params}
     data: set[str] = {p.name for p in plan.params if p.by_value}
@@ -153,7 +154,7 @@ def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
             out.append(None)
         else:
             out.append(p.dtype.bytes * (1 + max((e for e in ends if e is not None), default=0)))
-    return tuple(out)
+    return (*out, *(None for _ in plan.ints))
 
 
 def fastest_configs(

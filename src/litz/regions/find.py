@@ -1,0 +1,256 @@
+"""Parts of Dynamo's graph that follow each other and are equal up to their parameters.
+
+Equal: the same calls with the same literals on tensors of the same metadata, wired in the same way,
+parameters and what else comes from outside numbered by their first use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from litz.lowering.torch_types import FakeTensor
+from litz.runtime.torch_private import storage_address
+
+LITERALS: Final = (
+    type(None), bool, int, float, complex, str, type(...),
+    torch.dtype, torch.device, torch.memory_format, torch.layout,
+)  # fmt: skip
+FEWEST: Final = 8  # calls that are not traced, below which it isn't worth a second trace
+
+
+class NotEqual(Exception):
+    """Why the plain way is taken."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Equal parts of a graph.
+
+    parts: the calls of each.  inputs: what each reads from outside, by first use.
+    outputs: which of its calls somebody outside reads.
+    """
+
+    parts: tuple[tuple[Node, ...], ...]
+    inputs: tuple[tuple[Node, ...], ...]
+    outputs: tuple[int, ...]
+
+
+def value(n: Node) -> Any:
+    """What Dynamo's trace has computed for a node."""
+    return n.meta.get("example_value")
+
+
+def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
+    """The repeated parts, none of which overlap, and why others are no such parts.
+
+    Raises NotEqual where nothing in the graph may be moved out of its place.
+    """
+    calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
+    states = _states(graph, calls)
+    numbers: dict[object, int] = {}
+    kinds = []
+    for i, (n, state) in enumerate(zip(calls, states, strict=True)):
+        kind = _kind(n) if state == _START else None
+        kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
+    owners: dict[int, Node] = {}
+    for n in graph.nodes:
+        if isinstance(value(n), torch.Tensor):
+            owners.setdefault(_address(value(n)), n)
+    reasons: list[str] = []
+    found: list[Repeat] = []
+    _search(calls, kinds, owners, 0, len(calls), found, reasons)
+    return found, list(dict.fromkeys(reasons))
+
+
+# --- where a part may lie ---
+
+_START: Final = (None, 0)
+
+
+def _states(graph: Graph, calls: Sequence[Node]) -> list[tuple[bool | None, int]]:
+    """Of each call: the gradient mode, where it was set, and how many autocasts are entered."""
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise NotEqual("autocast is on")
+    for n in graph.find_nodes(op="placeholder"):
+        sizes = value(n).shape if isinstance(value(n), torch.Tensor) else (value(n),)
+        if any(isinstance(s, torch.SymInt | torch.SymFloat | torch.SymBool) for s in sizes):
+            raise NotEqual("sizes are open")
+    grad: bool | None = None
+    depth = 0
+    out = []
+    for n in calls:
+        name = getattr(n.target, "__name__", "")
+        if name == "_set_grad_enabled":
+            grad = None if n.args[0] == torch.is_grad_enabled() else bool(n.args[0])
+        elif name in ("_enter_autocast", "_exit_autocast"):
+            depth += 1 if name == "_enter_autocast" else -1
+        elif value(n) is None:
+            raise NotEqual(f"{name or n.target} may change what follows")
+        out.append((grad, depth))
+    return out
+
+
+def _kind(n: Node) -> object | None:
+    """What equal calls agree in; None for a call that is like no other."""
+    if isinstance(n.target, HigherOrderOperator):
+        return None
+    out = _described(value(n))
+    args = _literal((n.args, n.kwargs))
+    return None if out is None or args is None else (n.op, n.target, args, out)
+
+
+def _described(x: object) -> object | None:
+    """Metadata of a value that may be handed around; None where it is of another sort."""
+    if isinstance(x, tuple | list):
+        parts = tuple("none" if e is None else _described(e) for e in x)
+        return None if None in parts else (type(x), parts)
+    if not isinstance(x, FakeTensor) or x.layout is not torch.strided or x.is_inference():
+        return None
+    sizes = (*x.shape, *x.stride(), x.storage_offset())
+    if not all(type(s) is int for s in sizes) or x.is_conj() or x.is_neg():
+        return None
+    return (x.dim(), sizes, x.dtype, x.device, x.requires_grad, isinstance(x, torch.nn.Parameter))
+
+
+def _literal(x: object) -> object | None:
+    """An argument as a key, with metadata for nodes."""
+    if isinstance(x, Node):
+        return _described(value(x))
+    if isinstance(x, slice):
+        x = (x.start, x.stop, x.step)
+    if isinstance(x, dict):
+        x = tuple(x.items())
+    if isinstance(x, tuple | list):
+        parts = tuple(map(_literal, x))
+        return None if None in parts else (type(x).__name__, parts)
+    return (type(x).__name__, repr(x)) if isinstance(x, LITERALS) else None
+
+
+# --- what repeats ---
+
+
+def _search(
+    calls: Sequence[Node],
+    kinds: Sequence[int],
+    owners: dict[int, Node],
+    start: int,
+    stop: int,
+    found: list[Repeat],
+    reasons: list[str],
+) -> None:
+    """The repeat that saves most between two positions, then others before and behind it."""
+    runs = sorted(_runs(kinds, start, stop), key=lambda r: (-(r[1] - r[0] - r[2]), r[2]))
+    for first, end, period in runs[:4]:
+        made = _best(calls, owners, first, end, period, reasons)
+        if made is not None:
+            at, repeat = made
+            found.append(repeat)
+            after = at + period * len(repeat.parts)
+            _search(calls, kinds, owners, start, at, found, reasons)
+            _search(calls, kinds, owners, after, stop, found, reasons)
+            return
+
+
+def _runs(kinds: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Longest stretches in which what stands a period apart is of one kind."""
+    last: dict[int, int] = {}
+    apart: Counter[int] = Counter()
+    for i in range(start, stop):
+        if kinds[i] in last:
+            apart[i - last[kinds[i]]] += 1
+        last[kinds[i]] = i
+    for period, _ in apart.most_common(8):
+        first = start
+        for i in range(start, stop - period + 1):
+            if i == stop - period or kinds[i] != kinds[i + period]:
+                if i - first >= max(period, FEWEST):
+                    yield first, i + period, period
+                first = i + 1
+
+
+def _best(
+    calls: Sequence[Node],
+    owners: dict[int, Node],
+    first: int,
+    end: int,
+    period: int,
+    reasons: list[str],
+) -> tuple[int, Repeat] | None:
+    """Where to cut: as many parts as can be, which then read as little as can be from outside."""
+    for count in range((end - first) // period, 1, -1):
+        made: list[tuple[int, int, Repeat]] = []
+        for at in range(first, min(first + period, end - count * period + 1)):
+            try:
+                repeat = _repeat(calls, owners, at, period, count)
+            except NotEqual as e:
+                reasons.append(str(e))
+                continue
+            made.append((len(repeat.inputs[0]), at, repeat))
+        if made:
+            _, at, repeat = min(made, key=lambda m: m[:2])
+            return at, repeat
+        if count * period < (end - first) - 2 * period:
+            return None
+    return None
+
+
+def _repeat(
+    calls: Sequence[Node], owners: dict[int, Node], at: int, period: int, count: int
+) -> Repeat:
+    parts = [tuple(calls[at + k * period : at + (k + 1) * period]) for k in range(count)]
+    shape: object = None
+    inputs = []
+    outputs: dict[int, None] = {}
+    for part in parts:
+        inside = {n: i for i, n in enumerate(part)}
+        outside: dict[Node, int] = {}
+
+        def number(
+            n: Node, inside: dict[Node, int] = inside, outside: dict[Node, int] = outside
+        ) -> int:
+            return inside[n] if n in inside else -1 - outside.setdefault(n, len(outside))
+
+        wiring = [repr(map_arg((n.args, n.kwargs), number)) for n in part]
+        if shape not in (None, wiring):
+            raise NotEqual("calls that look alike read different things")
+        shape = wiring
+        for n in outside:
+            _check_input(n, inside)
+        for i, n in enumerate(part):
+            if any(u not in inside for u in n.users):
+                _check_output(n, owners)
+                outputs[i] = None
+        inputs.append(tuple(outside))
+    if not outputs or not inputs[0]:
+        raise NotEqual("parts without inputs or results")
+    return Repeat(tuple(parts), tuple(inputs), tuple(sorted(outputs)))
+
+
+def _check_input(n: Node, inside: dict[Node, int]) -> None:
+    x = value(n)
+    if not isinstance(x, torch.Tensor):
+        raise NotEqual(f"{n.name} is no tensor")
+    if x._version:
+        raise NotEqual(f"{n.name} is written")
+    if x.requires_grad and any(u not in inside for u in n.users):
+        raise NotEqual(f"gradients of {n.name} come from several places, in an order of their own")
+
+
+def _check_output(n: Node, owners: dict[int, Node]) -> None:
+    x = value(n)
+    if not isinstance(x, torch.Tensor):
+        raise NotEqual(f"{n.name} is no tensor")
+    if x._version or x._is_view() or owners[_address(x)] is not n:
+        raise NotEqual(f"{n.name} shares memory or is written")
+
+
+def _address(x: torch.Tensor) -> int:
+    return storage_address(x.untyped_storage())

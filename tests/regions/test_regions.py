@@ -1,0 +1,269 @@
+"""Equal regions, traced once: graphs are node for node PyTorch's own, results bitwise the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch.fx.node import map_arg
+from torch.nn import functional
+
+from litz.backend import compile_with
+from litz.compiler import Stages
+from litz.options import make_options
+
+Seen = list[tuple[str, list[object], str]]
+
+
+def text(gm: GraphModule) -> list[object]:
+    """A graph without its nodes' names: metadata, and calls with numbers for nodes."""
+    number = {n: i for i, n in enumerate(gm.graph.nodes)}
+
+    def described(v: object) -> object:
+        if isinstance(v, tuple | list):
+            return tuple(map(described, v))
+        return (v.shape, v.stride(), v.dtype) if isinstance(v, torch.Tensor) else v
+
+    return [
+        (
+            n.op,
+            "" if n.op == "placeholder" else str(n.target),
+            repr(map_arg((n.args if n.op != "placeholder" else (), n.kwargs), number.__getitem__)),
+            described(n.meta.get("val")),
+        )
+        for n in gm.graph.nodes
+    ]
+
+
+def run(
+    program: Callable[..., Any], inputs: Sequence[torch.Tensor], regions: bool, **how: Any
+) -> tuple[list[torch.Tensor], Seen]:
+    """Results and gradients, and the graphs that AOTAutograd made with what was said of regions."""
+    seen: Seen = []
+
+    def backend(gm: GraphModule, examples: Sequence[Any]) -> Any:
+        def observe(kind: str, graph: GraphModule, stages: Stages) -> None:
+            seen.append((kind, text(graph), stages.regions))
+
+        options = make_options({"equal_regions": regions})
+        return compile_with(gm, examples, options, observe)
+
+    torch.compiler.reset()
+    torch.manual_seed(1)
+    program = copy.deepcopy(program)
+    own = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    out = torch.compile(program, backend=backend, **how)(*own)
+    found = [out.detach()]
+    if out.requires_grad:
+        out.square().sum().backward()
+        given = [*own, *(program.parameters() if isinstance(program, nn.Module) else ())]
+        found += [x.grad for x in given if x.grad is not None]
+    return found, seen
+
+
+def check(
+    program: Callable[..., Any], inputs: Sequence[torch.Tensor], said: str, **how: Any
+) -> None:
+    """The same graphs and the same bits as the plain way; ``said`` of the regions."""
+    plain, expected = run(program, inputs, False, **how)
+    results, seen = run(program, inputs, True, **how)
+    assert seen
+    assert all(said in s for _, _, s in seen), seen[0][2]
+    assert [s[:2] for s in seen] == [s[:2] for s in expected]
+    assert len(results) == len(plain)
+    assert all(map(torch.equal, results, plain))
+
+
+class Block(nn.Module):
+    """A residual block with whatever follows."""
+
+    def __init__(self, width: int = 16, then: Callable[[torch.Tensor], torch.Tensor] | None = None):
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(width), nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.then = then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.down(functional.gelu(self.up(self.norm(x))).sin().cos())
+        return x if self.then is None else self.then(x)
+
+
+def stack(*blocks: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 16), *blocks)
+
+
+X = torch.randn(3, 5, 16)
+
+
+def encoder(dropout: float = 0.1) -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout, batch_first=True)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+
+def test_training_with_dropout() -> None:
+    check(encoder().train(), [X], "traced once: 2 x")  # the first has no gradient to hand on
+
+
+def test_inference() -> None:
+    with torch.no_grad():
+        check(stack(*(Block() for _ in range(3))).eval(), [X], "traced once: 3 x")
+
+
+def test_pre_norm() -> None:
+    check(stack(*(Block() for _ in range(4))), [X], "traced once: 4 x")
+
+
+def test_two_kinds_of_layers_in_turn() -> None:
+    blocks = [Block(then=f) for _ in range(3) for f in (torch.tanh, torch.exp)]
+    check(stack(*blocks), [X], "traced once: 3 x")
+
+
+def test_two_stacks_of_layers() -> None:
+    narrow, wide = ([Block(w) for _ in range(3)] for w in (16, 24))
+    check(stack(*narrow, nn.Linear(16, 24), *wide), [X], "traced once: 3 x 7 calls, 3 x 7 calls")
+
+
+def test_input_gradients() -> None:
+    check(stack(*(Block() for _ in range(3))), [X.clone().requires_grad_()], "traced once")
+
+
+class Total(nn.Module):
+    """Its gradients reach the last layer expanded from one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block(then=torch.sin) for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).sum()
+
+
+def test_gradients_of_another_layout() -> None:
+    check(Total(), [X], "traced once: 3 x")
+
+
+class Gradless(nn.Module):
+    """Grad mode and autocast are set before the layers, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block() for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            scale = x.exp().mean()
+        return self.layers(x * scale)
+
+
+def test_modes_that_are_set_back() -> None:
+    check(Gradless(), [X], "traced once: 3 x")
+
+
+# --- the plain way ---
+
+
+def test_a_parameter_of_all_layers() -> None:
+    block = Block()
+    check(stack(block, block, block), [X], "come from several places")
+
+
+class Kept(nn.Module):
+    """All layers' results leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block() for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = []
+        for layer in self.layers:
+            x = layer(x)
+            found.append(x)
+        return torch.stack(found)
+
+
+def test_results_of_all_layers() -> None:
+    check(Kept(), [X], "no equal regions")
+
+
+class Convolved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.relu(self.norm(self.conv(x)) + x).sin().cos().tanh().exp().neg()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm(training: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Convolved() for _ in range(3))).train(training)
+    said = "no equal regions" if training else "traced once"
+    check(model, [torch.randn(2, 4, 6, 6)], said)
+
+
+def test_open_sizes() -> None:
+    check(stack(*(Block() for _ in range(3))), [X], "sizes are open", dynamic=True)
+
+
+class Cast(Total):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layers(x)
+
+
+def test_autocast() -> None:
+    check(Cast(), [X], "no equal regions")
+
+
+def test_autocast_around() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        check(stack(*(Block() for _ in range(3))), [X], "autocast is on")
+
+
+class Checkpointed(Total):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+        return x
+
+
+def test_checkpoints() -> None:
+    check(Checkpointed(), [X], "no equal regions")
+
+
+def test_writes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        y = x
+        for _ in range(4):
+            x.mul_(2)
+            y = (y + x).sin().cos().tanh().exp().neg()
+        return y + x
+
+    check(program, [X], "no equal regions")
+
+
+def test_literals_differ() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for k in (0.0, -0.0, 1.0, True):
+            x = ((x * k).sin() + 1).cos().tanh().exp().neg().abs().sqrt()
+        return x
+
+    check(program, [X], "no equal regions")
+
+
+def test_a_trace_that_fails_is_made_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("no such call")
+
+    monkeypatch.setattr("litz.regions.place._Call.forward", staticmethod(fails))
+    check(stack(*(Block() for _ in range(3))), [X], "the rest by itself: no such call")
