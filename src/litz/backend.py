@@ -5,39 +5,54 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from litz import dynamo
-from litz.binding import Binder, bind
+from litz.artifact import Artifact
+from litz.binding import Binder, Recorder, bind
 from litz.cache import store
-from litz.cache.key import NotCached, graph_key
-from litz.compiler import Stages, compile_graph, on_gpu, show
+from litz.cache.key import NotCached, graph_key, symbols
+from litz.cache.programs import Kept, Program, program_key, wrapped
 from litz.errors import (
     ArtifactError,
     CompilationError,
+    EagerOnly,
+    GraphUnsupported,
     LitzError,
     RefusedSourceError,
     ToolchainError,
+    WrongMetadata,
 )
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
-from litz.host.capturable import Recorder
 from litz.logs import events
-from litz.lowering.context import EagerOnly, GraphUnsupported, WrongMetadata
 from litz.options import Options
 from litz.regions import traced_once
-from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
+from litz.reporting import (
+    report_compiled,
+    report_fallback,
+    report_graph,
+    report_guards,
+    report_recompile,
+)
+from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
+from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
 Boxed = Callable[[list[Any]], Any]
 Observer = Callable[[str, GraphModule, Stages], None]
+Place = Callable[[Graph], None]
+"""What puts equal regions back into a graph of ATen calls, before anything else is done with it."""
+WAIT = 120.0
+"""Seconds for which a process waits for another one that compiles the same graph."""
 
 
 def compile_with(
@@ -49,18 +64,27 @@ def compile_with(
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
     if observe is not None:
         options = replace(options, graph_cache=False)  # the cache has no stages
-    recompile = dynamo.recompile_reason()
+    report_recompile(dynamo.recompile_reason())
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
     if reason := mistraced(gm):
         return _in_eager_mode(gm, reason, observe)
     drop_idle_dropout(gm)
+    key, env = _program_key(gm, example_inputs, options) if options.graph_cache else ("", None)
+    cache = Tools(options).cache if key else None
+    if cache is not None and (kept := store.load_program(cache, key)) is not None:
+        with suppress(ArtifactError, ValueError):  # as if it were not there
+            return _bound_program(kept, example_inputs, env, options, recorder)
 
-    def compiler(kind: str, regions: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
+    program: Program | None = None
+
+    def compiler(kind: str, place: Place, regions: str) -> dynamo.GraphCompiler:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
+            if kind == "inference":
+                place(graph.graph)
             stages = Stages(regions=regions)
-            report_graph(kind, dynamo.count_calls(graph), recompile)
+            report_graph(kind, dynamo.count_calls(graph))
             guards = len(dynamo.guards(graph))
             if wrong:
                 call = _through_aten(graph, stages, kind, wrong[0])
@@ -70,32 +94,59 @@ def compile_with(
                 wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
             call = recorded(call, recorder, stages, kind)
+            if program is not None:
+                program.made(kind, None if stages.fallback else stages.artifact, stages.not_kept)
             if observe is not None:
                 observe(kind, graph, stages)
             return dynamo.boxed(call)
 
         return compile_one
 
+    def through_aot(place: Place, regions: str) -> Callable[..., Any]:
+        nonlocal program
+        kinds = ("forward", "backward", "inference")
+        compilers = {kind: compiler(kind, place, regions) for kind in kinds}
+        if cache is not None:
+            program = Program(env, partial(store.save_program, cache, key))
+            compilers = program.compilers(compilers)
+        with program.compiling() if program else nullcontext():
+            made = dynamo.compile_through_aot(gm, example_inputs, place=place, **compilers)
+        if program is not None:
+            program.finished(made)
+        return made
+
     try:
-        return traced_once(
-            gm,
-            dynamo.traced,
-            lambda place, note: dynamo.compile_through_aot(
-                gm,
-                example_inputs,
-                forward=compiler("forward", note),
-                backward=compiler("backward", note),
-                inference=compiler("inference", note),
-                place=place,
-            ),
-            options.equal_regions,
-        )
+        return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), observe)
     except RuntimeError as e:
         if not dynamo.is_refusal(e):
             raise
         return _in_eager_mode(gm, str(e).partition("\n")[0], observe)
+
+
+def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> tuple[str, Any]:
+    """The key of Dynamo's graph, and the environment of its symbols; empty where it has none."""
+    try:
+        return program_key(gm, inputs, options)
+    except NotCached as e:
+        events.debug("the graph is looked for behind AOTAutograd: %s", e)
+        return "", None
+
+
+def _bound_program(
+    kept: Kept, inputs: Sequence[Any], env: Any, options: Options, recorder: Recorder
+) -> Callable[..., Any]:
+    """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
+    calls = {}
+    with uncollected(), dynamo.real_tensors():
+        for kind, artifact in kept[0].items():
+            stages = Stages(artifact=artifact)
+            with stages.timed("total"):
+                call = recorded(bind(artifact, options), recorder, stages, kind)
+            calls[kind] = dynamo.boxed(call)
+            report_compiled(kind, stages)
+    return wrapped(kept, calls, inputs, env)
 
 
 def compile_or_fall_back(
@@ -129,30 +180,49 @@ def _found_or_compiled(
 ) -> Boxed:
     """What the cache has of the graph, or what is made of it and then kept."""
     start = time.perf_counter()
-    key = _key(graph, options, stages, inference) if options.graph_cache else ""
-    cache = Tools(options).cache if key else None
-    artifact = store.load(cache, key) if cache is not None else None
-    if artifact is not None:
-        with suppress(ArtifactError):  # it names what this process has not
-            call = bind(artifact, options)
-            stages.artifact = artifact
-            stages.seconds["total"] = time.perf_counter() - start
+    made = partial(compile_and_bind, inference=inference, guarded=True)
+    key, known = _key(graph, options, stages, inference) if options.graph_cache else ("", "")
+    if not key:
+        return made(graph, options, stages)
+    cache = Tools(options).cache
+    if (call := _found(cache, key, options, stages, start)) is not None:
+        return call
+    # Ranks and workers meet a graph at once: one of them compiles it.
+    with cache.alone(key, WAIT):
+        if (call := _found(cache, key, options, stages, start)) is not None:
             return call
-    call = compile_and_bind(graph, options, stages, inference=inference, guarded=True)
-    if cache is not None and stages.artifact is not None:
-        with stages.timed("saving"):
-            store.save(cache, key, stages.artifact)
-    return call
+
+        def keep(artifact: Artifact) -> None:
+            if symbols(graph) == known:
+                store.save(cache, key, artifact)
+            else:
+                stages.not_kept = "compiling it added guards"
+
+        return made(graph, options, stages, keep=keep)
 
 
-def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) -> str:
-    """The graph's key; empty, and the log says why, where it has none."""
+def _found(cache: Cache, key: str, options: Options, stages: Stages, start: float) -> Boxed | None:
+    """The bound artifact of a key, if there is one that this process can bind."""
+    artifact = store.load(cache, key)
+    if artifact is None:
+        return None
+    with suppress(ArtifactError):  # it names what this process has not
+        call = bind(artifact, options)
+        stages.artifact = artifact
+        stages.seconds["total"] = time.perf_counter() - start
+        return call
+    return None
+
+
+def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) -> tuple[str, str]:
+    """The graph's key and what is known of its symbols; empty, as the log says, without a key."""
     try:
         with stages.timed("key"):
-            return graph_key(graph, options, inference=inference, guarded=True)
+            return graph_key(graph, options, inference=inference, guarded=True), symbols(graph)
     except NotCached as e:
+        stages.not_kept = str(e)
         events.info("the graph is not cached: %s", e)
-        return ""
+        return "", ""
 
 
 def compile_and_bind(
@@ -162,11 +232,15 @@ def compile_and_bind(
     *,
     inference: bool = False,
     guarded: bool = False,
+    keep: Callable[[Artifact], None] | None = None,
 ) -> Boxed:
     """The callable of a functional ATen graph; its kernels are built while the rest is compiled.
 
+    keep: told of the artifact while its kernels are still being built.
     See ``compile_graph`` for the arguments, and for the errors beside those of ``bind``.
     """
+    from litz.compiler import compile_graph, on_gpu  # who binds what is kept does without it
+
     s = stages or Stages()
     start = time.perf_counter()
     if on_gpu(graph):
@@ -182,6 +256,9 @@ def compile_and_bind(
     artifact = compile_graph(
         graph, options, s, inference=inference, guarded=guarded, start=binder.start, bodies=body
     )
+    if keep is not None:
+        with s.timed("saving"):
+            keep(artifact)
     with s.timed("waiting"):
         binder.wait(artifact)
     with s.timed("load"):

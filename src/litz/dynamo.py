@@ -28,25 +28,21 @@ def compile_through_aot(
     forward: GraphCompiler,
     backward: GraphCompiler,
     inference: GraphCompiler,
-    place: Callable[[Graph], None],
+    place: Callable[[Graph], None] = lambda graph: None,
 ) -> Callable[..., Any]:
     """Split ``gm`` by AOTAutograd into functional ATen graphs and compile each.
 
-    place: changes what is traced before anything else is done with it.
+    place: changes a joint graph before it is split; ``inference`` changes its own.
     """
 
     def partition(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         place(joint.graph)
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
-    def compile_placed(graph: GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        place(graph.graph)
-        return inference(graph, inputs)
-
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
-        inference_compiler=compile_placed,
+        inference_compiler=inference,
         decompositions=DECOMPOSITIONS,
         partition_fn=partition,
         keep_inference_input_mutations=True,

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import litz
-from litz import backend
+from litz import compiler
 from litz.cache import store
 from litz.compiler import compile_graph
+from litz.options import make_options
 from litz.runtime.cache import Cache
+from litz.targets.tools import Tools
 
 PROGRAM = """
 import hashlib, sys, torch
@@ -24,11 +26,11 @@ from torch import nn
 from litz import backend
 
 compiled = []
-inner = backend.compile_graph
+inner = backend.compile_and_bind
 def counting(*args, **kwargs):
     compiled.append(1)
     return inner(*args, **kwargs)
-backend.compile_graph = counting
+backend.compile_and_bind = counting
 
 torch.manual_seed(0)
 body = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.5))
@@ -49,6 +51,9 @@ with torch.no_grad():
     results += [b.float() for b in conv.buffers()]
 digest = hashlib.sha256(b"".join(r.contiguous().numpy().tobytes() for r in results))
 print(len(compiled), [tuple(r.stride()) for r in results], digest.hexdigest())
+rooms = ("compiler", "lowering", "schedule", "kernel", "ir", "index", "verify")
+found = [room for room in rooms if "litz." + room in sys.modules]
+assert bool(found) == bool(compiled), found  # who compiles nothing imports no stage
 """
 
 
@@ -87,13 +92,16 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(1)
         return compile_graph(*args, **kwargs)
 
-    monkeypatch.setattr(backend, "compile_graph", counting)
+    monkeypatch.setattr(compiler, "compile_graph", counting)
     return found
 
 
 def run(folder: Path, **options: Any) -> torch.Tensor:
     torch._dynamo.reset()
     given = {"cache_dir": str(folder), "check_calls": False, **options}
+    Tools(make_options(given)).cache.recent.clear()  # as in another process
+    for program in folder.glob("v1/program/*/*"):
+        program.unlink()  # what follows is of graphs
     call = torch.compile(lambda x: x.softmax(-1) * 3, backend="litz", options=given)
     x = torch.arange(24.0).view(4, 6)
     out: torch.Tensor = call(x)
@@ -111,7 +119,7 @@ def test_damaged_and_foreign_entries_are_misses(tmp_path: Path, count: list[int]
     assert len(count) == 1
     (entry,) = entries(tmp_path)
     whole, key, cache = entry.read_bytes(), entry.stem, Cache(tmp_path)
-    body = cache.get(store.KIND, key, store.SUFFIX)
+    body = cache.get(store.GRAPH, key, ".litz")
     assert body is not None and store.load(cache, key) is not None
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
@@ -121,11 +129,13 @@ def test_damaged_and_foreign_entries_are_misses(tmp_path: Path, count: list[int]
         assert len(count) == n + 2 and entry.read_bytes() == whole
     # Sealed well, and yet not what the key stands for.
     other = "0" * 40
-    _, _, data = body.partition(b"\n")
-    for content in (body, data, other.encode() + b"\n" + data[:-1], other.encode() + b"\nx", b""):
-        cache.put(store.KIND, other, content, store.SUFFIX)
+    for content in (body[:-1], body + body, body[8:], b"x" * 100, b"", bytes(8) + body):
+        cache.put(store.GRAPH, other, content, ".litz")
         assert store.load(cache, other) is None
-    cache.put(store.KIND, other, other.encode() + b"\n" + data, store.SUFFIX)
+    place = cache.put(store.GRAPH, other, body, ".litz")
+    place.write_bytes(whole)  # under another's name
+    assert store.load(cache, other) is None
+    cache.put(store.GRAPH, other, body, ".litz")
     assert store.load(cache, other) is not None
 
 
@@ -142,7 +152,7 @@ def test_a_hit_is_told(tmp_path: Path, count: list[int], caplog: pytest.LogCaptu
 def test_kernels_that_went_are_built_again(tmp_path: Path, count: list[int]) -> None:
     first = run(tmp_path)
     for path in tmp_path.glob("v1/*/*/*"):
-        if path.suffix != store.SUFFIX:
+        if path.suffix != ".litz":
             path.unlink()
     assert torch.equal(run(tmp_path), first) and len(count) == 1
 

@@ -5,13 +5,17 @@ Layout, below a root that carries a version so that formats may change::
     <root>/v1/<kind>/<first two of key>/<key><suffix>     entries
     <root>/v1/tmp/                                        entries being written
 
-Every entry ends in a seal (a marker and a digest of what stands before it) and is put in place by
-an atomic rename: a reader sees a whole entry or none, and an entry that was cut short or altered is
-a miss.  The seal stands at the end so that a shared object can be loaded from where it lies.
+Every entry ends in a seal (a marker and a digest of its name and of what stands before it) and is
+put in place by an atomic rename: a reader sees a whole entry or none, and an entry that was cut
+short or altered, or lies under another's name, is a miss.  The seal stands at the end so that a
+shared object can be loaded from where it lies.
 
 A root that cannot be written (read-only, full) is still read; new entries then go to a temporary
 folder that lives as long as the process, and one warning says so.  The folder may be removed at any
 time, whole or in part: what is missing is made again.
+
+The folder of a version has to be its owner's alone, who is the user or root: otherwise nothing is
+read or written there, because what lies there is run.
 
 With a limit, entries that were not used for longest go when the folder outgrows it (see
 `litz.runtime.eviction`).
@@ -20,6 +24,7 @@ With a limit, entries that were not used for longest go when the folder outgrows
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -28,16 +33,18 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from litz.errors import ToolchainError
 from litz.runtime.eviction import keep_within, swept_lately
 
-__all__ = ["Cache", "content_key", "default_root"]
+__all__ = ["LAYOUT", "Cache", "content_key", "default_root", "unsealed"]
 
 LAYOUT = "v1"
+RECENT = 64
 _MARK = b"\nlitz-seal:"
 _DIGEST_BYTES = 16
 _SEAL_BYTES = len(_MARK) + 2 * _DIGEST_BYTES
@@ -75,17 +82,18 @@ def default_root() -> Path | None:
         return None
 
 
-def _seal(data: bytes) -> bytes:
-    digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
-    return _MARK + digest.encode()
+def _seal(name: str, data: bytes) -> bytes:
+    digest = hashlib.blake2b(f"{name}\n".encode(), digest_size=_DIGEST_BYTES)
+    digest.update(data)
+    return _MARK + digest.hexdigest().encode()
 
 
-def _unseal(data: bytes) -> bytes | None:
-    """The content of a sealed entry, or None where the seal does not fit."""
+def unsealed(name: str, data: bytes) -> bytes | None:
+    """The content of the sealed entry of that file name; None where the seal does not fit."""
     if len(data) < _SEAL_BYTES:
         return None
     body, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
-    return body if seal == _seal(body) else None
+    return body if seal == _seal(name, body) else None
 
 
 class Cache:
@@ -100,6 +108,7 @@ class Cache:
         self._unseen: int | None = None
         self._lock = threading.Lock()
         self._overlay: Path | None = None
+        self.recent: OrderedDict[str, object] = OrderedDict()
         found = Path(os.path.expanduser(root)) if root is not None else default_root()
         # Absolute, so that it stays where it is when the process changes its folder.
         self.root = found.absolute() if found else self._temporary("there is no home folder")
@@ -125,12 +134,20 @@ class Cache:
         found = self._found(kind, key, suffix)
         return None if found is None else found[0]
 
+    def remember(self, key: str, value: object) -> None:
+        """Have a value in `recent`, from which those that were put there first go."""
+        with self._lock:
+            self.recent[key] = value
+            while len(self.recent) > RECENT:
+                self.recent.popitem(last=False)
+
     def _found(self, kind: str, key: str, suffix: str) -> tuple[Path, bytes] | None:
         """The path and the content of an entry whose seal fits; it has been used then."""
         for folder in self.folders:
             path = _place(folder, kind, key, suffix)
             with contextlib.suppress(OSError):
-                body = _unseal(path.read_bytes())
+                _check_owner(folder)
+                body = unsealed(path.name, path.read_bytes())
                 if body is not None:
                     _touch(path)
                     return path, body
@@ -142,7 +159,7 @@ class Cache:
         ToolchainError: neither the cache folder nor a temporary one can be written.
         """
         body = content.encode() if isinstance(content, str) else content
-        return self._put(kind, key, suffix, body, _seal(body))
+        return self._put(kind, key, suffix, body, _seal(key + suffix, body))
 
     def put_source(self, kind: str, key: str, text: str, suffix: str) -> Path:
         """Store a text without a seal, for people and compilers; it is never read back."""
@@ -162,6 +179,20 @@ class Cache:
     def scratch(self) -> Path:
         """A new private folder for files being made; the caller removes it."""
         return self._somewhere(lambda folder: Path(tempfile.mkdtemp(dir=_made(folder / "tmp"))))
+
+    @contextlib.contextmanager
+    def alone(self, key: str, seconds: float) -> Iterator[None]:
+        """Where one process at a time is: others wait for it, but not longer than so.
+
+        Where no file can be locked, nobody waits.
+        """
+        from filelock import FileLock  # PyTorch wants it too
+
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError, NotImplementedError):
+                folder = _made(self.folders[-1] / "tmp")
+                stack.enter_context(FileLock(folder / f"{key}.lock", timeout=seconds, mode=0o600))
+            yield
 
     def clear(self) -> None:
         """Remove every entry of this layout version."""
@@ -238,6 +269,7 @@ def _nowhere(root: Path | str, other: Path | str, error: OSError) -> ToolchainEr
 def _write(folder: Path, kind: str, key: str, suffix: str, body: bytes, seal: bytes) -> Path:
     place = _place(folder, kind, key, suffix)
     _made(place.parent)
+    _check_owner(folder)
     handle, name = tempfile.mkstemp(dir=_made(folder / "tmp"))
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -264,6 +296,16 @@ def _remove(folder: Path, owner: int) -> None:
 
 def _place(folder: Path, kind: str, key: str, suffix: str) -> Path:
     return folder / kind / key[:2] / (key + suffix)
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise PermissionError for a folder in which another user could have put code."""
+    if hasattr(os, "geteuid"):
+        found = folder.stat()
+        if found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EACCES, "it is another user's")
+        if found.st_mode & 0o022:
+            raise PermissionError(errno.EACCES, "others can write there")
 
 
 def _made(folder: Path) -> Path:
