@@ -114,6 +114,8 @@ def _look_again(n: Node) -> None:
 
 def _return_views(gm: GraphModule, target: Node, value: Node) -> bool:
     """Views of a new value that are returned, though made before the copy: likewise."""
+    if all(_viewed(u) is None for u in value.users):
+        return False
     (output,) = (n for n in gm.graph.nodes if n.op == "output")
     changed = False
     for r in output.all_input_nodes:

@@ -12,6 +12,7 @@ be fresh memory), nor is memory that escapes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -252,22 +253,26 @@ def _reuse(p: _Plan) -> None:
         (b for b in p.blocks if b.members[0] not in fixed),
         key=lambda b: b.birth,
     )
-    dead: list[Block] = []
+    ends: dict[tuple[Expr, str], list[Block]] = {}
     for block in loose:
-        found = next((a for a in reversed(dead) if _can_reuse(p, a, block)), None)
-        if found is None:
-            dead.append(block)
-        else:
+        # By their ends; those behind this one's beginning are of no use yet.
+        others = ends.setdefault((block.size, block.device), [])
+        dead = bisect_left(others, block.birth, key=_death)
+        found = next((a for a in reversed(others[:dead]) if _can_reuse(p, a, block)), None)
+        if found is not None:
             for t in range(found.death + 1, block.birth):
                 p.live[t] += block.nbytes
+            others.remove(found)
             _join(p, found, block)
-            dead.remove(found)
-            dead.append(found)
-        dead.sort(key=lambda b: b.death)
+        insort(others, found or block, key=_death)
+
+
+def _death(b: Block) -> int:
+    return b.death
 
 
 def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:
-    if a.death >= b.birth or not _may_follow(p, a, b):
+    if not _may_follow(p, a, b):
         return False
     gap = p.live[a.death + 1 : b.birth]
     return not gap or max(gap) + a.nbytes <= p.peak

@@ -293,6 +293,9 @@ def walk(roots: Iterable[Node]) -> Iterator[Node]:
         if id(node) in seen:
             continue
         seen.add(id(node))
+        if not node.args:
+            yield node
+            continue
         stack.append((node, True))
         stack.extend((a, False) for a in reversed(node.args) if id(a) not in seen)
 

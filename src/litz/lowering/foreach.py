@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,23 +54,24 @@ def each(ctx: Call, target: torch._ops.OpOverload, *given: Any, alpha: Any = 1) 
     fn, count = single(target), len(ctx.results)
     lists = [v if isinstance(v, list | tuple) else [v] * count for v in given]
     out = []
+    reads = Counter[int]()
+    for u in ctx.node.users:
+        if u.target is operator.getitem:
+            reads[u.args[1]] += len(u.users)  # type: ignore[index]
     for k, (result, *args) in enumerate(zip(ctx.results, *lists, strict=True)):
         if result is None:
             raise Unsupported("a list with other than tensors")
         mine = replace(ctx, results=(result,), n_users=1, used=frozenset())
         value = fn(mine, *args, alpha=alpha)
         assert isinstance(value, TensorValue)
-        out.append(_settled(ctx, value, k))
+        out.append(_settled(ctx, value, k, reads[k]))
     return tuple(out)
 
 
-def _settled(ctx: Call, v: TensorValue, k: int) -> TensorValue:
-    """Store an element that is read several times, as a single tensor's result would be."""
+def _settled(ctx: Call, v: TensorValue, k: int, reads: int) -> TensorValue:
+    """Store the k-th element if it is read several times, as a single tensor's result would be."""
     if v.lazy is None:
         return v
-    reads = sum(
-        len(u.users) for u in ctx.node.users if u.target is operator.getitem and u.args[1] == k
-    )
     if reads > 1 and (body.cost(v.lazy) > RECOMPUTE_COST or len(body.loads((v.lazy,))) > 1):
         return ctx.b.realize(v, result_strides(ctx.nth_result(k)))
     return v

@@ -242,7 +242,7 @@ class _Walk(GraphLowering):
         stored = settle(self, n, v, r, len(list(readers(n))))
         results = list(self.env[source])
         results[at] = stored
-        self.bind(source, tuple(results))
+        self.bind(source, tuple(results), at)
         return stored
 
     def finish(self, n: FxNode, out: Any, call: Call) -> Any:

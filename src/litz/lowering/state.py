@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,14 +56,19 @@ class GraphLowering:
         self.b = Builder(self.settings)
         self.readers = Readers(self.b, self.env, self.uses_left, self.places, self.bind)
 
-    def bind(self, n: FxNode, value: Any) -> None:
-        """Make ``value`` the node's, and note where it lies if it lies in memory."""
+    def bind(self, n: FxNode, value: Any, only: int | None = None) -> None:
+        """Make ``value`` the node's, and note where it lies if it lies in memory.
+
+        only: the one of several that is another one than before.
+        """
         self.env[n] = value
         self.readers.note(n)
-        several = isinstance(value, tuple | list)
-        for k, v in enumerate(value if several else (value,)):
+        parts: Iterable[tuple[int | None, Any]] = ((None, value),)
+        if isinstance(value, tuple | list):
+            parts = enumerate(value) if only is None else ((only, value[only]),)
+        for k, v in parts:
             if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
-                self.note(n, v, k if several else None)
+                self.note(n, v, k)
 
     def note(self, n: FxNode, v: TensorValue | Opaque, position: int | None = None) -> None:
         assert v.ref is not None

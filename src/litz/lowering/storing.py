@@ -91,10 +91,11 @@ def own(
 ) -> TensorValue:
     """Memory of its own, if results show it, for what lies in an argument's: ``trunc(int)``."""
     assert out.ref is not None
+    if sharing(n.target).shared or not shows_memory(low, n):
+        return out
     given = (low.env.get(a) for a in (call or n).all_input_nodes)
-    roots = [low.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref]
-    passed = low.b.root(out.ref.buffer) in roots
-    if not passed or sharing(n.target).shared or not shows_memory(low, n):
+    roots = (low.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref)
+    if low.b.root(out.ref.buffer) not in roots:
         return out
     lazy = out.without_memory()
     return low.b.realize(lazy, r.strides if dense(r) else None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from litz.index import Const, Expr, split_linear
 from litz.ir.program import (
@@ -15,70 +16,79 @@ from litz.ir.program import (
     used_numbers,
 )
 
+_Slice = tuple[list[tuple[int, int]], int]  # (stride, extent) of each loop, and the offset
+
 
 class Dependencies:
-    """A partial order over node numbers; ``ancestors`` are transitive, ``direct`` are not."""
+    """A partial order over node numbers; ``ancestors`` are transitive, ``direct`` are not.
+
+    What has been merged is one node.  ``direct`` and ``users`` name it by its one live number,
+    while ``ancestors`` may have the number of any of its ``members``.
+    """
 
     def __init__(self, count: int) -> None:
         self.alive: dict[int, None] = dict.fromkeys(range(count))
         self.direct: list[int] = [0] * count
+        self.users: list[int] = [0] * count
         self.ancestors: list[int] = [0] * count
+        self.members: list[int] = [1 << k for k in range(count)]
 
     def add(self, before: int, after: int) -> None:
         """To be called with ``after`` rising: ancestors of ``before`` must be complete."""
         self.direct[after] |= 1 << before
+        self.users[before] |= 1 << after
         self.ancestors[after] |= self.ancestors[before] | (1 << before)
 
     def before(self, a: int, b: int) -> bool:
-        return bool(self.ancestors[b] >> a & 1)
+        return bool(self.ancestors[b] & self.members[a])
 
     def path_between(self, a: int, b: int) -> bool:
         """Whether some third node must run after ``a`` and before ``b``."""
-        todo = self.direct[b] & ~(1 << a)
-        while todo:
-            low = todo & -todo
-            p = low.bit_length() - 1
-            if self.ancestors[p] >> a & 1:
-                return True
-            todo ^= low
-        return False
+        return any(self.before(a, p) for p in _numbers(self.direct[b] & ~(1 << a)))
 
     def merge(self, a: int, b: int) -> None:
         """``b`` becomes part of ``a``."""
-        bit_a, bit_b = 1 << a, 1 << b
-        self.direct[a] = (self.direct[a] | self.direct[b]) & ~(bit_a | bit_b)
-        both = (self.ancestors[a] | self.ancestors[b]) & ~(bit_a | bit_b)
-        self.ancestors[a] = both
+        ends = ~(1 << a | 1 << b)
+        for found, back in ((self.direct, self.users), (self.users, self.direct)):
+            for k in _numbers(found[b] & ends):
+                back[k] = back[k] & ~(1 << b) | 1 << a
+            found[a] = (found[a] | found[b]) & ends
+        self.members[a] |= self.members[b]
+        self.ancestors[a] = (self.ancestors[a] | self.ancestors[b]) & ~self.members[a]
         del self.alive[b]
-        for k in self.alive:
-            if self.direct[k] & bit_b:
-                self.direct[k] = (self.direct[k] & ~bit_b) | bit_a
-            if k != a and self.ancestors[k] & (bit_a | bit_b):
-                self.ancestors[k] = (self.ancestors[k] & ~bit_b) | both | bit_a
+        # Who runs behind either runs behind the ancestors of both; few did not before.
+        todo = [a]
+        while todo:
+            k = todo.pop()
+            for user in _numbers(self.users[k]):
+                if self.ancestors[k] & ~self.ancestors[user]:
+                    self.ancestors[user] |= self.ancestors[k]
+                    todo.append(user)
 
     def topological(self, place: Mapping[int, int]) -> list[int]:
         """All live nodes, dependencies first; among free ones the smallest ``place`` goes first."""
         waiting = {k: self.direct[k].bit_count() for k in self.alive}
-        users: dict[int, list[int]] = {k: [] for k in self.alive}
-        for k in self.alive:
-            todo = self.direct[k]
-            while todo:
-                low = todo & -todo
-                users[low.bit_length() - 1].append(k)
-                todo ^= low
         ready = [(place[k], k) for k, n in waiting.items() if n == 0]
         heapq.heapify(ready)
         order: list[int] = []
         while ready:
             _, k = heapq.heappop(ready)
             order.append(k)
-            for u in users[k]:
+            for u in _numbers(self.users[k]):
                 waiting[u] -= 1
                 if waiting[u] == 0:
                     heapq.heappush(ready, (place[u], u))
         if len(order) != len(self.alive):
             raise AssertionError("the fused groups depend on each other in a cycle")
         return order
+
+
+def _numbers(bits: int) -> Iterator[int]:
+    """The numbers of a bit set, rising."""
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low
 
 
 class Numbers:
@@ -123,6 +133,7 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     deps = Dependencies(len(program.nodes))
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
+    parts: defaultdict[str, _Parts] = defaultdict(_Parts)
     last_effect: int | None = None
     numbers = Numbers(program)
     for k, n in enumerate(program.nodes):
@@ -133,7 +144,8 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
             before.update(writers.get(b, ()))
         for b in writes:
             before.update(readers.get(b, ()))
-            before.update(w for w in writers.get(b, ()) if not _apart(program.nodes[w], n, b))
+            if not parts[b].take(n, b):
+                before.update(w for w in writers.get(b, ()) if not _apart(program.nodes[w], n, b))
         if isinstance(n, Extern) and _has_effect(n):
             if last_effect is not None:
                 before.add(last_effect)
@@ -159,6 +171,46 @@ def _has_effect(n: Extern) -> bool:
     )
 
 
+class _Parts:
+    """The stores to a buffer, as long as each lies behind those before in one row-major layout.
+
+    So do the parts of a concatenation, each of which is apart from all others at one look.
+    """
+
+    def __init__(self) -> None:
+        self.first: _Slice | None = None
+        self.outer: list[tuple[int, int]] | None = None
+        self.end = 0
+        self.ordered = True
+
+    def take(self, n: ProgramNode, root: str) -> bool:
+        """Whether ``n`` stores behind all that was taken so far; it is taken too."""
+        found = None
+        if self.ordered and isinstance(n, Loops) and len(n.stores) == 1:
+            (s,) = n.stores
+            found = None if s.buffer != root or s.indirect else _digits(s.index, n)
+        if found is None:
+            self.ordered = False
+        elif self.first is None:
+            self.first = found
+        else:
+            digits, start = self.first
+            if self.outer is None:
+                self.outer = [d for d in digits if d[0] >= found[1] - start]
+                self.end = start + _reach([d for d in digits if d not in self.outer])
+            inner = [d for d in found[0] if d not in self.outer]
+            same = len(inner) + len(self.outer) == len(found[0])
+            self.ordered = same and found[1] > self.end
+            self.end = found[1] + _reach(inner)
+            self.ordered &= all(self.end - start < stride for stride, _ in self.outer)
+        return self.ordered
+
+
+def _reach(digits: Sequence[tuple[int, int]]) -> int:
+    """How far the last place of loops lies from their first."""
+    return sum(stride * (extent - 1) for stride, extent in digits)
+
+
 def _apart(a: ProgramNode, b: ProgramNode, root: str) -> bool:
     """Whether two loop nests store to provably disjoint ranges of one buffer."""
     if not isinstance(a, Loops) or not isinstance(b, Loops):
@@ -180,15 +232,15 @@ def _disjoint(i: Expr, a: Loops, j: Expr, b: Loops) -> bool:
     (low, start), (high, end) = sorted((one, two), key=lambda d: d[1])
     gap = end - start
     outer = [d for d in low if d[0] >= gap]
-    inner_low = sum(stride * (n - 1) for stride, n in low if stride < gap)
+    inner_low = _reach([d for d in low if d[0] < gap])
     inner_high = [d for d in high if d not in outer]
     if sorted(d for d in high if d in outer) != sorted(outer):
         return False
-    reach = gap + sum(stride * (n - 1) for stride, n in inner_high)
+    reach = gap + _reach(inner_high)
     return 0 < gap and inner_low < gap and all(reach < stride for stride, _ in outer)
 
 
-def _digits(i: Expr, n: Loops) -> tuple[list[tuple[int, int]], int] | None:
+def _digits(i: Expr, n: Loops) -> _Slice | None:
     """(stride, extent) of each loop in a constant-strided index, and its offset."""
     split = split_linear(i, n.axes)
     if split is None or not isinstance(split[1], Const):

@@ -121,7 +121,7 @@ def merge(
         (*kept, *right),
         a.device,
         (*a.nodes, *b.nodes),
-        (*a.origins, *(o for o in b.origins if o not in a.origins)),
+        tuple(dict.fromkeys((*a.origins, *b.origins))),
     )
     return made if _reduced_in_time(made, roots) else None
 
@@ -201,7 +201,7 @@ class Fusion:
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
         self.merges = 0
-        self.refused: set[tuple[int, int]] = set()
+        self.refused: dict[int, set[int]] = {}
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
             if isinstance(n, Loops):
@@ -257,7 +257,7 @@ class Fusion:
                 ]
             for p, q in pairs:
                 key = (min(p, q), max(p, q))
-                if key not in self.refused:
+                if key[1] not in self.refused.get(key[0], ()):
                     score[key] = score.get(key, 0) + size
         out = []
         for (p, q), s in score.items():
@@ -269,8 +269,7 @@ class Fusion:
     # --- one merge ----------------------------------------------------------------------------
 
     def _try(self, a: int, b: int) -> bool:
-        key = (min(a, b), max(a, b))
-        if key in self.refused or a not in self.groups or b not in self.groups:
+        if b in self.refused.get(a, ()) or a not in self.groups or b not in self.groups:
             return False
         if self.settings.fuel is not None and self.merges >= self.settings.fuel:
             return False
@@ -278,13 +277,16 @@ class Fusion:
             a, b = b, a
         merged = self._merged(a, b)
         if merged is None:
-            self.refused.add(key)
+            self.refused.setdefault(a, set()).add(b)
+            self.refused.setdefault(b, set()).add(a)
             return False
         self.deps.merge(a, b)
         del self.groups[b]
         self.owner[b] = a
         self.groups[a] = merged
-        self.refused = {p for p in self.refused if a not in p and b not in p}
+        for k in (a, b):
+            for other in self.refused.pop(k, ()):
+                self.refused.get(other, set()).discard(k)
         self.merges += 1
         return True
 
