@@ -91,8 +91,7 @@ def adamw(n: int) -> Made:
 
 
 def layers(n: int) -> Made:
-    model = encoder(n)
-    return model, (torch.randn(4, 16, 64),)
+    return encoder(n), (torch.randn(4, 16, 64),)
 
 
 FAMILIES: dict[str, tuple[Callable[[int], Made], int]] = {
@@ -170,7 +169,7 @@ def measure(make: Callable[[int], Made], n: int, build: bool) -> Point:
         start = time.process_time()
         out = torch.compile(fn, backend=backend, dynamic=False)(*given)
         if isinstance(out, Tensor) and out.requires_grad:
-            out.sum().backward()
+            out.sum().backward()  # type: ignore[no-untyped-call]
         point.torch = time.process_time() - start - point.litz
     finally:
         gc.enable()
@@ -203,7 +202,7 @@ def line(name: str, point: Point, half: Point | None) -> tuple[str, ...]:
 def table(divisor: int, build: bool, say: Callable[[str], None]) -> str:
     """All kinds; ``divisor`` makes them smaller."""
     measure(chain, 4, False)  # what every first compilation has to import
-    rows = [HEADER]
+    rows: list[tuple[str, ...]] = [HEADER]
     for name, (make, whole) in FAMILIES.items():
         half: Point | None = None
         for n in (whole // 4, whole // 2, whole):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import cpu, dynamic, layers
+from benchmarks import compile_time, cpu, dynamic, growth, layers
 from benchmarks.judge import Judge, KeepDouble, errors
 from benchmarks.measure import Cell, Row
 from benchmarks.report import geometric_mean, summary, table
@@ -142,7 +142,28 @@ def test_equal_layers_share_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     assert many < 2 * one  # the first and the last layer differ from those between
 
 
-@pytest.mark.parametrize("parse", [cpu.parse, dynamic.parse])
+def test_growth_counts_each_stage() -> None:
+    half, whole = (growth.measure(growth.pieces, n, build=False) for n in (4, 8))
+    assert (len(half.sources), len(whole.sources)) == (4, 8)
+    assert set(growth.STAGES) <= set(whole.stages)
+    cells = dict(zip(growth.HEADER, growth.line("pieces", whole, half), strict=True))
+    assert (cells["n"], cells["kernels"], cells["build s"]) == ("8", "8", "")
+    assert float(cells["x2"]) > 0
+
+
+def test_compile_time_tells_stages_apart() -> None:
+    cell = compile_time.Cell()
+    plan = compile_time.Plan("cpu", ("litz",), True, 1)
+    compile_time.run_once(cell, "softmax", "litz", False, plan)
+    assert not cell.failure and all(len(cell.seconds[way]) == 1 for way in compile_time.WAYS)
+    (stages,) = cell.stages
+    assert {"import", "Dynamo", "AOTAutograd", "lowering", "waiting"} <= set(stages)
+    assert 0 < sum(stages.values()) < 1.01 * cell.seconds["cold"][0]
+    (line,) = compile_time.lines("softmax", False, {"litz": cell})
+    assert len(line) == len(compile_time.HEADER) and "lowering" in line[-1]
+
+
+@pytest.mark.parametrize("parse", [cpu.parse, dynamic.parse, compile_time.parse])
 def test_workloads_that_do_not_exist(
     parse: Callable[[Sequence[str]], argparse.Namespace], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,7 +128,9 @@ class Options:
         key=False,
     )
     repro_dir: str = _option("", "folder for repros of failed compiles (default: here)", key=False)
-    jobs: int = _option(0, "compiler processes at once (0: one a core)", key=False)
+    jobs: int = _option(
+        0, "compiler processes at once (0: one a core, fewer where memory is short)", key=False
+    )
 
     @property
     def tunes_widely(self) -> bool:

@@ -290,6 +290,37 @@ def test_cancel_stops_the_compilers(tmp_path: Path, cache: Cache) -> None:
         handle.wait()
 
 
+def test_compilers_end_with_their_process(tmp_path: Path, cache: Cache) -> None:
+    """Whatever ends it: nobody is left to tell them."""
+    slow = tmp_path / "g++"
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *" -c "*) echo $$ > {tmp_path}/pid; exec sleep 60;; esac\n'
+        f'exec {find_toolchain().cxx[0]} "$@"\n'
+    )
+    slow.chmod(0o755)
+    code = (
+        "import os, pathlib, time; from litz.runtime.cache import Cache; "
+        "from litz.targets.cpp.toolchain import SourceUnit, find_toolchain, submit; "
+        f"t = find_toolchain({str(slow)!r}); c = Cache({str(cache.root)!r}); "
+        "b = submit([SourceUnit('x', 'int x;')], t, c); "
+        f"p = pathlib.Path({str(tmp_path / 'pid')!r})\n"
+        "while not p.exists() or not p.read_text(): time.sleep(0.01)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    pid, until = int((tmp_path / "pid").read_text()), time.monotonic() + 20
+    while running(pid):
+        assert time.monotonic() < until, "a compiler is left"
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and not only its exit status."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return done.stdout.strip()[:1] not in ("", "Z")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_leaves_the_compilers_alone(toolchain: Toolchain, cache: Cache) -> None:
     handle = submit([SourceUnit("x", kernels.ADD)], toolchain, cache)

@@ -283,21 +283,22 @@ def reduces_evenly(nodes: Iterable[Node], reduced: Sequence[Expr]) -> bool:
 
 def walk(roots: Iterable[Node]) -> Iterator[Node]:
     """Every node below ``roots`` once, arguments before users, in a deterministic order."""
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(r, False) for r in reversed(tuple(roots))]
+    done: set[Node] = set()
+    begun: set[Node] = set()
+    stack = list(roots)[::-1]
     while stack:
-        node, done = stack.pop()
-        if done:
-            yield node
+        node = stack.pop()
+        if node in done:
             continue
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if not node.args:
-            yield node
-            continue
-        stack.append((node, True))
-        stack.extend((a, False) for a in reversed(node.args) if id(a) not in seen)
+        if node.args and node not in begun:
+            left = [a for a in node.args if a not in done]
+            if left:
+                begun.add(node)
+                stack.append(node)
+                stack += reversed(left)
+                continue
+        done.add(node)
+        yield node
 
 
 @dataclass

@@ -8,7 +8,6 @@ another process.  Nothing here needs a GPU, nor imports Triton or torch.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from functools import lru_cache
@@ -16,12 +15,14 @@ from pathlib import Path
 
 from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
+from litz.runtime.jobs import default_jobs
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.pool import WorkerDied, find_triton, pool, worker_environment
 
 __all__ = ["Build", "build", "job_key", "start_workers", "submit"]
 
 KIND = "triton"
+MOST = 16  # workers: each imports Triton
 _MESSAGE_LINES = 60
 # Variables that Triton or the tools below it heed, but for those that change no code.
 _PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_")
@@ -54,12 +55,8 @@ def job_key(job: KernelJob) -> str:
 
 
 def default_workers() -> int:
-    """One worker for each CPU that this process may use, within reason."""
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        cpus = os.cpu_count() or 1
-    return min(cpus, 16)
+    """How many workers there are where nobody says it."""
+    return min(default_jobs(), MOST)
 
 
 def start_workers(count: int | None = None) -> None:
@@ -152,7 +149,7 @@ class Build:
 
 
 def submit(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> Build:
-    """Start to compile jobs and return at once; ``workers`` at a time (default: the CPUs).
+    """Start to compile jobs and return at once; ``workers`` at a time (``default_jobs``).
 
     ToolchainError: Triton is not installed.
     """

@@ -33,6 +33,7 @@ from typing import IO
 from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
+from litz.runtime.jobs import default_jobs
 from litz.runtime.native import Runtime, runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
@@ -324,7 +325,7 @@ class BuildHandle:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(job.process.pid, signal.SIGKILL)
             job.process.stderr.close()
-            job.process.wait()
+            _ended(job.process)
         self._running.clear()
         self._close()
 
@@ -358,15 +359,16 @@ class BuildHandle:
         # The source stays beside the shared object, for whoever wants to read it.
         job.source = self._cache.put_source(KIND, job.key, job.unit.text, ".cpp")
         compile_, link = _commands(self._toolchain, job.unit, job.source, job.scratch / job.key)
-        # One shell for both steps: linking follows without a word from this process.
+        # One shell for both steps: linking follows without a word from this process.  Beside them
+        # it waits for the end of this process, whatever that may be, to stop them with it.
         job.said = b""
         job.started = time.monotonic()
-        command = f"{shlex.join(compile_)} && exec {shlex.join(link)}"
+        command = _WITH_PARENT % f"{shlex.join(compile_)} && {shlex.join(link)}"
 
         def start() -> None:
             job.process = subprocess.Popen(
                 ["/bin/sh", "-c", command],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -406,7 +408,7 @@ class BuildHandle:
 
     def _finish(self, job: _Job) -> None:
         assert job.process is not None and job.scratch is not None
-        status = job.process.wait()
+        status = _ended(job.process)
         self._running.remove(job)
         if status:
             failure = diagnose(status, job.said.decode(errors="replace"))
@@ -437,6 +439,21 @@ class BuildHandle:
     def _retry(self, job: _Job) -> None:
         job.retried = True
         self._waiting.insert(0, job)
+
+
+# The other end of fd 3 is this process's alone, and closes however that ends.
+_WITH_PARENT = (
+    "exec 3<&0 </dev/null; { read -r x <&3; kill -9 -$$; } 2>/dev/null & "
+    "%s; status=$?; kill -9 $!; exit $status"
+)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit status of a shell that has ended, or is about to."""
+    assert process.stdin is not None
+    status = process.wait()
+    process.stdin.close()
+    return status
 
 
 def _commands(
@@ -500,12 +517,12 @@ def submit(
     seconds: float = BUILD_SECONDS,
     fresh: bool = False,
 ) -> BuildHandle:
-    """Start to build units and return at once; `jobs` compilers at a time (default: the CPUs).
+    """Start to build units and return at once; `jobs` compilers at a time (`default_jobs`).
 
     seconds: how long one compiler may run (0: as long as it wants).  fresh: do not take units out
     of the cache.
     """
-    return BuildHandle(units, toolchain, cache, jobs or os.cpu_count() or 1, seconds, fresh)
+    return BuildHandle(units, toolchain, cache, jobs or default_jobs(), seconds, fresh)
 
 
 def build(

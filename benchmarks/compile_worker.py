@@ -1,0 +1,105 @@
+"""A process that compiles workloads and says how long each stage took; asked a line at a time.
+
+``python -m benchmarks.compile_worker DEVICE BACKEND QUICK``; see ``benchmarks.worker`` for
+requests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import compilation_time_metrics
+
+from benchmarks.step import Step
+from benchmarks.worker import serve
+from benchmarks.workloads import Workload, build
+from litz.runtime.collector import uncollected
+
+
+def small(x: Tensor, y: Tensor) -> Tensor:
+    return torch.relu(x + y) * 2
+
+
+def on(device: str, workload: Workload) -> Workload:
+    """The workload on a device."""
+    if isinstance(workload.fn, nn.Module):
+        workload.fn.to(device)
+    given = (t.detach().to(device).requires_grad_(t.requires_grad) for t in workload.inputs)
+    return Workload(workload.fn, tuple(given), workload.training)
+
+
+class CompileRunner:
+    """One backend on a device."""
+
+    def __init__(self, device: str, backend: str, quick: bool) -> None:
+        self.device, self.backend, self.quick = device, backend, quick
+        self.litz: list[Any] = []  # stages of each graph that Litz compiled
+        if device == "cuda":
+            torch.zeros(1, device=device)  # the driver's start is nobody's
+
+    def ahead(self) -> dict[str, Any]:
+        """Compile something else first: what only a process's first graph costs is paid."""
+        self.compiled(Workload(small, (torch.ones(64), torch.ones(64))), False)
+        return {}
+
+    def first(self, name: str, dynamic: bool) -> dict[str, Any]:
+        """Build a workload, compile it and call it once: seconds of that call, and of stages."""
+        return self.compiled(build(name, self.quick), dynamic)
+
+    def compiled(self, given: Workload, dynamic: bool) -> dict[str, Any]:
+        workload = on(self.device, given)
+        compilation_time_metrics.clear()
+        self.litz.clear()
+        start = time.perf_counter()
+        if self.backend == "litz":
+            with uncollected():  # as its entry point does
+                self.watch()
+        elif self.backend == "inductor":
+            importlib.import_module("torch._inductor.compile_fx")
+        imported = time.perf_counter() - start
+        Step(workload, torch.compile(workload.fn, backend=self.backend, dynamic=dynamic))()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "stages": {"import": imported, **self.stages()}}
+
+    def watch(self) -> None:
+        """Have the backend's reports come here as well."""
+        backend: Any = importlib.import_module("litz.backend")
+        report = backend.report_compiled
+        if isinstance(report, partial):
+            return
+
+        def note(report: Any, kind: str, stages: Any) -> None:
+            self.litz.append(stages)
+            report(kind, stages)
+
+        backend.report_compiled = partial(note, report)
+
+    def stages(self) -> dict[str, float]:
+        """Seconds of Dynamo, of AOTAutograd, and of what the backend does."""
+        spent = {name: sum(times) for name, times in compilation_time_metrics.items()}
+        whole = spent.get("_compile.compile_inner", 0.0)
+        below = spent.get("OutputGraph.call_user_compiler", 0.0)
+        own: dict[str, float] = {}
+        for s in self.litz:
+            for stage, seconds in s.seconds.items():
+                own[stage] = own.get(stage, 0.0) + seconds
+        backend = own.pop("total", 0.0) or spent.get("compile_fx_inner", 0.0)
+        aot = spent.get("create_aot_dispatcher_function", below)
+        return {"Dynamo": whole - below, "AOTAutograd": max(aot - backend, 0.0), **own}
+
+
+def main() -> None:
+    device, backend, quick = sys.argv[1:4]
+    serve(partial(CompileRunner, device, backend, quick == "1"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""How many compilers run at once: by processors, and by memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from litz.runtime import jobs
+from litz.runtime.jobs import EACH, default_jobs, free_memory
+
+
+def machine(root: Path, available: int, group: dict[str, str] | None = None) -> Path:
+    """The files of a system with so many bytes to spare."""
+    (root / "proc").mkdir()
+    text = f"MemTotal: 99999999 kB\nMemAvailable:   {available >> 10} kB\nHugePages_Total: 0\n"
+    (root / "proc/meminfo").write_text(text)
+    (root / "sys/fs/cgroup").mkdir(parents=True)
+    for name, said in (group or {}).items():
+        (root / "sys/fs/cgroup" / name).write_text(said)
+    return root
+
+
+def test_what_the_system_has_to_spare(tmp_path: Path) -> None:
+    assert free_memory(machine(tmp_path, 3 << 30)) == 3 << 30
+
+
+def test_a_group_of_processes_may_have_less(tmp_path: Path) -> None:
+    group = {
+        "memory.max": f"{2 << 30}\n",
+        "memory.current": f"{3 << 29}\n",
+        "memory.stat": f"anon 7\ninactive_file {1 << 28}\n",
+    }
+    assert free_memory(machine(tmp_path, 9 << 30, group)) == (1 << 29) + (1 << 28)
+
+
+def test_a_group_without_a_limit(tmp_path: Path) -> None:
+    group = {"memory.max": "max\n", "memory.current": "5\n"}
+    assert free_memory(machine(tmp_path, 1 << 30, group)) == 1 << 30
+
+
+def test_a_system_that_says_nothing(tmp_path: Path) -> None:
+    assert free_memory(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("free", "count"), [(None, 8), (0, 1), (-1, 1), (EACH, 1), (3 * EACH, 3), (99 * EACH, 8)]
+)
+def test_short_memory_means_fewer(
+    free: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "free_memory", lambda: free)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert default_jobs() == count
