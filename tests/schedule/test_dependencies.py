@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from litz.ir.program import Program
+from litz.index import const, var
+from litz.ir import body
+from litz.ir.body import Store
+from litz.ir.dtype import F32
+from litz.ir.program import Buffer, Loops, Program
 from litz.lowering.context import Settings
 from litz.lowering.graph import lower_graph
-from litz.schedule.dependencies import Dependencies, _Parts, dependencies
+from litz.schedule.dependencies import Dependencies, dependencies
 
 
 def behind(edges: set[tuple[int, int]], a: int) -> set[int]:
@@ -72,10 +76,7 @@ JOINS: list[Callable[[Tensor], Tensor]] = [
 
 
 @pytest.mark.parametrize("join", JOINS)
-def test_parts_are_told_apart_at_one_look(
-    join: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As looking at each pair does; and parts of one concatenation need no order."""
+def test_parts_of_a_concatenation_need_no_order(join: Callable[[Tensor], Tensor]) -> None:
     program, order = order_of(join, torch.randn(6, 3))
     result = program.root(program.output_refs()[0].buffer)
     writers = [
@@ -85,5 +86,24 @@ def test_parts_are_told_apart_at_one_look(
     ]
     assert len(writers) >= 2
     assert not any(order.before(a, b) for a in writers for b in writers)
-    monkeypatch.setattr(_Parts, "take", lambda *_: False)
-    assert order_of(join, torch.randn(6, 3))[1].direct == order.direct
+
+
+@pytest.mark.parametrize("starts", [(0, 6, 12), (0, 3, 6), (6, 0, 12), (0, 6, 6)])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_only_stores_that_overlap_keep_their_order(starts: tuple[int, ...], rows: int) -> None:
+    """Slices of 6 columns, one after the other: what lies behind all others is not ordered."""
+    i, j = var("i", const(rows)), var("j", const(6))
+    nodes = [
+        Loops(f"n{k}", (i, j), (), (Store("out", 18 * i + j + s, body.const(F32, 1.0)),), "cpu", ())
+        for k, s in enumerate(starts)
+    ]
+    shape = (const(rows), const(18))
+    out = Buffer("out", F32, shape, (const(18), const(1)), "cpu")
+    found = dependencies(Program((), {"out": out}, tuple(nodes), ()), {"out": "out"})
+    for b in range(3):
+        for a in range(b):
+            if abs(starts[a] - starts[b]) < 6:
+                assert found.before(a, b)
+    assert found.before(0, 1) == (starts != (0, 6, 12) and starts != (0, 6, 6))
+    if starts == (0, 6, 12):
+        assert not found.before(0, 2) and not found.before(1, 2)

@@ -257,18 +257,14 @@ def _reuse(p: _Plan) -> None:
     for block in loose:
         # By their ends; those behind this one's beginning are of no use yet.
         others = ends.setdefault((block.size, block.device), [])
-        dead = bisect_left(others, block.birth, key=_death)
+        dead = bisect_left(others, block.birth, key=lambda b: b.death)
         found = next((a for a in reversed(others[:dead]) if _can_reuse(p, a, block)), None)
         if found is not None:
             for t in range(found.death + 1, block.birth):
                 p.live[t] += block.nbytes
             others.remove(found)
             _join(p, found, block)
-        insort(others, found or block, key=_death)
-
-
-def _death(b: Block) -> int:
-    return b.death
+        insort(others, found or block, key=lambda b: b.death)
 
 
 def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:

@@ -63,10 +63,10 @@ class GraphLowering:
         """
         self.env[n] = value
         self.readers.note(n)
-        parts: Iterable[tuple[int | None, Any]] = ((None, value),)
-        if isinstance(value, tuple | list):
-            parts = enumerate(value) if only is None else ((only, value[only]),)
-        for k, v in parts:
+        several = isinstance(value, tuple | list)
+        parts: Iterable[int | None] = range(len(value)) if several and only is None else (only,)
+        for k in parts:
+            v = value if k is None else value[k]
             if isinstance(v, Opaque) or (isinstance(v, TensorValue) and v.ref is not None):
                 self.note(n, v, k)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 __all__ = ["default_jobs"]
 
 EACH = 512 << 20
 """Bytes of memory to have free for each compiler; most take less than half of that."""
+FILES = "inactive_file"  # bytes of files in memory that give way
 
 
 def default_jobs() -> int:
@@ -26,28 +28,21 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
     None where neither says.
     """
-    system = _fields(root / "proc/meminfo").get("MemAvailable:")
+    system = _numbers(root / "proc/meminfo").get("MemAvailable")
     found = [] if system is None else [system << 10]
-    group = root / "sys/fs/cgroup"
-    limit, used = _number(group / "memory.max"), _number(group / "memory.current")
+    limit, used, files = (
+        _numbers(root / "sys/fs/cgroup" / name).get(key)
+        for name, key in (("memory.max", ""), ("memory.current", ""), ("memory.stat", FILES))
+    )
     if limit is not None and used is not None:
-        # What files are cached in gives way.
-        found.append(limit - used + _fields(group / "memory.stat").get("inactive_file", 0))
+        found.append(limit - used + (files or 0))
     return min(found, default=None)
 
 
-def _number(path: Path) -> int | None:
-    """The number in a file; None where there is no file, or another word."""
+def _numbers(path: Path) -> dict[str, int]:
+    """The numbers of a file by the names before them, the first of each line."""
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file of names and numbers."""
-    try:
-        lines = [line.split() for line in path.read_text().splitlines()]
+        lines = path.read_text().splitlines()
     except OSError:
         return {}
-    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdigit()}
+    return {m[1]: int(m[2]) for m in map(re.compile(r"(.*?):?\s*(\d+)").match, lines) if m}

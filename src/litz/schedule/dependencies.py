@@ -126,14 +126,13 @@ class Numbers:
 def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     """Order by memory: read after write, write after read, write after write, by owning buffer.
 
-    Two plain stores to provably different places of one buffer (the parts of a concatenation) need
-    no order.  Calls with effects beyond their arguments keep their order, and who
+    Plain stores to provably different places of one buffer (the parts of a concatenation) need no
+    order.  Calls with effects beyond their arguments keep their order, and who
     uses a number runs behind who gives it and behind what asserts something of it.
     """
     deps = Dependencies(len(program.nodes))
-    writers: dict[str, list[int]] = {}
+    writers: defaultdict[str, _Writers] = defaultdict(_Writers)
     readers: dict[str, list[int]] = {}
-    parts: defaultdict[str, _Parts] = defaultdict(_Parts)
     last_effect: int | None = None
     numbers = Numbers(program)
     for k, n in enumerate(program.nodes):
@@ -141,11 +140,9 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
         writes = {roots[b]: None for b in n.write_buffers()}
         before: set[int] = set()
         for b in reads:
-            before.update(writers.get(b, ()))
+            before.update(writers[b].older, writers[b].parts)
         for b in writes:
-            before.update(readers.get(b, ()))
-            if not parts[b].take(n, b):
-                before.update(w for w in writers.get(b, ()) if not _apart(program.nodes[w], n, b))
+            before.update(readers.get(b, ()), writers[b].add(k, n, b))
         if isinstance(n, Extern) and _has_effect(n):
             if last_effect is not None:
                 before.add(last_effect)
@@ -156,8 +153,6 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
             deps.add(p, k)
         for b in reads:
             readers.setdefault(b, []).append(k)
-        for b in writes:
-            writers.setdefault(b, []).append(k)
     return deps
 
 
@@ -171,73 +166,47 @@ def _has_effect(n: Extern) -> bool:
     )
 
 
-class _Parts:
-    """The stores to a buffer, as long as each lies behind those before in one row-major layout.
+class _Writers:
+    """Who writes a buffer: ``older`` nodes, and ``parts`` of it that lie apart from each other.
 
-    So do the parts of a concatenation, each of which is apart from all others at one look.
+    Each part lies behind those before it in one row-major layout, as the parts of a concatenation
+    do, so that one look tells a new one apart from all.
     """
 
     def __init__(self) -> None:
+        self.older: list[int] = []
+        self.parts: list[int] = []
         self.first: _Slice | None = None
         self.outer: list[tuple[int, int]] | None = None
         self.end = 0
-        self.ordered = True
 
-    def take(self, n: ProgramNode, root: str) -> bool:
-        """Whether ``n`` stores behind all that was taken so far; it is taken too."""
+    def add(self, k: int, n: ProgramNode, root: str) -> list[int]:
+        """The writers that ``n``, the node of number ``k``, has to follow."""
         found = None
-        if self.ordered and isinstance(n, Loops) and len(n.stores) == 1:
+        if isinstance(n, Loops) and len(n.stores) == 1:
             (s,) = n.stores
             found = None if s.buffer != root or s.indirect else _digits(s.index, n)
-        if found is None:
-            self.ordered = False
-        elif self.first is None:
-            self.first = found
-        else:
-            digits, start = self.first
-            if self.outer is None:
-                self.outer = [d for d in digits if d[0] >= found[1] - start]
-                self.end = start + _reach([d for d in digits if d not in self.outer])
-            inner = [d for d in found[0] if d not in self.outer]
-            same = len(inner) + len(self.outer) == len(found[0])
-            self.ordered = same and found[1] > self.end
-            self.end = found[1] + _reach(inner)
-            self.ordered &= all(self.end - start < stride for stride, _ in self.outer)
-        return self.ordered
+        if found is None or self.first is None or not self._behind(found, *self.first):
+            self.older += self.parts
+            self.parts, self.first, self.outer = [], found, None
+        follows = self.older.copy()
+        (self.older if found is None else self.parts).append(k)
+        return follows
+
+    def _behind(self, found: _Slice, first: list[tuple[int, int]], start: int) -> bool:
+        """Whether a slice lies behind all parts: equal outer loops, and inner ranges in a row."""
+        if self.outer is None:
+            self.outer = [d for d in first if d[0] >= found[1] - start]
+            self.end = start + _reach([d for d in first if d not in self.outer])
+        inner = [d for d in found[0] if d not in self.outer]
+        last, self.end = self.end, found[1] + _reach(inner)
+        same = len(inner) + len(self.outer) == len(found[0]) and found[1] > last
+        return same and all(self.end - start < stride for stride, _ in self.outer)
 
 
 def _reach(digits: Sequence[tuple[int, int]]) -> int:
     """How far the last place of loops lies from their first."""
     return sum(stride * (extent - 1) for stride, extent in digits)
-
-
-def _apart(a: ProgramNode, b: ProgramNode, root: str) -> bool:
-    """Whether two loop nests store to provably disjoint ranges of one buffer."""
-    if not isinstance(a, Loops) or not isinstance(b, Loops):
-        return False
-    for s in a.stores:
-        for t in b.stores:
-            if s.buffer != root or t.buffer != root or s.indirect or t.indirect:
-                return False
-            if not _disjoint(s.index, a, t.index, b):
-                return False
-    return True
-
-
-def _disjoint(i: Expr, a: Loops, j: Expr, b: Loops) -> bool:
-    """Slices of one row-major layout: equal outer loops, and inner ranges that do not meet."""
-    one, two = _digits(i, a), _digits(j, b)
-    if one is None or two is None:
-        return False
-    (low, start), (high, end) = sorted((one, two), key=lambda d: d[1])
-    gap = end - start
-    outer = [d for d in low if d[0] >= gap]
-    inner_low = _reach([d for d in low if d[0] < gap])
-    inner_high = [d for d in high if d not in outer]
-    if sorted(d for d in high if d in outer) != sorted(outer):
-        return False
-    reach = gap + _reach(inner_high)
-    return 0 < gap and inner_low < gap and all(reach < stride for stride, _ in outer)
 
 
 def _digits(i: Expr, n: Loops) -> _Slice | None:

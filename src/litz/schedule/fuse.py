@@ -201,7 +201,7 @@ class Fusion:
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
         self.merges = 0
-        self.refused: dict[int, set[int]] = {}
+        self.refused: set[tuple[int, ...]] = set()
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
             if isinstance(n, Loops):
@@ -257,7 +257,7 @@ class Fusion:
                 ]
             for p, q in pairs:
                 key = (min(p, q), max(p, q))
-                if key[1] not in self.refused.get(key[0], ()):
+                if self._pair(*key) not in self.refused:
                     score[key] = score.get(key, 0) + size
         out = []
         for (p, q), s in score.items():
@@ -269,7 +269,7 @@ class Fusion:
     # --- one merge ----------------------------------------------------------------------------
 
     def _try(self, a: int, b: int) -> bool:
-        if b in self.refused.get(a, ()) or a not in self.groups or b not in self.groups:
+        if a not in self.groups or b not in self.groups or self._pair(a, b) in self.refused:
             return False
         if self.settings.fuel is not None and self.merges >= self.settings.fuel:
             return False
@@ -277,18 +277,18 @@ class Fusion:
             a, b = b, a
         merged = self._merged(a, b)
         if merged is None:
-            self.refused.setdefault(a, set()).add(b)
-            self.refused.setdefault(b, set()).add(a)
+            self.refused.add(self._pair(a, b))
             return False
         self.deps.merge(a, b)
         del self.groups[b]
         self.owner[b] = a
         self.groups[a] = merged
-        for k in (a, b):
-            for other in self.refused.pop(k, ()):
-                self.refused.get(other, set()).discard(k)
         self.merges += 1
         return True
+
+    def _pair(self, a: int, b: int) -> tuple[int, ...]:
+        """Two groups as they are now: another pair when one has grown."""
+        return *(p := sorted((a, b))), *(len(self.groups[k].nodes) for k in p)
 
     def _merged(self, a: int, b: int) -> FusionGroup | None:
         first, second = self.groups[a], self.groups[b]

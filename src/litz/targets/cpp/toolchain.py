@@ -320,12 +320,12 @@ class BuildHandle:
         """Stop the compilers that still run.  What is built already stays in the cache."""
         self._waiting.clear()
         for job in self._running:
-            assert job.process is not None and job.process.stderr is not None
+            assert job.process is not None
             # The shell, the driver and what it started are one session, led by the shell.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(job.process.pid, signal.SIGKILL)
-            job.process.stderr.close()
-            _ended(job.process)
+            with job.process:  # closes its pipes and waits for it
+                pass
         self._running.clear()
         self._close()
 
@@ -408,7 +408,8 @@ class BuildHandle:
 
     def _finish(self, job: _Job) -> None:
         assert job.process is not None and job.scratch is not None
-        status = _ended(job.process)
+        with job.process:  # closes its pipes
+            status = job.process.wait()
         self._running.remove(job)
         if status:
             failure = diagnose(status, job.said.decode(errors="replace"))
@@ -446,14 +447,6 @@ _WITH_PARENT = (
     "exec 3<&0 </dev/null; { read -r x <&3; kill -9 -$$; } 2>/dev/null & "
     "%s; status=$?; kill -9 $!; exit $status"
 )
-
-
-def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit status of a shell that has ended, or is about to."""
-    assert process.stdin is not None
-    status = process.wait()
-    process.stdin.close()
-    return status
 
 
 def _commands(
