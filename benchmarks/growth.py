@@ -209,5 +209,6 @@ def table(divisor: int, build: bool, say: Callable[[str], None]) -> str:
             say(f"growth: {name}, {n // divisor}")
             point = measure(make, max(1, n // divisor), build)
             rows.append(line(name, point, half))
+            say("  ".join(rows[-1]))
             half = point
     return align(rows)
