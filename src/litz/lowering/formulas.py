@@ -17,6 +17,7 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, op
 from litz.ir.dtype import DType
 from litz.lowering.context import Operand, Unsupported
+from litz.lowering.eager import eager_on
 from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import TensorValue
@@ -51,7 +52,7 @@ def elementwise(
     shape, nodes = b.broadcast(tensors)
     wide = [
         (exact and k == 1 and not tensors[k].ndim)
-        or (not device.startswith("cpu") and is_number(n))
+        or (eager_on(device).wide_numbers and is_number(n))
         for k, n in enumerate(nodes)
     ]
     rest = iter([operand(b, n, common, exact=w) for n, w in zip(nodes, wide, strict=True)])
@@ -155,11 +156,11 @@ def stepwise_bf16(ctx: Call) -> Rounding:
 
 def stepwise_on_cpu(ctx: Call) -> Rounding:
     """Rounding as between the steps of the CPU's kernels; those of GPUs keep 32 bits."""
-    return rounding(ctx, ctx.dtype if ctx.on_cpu else d.F32)
+    return rounding(ctx, ctx.dtype if ctx.eager.rounded_steps else d.F32)
 
 
 def stepwise_off_cpu(ctx: Call) -> Rounding:
-    return rounding(ctx, d.F32 if ctx.on_cpu else ctx.dtype)
+    return rounding(ctx, ctx.dtype if ctx.eager.rounded_scales else d.F32)
 
 
 # --- words that formulas share -------------------------------------------------------------------

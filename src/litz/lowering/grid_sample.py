@@ -158,15 +158,20 @@ def grid_sample(
     grid = ctx.b.limit(grid)
     # The grid's last dimension counts from the image's last one.
     coordinates = [grid.at((n, *rest, ZERO + (rank - 1 - j))) for j in range(rank)]
-    cuda = x.device.startswith("cuda")
-    at = [_on_scale(a, s, align, cuda) for a, s in zip(coordinates, image.sizes, strict=True)]
+    eager = ctx.eager
+    at = [
+        _on_scale(a, s, align, eager.fused_positions)
+        for a, s in zip(coordinates, image.sizes, strict=True)
+    ]
     if mode not in (BILINEAR, NEAREST):
         node = _cubic(image, at, padding, align)
     else:
-        last = rank == 3 and not cuda  # as eager's loop over three dimensions on the CPU
+        last = (
+            rank == 3 and not eager.fused_positions
+        )  # as eager's loop over three dimensions on the CPU
         at = [_padded(a, s, padding, align, last) for a, s in zip(at, image.sizes, strict=True)]
         if mode == NEAREST:
             node = image.at([op("round", a) for a in at])[1]
         else:
-            node = _linear(image, at, everywhere=rank == 2 and x.device.startswith("cpu"))
+            node = _linear(image, at, everywhere=rank == 2 and eager.outside_planes)
     return ctx.value(node)

@@ -156,7 +156,7 @@ def _alpha(ctx: Call, alpha: Any, dtype: DType) -> Node:
     node = ctx.b.number(alpha) if symbolic else body.const(wide, alpha)
     if not ctx.dtype.is_float:
         return body.cast(node, dtype)
-    return body.cast(operand(ctx.b, node, ctx.dtype, exact=not ctx.on_cpu), dtype)
+    return body.cast(operand(ctx.b, node, ctx.dtype, exact=ctx.eager.wide_numbers), dtype)
 
 
 @lower(aten.rsub.Tensor, aten.rsub.Scalar)
@@ -198,7 +198,11 @@ def checked(ctx: Call) -> Elementwise:
     """What eager divides by: on a CPU an integer zero is an error, elsewhere no one looks."""
 
     def divisor(c: Node) -> Node:
-        if not c.dtype.is_int or (isinstance(c, body.Const) and c.value) or not ctx.on_cpu:
+        if (
+            not c.dtype.is_int
+            or (isinstance(c, body.Const) and c.value)
+            or not ctx.eager.checked_divisors
+        ):
             return c
         return op("check_divisor", c)
 

@@ -400,7 +400,7 @@ def moments(
     less = 1 if correction is None else correction
 
     # As eager's on CPUs: squares of a float neither overflow nor vanish in a double.
-    accumulated = d.F64 if x.device.startswith("cpu") else x.dtype.opmath
+    accumulated = d.F64 if ctx.eager.double_moments else x.dtype.opmath
 
     def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
         terms = body.cast(n[0], accumulated)

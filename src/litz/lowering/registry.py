@@ -23,6 +23,7 @@ from litz.ir import body
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
 from litz.lowering.context import Builder
+from litz.lowering.eager import EagerNumerics, eager_on
 from litz.lowering.values import ZERO, Shape, TensorValue
 
 Lowering = Callable[..., Any]
@@ -78,8 +79,9 @@ class Call:
         return self.result.shape
 
     @property
-    def on_cpu(self) -> bool:
-        return self.result.device.startswith("cpu")
+    def eager(self) -> EagerNumerics:
+        """What eager mode's kernels do where the result lies."""
+        return eager_on(self.result.device)
 
     @property
     def empty(self) -> bool:
