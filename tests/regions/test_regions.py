@@ -16,6 +16,7 @@ from torch.nn import functional
 from litz.backend import compile_with
 from litz.compiler import Stages
 from litz.options import make_options
+from litz.regions.place import _Call
 
 Seen = list[tuple[str, list[object], str]]
 
@@ -265,5 +266,5 @@ def test_a_trace_that_fails_is_made_the_plain_way(monkeypatch: pytest.MonkeyPatc
     def fails(*args: Any) -> None:
         raise RuntimeError("no such call")
 
-    monkeypatch.setattr("litz.regions.place._Call.forward", staticmethod(fails))
+    monkeypatch.setattr(_Call, "forward", staticmethod(fails))
     check(stack(*(Block() for _ in range(3))), [X], "the rest by itself: no such call")
