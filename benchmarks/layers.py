@@ -24,8 +24,8 @@ from torch import nn
 
 from benchmarks.report import align
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.options import make_options
+from litz.stages import Stages
 
 HEADER = ("stage", "one ms", "many ms", "ratio", "a layer")
 

@@ -12,27 +12,28 @@ from typing import Any
 from torch.fx import GraphModule
 
 from litz import dynamo
-from litz.binding import Binder, bind
+from litz.binding import Binder, Recorder, bind
 from litz.cache import store
 from litz.cache.key import NotCached, graph_key
-from litz.compiler import Stages, compile_graph, on_gpu, show
 from litz.errors import (
     ArtifactError,
     CompilationError,
+    EagerOnly,
+    GraphUnsupported,
     LitzError,
     RefusedSourceError,
     ToolchainError,
+    WrongMetadata,
 )
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
-from litz.host.capturable import Recorder
 from litz.logs import events
-from litz.lowering.context import EagerOnly, GraphUnsupported, WrongMetadata
 from litz.options import Options
 from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
 from litz.runtime.collector import uncollected
+from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
 Boxed = Callable[[list[Any]], Any]
@@ -160,6 +161,8 @@ def compile_and_bind(
 
     See ``compile_graph`` for the arguments, and for the errors beside those of ``bind``.
     """
+    from litz.compiler import compile_graph, on_gpu  # who binds what is kept does without it
+
     s = stages or Stages()
     start = time.perf_counter()
     if on_gpu(graph):

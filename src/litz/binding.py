@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from litz.artifact import Artifact
+from litz.artifact import Artifact, Recording
 from litz.errors import ArtifactError
-from litz.host.python import load_host
-from litz.host.values import PROBE, namespace
+from litz.host.values import PROBE, load_host, namespace
+from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import checked
+from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 from litz.targets.building import Build
-from litz.targets.kernels import Kernel, Part
+from litz.targets.parts import Part
 from litz.targets.records import part_from, part_of
 from litz.targets.tools import Tools
 from litz.version import __version__
 
 if TYPE_CHECKING:
+    from litz.targets.kernels import Kernel
     from litz.verify.run import Watch
 
 Call = Callable[[list[Any]], Any]
@@ -87,3 +90,30 @@ def bind(artifact: Artifact, options: Options | None = None) -> Call:
     binder = Binder(make_options(artifact.options) if options is None else options)
     binder.wait(artifact)
     return binder.load(artifact)
+
+
+MODES: Final = ("reduce-overhead", "max-autotune")
+
+
+@dataclass
+class Recorder:
+    """Has the graphs of one function, which run in turn, recorded as CUDA graphs where asked to."""
+
+    options: Options
+    _family: Family | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.options.mode in MODES and self.options.cuda_graph_shapes > 0
+
+    def record(
+        self, call: Callable[[list[Any]], Any], about: Recording, kind: str
+    ) -> CudaGraphs | str:
+        """``call`` recorded and replayed, or why it is not."""
+        if about.reason:
+            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, about.reason)
+            return about.reason
+        if self._family is None:
+            self._family = Family(CudaDevice(about.gpu))
+        facts = Recordable(kind, about.varying, about.written)
+        return CudaGraphs(call, facts, self._family, self.options.cuda_graph_shapes)

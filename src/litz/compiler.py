@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,24 +22,23 @@ from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
 from litz.host.probes import with_probes
-from litz.host.python import HostSource, print_host
+from litz.host.python import print_host
 from litz.host.segment import segment_tables
 from litz.host.values import PROBE
-from litz.ir.program import Extern, Program
+from litz.ir.program import Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
-from litz.logs import stage_logger
 from litz.lowering import families
 from litz.lowering.bindings import Binding
 from litz.lowering.context import Settings
 from litz.lowering.graph import check_devices, drawn_buffers, lower_with_bindings
 from litz.lowering.versions import check_offsets
 from litz.options import Options
-from litz.runtime.cuda_graphs import CudaGraphs
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
+from litz.stages import Stages, show
 from litz.targets.batches import batch_calls
 from litz.targets.choice import targets
 from litz.targets.kernels import Kernel, make_kernels
@@ -54,60 +50,6 @@ if TYPE_CHECKING:
 
 # Filling the registry takes a while; with the backend's import it's over before the first call.
 families.load()
-
-
-@dataclass
-class Stages:
-    """What a compilation made, stage by stage; ``explain`` reads it.
-
-    fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
-    cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
-    bodies: of control flow, compiled by themselves.
-    seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
-    after all other stages ran beside it; ``load`` what binding takes then.
-    """
-
-    program: Program | None = None
-    schedule: Schedule | None = None
-    kernels: tuple[Kernel, ...] = ()
-    host: HostProgram | None = None
-    source: HostSource | None = None
-    artifact: Artifact | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    fallback: str = ""
-    wrong_metadata: bool = False
-    watch: Watch | None = None
-    cuda_graphs: CudaGraphs | str | None = None
-    bodies: list[Stages] = field(default_factory=list)
-
-    def parts(self) -> Iterator[Stages]:
-        """This graph, and the bodies in it."""
-        yield self
-        for body in self.bodies:
-            yield from body.parts()
-
-    def externs(self) -> tuple[Extern, ...]:
-        """The calls of operators; the host's own arithmetic is none."""
-        if self.program is None:
-            return ()
-        calls = (n for n in self.program.nodes if isinstance(n, Extern))
-        return tuple(n for n in calls if not (n.is_number or n.is_assertion))
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-def show(options: Options, stage: str, text: Callable[[], str]) -> None:
-    if stage in options.shown or "all" in options.shown:
-        print(f"# --- {stage} ---\n{text()}", file=sys.stderr)
-    logger = stage_logger(stage)
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("%s:\n%s", stage, text())
 
 
 def compile_graph(

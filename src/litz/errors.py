@@ -96,3 +96,18 @@ class RefusedSourceError(ToolchainError):
 
 class ArtifactError(LitzError):
     """Bytes that are no artifact of this version, or an artifact that cannot leave its process."""
+
+
+# --- what sends a graph to ATen; users do not see them -------------------------------------------
+
+
+class GraphUnsupported(Exception):
+    """The graph holds something Litz has no value for; it runs as it is, and the text says why."""
+
+
+class WrongMetadata(GraphUnsupported):
+    """PyTorch promises what an operator does not give; its backward graph is promised it too."""
+
+
+class EagerOnly(GraphUnsupported):
+    """PyTorch's graph does not say what eager does; only Dynamo's own graph does."""

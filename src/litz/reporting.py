@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from litz.compiler import Stages
 from litz.logs import events
+from litz.stages import Stages
 
 __all__ = ["report_compiled", "report_fallback", "report_graph", "report_guards"]
 

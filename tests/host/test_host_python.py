@@ -25,8 +25,9 @@ from litz.host.lines import (
     Workspace,
     host_text,
 )
-from litz.host.python import load_host, print_host
+from litz.host.python import print_host
 from litz.host.segment import segment_tables
+from litz.host.values import load_host
 from litz.index import as_expr, floordiv, max_, symbol
 from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, TensorRef

@@ -9,7 +9,7 @@ import pytest
 import sympy
 import torch
 
-import litz.backend
+import litz.compiler
 from litz.backend import compile_with
 from litz.compiler import Stages
 from litz.index import const, symbol
@@ -170,7 +170,7 @@ def test_the_verifier_wants_a_value_for_every_number(sizes: str, arg: str, messa
 def test_no_guard_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling asks no size for its value: that would make Dynamo compile again."""
     counts: list[tuple[int, int]] = []
-    compile_graph = litz.backend.compile_graph
+    compile_graph = litz.compiler.compile_graph
 
     def counted(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         sizes = (n.meta.get("val") for n in gm.graph.nodes)
@@ -180,7 +180,7 @@ def test_no_guard_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.append((before, len(env.guards)))
         return call
 
-    monkeypatch.setattr(litz.backend, "compile_graph", counted)
+    monkeypatch.setattr(litz.compiler, "compile_graph", counted)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 1)
     ).eval()

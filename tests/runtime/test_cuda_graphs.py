@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import litz
-from litz.host.capturable import Recorder, varying_and_written, why_not_recorded
+from litz.binding import Recorder
+from litz.host.capturable import varying_and_written, why_not_recorded
 from litz.ir.parse import parse
 from litz.options import make_options
 from litz.runtime.cuda_graphs import RECORDINGS, CudaGraphs, Family, Recordable

@@ -37,7 +37,7 @@ from litz.index import size_hint  # noqa: E402
 from litz.ir.program import TensorRef  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
-from litz.targets.kernels import TritonPart  # noqa: E402
+from litz.targets.parts import TritonPart  # noqa: E402
 from litz.targets.records import part_from  # noqa: E402
 from litz.targets.tools import cache_of  # noqa: E402
 from litz.targets.triton.source import Takes  # noqa: E402

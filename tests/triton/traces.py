@@ -40,7 +40,7 @@ from litz.runtime.cache import Cache, content_key
 from litz.runtime.triton.build import submit
 from litz.runtime.triton.driver import Driver
 from litz.runtime.triton.job import Binary, KernelJob
-from litz.targets.kernels import TritonPart
+from litz.targets.parts import TritonPart
 from litz.targets.triton import cuda
 from litz.targets.triton.cuda import default_configs, likely_jobs
 

@@ -38,6 +38,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
@@ -47,7 +48,6 @@ from litz.graph.constants import is_literal
 from litz.graph.storage import ANCHORED, FLAT
 from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
-from litz.lowering.torch_types import FakeTensor
 from litz.options import Options
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import storage_address

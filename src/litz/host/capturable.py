@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -12,36 +11,7 @@ from litz.artifact import Recording
 from litz.host.aliasing import touched, written
 from litz.host.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program
-from litz.logs import events
-from litz.options import Options
 from litz.runtime.control_flow import ControlFlow
-from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
-
-MODES: Final = ("reduce-overhead", "max-autotune")
-
-
-@dataclass
-class Recorder:
-    """Has the graphs of one function, which run in turn, recorded as CUDA graphs where asked to."""
-
-    options: Options
-    _family: Family | None = None
-
-    @property
-    def wanted(self) -> bool:
-        return self.options.mode in MODES and self.options.cuda_graph_shapes > 0
-
-    def record(
-        self, call: Callable[[list[Any]], Any], about: Recording, kind: str
-    ) -> CudaGraphs | str:
-        """``call`` recorded and replayed, or why it is not."""
-        if about.reason:
-            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, about.reason)
-            return about.reason
-        if self._family is None:
-            self._family = Family(CudaDevice(about.gpu))
-        facts = Recordable(kind, about.varying, about.written)
-        return CudaGraphs(call, facts, self._family, self.options.cuda_graph_shapes)
 
 
 def recording(program: Program, verify: bool = False) -> Recording:

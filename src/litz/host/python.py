@@ -9,10 +9,10 @@ them), and constant tuples need no hoisting because the bytecode compiler folds 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from litz.artifact import Value
 from litz.host.aliasing import read_by_strides
@@ -517,17 +517,3 @@ def print_host(host: HostProgram, *, check_strides: bool = True) -> HostSource:
     compiled for, where a kernel or a view depends on them.
     """
     return _Printer(host, check_strides).run()
-
-
-HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
-
-
-def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
-    """Run a host module's text and return its ``call``.
-
-    namespace: the segments and kernels by name, and what the text names besides.
-    """
-    module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
-    exec(compile(source, "<litz host program>", "exec"), module)
-    call: HostCall = module["call"]
-    return call

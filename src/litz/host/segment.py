@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from litz.artifact import SegmentTable
-from litz.host.lines import HostProgram
-from litz.index import Expr
 from litz.runtime.native import Fault, Function, Runtime, Segment, Step
+
+if TYPE_CHECKING:
+    from litz.host.lines import HostProgram
+    from litz.index import Expr
 
 
 def segment_tables(host: HostProgram) -> tuple[SegmentTable, ...]:

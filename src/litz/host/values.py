@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -101,3 +102,17 @@ def _imported(module: str) -> object:
         return importlib.import_module(module)
     except ImportError:
         return None
+
+
+HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
+
+
+def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
+    """Run a host module's text and return its ``call``.
+
+    namespace: the segments and kernels by name, and what the text names besides.
+    """
+    module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
+    exec(compile(source, "<litz host program>", "exec"), module)
+    call: HostCall = module["call"]
+    return call

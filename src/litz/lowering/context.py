@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from litz.errors import EagerOnly as EagerOnly
+from litz.errors import GraphUnsupported as GraphUnsupported
+from litz.errors import WrongMetadata as WrongMetadata
 from litz.index import Const, Expr, Var, coefficient, symbol
 from litz.ir import body
 from litz.ir import dtype as d
@@ -35,18 +38,6 @@ RECOMPUTE_COST = 3
 
 class Unsupported(Exception):
     """A lowering declines this call; the op becomes an extern, and the text says why."""
-
-
-class GraphUnsupported(Exception):
-    """The graph holds something Litz has no value for; it runs as it is, and the text says why."""
-
-
-class WrongMetadata(GraphUnsupported):
-    """PyTorch promises what an operator does not give; its backward graph is promised it too."""
-
-
-class EagerOnly(GraphUnsupported):
-    """PyTorch's graph does not say what eager does; only Dynamo's own graph does."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from litz.artifact import SegmentTable
-from litz.targets.kernels import Builds, Callables, CppPart, Part, TritonPart
+from litz.targets.parts import Builds, Callables, CppPart, Part, TritonPart
 from litz.targets.tools import Tools
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from litz.artifact import SegmentTable
 from litz.host.lines import CallKernel
 from litz.kernel.build import KernelBuilder
 from litz.kernel.plan import KernelPlan
@@ -16,9 +14,7 @@ from litz.schedule.groups import Group, Schedule
 if TYPE_CHECKING:
     from litz.kernel.blocks.recipe import BlockRecipe
     from litz.kernel.lanes.recipe import LaneRecipe
-    from litz.targets.triton.source import Interface, TritonKernel
-
-Callables = dict[str, Callable[..., None]]
+    from litz.targets.triton.source import TritonKernel
 
 
 class Target(Protocol):
@@ -95,40 +91,3 @@ def make_kernels(
         groups.setdefault(found.name, []).append(g.name)
         calls[g.name] = CallKernel(found.name, bound.buffers, bound.ints, g.name)
     return calls, tuple(replace(k, groups=tuple(groups[k.name])) for k in named.values())
-
-
-# --- kernels to build, out of a compilation or out of an artifact ---------------------------------
-
-
-@dataclass(frozen=True)
-class CppPart:
-    """A C++ kernel to build.  headers: what its source includes."""
-
-    name: str
-    source: str
-    headers: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class TritonPart:
-    """A Triton kernel to build.  takes: what its callers hand it."""
-
-    name: str
-    device: str
-    kernel: TritonKernel
-    takes: Interface
-
-
-Part = CppPart | TritonPart
-
-
-class Builds(AbstractContextManager["Builds"], Protocol):
-    """Kernels of one target being built; as a context they are given up on an error."""
-
-    def wait(self) -> None:
-        """Block until what has to be built before it is bound is there."""
-        ...
-
-    def bind(self, segments: Sequence[SegmentTable]) -> Callables:
-        """What the host program calls, by name."""
-        ...

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from litz import artifact
-from litz.targets.kernels import CppPart, Kernel, Part, TritonPart
+from litz.targets.parts import CppPart, Part, TritonPart
+
+if TYPE_CHECKING:
+    from litz.targets.kernels import Kernel
 
 
 def part_of(kernel: Kernel) -> Part:

@@ -10,10 +10,10 @@ import torch
 from torch.fx import GraphModule
 
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.ir.program import Extern
 from litz.options import make_options
 from litz.runtime.cuda_graphs import CudaGraphs
+from litz.stages import Stages
 from litz.targets.kernels import Kernel
 
 

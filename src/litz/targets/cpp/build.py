@@ -15,7 +15,7 @@ from litz.logs import events
 from litz.runtime.native import Fault, Function, Library, Runtime
 from litz.targets.cpp.toolchain import BuildHandle, SourceUnit, runtime_unit, submit
 from litz.targets.cpp.units import joined
-from litz.targets.kernels import Callables, CppPart
+from litz.targets.parts import Callables, CppPart
 from litz.targets.tools import Tools
 
 # By the numbers that kernels report: a bad index is 1, a divisor of zero 2, both together 3.

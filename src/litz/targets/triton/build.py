@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from litz.artifact import SegmentTable
-from litz.targets.kernels import Callables, TritonPart
+from litz.targets.parts import Callables, TritonPart
 from litz.targets.tools import Tools
 
 

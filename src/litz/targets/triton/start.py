@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from litz.runtime.cache import Cache
 from litz.runtime.triton.build import submit
 from litz.runtime.triton.job import KernelJob
-from litz.targets.kernels import Callables, TritonPart
+from litz.targets.parts import Callables, TritonPart
 from litz.targets.triton.cuda import (
     bind_cuda,
     cuda_site,

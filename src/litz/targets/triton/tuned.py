@@ -19,7 +19,7 @@ from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.tune import Choice, Clock, CudaClock, Run, choose, known
-from litz.targets.kernels import TritonPart
+from litz.targets.parts import TritonPart
 from litz.targets.triton.cuda import (
     Site,
     bind_cuda,

@@ -1,0 +1,82 @@
+"""What a compilation makes, stage by stage; nothing here imports a stage."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from litz.logs import stage_logger
+from litz.options import Options
+
+if TYPE_CHECKING:
+    from litz.artifact import Artifact
+    from litz.host.lines import HostProgram
+    from litz.host.python import HostSource
+    from litz.ir.program import Extern, Program
+    from litz.runtime.cuda_graphs import CudaGraphs
+    from litz.schedule.groups import Schedule
+    from litz.targets.kernels import Kernel
+    from litz.verify.run import Watch
+
+__all__ = ["Stages", "show"]
+
+
+@dataclass
+class Stages:
+    """What a compilation made, stage by stage; ``explain`` reads it.
+
+    fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
+    cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
+    bodies: of control flow, compiled by themselves.
+    seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
+    after all other stages ran beside it; ``load`` what binding takes then.
+    """
+
+    program: Program | None = None
+    schedule: Schedule | None = None
+    kernels: tuple[Kernel, ...] = ()
+    host: HostProgram | None = None
+    source: HostSource | None = None
+    artifact: Artifact | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    fallback: str = ""
+    wrong_metadata: bool = False
+    watch: Watch | None = None
+    cuda_graphs: CudaGraphs | str | None = None
+    bodies: list[Stages] = field(default_factory=list)
+
+    def parts(self) -> Iterator[Stages]:
+        """This graph, and the bodies in it."""
+        yield self
+        for body in self.bodies:
+            yield from body.parts()
+
+    def externs(self) -> tuple[Extern, ...]:
+        """The calls of operators; the host's own arithmetic is none."""
+        if self.program is None:
+            return ()
+        from litz.ir.program import Extern  # who binds what is kept does without it
+
+        calls = (n for n in self.program.nodes if isinstance(n, Extern))
+        return tuple(n for n in calls if not (n.is_number or n.is_assertion))
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def show(options: Options, stage: str, text: Callable[[], str]) -> None:
+    if stage in options.shown or "all" in options.shown:
+        print(f"# --- {stage} ---\n{text()}", file=sys.stderr)
+    logger = stage_logger(stage)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s:\n%s", stage, text())

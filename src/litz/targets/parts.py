@@ -1,0 +1,49 @@
+"""Kernels to build, out of a compilation or out of an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from litz.artifact import SegmentTable
+
+if TYPE_CHECKING:
+    from litz.targets.triton.source import Interface, TritonKernel
+
+Callables = dict[str, Callable[..., None]]
+
+
+@dataclass(frozen=True)
+class CppPart:
+    """A C++ kernel to build.  headers: what its source includes."""
+
+    name: str
+    source: str
+    headers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TritonPart:
+    """A Triton kernel to build.  takes: what its callers hand it."""
+
+    name: str
+    device: str
+    kernel: TritonKernel
+    takes: Interface
+
+
+Part = CppPart | TritonPart
+
+
+class Builds(AbstractContextManager["Builds"], Protocol):
+    """Kernels of one target being built; as a context they are given up on an error."""
+
+    def wait(self) -> None:
+        """Block until what has to be built before it is bound is there."""
+        ...
+
+    def bind(self, segments: Sequence[SegmentTable]) -> Callables:
+        """What the host program calls, by name."""
+        ...
