@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
@@ -15,6 +16,7 @@ from litz import dynamo
 from litz.binding import Binder, Recorder, bind
 from litz.cache import store
 from litz.cache.key import NotCached, graph_key
+from litz.cache.programs import Kept, Program, program_key, wrapped
 from litz.errors import (
     ArtifactError,
     CompilationError,
@@ -31,7 +33,13 @@ from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.logs import events
 from litz.options import Options
-from litz.reporting import report_compiled, report_fallback, report_graph, report_guards
+from litz.reporting import (
+    report_compiled,
+    report_fallback,
+    report_graph,
+    report_guards,
+    report_recompile,
+)
 from litz.runtime.collector import uncollected
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
@@ -49,18 +57,23 @@ def compile_with(
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
     if observe is not None:
         options = replace(options, graph_cache=False)  # the cache has no stages
-    recompile = dynamo.recompile_reason()
+    report_recompile(dynamo.recompile_reason())
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
     if reason := mistraced(gm):
         return _in_eager_mode(gm, reason, observe)
     drop_idle_dropout(gm)
+    key, env = _program_key(gm, example_inputs, options) if options.graph_cache else ("", None)
+    cache = Tools(options).cache if key else None
+    if cache is not None and (kept := store.load_program(cache, key)) is not None:
+        with suppress(ArtifactError, ValueError):  # as if it were not there
+            return _bound_program(kept, example_inputs, env, options, recorder)
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             stages = Stages()
-            report_graph(kind, dynamo.count_calls(graph), recompile)
+            report_graph(kind, dynamo.count_calls(graph))
             guards = len(dynamo.guards(graph))
             if wrong:
                 call = _through_aten(graph, stages, kind, wrong[0])
@@ -70,26 +83,55 @@ def compile_with(
                 wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
             call = recorded(call, recorder, stages, kind)
+            if program is not None:
+                program.made(kind, None if stages.fallback else stages.artifact, stages.not_kept)
             if observe is not None:
                 observe(kind, graph, stages)
             return dynamo.boxed(call)
 
         return compile_one
 
+    compilers = {kind: compiler(kind) for kind in ("forward", "backward", "inference")}
+    program = None
+    if cache is not None:
+        program = Program(env, partial(store.save_program, cache, key))
+        compilers = program.compilers(compilers)
     try:
-        return dynamo.compile_through_aot(
-            gm,
-            example_inputs,
-            forward=compiler("forward"),
-            backward=compiler("backward"),
-            inference=compiler("inference"),
-        )
+        with program.compiling(gm) if program else nullcontext():
+            made = dynamo.compile_through_aot(gm, example_inputs, **compilers)
+        if program is not None:
+            program.finished(made)
+        return made
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), observe)
     except RuntimeError as e:
         if not dynamo.is_refusal(e):
             raise
         return _in_eager_mode(gm, str(e).partition("\n")[0], observe)
+
+
+def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> tuple[str, Any]:
+    """The key of Dynamo's graph, and the environment of its symbols; empty where it has none."""
+    try:
+        return program_key(gm, inputs, options)
+    except NotCached as e:
+        events.info("the graph is looked for behind AOTAutograd: %s", e)
+        return "", None
+
+
+def _bound_program(
+    kept: Kept, inputs: Sequence[Any], env: Any, options: Options, recorder: Recorder
+) -> Callable[..., Any]:
+    """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
+    calls = {}
+    with uncollected(), dynamo.real_tensors():
+        for kind, artifact in kept[0].items():
+            stages = Stages(artifact=artifact)
+            with stages.timed("total"):
+                call = recorded(bind(artifact, options), recorder, stages, kind)
+            calls[kind] = dynamo.boxed(call)
+            report_compiled(kind, stages)
+    return wrapped(kept, calls, inputs, env)
 
 
 def compile_or_fall_back(
@@ -145,6 +187,7 @@ def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) 
         with stages.timed("key"):
             return graph_key(graph, options, inference=inference, guarded=True)
     except NotCached as e:
+        stages.not_kept = str(e)
         events.info("the graph is not cached: %s", e)
         return ""
 

@@ -8,13 +8,23 @@ from collections.abc import Callable
 from litz.logs import events
 from litz.stages import Stages
 
-__all__ = ["report_compiled", "report_fallback", "report_graph", "report_guards"]
+__all__ = [
+    "report_compiled",
+    "report_fallback",
+    "report_graph",
+    "report_guards",
+    "report_recompile",
+]
 
 
-def report_graph(kind: str, calls: int, recompile: str | None) -> None:
-    """A graph that arrives; ``recompile``: the guard that failed, where it comes again."""
-    if recompile is not None:
-        events.info("recompiling, because %s", " ".join(recompile.split()))
+def report_recompile(reason: str | None) -> None:
+    """The guard that failed, where a program comes again."""
+    if reason is not None:
+        events.info("recompiling, because %s", " ".join(reason.split()))
+
+
+def report_graph(kind: str, calls: int) -> None:
+    """A graph that arrives."""
     events.info("%s graph of %d operator calls", kind, calls)
 
 

@@ -32,6 +32,7 @@ class Stages:
 
     fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
+    not_kept: why its artifact has no key, if it was to have one.
     bodies: of control flow, compiled by themselves.
     seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
     after all other stages ran beside it; ``load`` what binding takes then.
@@ -46,6 +47,7 @@ class Stages:
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
     wrong_metadata: bool = False
+    not_kept: str = ""
     watch: Watch | None = None
     cuda_graphs: CudaGraphs | str | None = None
     bodies: list[Stages] = field(default_factory=list)

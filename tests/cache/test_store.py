@@ -16,7 +16,9 @@ import litz
 from litz import compiler
 from litz.cache import store
 from litz.compiler import compile_graph
+from litz.options import make_options
 from litz.runtime.cache import Cache
+from litz.targets.tools import Tools
 
 PROGRAM = """
 import hashlib, sys, torch
@@ -97,6 +99,9 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def run(folder: Path, **options: Any) -> torch.Tensor:
     torch._dynamo.reset()
     given = {"cache_dir": str(folder), "check_calls": False, **options}
+    Tools(make_options(given)).cache.recent.clear()  # as in another process
+    for program in folder.glob("v1/program/*/*"):
+        program.unlink()  # what follows is of graphs
     call = torch.compile(lambda x: x.softmax(-1) * 3, backend="litz", options=given)
     x = torch.arange(24.0).view(4, 6)
     out: torch.Tensor = call(x)
@@ -114,7 +119,7 @@ def test_damaged_and_foreign_entries_are_misses(tmp_path: Path, count: list[int]
     assert len(count) == 1
     (entry,) = entries(tmp_path)
     whole, key, cache = entry.read_bytes(), entry.stem, Cache(tmp_path)
-    body = cache.get(store.KIND, key, store.SUFFIX)
+    body = cache.get(store.GRAPH, key, ".litz")
     assert body is not None and store.load(cache, key) is not None
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
@@ -126,9 +131,9 @@ def test_damaged_and_foreign_entries_are_misses(tmp_path: Path, count: list[int]
     other = "0" * 40
     _, _, data = body.partition(b"\n")
     for content in (body, data, other.encode() + b"\n" + data[:-1], other.encode() + b"\nx", b""):
-        cache.put(store.KIND, other, content, store.SUFFIX)
+        cache.put(store.GRAPH, other, content, ".litz")
         assert store.load(cache, other) is None
-    cache.put(store.KIND, other, other.encode() + b"\n" + data, store.SUFFIX)
+    cache.put(store.GRAPH, other, other.encode() + b"\n" + data, ".litz")
     assert store.load(cache, other) is not None
 
 
@@ -145,7 +150,7 @@ def test_a_hit_is_told(tmp_path: Path, count: list[int], caplog: pytest.LogCaptu
 def test_kernels_that_went_are_built_again(tmp_path: Path, count: list[int]) -> None:
     first = run(tmp_path)
     for path in tmp_path.glob("v1/*/*/*"):
-        if path.suffix != store.SUFFIX:
+        if path.suffix != ".litz":
             path.unlink()
     assert torch.equal(run(tmp_path), first) and len(count) == 1
 

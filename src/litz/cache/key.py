@@ -19,11 +19,14 @@ All of it is written out as text in which types and lengths are told apart (``re
 numbers by their bits) and hashed; there is no other normal form, so a graph that is the same but
 for a name is another one.
 
-What cannot be written so is not cached.  A ``NotCached`` says why: sizes that are symbols (their
-ranges, hints and guards live in PyTorch's shape environment, and compiling adds guards), operators
-that are not PyTorch's own (a registration may change), bodies of control flow, kernels and objects
-of the user's, constants that somebody else may change, tensors that are more than memory with
-strides, and devices other than the CPU.
+- of sizes that are symbols, what PyTorch's shape environment holds: ranges, hints, replacements and
+  guards; what adds a guard is not kept under such a key, except where guards are added again;
+- of GPUs, their properties, and the version of Triton.
+
+What cannot be written so is not cached.  A ``NotCached`` says why: sizes that depend on data,
+operators that are not PyTorch's own (a registration may change), bodies of control flow, kernels
+and objects of the user's, constants that somebody else may change, tensors that are more than
+memory with strides, and devices other than CPUs and GPUs.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import os
 import struct
 import sys
 from functools import lru_cache
+from importlib import metadata
 from typing import Any, Final
 
 import torch
@@ -53,7 +57,7 @@ from litz.runtime.cache import content_key
 from litz.runtime.torch_private import storage_address
 from litz.targets.tools import Tools
 
-__all__ = ["NotCached", "graph_key"]
+__all__ = ["NotCached", "Writer", "environment", "graph_key", "surroundings"]
 
 NAMESPACES: Final = ("aten", "prims")
 CONSTANTS: Final = 1 << 20
@@ -71,17 +75,20 @@ def graph_key(gm: GraphModule, options: Options, *, inference: bool, guarded: bo
     gm: as ``compile_graph`` takes it, before any pass.  Call it where tensors hold numbers.
     Raises NotCached.
     """
+    return content_key(*surroundings(options), repr((inference, guarded)), *Writer(gm).lines())
+
+
+def surroundings(options: Options) -> list[str]:
+    """What artifacts depend on beside their graphs.  Raises NotCached."""
     if reason := _watched(options):
         raise NotCached(reason)
-    return content_key(
+    return [
         _sources(),
         repr((torch.__version__, torch.version.git_version, sys.version)),
         options.key(),
-        repr((inference, guarded)),
         _machine(options),
         repr(_state()),
-        *_Graph(gm).lines(),
-    )
+    ]
 
 
 def _watched(options: Options) -> str:
@@ -149,13 +156,33 @@ def _state() -> tuple[object, ...]:
     )
 
 
-class _Graph:
-    """Writes a graph out; memory: numbers of the storages of inputs and constants."""
+def _gpu(index: int) -> str:
+    try:
+        return f"gpu {torch.cuda.get_device_properties(index)} {torch.version.cuda} {_triton()}"
+    except (RuntimeError, AssertionError) as e:
+        raise NotCached("its GPU cannot be asked what it is") from e
+
+
+@lru_cache(maxsize=1)
+def _triton() -> str:
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+class Writer:
+    """Writes a graph out; memory: numbers of the storages of inputs and constants.
+
+    env: the shape environment of sizes that are symbols; None where there are none.
+    """
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
         self.memory: dict[int, int] = {}
         self.targets: dict[object, str] = {}
+        self.devices: dict[torch.device, None] = {}
+        self.env: Any = None
         self.kept = 0
 
     def lines(self) -> list[str | bytes]:
@@ -164,15 +191,22 @@ class _Graph:
             if not _READ_META.isdisjoint(n.meta):
                 raise NotCached(f"{n.name} is known to depend on the process")
             val = n.meta.get("val")
-            found.append(
-                f"{n.op} {n.name!r} {self.target(n)} {_text(n.args)} {_text(n.kwargs)} "
-                f"{[u.name for u in n.users]} {'val' in n.meta} {_value(val)}"
-            )
+            found.append(f"{self.node(n)} {[u.name for u in n.users]} {self.value(val)}")
+            found[-1] += f" {'val' in n.meta}"  # type: ignore[operator]
             if n.op == "get_attr":
                 found += self.constant(n)
             elif n.op == "placeholder" and isinstance(val, torch.Tensor):
                 found.append(self.storage(val))
-        return found
+        return found + self.rest()
+
+    def node(self, n: Node) -> str:
+        return f"{n.op} {n.name!r} {self.target(n)} {self.text(n.args)} {self.text(n.kwargs)}"
+
+    def rest(self) -> list[str | bytes]:
+        """What the graph says of nowhere in particular: its GPUs and symbols."""
+        gpus = sorted({d.index or 0 for d in self.devices if d.type == "cuda"})
+        symbols = [] if self.env is None else [environment(self.env)]
+        return [*map(_gpu, gpus), *symbols]
 
     def target(self, n: Node) -> str:
         if n.op != "call_function":
@@ -180,8 +214,16 @@ class _Graph:
                 raise NotCached(f"{n.name} calls what is no operator")
             return repr(n.target)
         if n.target not in self.targets:
-            self.targets[n.target] = _operator(n.target)
+            self.targets[n.target] = self.function(n.target)
         return self.targets[n.target]
+
+    def function(self, target: object) -> str:
+        name = getattr(target, "__name__", str(target))
+        if getattr(operator, name, None) is target:
+            return f"operator {name}"
+        if type(target) is not torch._ops.OpOverload or target.namespace not in NAMESPACES:
+            raise NotCached(f"{name} is no operator of PyTorch's")
+        return f"{target} {target._schema}"
 
     def storage(self, x: torch.Tensor) -> str:
         number = self.memory.setdefault(storage_address(x.untyped_storage()), len(self.memory))
@@ -191,84 +233,97 @@ class _Graph:
         value = attribute_value(self.gm, n)
         if type(value) is not torch.Tensor or not is_literal(n):
             raise NotCached(f"{n.target} is no constant that is written down in the code")
-        said = _tensor(value)
+        said = self.tensor(value)
         content = tensor_bytes(value)
         self.kept += len(content)
         if self.kept > CONSTANTS:
             raise NotCached(f"its constants have over {CONSTANTS >> 20} MiB")
         return [said, self.storage(value), content]
 
+    def text(self, value: object) -> str:
+        """An argument, so that unequal ones differ; NotCached for what is no data."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return repr(value)
+        if isinstance(value, Node):
+            return f"%{value.name!r}"
+        if kind is float or kind is complex:
+            assert isinstance(value, complex | float)
+            return f"{kind.__name__} {_bits(value.real)} {_bits(value.imag)}"
+        if kind is torch.device:
+            return self.device(value)
+        if kind in _SEQUENCES:
+            return f"{kind.__name__}[{', '.join([self.text(v) for v in value])}]"  # type: ignore[attr-defined]
+        if isinstance(value, dict):
+            return (
+                "{" + ", ".join([f"{self.text(k)}: {self.text(v)}" for k, v in value.items()]) + "}"
+            )
+        if kind is slice:
+            assert isinstance(value, slice)
+            return f"slice {self.text((value.start, value.stop, value.step))}"
+        if kind is type(...):
+            return "..."
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.symbol(value)
+        raise NotCached(f"it holds a {kind.__name__}")
 
-def _operator(target: object) -> str:
-    if target is operator.getitem:
-        return "getitem"
-    if type(target) is not torch._ops.OpOverload:
-        raise NotCached(f"{getattr(target, '__name__', target)} is no operator of PyTorch's")
-    if target.namespace not in NAMESPACES:
-        raise NotCached(f"{target} is no operator of PyTorch's")
-    return f"{target} {target._schema}"
+    def symbol(self, value: Any) -> str:
+        node = value.node
+        env = getattr(node, "shape_env", None)
+        if env is None or node.is_nested_int() or self.env not in (None, env):
+            raise NotCached("a size is no expression of symbols")
+        self.env = env
+        return f"{type(value).__name__} <{node.expr}>"
+
+    def device(self, device: object) -> str:
+        assert isinstance(device, torch.device)
+        if device.type not in ("cpu", "cuda"):
+            raise NotCached(f"it computes on {device}")
+        self.devices[device] = None
+        return repr(device)
+
+    def value(self, val: object) -> str:
+        """What a node's metadata says of its value."""
+        if isinstance(val, torch.Tensor):
+            return self.tensor(val)
+        if type(val) in _SEQUENCES:
+            return f"{type(val).__name__}[{', '.join([self.value(v) for v in val])}]"  # type: ignore[attr-defined]
+        return self.text(val)
+
+    def tensor(self, x: torch.Tensor) -> str:
+        if type(x) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
+            raise NotCached(f"a tensor is a {type(x).__name__}")
+        if x.layout is not torch.strided or x.is_quantized or x.is_nested:
+            raise NotCached("a tensor is more than memory with strides")
+        sizes = (*x.shape, *x.stride(), x.storage_offset())
+        said = str(sizes)
+        if not {type(s) for s in sizes} <= {int}:
+            said = ", ".join(str(s) if type(s) is int else self.symbol(s) for s in sizes)
+        return (
+            f"{type(x).__name__} {x.dtype} {len(x.shape)} {said} {self.device(x.device)} "
+            f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {x.is_inference()} {x._is_zerotensor()}"
+        )
 
 
 _PLAIN: Final = (bool, int, str, type(None), torch.dtype, torch.layout, torch.memory_format)
 _SEQUENCES: Final = (tuple, list, immutable_list, torch.Size)
 
 
-def _text(value: object) -> str:
-    """An argument, so that unequal ones differ; NotCached for what is no data."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return repr(value)
-    if isinstance(value, Node):
-        return f"%{value.name!r}"
-    if isinstance(value, float):
-        return f"float {_bits(value)}" if kind is float else _refused(value)
-    if kind is complex:
-        assert isinstance(value, complex)
-        return f"complex {_bits(value.real)} {_bits(value.imag)}"
-    if kind is torch.device:
-        return _on_cpu(value)
-    if kind in _SEQUENCES:
-        return f"{kind.__name__}[{', '.join([_text(v) for v in value])}]"  # type: ignore[attr-defined]
-    if isinstance(value, dict):
-        return "{" + ", ".join([f"{_text(k)}: {_text(v)}" for k, v in value.items()]) + "}"
-    return _refused(value)
-
-
 def _bits(number: float) -> str:
     return struct.pack("<d", number).hex()
 
 
-def _refused(value: object) -> str:
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise NotCached("a size is known only at run time")
-    raise NotCached(f"it holds a {type(value).__name__}")
+def environment(env: Any) -> str:
+    """All that PyTorch has found of the symbols of a trace.
 
-
-def _on_cpu(device: object) -> str:
-    assert isinstance(device, torch.device)
-    if device.type != "cpu":
-        raise NotCached(f"it computes on {device}")
-    return repr(device)
-
-
-def _value(val: object) -> str:
-    """What a node's metadata says of its value."""
-    if isinstance(val, torch.Tensor):
-        return _tensor(val)
-    if type(val) in _SEQUENCES:
-        return f"{type(val).__name__}[{', '.join([_value(v) for v in val])}]"  # type: ignore[attr-defined]
-    return _text(val)
-
-
-def _tensor(x: torch.Tensor) -> str:
-    if type(x) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
-        raise NotCached(f"a tensor is a {type(x).__name__}")
-    if x.layout is not torch.strided or x.is_quantized or x.is_nested:
-        raise NotCached("a tensor is more than memory with strides")
-    shape, strides, offset = tuple(x.shape), x.stride(), x.storage_offset()
-    if not {type(s) for s in (*shape, *strides, offset)} <= {int}:
-        raise NotCached("a size is known only at run time")
-    return (
-        f"{type(x).__name__} {x.dtype} {shape} {strides} {offset} {_on_cpu(x.device)} "
-        f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {x.is_inference()} {x._is_zerotensor()}"
-    )
+    Raises NotCached where it may know more than is written here: sizes that depend on data.
+    """
+    known = env.backed_var_to_val
+    if set(env.var_to_range) - set(known) or env.deferred_runtime_asserts or env.size_like:
+        raise NotCached("a size depends on data")
+    pairs = [
+        [f"{k}: {v}" for k, v in found.items()]
+        for found in (known, env.var_to_range, env.replacements)
+    ]
+    guards = sorted({str(g.expr) for g in env.guards})
+    return repr((*map(sorted, pairs), guards, sorted(map(str, env.divisible)), env.settings))

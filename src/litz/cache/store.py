@@ -1,36 +1,41 @@
-"""Artifacts in the cache folder, by the keys of their graphs.
+"""Artifacts in the cache folder by the keys of their graphs, and programs with all their graphs.
 
-An entry is the key, a line's end, and the artifact's bytes.  The key stands in it, so that a file
-under another's name is a miss; so is whatever ``litz.runtime.cache`` or ``from_bytes`` finds
-damaged, and what another version wrote.  Only what can leave its process is written.
+An entry is the key, a line's end, and its parts with their lengths before them.  The key stands in
+it, so that a file under another's name is a miss; so is whatever ``litz.runtime.cache``,
+``from_bytes`` or the parts' own reading finds damaged, and what another version wrote.  Only what
+can leave its process is written.
+
+What a process has read or written lately is not read again: ``Cache.recent`` has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from litz.artifact import Artifact, from_bytes, to_bytes
 from litz.binding import versions
+from litz.cache.programs import Kept
 from litz.errors import ArtifactError, ToolchainError
 from litz.logs import events
 from litz.runtime.cache import Cache
 
-__all__ = ["load", "save"]
+__all__ = ["KINDS", "check", "load", "load_program", "save", "save_program"]
 
-KIND = "graph"
-SUFFIX = ".litz"
+GRAPH, PROGRAM = "graph", "program"
+KINDS = {GRAPH: ".litz", PROGRAM: ".program"}
+"""The kinds of entries, and how their names end."""
 
 
 def load(cache: Cache, key: str) -> Artifact | None:
     """The artifact that is kept under a key; None where there is none that can be read."""
-    entry = cache.get(KIND, key, SUFFIX)
-    if entry is None:
-        return None
-    own, _, data = entry.partition(b"\n")
-    try:
-        found = from_bytes(data) if own == key.encode() else None
-    except ArtifactError as e:
-        events.info("a graph in the cache is passed over: %s", e)
-        return None
-    return found if found is not None and found.versions == versions() else None
+    found = cache.recent.get(key) or _read(cache, GRAPH, key)
+    return found if isinstance(found, Artifact) else None
+
+
+def load_program(cache: Cache, key: str) -> Kept | None:
+    """The program that is kept under a key; None where there is none that can be read."""
+    found = cache.recent.get(key) or _read(cache, PROGRAM, key)
+    return found if isinstance(found, tuple) else None
 
 
 def save(cache: Cache, key: str, artifact: Artifact) -> None:
@@ -38,7 +43,63 @@ def save(cache: Cache, key: str, artifact: Artifact) -> None:
     if artifact.not_portable:
         events.info("the graph is not cached: %s", artifact.not_portable)
         return
+    _write(cache, GRAPH, key, [to_bytes(artifact)], artifact)
+
+
+def save_program(cache: Cache, key: str, kept: Kept) -> None:
+    """Keep a program under its key, where the folder has room."""
+    artifacts, record, known = kept
+    parts = [b for k, a in artifacts.items() for b in (k.encode(), to_bytes(a))]
+    _write(cache, PROGRAM, key, [known.encode(), record, *parts], kept)
+
+
+def check(kind: str, key: str, entry: bytes) -> Artifact | Kept:
+    """What an entry holds.  Raises ArtifactError unless it is whole, and kept under that key."""
+    own, _, data = entry.partition(b"\n")
+    if own != key.encode():
+        raise ArtifactError("litz: an entry of another key")
+    parts = _parts(data)
+    if kind == GRAPH and len(parts) == 1:
+        return from_bytes(parts[0])
+    if kind != PROGRAM or len(parts) < 4 or len(parts) % 2:
+        raise ArtifactError("litz: an entry of another kind")
+    known, record, *rest = parts
+    names = [name.decode(errors="replace") for name in rest[::2]]
+    return dict(zip(names, map(from_bytes, rest[1::2]), strict=True)), record, known.decode()
+
+
+def _parts(data: bytes) -> list[bytes]:
+    parts = []
+    at = 0
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at : at + 8], "little")
+        if end > len(data):
+            raise ArtifactError("litz: an entry that is cut short")
+        parts.append(data[at + 8 : end])
+        at = end
+    return parts
+
+
+def _read(cache: Cache, kind: str, key: str) -> Artifact | Kept | None:
+    entry = cache.get(kind, key, KINDS[kind])
+    if entry is None:
+        return None
     try:
-        cache.put(KIND, key, key.encode() + b"\n" + to_bytes(artifact), SUFFIX)
+        found = check(kind, key, entry)
+    except (ArtifactError, UnicodeDecodeError) as e:
+        events.info("a graph in the cache is passed over: %s", e)
+        return None
+    artifacts = [found] if isinstance(found, Artifact) else found[0].values()
+    if any(a.versions != versions() for a in artifacts):
+        return None
+    cache.remember(key, found)
+    return found
+
+
+def _write(cache: Cache, kind: str, key: str, parts: Sequence[bytes], value: object) -> None:
+    cache.remember(key, value)
+    body = b"".join([len(p).to_bytes(8, "little") + p for p in parts])
+    try:
+        cache.put(kind, key, key.encode() + b"\n" + body, KINDS[kind])
     except ToolchainError as e:
         events.info("the graph is not cached: %s", e)

@@ -13,6 +13,9 @@ A root that cannot be written (read-only, full) is still read; new entries then 
 folder that lives as long as the process, and one warning says so.  The folder may be removed at any
 time, whole or in part: what is missing is made again.
 
+The folder of a version has to be its owner's alone, who is the user or root: otherwise nothing is
+read or written there, because what lies there is run.
+
 With a limit, entries that were not used for longest go when the folder outgrows it (see
 `litz.runtime.eviction`).
 """
@@ -20,6 +23,7 @@ With a limit, entries that were not used for longest go when the folder outgrows
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -28,6 +32,7 @@ import tempfile
 import threading
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +43,7 @@ from litz.runtime.eviction import keep_within, swept_lately
 __all__ = ["Cache", "content_key", "default_root"]
 
 LAYOUT = "v1"
+RECENT = 64
 _MARK = b"\nlitz-seal:"
 _DIGEST_BYTES = 16
 _SEAL_BYTES = len(_MARK) + 2 * _DIGEST_BYTES
@@ -100,6 +106,7 @@ class Cache:
         self._unseen: int | None = None
         self._lock = threading.Lock()
         self._overlay: Path | None = None
+        self.recent: OrderedDict[str, object] = OrderedDict()
         found = Path(os.path.expanduser(root)) if root is not None else default_root()
         # Absolute, so that it stays where it is when the process changes its folder.
         self.root = found.absolute() if found else self._temporary("there is no home folder")
@@ -125,11 +132,19 @@ class Cache:
         found = self._found(kind, key, suffix)
         return None if found is None else found[0]
 
+    def remember(self, key: str, value: object) -> None:
+        """Have a value in `recent`, from which those that were put there first go."""
+        with self._lock:
+            self.recent[key] = value
+            while len(self.recent) > RECENT:
+                self.recent.popitem(last=False)
+
     def _found(self, kind: str, key: str, suffix: str) -> tuple[Path, bytes] | None:
         """The path and the content of an entry whose seal fits; it has been used then."""
         for folder in self.folders:
             path = _place(folder, kind, key, suffix)
             with contextlib.suppress(OSError):
+                _check_owner(folder)
                 body = _unseal(path.read_bytes())
                 if body is not None:
                     _touch(path)
@@ -238,6 +253,7 @@ def _nowhere(root: Path | str, other: Path | str, error: OSError) -> ToolchainEr
 def _write(folder: Path, kind: str, key: str, suffix: str, body: bytes, seal: bytes) -> Path:
     place = _place(folder, kind, key, suffix)
     _made(place.parent)
+    _check_owner(folder)
     handle, name = tempfile.mkstemp(dir=_made(folder / "tmp"))
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -264,6 +280,16 @@ def _remove(folder: Path, owner: int) -> None:
 
 def _place(folder: Path, kind: str, key: str, suffix: str) -> Path:
     return folder / kind / key[:2] / (key + suffix)
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise PermissionError for a folder in which another user could have put code."""
+    if hasattr(os, "geteuid"):
+        found = folder.stat()
+        if found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EACCES, "it is another user's")
+        if found.st_mode & 0o022:
+            raise PermissionError(errno.EACCES, "others can write there")
 
 
 def _made(folder: Path) -> Path:

@@ -6,11 +6,14 @@ The private ones are quicker; nothing depends on them for its result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 __all__ = [
+    "AotNames",
+    "aot_names",
     "current_raw_stream",
     "empty_strided_cpu",
     "is_zero_tensor",
@@ -86,3 +89,50 @@ def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Whether a tensor is zero everywhere by what it is, without memory."""
     return tensor._is_zerotensor()
+
+
+@dataclass(frozen=True)
+class AotNames:
+    """What keeps a graph ahead of AOTAutograd: PyTorch's record of all that it made of one.
+
+    code: the class of compiled graphs that records may have.  compiler: marks what makes them.
+    bypass: raised to keep a record from PyTorch's own cache.  check: raises for a graph whose
+    functions may do something else another time.  config, counter: AOTAutograd's.
+    """
+
+    code: type
+    compiler: Callable[..., Any]
+    bypass: type[Exception]
+    check: Callable[[Any], None]
+    config: Any
+    counter: Any
+    context: Any
+    tracing: Callable[[Any], Any]
+    compile_context: Any
+    compiling: Callable[[Any], Any]
+
+
+def aot_names() -> AotNames | None:
+    """AOTAutograd's names; None where this version of PyTorch has others.
+
+    Without them graphs are found behind AOTAutograd alone.
+    """
+    try:
+        from torch import _guards
+        from torch._functorch import aot_autograd, config
+        from torch._functorch._aot_autograd import aot_autograd_result, autograd_cache
+
+        return AotNames(
+            aot_autograd_result.OutputCode,  # type: ignore[attr-defined]
+            aot_autograd.SerializableAOTDispatchCompiler,
+            autograd_cache.BypassAOTAutogradCache,
+            autograd_cache.check_cacheable,
+            config,
+            aot_autograd.AOT_COUNTER,
+            _guards.TracingContext,
+            _guards.tracing,
+            _guards.CompileContext,
+            _guards.compile_context,
+        )
+    except (ImportError, AttributeError):
+        return None

@@ -1,0 +1,307 @@
+"""Programs ahead of AOTAutograd: what Dynamo traced, found with its forward and backward graph.
+
+The key is Dynamo's graph in words, with whatever AOTAutograd asks of its inputs, of the process and
+of the shape environment (see ``litz.cache.key`` for why that is enough).  What is kept is PyTorch's
+own record of how AOTAutograd wraps compiled graphs (``litz.cache.records``), with the artifacts of
+the graphs in it, and what PyTorch knew of symbols behind it.  On a hit the record's wrappers are
+put around the bound artifacts, as PyTorch's own cache does it, and the guards that tracing and
+compiling added are added again; where PyTorch then knows other things of the symbols, it is a miss.
+
+A program whose trace left something that no record holds is not kept: guards on which inputs share
+memory, sizes that became constants.  Nor is one of whose graphs another process could make another
+one: their artifacts have keys, or the program has none.
+
+Backward graphs are compiled when they are run first, as AOTAutograd does it; a program is kept once
+all its graphs are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from litz.artifact import Artifact
+from litz.cache import records
+from litz.cache.key import NAMESPACES, NotCached, Writer, environment, surroundings
+from litz.logs import events
+from litz.runtime.cache import content_key
+from litz.runtime.torch_private import aot_names
+
+__all__ = ["Kept", "Program", "lazily", "program_key", "wrapped"]
+
+Boxed = Callable[[list[Any]], Any]
+GraphCompiler = Callable[[GraphModule, Sequence[Any]], Boxed]
+_AOT = aot_names()
+_RECORDING = (
+    *("enable_autograd_cache", "bundled_autograd_cache"),
+    "force_non_lazy_backward_lowering",
+)
+
+
+class _Code(_AOT.code if _AOT else object):  # type: ignore[misc]
+    """A compiled graph, as AOTAutograd wants those that its records have."""
+
+    def __init__(self, call: Boxed) -> None:
+        self.call = call
+        self._boxed_call = True
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self.call(args)
+
+    def prepare_for_serialization(self) -> None:
+        assert _AOT is not None
+        raise _AOT.bypass("Litz keeps it")
+
+
+class _Bound:
+    """A bound graph in a record that was read."""
+
+    def __init__(self, call: Boxed, was: Any, backward: bool) -> None:
+        self._call = call
+        if backward:
+            self._call = torch._dynamo.disable(call, reason="a compiled backward graph")
+            self.backward_state_indices = was.backward_state_indices
+            self.num_symints_saved_for_bw_ = was.num_symints_saved_for_bw_
+
+    def load(self, inputs: object) -> Boxed:
+        return self._call
+
+    def post_compile(self, call: Boxed, config: object) -> Boxed:
+        return call
+
+
+# --- the key -------------------------------------------------------------------------------------
+
+
+class _Written(Writer):
+    """Writes Dynamo's graph out, whose nodes call what users call."""
+
+    def function(self, target: object) -> str:
+        if isinstance(target, torch._ops.OpOverloadPacket):
+            if target._qualified_op_name.partition("::")[0] in NAMESPACES:
+                return f"packet {target._qualified_op_name}"
+        elif not isinstance(target, torch._ops.OpOverload):
+            name = getattr(target, "__name__", "")
+            room = getattr(target, "__module__", None) or "torch"
+            if room.partition(".")[0] in ("torch", "math") and not isinstance(target, type):
+                # PyTorch's functions in C do not say where they are.
+                rooms = (sys.modules.get(room), torch, torch._C._nn, torch._C, torch.nn.functional)
+                at = [r.__name__ for r in rooms if r and getattr(r, name, None) is target]
+                if at:
+                    return f"{at[0]} {name}"
+        return super().function(target)
+
+    def target(self, n: Node) -> str:
+        if n.op in ("get_attr", "call_module"):
+            raise NotCached(f"{n.name} is held by the graph itself")
+        if n.op == "call_method" and not _is_method(n.target):
+            raise NotCached(f"{n.target} is no method of tensors")
+        return super().target(n)
+
+    def input(self, n: Node, x: object) -> str:
+        said = f"{self.value(x)} {n.meta.get('tensor_dict')}" if n.meta.get("tensor_dict") else ""
+        if not isinstance(x, torch.Tensor):
+            return f"{said}{self.value(x)}"
+        base = x._base
+        views = base is not None and (base.requires_grad, base.is_leaf)
+        return f"{said}{self.tensor(x)} {x.is_leaf} {views} {self.storage(x)}"
+
+
+def _is_method(name: object) -> bool:
+    """Whether tensors have a method of that name, and from PyTorch."""
+    found = getattr(torch.Tensor, name, None) if isinstance(name, str) else None
+    return inspect.ismethoddescriptor(found) or (
+        inspect.isfunction(found) and found.__module__ == "torch._tensor"
+    )
+
+
+def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> tuple[str, Any]:
+    """The key of Dynamo's graph, and the shape environment of its symbols, None without any.
+
+    inputs: as Dynamo gives them, fake tensors and numbers.  Raises NotCached.
+    """
+    if _AOT is None:
+        raise NotCached("this PyTorch has other names for what AOTAutograd makes")
+    context = _AOT.context.try_get()
+    if context is None or context.fakify_first_call:
+        raise NotCached("its inputs come later")
+    if next(gm.named_parameters(), None) or next(gm.named_buffers(), None) or [*gm.children()]:
+        raise NotCached("it has modules of its own")
+    if torch._dynamo.config.compiled_autograd or torch._C._functorch.peek_interpreter_stack():
+        raise NotCached("its backward is traced again, or it runs in another transform")
+    try:
+        _AOT.check(gm)
+    except _AOT.bypass as e:
+        raise NotCached(str(e).partition("\n")[0]) from e
+    written = _Written(gm)
+    found = [written.node(n) for n in gm.graph.nodes]
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    found += [written.input(n, x) for n, x in zip(placeholders, inputs, strict=True)]
+    kinds = ("cpu", "cuda")
+    autocast = [(torch.is_autocast_enabled(k), str(torch.get_autocast_dtype(k))) for k in kinds]
+    state = (*autocast, torch.is_autocast_cache_enabled(), _AOT.config.get_hash().hex())
+    key = content_key(*surroundings(options), repr(state), *found, *written.rest())
+    return key, written.env
+
+
+# --- compiling and keeping -----------------------------------------------------------------------
+
+
+Kept = tuple[Mapping[str, Artifact], bytes, str]
+"""Artifacts by the kind of graph, the record, and what is known of symbols behind it."""
+
+
+class Program:
+    """A program that is compiled to be kept.  keep: told once all of it is there.
+
+    refused: why it is not kept, as far as that is known.
+    """
+
+    def __init__(self, env: Any, keep: Callable[[Kept], None]) -> None:
+        assert _AOT is not None
+        self.refused = ""
+        self._env, self._keep = env, keep
+        self._artifacts: dict[str, Artifact] = {}
+        self._record: Any = None
+        self._before = self._facts()
+
+    def _facts(self) -> tuple[object, ...]:
+        """What tracing may add to, and no record holds."""
+        assert _AOT is not None
+        env = self._env
+        symbols = () if env is None else (dict(env.replacements), set(env.backed_var_to_val))
+        return (len(_AOT.context.get().guards_context.aotautograd_guards), *symbols)
+
+    def compilers(self, by_kind: Mapping[str, GraphCompiler]) -> dict[str, Any]:
+        """Compilers of graphs as AOTAutograd has them where it makes a record."""
+        assert _AOT is not None
+
+        def coded(compile: GraphCompiler, kind: str) -> Callable[..., _Code]:
+            def run(graph: GraphModule, inputs: Sequence[Any]) -> _Code:
+                if kind == "backward":
+                    return _Code(lazily(graph, partial(compile, graph, inputs)))
+                return _Code(compile(graph, inputs))
+
+            return run
+
+        return {k: _AOT.compiler(_Code, coded(c, k)) for k, c in by_kind.items()}
+
+    @contextmanager
+    def compiling(self, gm: GraphModule) -> Iterator[None]:
+        """Where AOTAutograd makes a record of Dynamo's graph."""
+        assert _AOT is not None
+        changes = dict.fromkeys(_RECORDING, True)
+        # PyTorch looks for the graph in its own folder before, and must not find what lies there.
+        gm.litz_nonce = secrets.token_hex()  # type: ignore[assignment]
+        try:
+            with _AOT.config.patch(changes):
+                yield
+        finally:
+            del gm.litz_nonce
+
+    def made(self, kind: str, artifact: Artifact | None, why_not: str) -> None:
+        """A graph of the program is compiled.  why_not: it has no key, or no artifact."""
+        if artifact is None or why_not:
+            self._refuse(why_not or "a graph of it is not compiled")
+        else:
+            self._artifacts[kind] = artifact
+            self._finish()
+
+    def finished(self, call: Any) -> None:
+        """AOTAutograd is done, and made this."""
+        self._record = _record_of(call)
+        if self._record is None:
+            self._refuse("AOTAutograd made no record")
+        elif self._facts() != self._before:
+            self._refuse("tracing found more than a record holds")
+        self._after = "" if self._env is None else environment(self._env)
+        self._finish()
+
+    def _refuse(self, why: str) -> None:
+        if not self.refused:
+            events.info("the program is not cached: %s", why)
+            self.refused = why
+
+    def _finish(self) -> None:
+        record = self._record
+        if record is None or self.refused:
+            return
+        kinds = {"inference"} if record.compiled_bw is None else {"forward", "backward"}
+        if kinds == set(self._artifacts):
+            self._record = None
+            try:
+                self._keep((self._artifacts, records.dump(record, _Code), self._after))
+            except ValueError as e:
+                self._refuse(str(e))
+
+
+def _record_of(call: Any) -> Any:
+    """The record behind what AOTAutograd made."""
+    while call is not None:
+        if (serialize := getattr(call, "serialize", None)) is not None:
+            return serialize()
+        call = getattr(call, "__wrapped__", None)
+    return None
+
+
+def lazily(graph: GraphModule, compile: Callable[[], Boxed]) -> Boxed:
+    """A backward graph that is compiled when it is run first, unless sizes are among its inputs:
+    then compiling may add guards, which count only while Dynamo traces."""
+    inputs = (n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder"))
+    if any(isinstance(v, torch.SymInt) for v in inputs):
+        return compile()
+    assert _AOT is not None
+    context, number = _AOT.context.try_get(), _AOT.compile_context.try_get()
+    made: list[Boxed] = []
+
+    def run(args: list[Any]) -> Any:
+        if not made:
+            assert _AOT is not None
+            with _AOT.tracing(context), _AOT.compiling(number), torch._C._DisableAutocast():
+                made.append(compile())
+        return made[0](args)
+
+    return run
+
+
+def wrapped(kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], env: Any) -> Any:
+    """What Dynamo calls: the record's wrappers around bound graphs, by their kinds.
+
+    Raises ValueError where the record does not fit, or PyTorch knows other things of symbols
+    when its guards are added.
+    """
+    try:
+        call = _wrapped(records.load(kept[1]), calls, inputs)
+    except Exception as e:  # a record may be whatever its pickle says
+        raise ValueError(f"a record that does not fit: {e}") from e
+    if env is not None and environment(env) != kept[2]:
+        raise ValueError("PyTorch knows other things of its sizes")
+
+    def run(*args: Any) -> Any:
+        return call(list(args))
+
+    return torch._dynamo.disable(run, reason="a compiled graph")
+
+
+def _wrapped(record: Any, calls: Mapping[str, Boxed], inputs: Sequence[Any]) -> Boxed:
+    assert _AOT is not None
+    names = {"compiled_fw": "inference"}
+    if record.compiled_bw is not None:
+        names = {"compiled_fw": "forward", "compiled_bw": "backward"}
+    if {*names.values()} != {*calls}:
+        raise ValueError("it has other graphs")
+    config = replace(record.sanitized_aot_config, aot_id=next(_AOT.counter))
+    for field, kind in names.items():
+        bound = _Bound(calls[kind], getattr(record, field), kind == "backward")
+        setattr(record, field, bound)
+    call: Boxed = record.wrap_post_compile(list(inputs), config, {})
+    return call

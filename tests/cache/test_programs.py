@@ -1,0 +1,262 @@
+"""Programs that are found ahead of AOTAutograd do what they did when they were compiled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from litz import compiler
+from litz.cache import records, store
+from litz.options import make_options
+from litz.runtime.cache import Cache
+from litz.targets.tools import Tools
+
+
+class Runs:
+    """Runs programs as if each time in another process; told: what the log says of them."""
+
+    def __init__(self, folder: Path, log: pytest.LogCaptureFixture) -> None:
+        self.folder, self.log = folder, log
+        self.told: list[str] = []
+        self.options = {"cache_dir": str(folder), "check_calls": False}
+
+    def __call__(self, fn: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        torch._dynamo.reset()
+        counters.clear()
+        Tools(make_options(self.options)).cache.recent.clear()
+        self.log.clear()
+        with self.log.at_level(logging.INFO, logger="litz"):
+            try:
+                return fn(lambda f: torch.compile(f, backend="litz", options=self.options, **how))
+            finally:
+                self.told = [r.getMessage() for r in self.log.records]
+
+    def entries(self) -> list[Path]:
+        return sorted(self.folder.glob("v1/program/*/*.program"))
+
+    @property
+    def traced(self) -> bool:
+        """Whether AOTAutograd made graphs."""
+        return any("operator calls" in line for line in self.told)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Runs:
+    return Runs(tmp_path, caplog)
+
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def training(compile: Compile) -> list[Tensor]:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.5))
+    call, x = compile(body), torch.randn(4, 16)
+    torch.manual_seed(1)
+    for _ in range(2):
+        out = call(x)
+        out.square().sum().backward()
+    return [out.detach(), *(p.grad for p in body.parameters() if p.grad is not None)]
+
+
+def inference(compile: Compile) -> list[Tensor]:
+    with torch.no_grad():
+        return [compile(lambda x: x.softmax(-1) + torch.tensor(2.5))(torch.arange(12.0).view(3, 4))]
+
+
+def writes(compile: Compile) -> list[Tensor]:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(y)
+        return x * 2
+
+    x = torch.arange(5.0)
+    return [compile(add)(x, torch.ones(5)), x]
+
+
+def batch_norm(compile: Compile) -> list[Tensor]:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
+    out = compile(body)(torch.randn(2, 3, 8, 8))
+    out.sum().backward()
+    return [
+        out.detach(),
+        *body.buffers(),
+        *(p.grad for p in body.parameters() if p.grad is not None),
+    ]
+
+
+def views(compile: Compile) -> list[Tensor]:
+    def some(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        return y, y.view(-1), x.t(), x[1:]
+
+    x = torch.arange(6.0).view(2, 3)
+    y, flat, turned, last = compile(some)(x)
+    y.zero_()
+    turned.add_(1)
+    return [y, flat, turned, last, x]
+
+
+def views_of_leaves(compile: Compile) -> list[Tensor]:
+    x = torch.arange(6.0, requires_grad=True)
+    y, v = compile(lambda x: ((x * 2).sin(), x.view(2, 3)))(x)
+    (y.sum() + v.cos().sum()).backward()
+    assert v._is_view() and x.grad is not None
+    return [y.detach(), v.detach(), x.grad]
+
+
+def autocast(compile: Compile) -> list[Tensor]:
+    torch.manual_seed(0)
+    body = nn.Linear(8, 8)
+    call, x = compile(lambda x: body(x).softmax(-1)), torch.randn(4, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = call(x)
+    whole = call(x)
+    (half.float().square().sum() + whole.square().sum()).backward()
+    assert body.weight.grad is not None
+    return [half.detach().float(), whole.detach(), body.weight.grad]
+
+
+def random(compile: Compile) -> list[Tensor]:
+    torch.manual_seed(3)
+    return [compile(lambda x: nn.functional.dropout(x, 0.5) + torch.rand(9))(torch.ones(9))]
+
+
+def open_sizes(compile: Compile) -> list[Tensor]:
+    def fn(x: Tensor) -> Tensor:
+        return (x * x.shape[0]).softmax(-1) if x.shape[0] > 3 else x.sin()
+
+    call, found = compile(fn), []
+    for rows in (7, 5, 9, 3):
+        x = torch.linspace(0, 1, rows * 4).view(rows, 4).requires_grad_()
+        torch._dynamo.mark_dynamic(x, 0)
+        out = call(x)
+        out.square().sum().backward()
+        assert x.grad is not None
+        found += [out.detach(), x.grad]
+    return found
+
+
+CASES = (
+    *(training, inference, writes, batch_norm, views, views_of_leaves, autocast, random),
+    open_sizes,
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_program_that_is_found_does_the_same(case: Callable[..., Any], runs: Runs) -> None:
+    first = runs(case)
+    assert runs.traced and runs.entries(), runs.told
+    graphs = counters["stats"]["unique_graphs"]
+    again = runs(case)
+    assert not runs.traced and counters["stats"]["unique_graphs"] == graphs, runs.told
+    runs.options = {**runs.options, "graph_cache": False}
+    without = runs(case)
+    for a, b, c in zip(first, again, without, strict=True):
+        assert a.stride() == b.stride() == c.stride()
+        assert torch.equal(a, b) and torch.equal(a, c)
+
+
+def test_a_backward_graph_that_never_runs_is_never_compiled(runs: Runs) -> None:
+    def forward(compile: Compile) -> Tensor:
+        out: Tensor = compile(lambda x: x.softmax(-1))(torch.ones(3, 4, requires_grad=True))
+        return out
+
+    runs(forward)
+    assert not any("backward" in line for line in runs.told) and not runs.entries()
+    runs(forward)
+    assert any("found in the cache" in line for line in runs.told)  # behind AOTAutograd
+    runs(forward).sum().backward()
+    assert len(runs.entries()) == 1
+
+
+def test_inputs_that_share_memory_are_guarded_as_without_a_cache(runs: Runs) -> None:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        return x * y
+
+    def case(compile: Compile) -> None:
+        call = compile(add)
+        for at in (3, 2, 3):  # apart, overlapping
+            memory, expected = torch.arange(8.0), torch.arange(8.0)
+            got = call(memory[:3], memory[at : at + 3])
+            assert torch.equal(got, add(expected[:3], expected[at : at + 3]))
+            assert torch.equal(memory, expected)
+
+    runs(case)
+    runs(case)
+
+
+def test_without_a_key_everything_is_as_ever(runs: Runs) -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * 7
+
+    def case(compile: Compile) -> None:
+        x = torch.ones(3, requires_grad=True)
+        compile(lambda x: Twice.apply(x).sin())(x).sum().backward()
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, 7 * torch.tensor(2.0).cos().expand(3))
+
+    for _ in range(2):
+        runs(case)
+        assert runs.traced and not runs.entries()
+
+
+def test_damaged_programs_are_misses(runs: Runs) -> None:
+    first = runs(training)
+    (entry,) = runs.entries()
+    key, whole = entry.stem, entry.read_bytes()
+    kept = store.load_program(Cache(runs.folder), key)
+    assert kept is not None
+    for n in (0, 60, len(whole) // 3, len(whole) // 2, len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[n] ^= 1 + n % 255
+        entry.write_bytes(damaged[: len(whole) - n % 3])
+        assert all(map(torch.equal, runs(training), first)) and runs.traced
+        assert entry.read_bytes() == whole
+    # A record of another program, sealed well.
+    runs(inference)
+    (foreign,) = set(runs.entries()) - {entry}
+    strange = store.load_program(Cache(runs.folder), foreign.stem)
+    assert strange is not None
+    store.save_program(Cache(runs.folder), key, (kept[0], strange[1], kept[2]))
+    assert all(map(torch.equal, runs(training), first)) and runs.traced
+
+
+def test_records_hold_data_alone() -> None:
+    import pickle
+
+    class Runs:
+        def __reduce__(self) -> Any:
+            return print, ("run",)
+
+    for evil in (Runs(), print, torch.load, torch._utils, Path("/"), nn.Linear):
+        try:
+            data = pickle.dumps(evil, protocol=4)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            continue
+        with pytest.raises(ValueError, match="cannot be read"):
+            records.load(data)
+
+
+def test_one_process_reads_an_entry_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(inference)
+    monkeypatch.setattr(compiler, "compile_graph", None)
+    runs(inference)
+    for path in runs.entries():
+        path.unlink()
+    torch._dynamo.reset()
+    inference(lambda f: torch.compile(f, backend="litz", options=runs.options))
