@@ -13,9 +13,10 @@ from typing import Any
 from torch.fx import GraphModule
 
 from litz import dynamo
+from litz.artifact import Artifact
 from litz.binding import Binder, Recorder, bind
 from litz.cache import store
-from litz.cache.key import NotCached, graph_key
+from litz.cache.key import NotCached, graph_key, symbols
 from litz.cache.programs import Kept, Program, program_key, wrapped
 from litz.errors import (
     ArtifactError,
@@ -40,12 +41,15 @@ from litz.reporting import (
     report_guards,
     report_recompile,
 )
+from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
 Boxed = Callable[[list[Any]], Any]
 Observer = Callable[[str, GraphModule, Stages], None]
+WAIT = 120.0
+"""Seconds for which a process waits for another one that compiles the same graph."""
 
 
 def compile_with(
@@ -165,31 +169,49 @@ def _found_or_compiled(
 ) -> Boxed:
     """What the cache has of the graph, or what is made of it and then kept."""
     start = time.perf_counter()
-    key = _key(graph, options, stages, inference) if options.graph_cache else ""
-    cache = Tools(options).cache if key else None
-    artifact = store.load(cache, key) if cache is not None else None
-    if artifact is not None:
-        with suppress(ArtifactError):  # it names what this process has not
-            call = bind(artifact, options)
-            stages.artifact = artifact
-            stages.seconds["total"] = time.perf_counter() - start
+    made = partial(compile_and_bind, inference=inference, guarded=True)
+    key, known = _key(graph, options, stages, inference) if options.graph_cache else ("", "")
+    if not key:
+        return made(graph, options, stages)
+    cache = Tools(options).cache
+    if (call := _found(cache, key, options, stages, start)) is not None:
+        return call
+    # Ranks and workers meet a graph at once: one of them compiles it.
+    with cache.alone(key, WAIT):
+        if (call := _found(cache, key, options, stages, start)) is not None:
             return call
-    call = compile_and_bind(graph, options, stages, inference=inference, guarded=True)
-    if cache is not None and stages.artifact is not None:
-        with stages.timed("saving"):
-            store.save(cache, key, stages.artifact)
-    return call
+
+        def keep(artifact: Artifact) -> None:
+            if symbols(graph) == known:
+                store.save(cache, key, artifact)
+            else:
+                stages.not_kept = "compiling it added guards"
+
+        return made(graph, options, stages, keep=keep)
 
 
-def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) -> str:
-    """The graph's key; empty, and the log says why, where it has none."""
+def _found(cache: Cache, key: str, options: Options, stages: Stages, start: float) -> Boxed | None:
+    """The bound artifact of a key, if there is one that this process can bind."""
+    artifact = store.load(cache, key)
+    if artifact is None:
+        return None
+    with suppress(ArtifactError):  # it names what this process has not
+        call = bind(artifact, options)
+        stages.artifact = artifact
+        stages.seconds["total"] = time.perf_counter() - start
+        return call
+    return None
+
+
+def _key(graph: GraphModule, options: Options, stages: Stages, inference: bool) -> tuple[str, str]:
+    """The graph's key and what is known of its symbols; empty, as the log says, without a key."""
     try:
         with stages.timed("key"):
-            return graph_key(graph, options, inference=inference, guarded=True)
+            return graph_key(graph, options, inference=inference, guarded=True), symbols(graph)
     except NotCached as e:
         stages.not_kept = str(e)
         events.info("the graph is not cached: %s", e)
-        return ""
+        return "", ""
 
 
 def compile_and_bind(
@@ -199,9 +221,11 @@ def compile_and_bind(
     *,
     inference: bool = False,
     guarded: bool = False,
+    keep: Callable[[Artifact], None] | None = None,
 ) -> Boxed:
     """The callable of a functional ATen graph; its kernels are built while the rest is compiled.
 
+    keep: told of the artifact while its kernels are still being built.
     See ``compile_graph`` for the arguments, and for the errors beside those of ``bind``.
     """
     from litz.compiler import compile_graph, on_gpu  # who binds what is kept does without it
@@ -221,6 +245,9 @@ def compile_and_bind(
     artifact = compile_graph(
         graph, options, s, inference=inference, guarded=guarded, start=binder.start, bodies=body
     )
+    if keep is not None:
+        with s.timed("saving"):
+            keep(artifact)
     with s.timed("waiting"):
         binder.wait(artifact)
     with s.timed("load"):

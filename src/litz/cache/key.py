@@ -57,7 +57,7 @@ from litz.runtime.cache import content_key
 from litz.runtime.torch_private import storage_address
 from litz.targets.tools import Tools
 
-__all__ = ["NotCached", "Writer", "environment", "graph_key", "surroundings"]
+__all__ = ["NotCached", "Writer", "environment", "graph_key", "surroundings", "symbols"]
 
 NAMESPACES: Final = ("aten", "prims")
 CONSTANTS: Final = 1 << 20
@@ -311,6 +311,16 @@ _SEQUENCES: Final = (tuple, list, immutable_list, torch.Size)
 
 def _bits(number: float) -> str:
     return struct.pack("<d", number).hex()
+
+
+def symbols(gm: GraphModule) -> str:
+    """What PyTorch knows of the symbols of a graph; "" where it has none.  Raises NotCached."""
+    for n in gm.graph.nodes:
+        val = n.meta.get("val")
+        for size in val.shape if isinstance(val, torch.Tensor) else (val,):
+            if isinstance(size, torch.SymInt):
+                return environment(size.node.shape_env)
+    return ""
 
 
 def environment(env: Any) -> str:

@@ -68,7 +68,7 @@ class _Bound:
     def __init__(self, call: Boxed, was: Any, backward: bool) -> None:
         self._call = call
         if backward:
-            self._call = torch._dynamo.disable(call, reason="a compiled backward graph")
+            self._call = _untraced(call)
             self.backward_state_indices = was.backward_state_indices
             self.num_symints_saved_for_bw_ = was.num_symints_saved_for_bw_
 
@@ -77,6 +77,12 @@ class _Bound:
 
     def post_compile(self, call: Boxed, config: object) -> Boxed:
         return call
+
+
+def _untraced(call: Callable[..., Any]) -> Callable[..., Any]:
+    disable: Any = torch._dynamo.disable
+    found: Callable[..., Any] = disable(call, reason="a compiled graph")
+    return found
 
 
 # --- the key -------------------------------------------------------------------------------------
@@ -273,7 +279,9 @@ def lazily(graph: GraphModule, compile: Callable[[], Boxed]) -> Boxed:
     return run
 
 
-def wrapped(kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], env: Any) -> Any:
+def wrapped(
+    kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], env: Any
+) -> Callable[..., Any]:
     """What Dynamo calls: the record's wrappers around bound graphs, by their kinds.
 
     Raises ValueError where the record does not fit, or PyTorch knows other things of symbols
@@ -289,7 +297,7 @@ def wrapped(kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], env: 
     def run(*args: Any) -> Any:
         return call(list(args))
 
-    return torch._dynamo.disable(run, reason="a compiled graph")
+    return _untraced(run)
 
 
 def _wrapped(record: Any, calls: Mapping[str, Boxed], inputs: Sequence[Any]) -> Boxed:

@@ -33,7 +33,7 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -177,6 +177,20 @@ class Cache:
     def scratch(self) -> Path:
         """A new private folder for files being made; the caller removes it."""
         return self._somewhere(lambda folder: Path(tempfile.mkdtemp(dir=_made(folder / "tmp"))))
+
+    @contextlib.contextmanager
+    def alone(self, key: str, seconds: float) -> Iterator[None]:
+        """Where one process at a time is: others wait for it, but not longer than so.
+
+        Where no file can be locked, nobody waits.
+        """
+        from filelock import FileLock  # PyTorch wants it too
+
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError, NotImplementedError):
+                folder = _made(self.folders[-1] / "tmp")
+                stack.enter_context(FileLock(folder / f"{key}.lock", timeout=seconds, mode=0o600))
+            yield
 
     def clear(self) -> None:
         """Remove every entry of this layout version."""

@@ -124,7 +124,7 @@ def aot_names() -> AotNames | None:
 
         return AotNames(
             aot_autograd_result.OutputCode,  # type: ignore[attr-defined]
-            aot_autograd.SerializableAOTDispatchCompiler,
+            aot_autograd.SerializableAOTDispatchCompiler,  # type: ignore[attr-defined]
             autograd_cache.BypassAOTAutogradCache,
             autograd_cache.check_cacheable,
             config,
