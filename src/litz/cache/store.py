@@ -1,9 +1,8 @@
 """Artifacts in the cache folder by the keys of their graphs, and programs with all their graphs.
 
-An entry is the key, a line's end, and its parts with their lengths before them.  The key stands in
-it, so that a file under another's name is a miss; so is whatever ``litz.runtime.cache``,
-``from_bytes`` or the parts' own reading finds damaged, and what another version wrote.  Only what
-can leave its process is written.
+An entry is its parts, with their lengths before them.  Whatever ``litz.runtime.cache``, reading
+the parts or ``from_bytes`` finds damaged is a miss, and so is what another version wrote.  Only
+what can leave its process is written.
 
 What a process has read or written lately is not read again: ``Cache.recent`` has it.
 """
@@ -53,19 +52,17 @@ def save_program(cache: Cache, key: str, kept: Kept) -> None:
     _write(cache, PROGRAM, key, [known.encode(), record, *parts], kept)
 
 
-def check(kind: str, key: str, entry: bytes) -> Artifact | Kept:
-    """What an entry holds.  Raises ArtifactError unless it is whole, and kept under that key."""
-    own, _, data = entry.partition(b"\n")
-    if own != key.encode():
-        raise ArtifactError("litz: an entry of another key")
-    parts = _parts(data)
+def check(kind: str, entry: bytes) -> Artifact | Kept:
+    """What an entry of a kind holds.  Raises ArtifactError unless it is one, and whole."""
+    parts = _parts(entry)
     if kind == GRAPH and len(parts) == 1:
         return from_bytes(parts[0])
     if kind != PROGRAM or len(parts) < 4 or len(parts) % 2:
         raise ArtifactError("litz: an entry of another kind")
     known, record, *rest = parts
     names = [name.decode(errors="replace") for name in rest[::2]]
-    return dict(zip(names, map(from_bytes, rest[1::2]), strict=True)), record, known.decode()
+    artifacts = dict(zip(names, map(from_bytes, rest[1::2]), strict=True))
+    return artifacts, record, known.decode(errors="replace")
 
 
 def _parts(data: bytes) -> list[bytes]:
@@ -85,8 +82,8 @@ def _read(cache: Cache, kind: str, key: str) -> Artifact | Kept | None:
     if entry is None:
         return None
     try:
-        found = check(kind, key, entry)
-    except (ArtifactError, UnicodeDecodeError) as e:
+        found = check(kind, entry)
+    except ArtifactError as e:
         events.info("a graph in the cache is passed over: %s", e)
         return None
     artifacts = [found] if isinstance(found, Artifact) else found[0].values()
@@ -100,6 +97,6 @@ def _write(cache: Cache, kind: str, key: str, parts: Sequence[bytes], value: obj
     cache.remember(key, value)
     body = b"".join([len(p).to_bytes(8, "little") + p for p in parts])
     try:
-        cache.put(kind, key, key.encode() + b"\n" + body, KINDS[kind])
+        cache.put(kind, key, body, KINDS[kind])
     except ToolchainError as e:
         events.info("the graph is not cached: %s", e)

@@ -5,9 +5,10 @@ Layout, below a root that carries a version so that formats may change::
     <root>/v1/<kind>/<first two of key>/<key><suffix>     entries
     <root>/v1/tmp/                                        entries being written
 
-Every entry ends in a seal (a marker and a digest of what stands before it) and is put in place by
-an atomic rename: a reader sees a whole entry or none, and an entry that was cut short or altered is
-a miss.  The seal stands at the end so that a shared object can be loaded from where it lies.
+Every entry ends in a seal (a marker and a digest of its name and of what stands before it) and is
+put in place by an atomic rename: a reader sees a whole entry or none, and an entry that was cut
+short or altered, or lies under another's name, is a miss.  The seal stands at the end so that a
+shared object can be loaded from where it lies.
 
 A root that cannot be written (read-only, full) is still read; new entries then go to a temporary
 folder that lives as long as the process, and one warning says so.  The folder may be removed at any
@@ -40,7 +41,7 @@ from typing import TypeVar
 from litz.errors import ToolchainError
 from litz.runtime.eviction import keep_within, swept_lately
 
-__all__ = ["Cache", "content_key", "default_root"]
+__all__ = ["LAYOUT", "Cache", "content_key", "default_root", "unsealed"]
 
 LAYOUT = "v1"
 RECENT = 64
@@ -81,17 +82,18 @@ def default_root() -> Path | None:
         return None
 
 
-def _seal(data: bytes) -> bytes:
-    digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
-    return _MARK + digest.encode()
+def _seal(name: str, data: bytes) -> bytes:
+    digest = hashlib.blake2b(f"{name}\n".encode(), digest_size=_DIGEST_BYTES)
+    digest.update(data)
+    return _MARK + digest.hexdigest().encode()
 
 
-def _unseal(data: bytes) -> bytes | None:
-    """The content of a sealed entry, or None where the seal does not fit."""
+def unsealed(name: str, data: bytes) -> bytes | None:
+    """The content of the sealed entry of that file name; None where the seal does not fit."""
     if len(data) < _SEAL_BYTES:
         return None
     body, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
-    return body if seal == _seal(body) else None
+    return body if seal == _seal(name, body) else None
 
 
 class Cache:
@@ -145,7 +147,7 @@ class Cache:
             path = _place(folder, kind, key, suffix)
             with contextlib.suppress(OSError):
                 _check_owner(folder)
-                body = _unseal(path.read_bytes())
+                body = unsealed(path.name, path.read_bytes())
                 if body is not None:
                     _touch(path)
                     return path, body
@@ -157,7 +159,7 @@ class Cache:
         ToolchainError: neither the cache folder nor a temporary one can be written.
         """
         body = content.encode() if isinstance(content, str) else content
-        return self._put(kind, key, suffix, body, _seal(body))
+        return self._put(kind, key, suffix, body, _seal(key + suffix, body))
 
     def put_source(self, kind: str, key: str, text: str, suffix: str) -> Path:
         """Store a text without a seal, for people and compilers; it is never read back."""

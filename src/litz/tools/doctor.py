@@ -260,10 +260,16 @@ def table(checks: Sequence[Check]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["cache"]:
+        from litz.tools.cache import main as cache
+
+        return cache(given[1:])
     parser = argparse.ArgumentParser(prog="litz", description=__doc__)
-    parser.add_argument("tool", nargs="?", choices=["doctor"], help="what the command litz can do")
+    choices = ["doctor", "cache"]
+    parser.add_argument("tool", nargs="?", choices=choices, help="what the command litz can do")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args(given)
     checks = look_here()
     good = all(c.state != "missing" for c in checks)
     if asked.json:

@@ -1,0 +1,65 @@
+"""Many processes at one cache folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, sys, torch
+from litz.backend import compile_or_fall_back
+from litz import backend
+from litz.options import make_options
+from litz.stages import Stages
+
+compiled = []
+inner = backend.compile_and_bind
+def counting(*args, **kwargs):
+    compiled.append(1)
+    return inner(*args, **kwargs)
+backend.compile_and_bind = counting
+
+graph = torch.fx.Graph()
+with torch._subclasses.FakeTensorMode() as mode:
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.empty(4, 6)
+    y = graph.call_function(torch.ops.aten._softmax.default, (x, -1, False))
+    y.meta["val"] = torch.empty(4, 6)
+    graph.output((y,))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(sys.argv[1])):
+    pid = os.fork() if int(sys.argv[1]) > 1 else 0
+    if pid == 0:
+        call = compile_or_fall_back(
+            torch.fx.GraphModule({}, graph), make_options(), Stages(), "inference"
+        )
+        x = torch.arange(24.0).view(4, 6)
+        assert torch.allclose(call([x])[0], x.softmax(-1))
+        os.write(1, b"%d\\n" % len(compiled))
+        os._exit(0)
+for _ in range(int(sys.argv[1])):
+    assert os.wait()[1] == 0
+"""
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(32, marks=pytest.mark.slow)])
+def test_processes_that_meet_a_graph_at_once_compile_it_once(tmp_path: Path, count: int) -> None:
+    given = {"LITZ_CACHE_DIR": str(tmp_path), "LITZ_CHECK_CALLS": "0", "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, **given, "LITZ_CHECK_IR": "0"}
+    # Workers are forked with everything imported, so that they arrive together.
+    parent = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(count)],
+        env=env,
+        input="\n",
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert parent.returncode == 0, parent.stderr
+    first, *counts = parent.stdout.split()
+    assert first == "ready" and len(counts) == count and 1 <= sum(map(int, counts)) <= 2
