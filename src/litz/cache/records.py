@@ -62,15 +62,17 @@ class _Reader(pickle.Unpickler):
 
 def dump(record: Any, left_out: type) -> bytes:
     """A record's bytes.  Raises ValueError, with what stands against it, if it has none."""
-    config = replace(record.sanitized_aot_config, aot_autograd_arg_pos_to_source=None, aot_id=0)
-    texts = dict.fromkeys(f for f in vars(record) if f.endswith("_str"))
-    times = dict.fromkeys((f for f in vars(record) if f.endswith("_taken_ns")), 0)
-    slim = replace(record, sanitized_aot_config=config, serialized_bw_module=None, **texts, **times)
     to = io.BytesIO()
     try:
+        config = replace(record.sanitized_aot_config, aot_autograd_arg_pos_to_source=None, aot_id=0)
+        texts = dict.fromkeys(f for f in vars(record) if f.endswith("_str"))
+        times = dict.fromkeys((f for f in vars(record) if f.endswith("_taken_ns")), 0)
+        slim = replace(
+            record, sanitized_aot_config=config, serialized_bw_module=None, **texts, **times
+        )
         _Writer(to, left_out).dump(slim)
         load(to.getvalue())
-    except (pickle.PickleError, TypeError, AttributeError, RuntimeError) as e:
+    except Exception as e:  # of PyTorch's classes, any
         raise ValueError(f"what AOTAutograd made of it cannot be written: {e}") from e
     return to.getvalue()
 
