@@ -101,7 +101,7 @@ def compile_with(
         program = Program(env, partial(store.save_program, cache, key))
         compilers = program.compilers(compilers)
     try:
-        with program.compiling(gm) if program else nullcontext():
+        with program.compiling() if program else nullcontext():
             made = dynamo.compile_through_aot(gm, example_inputs, **compilers)
         if program is not None:
             program.finished(made)
@@ -119,7 +119,7 @@ def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> tu
     try:
         return program_key(gm, inputs, options)
     except NotCached as e:
-        events.info("the graph is looked for behind AOTAutograd: %s", e)
+        events.debug("the graph is looked for behind AOTAutograd: %s", e)
         return "", None
 
 

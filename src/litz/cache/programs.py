@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.fx import GraphModule, Node
@@ -202,17 +203,17 @@ class Program:
         return {k: _AOT.compiler(_Code, coded(c, k)) for k, c in by_kind.items()}
 
     @contextmanager
-    def compiling(self, gm: GraphModule) -> Iterator[None]:
-        """Where AOTAutograd makes a record of Dynamo's graph."""
+    def compiling(self) -> Iterator[None]:
+        """Where AOTAutograd makes a record.
+
+        PyTorch looks for the graph in its own folder before.  Its key takes as long as compiling a
+        large graph, and nothing is to be found there: it is another one each time.  Who is here
+        holds Dynamo's lock, so that no other compilation sees that.
+        """
         assert _AOT is not None
-        changes = dict.fromkeys(_RECORDING, True)
-        # PyTorch looks for the graph in its own folder before, and must not find what lies there.
-        gm.litz_nonce = secrets.token_hex()  # type: ignore[assignment]
-        try:
-            with _AOT.config.patch(changes):
-                yield
-        finally:
-            del gm.litz_nonce
+        nothing = mock.patch.object(_AOT.cache, _AOT.key, lambda *_: (secrets.token_hex(), []))
+        with _AOT.config.patch(dict.fromkeys(_RECORDING, True)), nothing:
+            yield
 
     def made(self, kind: str, artifact: Artifact | None, why_not: str) -> None:
         """A graph of the program is compiled.  why_not: it has no key, or no artifact."""

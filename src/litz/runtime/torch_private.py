@@ -95,11 +95,14 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 class AotNames:
     """What keeps a graph ahead of AOTAutograd: PyTorch's record of all that it made of one.
 
+    cache, key: the module that keeps records, and its function for a graph's key.
     code: the class of compiled graphs that records may have.  compiler: marks what makes them.
     bypass: raised to keep a record from PyTorch's own cache.  check: raises for a graph whose
     functions may do something else another time.  config, counter: AOTAutograd's.
     """
 
+    cache: Any
+    key: str
     code: type
     compiler: Callable[..., Any]
     bypass: type[Exception]
@@ -122,7 +125,11 @@ def aot_names() -> AotNames | None:
         from torch._functorch import aot_autograd, config
         from torch._functorch._aot_autograd import aot_autograd_result, autograd_cache
 
+        if not callable(autograd_cache.autograd_cache_key):
+            return None
         return AotNames(
+            autograd_cache,
+            "autograd_cache_key",
             aot_autograd_result.OutputCode,  # type: ignore[attr-defined]
             aot_autograd.SerializableAOTDispatchCompiler,  # type: ignore[attr-defined]
             autograd_cache.BypassAOTAutogradCache,
