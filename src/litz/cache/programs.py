@@ -211,7 +211,7 @@ class Program:
         holds Dynamo's lock, so that no other compilation sees that.
         """
         assert _AOT is not None
-        nothing = mock.patch.object(_AOT.cache, _AOT.key, lambda *_: (secrets.token_hex(), []))
+        nothing: Any = mock.patch.object(_AOT.cache, _AOT.key, lambda *_: (secrets.token_hex(), []))
         with _AOT.config.patch(dict.fromkeys(_RECORDING, True)), nothing:
             yield
 
