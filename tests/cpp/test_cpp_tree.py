@@ -17,7 +17,7 @@ from litz.targets.cpp.tree import Kernel, text
 
 
 def tree_of(plan: KernelPlan) -> Kernel:
-    return build(in_lanes(plan, prepare(plan), 16), "k")
+    return build(in_lanes(*prepare(plan), 16), "k")
 
 
 def shown(plan: KernelPlan) -> str:
