@@ -219,7 +219,6 @@ def profile(plan: Plan, only: Sequence[str], sizes: Sequence[str], say: Say) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; the exit status is 1 where a backend failed."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     start = time.monotonic()
 
     def say(text: str) -> None:
@@ -233,6 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             text = growth.table(8 if options.quick else 1, options.build, say)
         else:
+            # An exception on the way out ends the workers and removes their caches.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             plan = Plan(options.device, options.backends, options.quick, options.runs)
             only = options.only or (QUICK if options.quick else NAMES)
             text, failed = profile(plan, only, options.sizes, say)
