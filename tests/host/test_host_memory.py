@@ -171,6 +171,25 @@ def test_memory_lent_within_a_segment_is_lent_once():
     assert torch.equal(got[0], expected[0]), host_text(planned)
 
 
+def test_temporaries_of_kernels_are_planned_as_all_memory_is():
+    """They share memory with each other and with what is written later, and count in the peak."""
+    for rows in (8, S0):
+        maker = Maker(1)
+        maker.symbolic = rows is S0
+        (a,) = maker.group("flip", ["arg0_1"], 1, rows, 2)
+        (b,) = maker.group("flip", [a], 1, rows, 1)
+        schedule = maker.finish([b])
+        plain = plan(schedule, maker.kernels)
+        assert plain.lines.index(Free("group0.t0")) < plain.lines.index(Allocate(b))
+        assert peak_bytes(plain, ROWS) == 3 * 256
+        planned = plan_memory(plain, {}, ROWS)
+        assert any(isinstance(line, Place) and line.buffer == "group1.t0" for line in planned.lines)
+        assert peak_bytes(planned, ROWS) == 3 * 256
+        got, _ = run(planned, schedule)
+        expected, _ = run(plain, schedule)
+        assert torch.equal(got[0], expected[0])
+
+
 def test_equal_symbolic_sizes_share():
     maker = Maker(1)
     maker.symbolic = True

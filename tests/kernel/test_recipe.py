@@ -58,7 +58,7 @@ def test_forms() -> None:
     few = blocks.choose(log_softmax(1 << 20, 2))
     assert len(few.kernels) > 2 and few.temporaries
     on_cpu = lanes.choose(log_softmax(1 << 20, 2), 16)
-    assert len(on_cpu.kernels) == 3 and on_cpu.temps
+    assert len(on_cpu.kernels) == 3 and on_cpu.temporaries
     plan = log_softmax(1000)
     line = "runs rows, 16 lanes of r0, threads [x0 < 512], reduced [r0 < 1000]"
     assert lanes.choose(plan, 16).text.splitlines()[-4:] == [

@@ -6,6 +6,10 @@ workspace; temporaries lie in one arena and in results that are written later; w
 buffer's memory serves for a later one of equal size.  None of this may lift the peak above what
 freeing everything at once would need (an arena by a little): a segment that would is cut.
 
+Memory that a kernel needs during its call alone is planned likewise (``CallKernel.temporaries``),
+but for what depends on the number of threads (parts of a reduction that they divide, a thread's own
+scratch) and for scratch that Triton's compiler asks for: kernels take that themselves.
+
 Memory of inputs and of externs' results is never taken over (but for results that are known to
 be fresh memory), nor is memory that escapes.
 """

@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule
 
 from litz.graph.aliasing import is_view_op
-from litz.host.lines import HostProgram, Probe
+from litz.host.lines import CallKernel, HostProgram, Probe
 from litz.index import Expr, const, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.lowering.bindings import Binding
@@ -397,10 +397,10 @@ def _with_storage(value: Any) -> Any:
 def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
     """The steps of a host program with probes, one a step of the schedule."""
     probes = {(p.step, p.after): p for p in host.lines if isinstance(p, Probe)}
-    kernels = [c.kernel for c in host.kernel_calls()][::-1]
+    kernels = host.kernel_calls()
     steps = []
     for k, s in enumerate(schedule.steps):
-        name = s.target_name if isinstance(s, Extern) else kernels.pop()
+        name, own = (s.target_name, ()) if isinstance(s, Extern) else _called(next(kernels))
         before, after = probes[k, False], probes[k, True]
         steps.append(
             WatchedStep(
@@ -408,8 +408,12 @@ def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
                 before.buffers,
                 after.buffers,
                 after.numbers,
-                frozenset(s.write_buffers()),
+                frozenset((*s.write_buffers(), *own)),
                 s.origins,
             )
         )
     return tuple(steps)
+
+
+def _called(call: CallKernel) -> tuple[str, tuple[str, ...]]:
+    return call.kernel, tuple(b.name for b in call.temporaries)

@@ -11,7 +11,7 @@ from litz.ir.body import Node, Op, Store
 from litz.ir.text import axes_text
 from litz.kernel.lanes.space import Space
 from litz.kernel.passes import Pass, pass_text
-from litz.kernel.phases import Temp
+from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import plan_text
 
@@ -44,19 +44,15 @@ class LanePlan:
 
 @dataclass(frozen=True, slots=True)
 class LaneRecipe:
-    """How a plan runs: kernels in order, and what they leave for each other.
-
-    temps: a cell of 8 bytes each for each of ``points``.
-    """
+    """How a plan runs: kernels in order, and the memory between them."""
 
     plan: KernelPlan
     kernels: tuple[LanePlan, ...]
-    temps: tuple[Temp, ...] = ()
-    points: Expr | None = None
+    temporaries: tuple[Temporary, ...] = ()
 
     @property
     def text(self) -> str:
-        lines = [f"temporary {t.name}: {t.dtype}[{self.points}]" for t in self.temps]
+        lines = [f"temporary {t.name}: {t.dtype}[{t.size}]" for t in self.temporaries]
         return "\n".join([*lines, *(line for k in self.kernels for line in _lines(k))])
 
 
