@@ -217,6 +217,29 @@ def test_a_segment_that_would_need_more_is_cut():
         assert len(planned.segments()) == 1  # the output's memory serves before it is born
 
 
+def test_what_the_forward_graph_saved_counts_until_it_is_freed():
+    """An arena that begins while it is there would lift the peak of a backward graph."""
+    planned = {}
+    for saved in ("arg1_1", "primals_1"):
+        maker = Maker(0)
+        for name, rows in (("tangents_1", 8), (saved, 1 << 19)):
+            maker.inputs.append(name)
+            maker.buffer(name, rows, "input")
+        a = maker.extern("out", "tangents_1")
+        (b,) = maker.group("pointwise", [a, saved], 1, 8)
+        wide = [maker.group("pointwise", [b], 1, 1 << 17)[0]]
+        wide += maker.group("flip", [wide[0]], 1, 1 << 17)
+        (c,) = maker.group("pointwise", [wide[1]], 1, 8)
+        plain = plan(maker.finish([c]), maker.kernels)
+        planned[saved] = plan_memory(plain, {}, segments=False)
+    taken = {
+        saved: next(i for i, line in enumerate(p.lines) if isinstance(line, Workspace))
+        for saved, p in planned.items()
+    }
+    print({k: host_text(p) for k, p in planned.items()})
+    assert taken["primals_1"] < taken["arg1_1"]
+
+
 def test_kernels_stay_apart_when_asked():
     maker = Maker(1)
     (a,) = maker.group("flip", ["arg0_1"], 1, 8)

@@ -14,7 +14,8 @@ good: memory that NumPy has seen can no longer be resized, and a storage may bea
 
 How much is kept.  Live and idle blocks together never exceed the most bytes that were live at one
 time lately, plus `slack`, and idle ones never exceed `max_idle`; the longest unused go first.
-Blocks that went unused for `window` allocations go in any case.
+Blocks that went unused for `window` allocations go in any case.  What goes is given back to the
+system page by page: the C library may keep a block of its heap, and holes there count as resident.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ LARGE = 4 << 20
 """Bytes from which a buffer is worth recycling; below, the C library reuses memory well itself."""
 
 HUGE_PAGE = 2 << 20
+_PAGE = mmap.PAGESIZE
 _SURVEY_EVERY = 64
 _SLACK = 2 << 20
 
@@ -227,6 +229,7 @@ class Allocator:
                 break
             left -= block.nbytes
             dead.append(block)
+            _advise(block.ptr, block.nbytes, _PAGE, "MADV_DONTNEED")
             queue = self._blocks[block.nbytes]
             queue.remove(block)
             if not queue:
@@ -320,8 +323,6 @@ def memory_limit() -> int:
 
 @lru_cache(maxsize=1)
 def _madvise() -> ctypes._NamedFuncPointer | None:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
     try:
         function = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
@@ -333,8 +334,13 @@ def _madvise() -> ctypes._NamedFuncPointer | None:
 
 def advise_huge(ptr: int, nbytes: int) -> None:
     """Ask for huge pages under the part of a buffer that fills whole ones; only a hint."""
-    start = -(-ptr // HUGE_PAGE) * HUGE_PAGE
-    end = (ptr + nbytes) // HUGE_PAGE * HUGE_PAGE
-    madvise = _madvise()
-    if end > start and madvise is not None:
-        madvise(start, end - start, mmap.MADV_HUGEPAGE)
+    _advise(ptr, nbytes, HUGE_PAGE, "MADV_HUGEPAGE")
+
+
+def _advise(ptr: int, nbytes: int, page: int, what: str) -> None:
+    """Tell the system of the part of a buffer that fills whole pages, where it can be told."""
+    start = -(-ptr // page) * page
+    end = (ptr + nbytes) // page * page
+    madvise, advice = _madvise(), getattr(mmap, what, None)
+    if end > start and madvise is not None and advice is not None:
+        madvise(start, end - start, advice)
