@@ -22,7 +22,7 @@ from litz.kernel.blocks.choose import choose  # noqa: E402
 from litz.kernel.blocks.recipe import Config  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
-from litz.runtime.triton.build import Build, build, submit  # noqa: E402
+from litz.runtime.triton.build import KernelBuild, build, submit  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.targets.triton import tuned  # noqa: E402
@@ -304,7 +304,9 @@ class Process:
         seconds: dict[int, float],
         budget: float = 50.0,
     ) -> list[Config]:
-        def counted(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> Build:
+        def counted(
+            jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None
+        ) -> KernelBuild:
             self.asked += jobs
             return submit(jobs, cache, workers)
 

@@ -19,8 +19,6 @@ from litz.host.sizes import byte_size, hinted
 from litz.index import Expr
 from litz.ir.program import Buffer, TensorRef
 
-Call = CallKernel | CallExtern
-
 
 @dataclass(eq=False)
 class Block:
@@ -49,7 +47,7 @@ class Lifetimes:
     visible: buffers that something other than a kernel sees, hence need a tensor of their own.
     """
 
-    steps: list[Call] = field(default_factory=list)
+    steps: list[CallKernel | CallExtern] = field(default_factory=list)
     kept: dict[int, list[Line]] = field(default_factory=dict)
     frees: dict[int, list[str]] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -105,7 +103,7 @@ def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, in
             block.death = max(block.death, freed.get(name, out.end if used else -1))
 
 
-def _touched(step: Call) -> tuple[str, ...]:
+def _touched(step: CallKernel | CallExtern) -> tuple[str, ...]:
     return step.buffers if isinstance(step, CallKernel) else touched(step.extern)
 
 

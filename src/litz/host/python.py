@@ -9,7 +9,7 @@ them), and constant tuples need no hoisting because the bytecode compiler folds 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -43,6 +43,7 @@ from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
 from litz.lowering.bindings import ALIGNED, Handed
+from litz.runtime.arguments import BoxedCall
 
 PRELUDE: Final = (
     "check_call",
@@ -518,15 +519,12 @@ def print_host(host: HostProgram, *, check_strides: bool = True) -> HostSource:
     return _Printer(host, check_strides).run()
 
 
-HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
-
-
-def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
+def load_host(source: str, namespace: Mapping[str, object]) -> BoxedCall:
     """Run a host module's text and return its ``call``.
 
     namespace: the segments and kernels by name, and what the text names besides.
     """
     module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
     exec(compile(source, "<litz host program>", "exec"), module)
-    call: HostCall = module["call"]
+    call: BoxedCall = module["call"]
     return call

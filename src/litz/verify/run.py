@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from litz.index import Expr, const, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.lowering.bindings import Binding
 from litz.lowering.torch_types import to_torch
+from litz.runtime.arguments import BoxedCall
 from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule
 from litz.verify.compare import Difference, compare, same_bits
@@ -28,7 +29,6 @@ from litz.verify.targets import START, Key, Target, Targets, find_targets
 
 log = logging.getLogger("litz")
 
-Boxed = Callable[[list[Any]], Any]
 Place = tuple[Any, int]
 
 
@@ -70,7 +70,7 @@ class Watch:
                     todo.append(k)
         return sorted(found)
 
-    def wrap(self, call: Boxed) -> Boxed:
+    def wrap(self, call: BoxedCall) -> BoxedCall:
         """``call`` with its inputs and results checked too."""
 
         def checked(args: list[Any]) -> Any:
