@@ -236,7 +236,6 @@ def test_what_the_forward_graph_saved_counts_until_it_is_freed():
         saved: next(i for i, line in enumerate(p.lines) if isinstance(line, Workspace))
         for saved, p in planned.items()
     }
-    print({k: host_text(p) for k, p in planned.items()})
     assert taken["primals_1"] < taken["arg1_1"]
 
 
