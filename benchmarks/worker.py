@@ -94,7 +94,7 @@ class Runner:
 
 
 def empty_pools() -> None:
-    """Have Litz's allocator, where it is loaded, give back its idle blocks."""
+    """Have Litz's allocator, where it is loaded, give back its cached blocks."""
     memory = sys.modules.get("litz.runtime.memory")
     if memory is not None:
         memory.default_allocator().trim()

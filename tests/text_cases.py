@@ -71,7 +71,7 @@ def _triton(p: Program) -> str:
             kernel = render(choose(bound.plan), g.name, " ".join(g.origins))
             configs = [x.configs[0] for x in kernel.launches]
             out += [source for x in kernel.launches for source in x.sources()]
-            out.append(print_launcher(kernel, bound.plan.ints, configs))
+            out.append(print_launcher(kernel, configs))
     return "\n".join(out)
 
 

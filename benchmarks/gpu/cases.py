@@ -156,28 +156,28 @@ def gradients(fn: Any, args: list[Tensor]) -> list[Tensor]:
     return [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
-def on_device(kernel: Any, plan: Any) -> Callable[..., None]:
+def on_device(kernel: Any) -> Callable[..., None]:
     """The launcher of a kernel on the current CUDA device."""
     from litz.runtime.cache import Cache
     from litz.targets.triton.cuda import bind_cuda, cuda_site
 
-    return bind_cuda(kernel, plan, cuda_site(0, Cache(None)))
+    return bind_cuda(kernel, cuda_site(0, Cache(None)))
 
 
-def staged(bind: Any, device: str, kernel: Any, plan: Any) -> Callable[..., None]:
+def staged(bind: Any, device: str, kernel: Any) -> Callable[..., None]:
     """A launcher that takes host addresses: arrays go to the device and results come back.
 
-    The plan is one loop over arrays of one length.
+    The kernel is one loop over arrays of one length.
     """
-    launch = bind(kernel, plan)
-    length = plan.dims[0].var.extent
-    sizes = [int(str(length)) * p.dtype.bytes for p in plan.params]
+    launch = bind(kernel)
+    ((_, length),) = kernel.launches[0].grid
+    sizes = [int(str(length)) * p.dtype.bytes for p in kernel.params]
 
     def call(*addresses: int) -> None:
         hosts = [view(a, n) for a, n in zip(addresses, sizes, strict=True)]
         copies = [host.to(device, copy=True) for host in hosts]
         launch(*(copy.data_ptr() for copy in copies))
-        for param, host, copy in zip(plan.params, hosts, copies, strict=True):
+        for param, host, copy in zip(kernel.params, hosts, copies, strict=True):
             if param.mode != "in":
                 host.copy_(copy)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from litz.errors import ArtifactError
 from litz.host.values import PROBE, load_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
-from litz.runtime.arguments import checked
+from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 from litz.targets.building import Build
 from litz.targets.parts import Part
@@ -25,8 +25,6 @@ from litz.version import __version__
 if TYPE_CHECKING:
     from litz.targets.kernels import Kernel
     from litz.verify.run import Watch
-
-Call = Callable[[list[Any]], Any]
 
 
 def versions() -> dict[str, str]:
@@ -59,7 +57,7 @@ class Binder:
         with build:
             build.wait()
 
-    def load(self, artifact: Artifact, watch: Watch | None = None) -> Call:
+    def load(self, artifact: Artifact, watch: Watch | None = None) -> BoxedCall:
         """The callable of an artifact whose kernels are built.  watch: checks its runs."""
         assert self._build is not None
         if watch is None and PROBE in artifact.host.values:
@@ -73,7 +71,7 @@ class Binder:
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
 
 
-def bind(artifact: Artifact, options: Options | None = None) -> Call:
+def bind(artifact: Artifact, options: Options | None = None) -> BoxedCall:
     """A callable of an artifact: it takes the graph's arguments as a list, which it empties.
 
     options: of which those count that say how kernels are built and where they are kept; without

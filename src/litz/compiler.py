@@ -186,6 +186,7 @@ def watch(
     from litz.verify.run import steps_of, watch  # only who asks for it pays for the import
 
     steps = steps_of(schedule, host)
+    program = replace(program, buffers=host.buffers)  # with what kernels need during their calls
     return watch(gm, program, schedule, steps, options.repro_dir, options.given())
 
 

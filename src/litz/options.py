@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol
 
@@ -222,6 +223,14 @@ def _convert(name: str, value: Any, like: Any, choices: tuple[Any, ...] | None) 
 SHOWN: Final = ("graph", "program", "schedule", "plan", "kernels", "host", "code", "time", "all")
 
 
+def unknown_variables(environ: Iterable[str]) -> dict[str, str]:
+    """What is wrong with each name among ``environ`` that looks like a variable of Litz's."""
+    known = [ENV_PREFIX + f.name.upper() for f in fields(Options)]
+    strange = [n for n in environ if n.startswith(ENV_PREFIX) and n not in known]
+    nearest = [difflib.get_close_matches(n, known, n=1, cutoff=0)[0] for n in strange]
+    return {n: f"no option; did you mean {x}?" for n, x in zip(strange, nearest, strict=True)}
+
+
 def make_options(
     given: Mapping[str, Any] | None = None,
     mode: str | None = None,
@@ -230,11 +239,13 @@ def make_options(
     """Options from ``torch.compile(options=, mode=)`` over ``LITZ_*`` variables over defaults.
 
     Raises OptionError for an unknown name (naming the nearest known one) or a value of the wrong
-    kind.
+    kind; an unknown variable of this process may be another program's, and is warned of.
     """
     table = {f.name: f for f in fields(Options)}
     defaults = Options()
     env = os.environ if environ is None else environ
+    for name, why in unknown_variables(env).items() if environ is None else ():
+        warnings.warn(f"litz: the variable {name} is ignored: {why}", stacklevel=2)
     merged: dict[str, Any] = {
         name: env[ENV_PREFIX + name.upper()] for name in table if ENV_PREFIX + name.upper() in env
     }

@@ -37,6 +37,7 @@ TORCH = {
     "f64": torch.float64,
 }
 LITZ = {v: BY_NAME[k] for k, v in TORCH.items()}
+GUARD = 256  # bytes behind a temporary
 
 
 @lru_cache(maxsize=1)
@@ -91,13 +92,20 @@ def call(
     lanes: int = 16,
     flags: tuple[str, ...] = (),
 ) -> int:
-    """Run the kernel of ``plan`` on flat buffers, in place."""
+    """Run the kernel of ``plan`` on flat buffers, in place.
+
+    It must not write beyond its temporaries.
+    """
     fn = compiled(plan, lanes, flags)
-    ptrs = (ctypes.c_void_p * max(len(plan.params), 1))(
-        *(buffers[p.name].data_ptr() for p in plan.params)
-    )
-    ints = (ctypes.c_int64 * max(len(plan.ints), 1))(*((sizes or {})[str(s)] for s in plan.ints))
-    return int(fn(ptrs, ints))
+    known = {s: (sizes or {})[str(s)] for s in plan.ints}
+    used = [evaluate(t.size, known) * t.dtype.bytes for t in choose(plan, lanes).temporaries]
+    own = [torch.full((n + GUARD,), 0xAB, dtype=torch.uint8) for n in used]
+    memory = [*(buffers[p.name] for p in plan.params), *own]
+    ptrs = (ctypes.c_void_p * max(len(memory), 1))(*(m.data_ptr() for m in memory))
+    ints = (ctypes.c_int64 * max(len(known), 1))(*known.values())
+    fault = int(fn(ptrs, ints))
+    assert all((m[n:] == 0xAB).all() for m, n in zip(own, used, strict=True))
+    return fault
 
 
 # --- plans --------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_an_artifact_binds_in_its_own_process() -> None:
     [
         (lambda data: b"PK" + data, "no artifact"),
         (lambda data: b"", "no artifact"),
-        (lambda data: data.replace(b"litz-artifact 1", b"litz-artifact 99", 1), "version 99"),
+        (lambda data: data.replace(b"litz-artifact ", b"litz-artifact 9", 1), "version 9"),
         (lambda data: data[:-1], "damaged"),
         (lambda data: data[:30], "damaged"),
         (lambda data: data[:-40] + b"?" + data[-39:], "damaged"),

@@ -1,6 +1,6 @@
 """A short run of random programs, of a fresh seed each time, which it prints.
 
-``LITZ_FUZZ_SEED`` runs one seed again; ``python -m tests.fuzz --batch SEED:N`` shows and shrinks
+``FUZZ_SEED`` runs one seed again; ``python -m tests.fuzz --batch SEED:N`` shows and shrinks
 what a graph of it found.
 """
 
@@ -19,7 +19,7 @@ from tests.fuzz.program import Draw, Input, Program, Step, function, merged, sou
 from tests.fuzz.run import Failure, batch, run_batch
 from tests.fuzz.shrink import pruned, script, shrink
 
-ASKED = os.environ.get("LITZ_FUZZ_SEED", "random")
+ASKED = os.environ.get("FUZZ_SEED", "random")
 SEED = random.SystemRandom().randrange(1 << 30) if ASKED == "random" else int(ASKED)
 # Mostly layers, torch's own random numbers, dynamic sizes, layers with gradients.
 GRAPHS = (1, 2, 3, 4)
@@ -28,12 +28,12 @@ GRAPHS = (1, 2, 3, 4)
 # The seed must not be part of the test's name: workers of a parallel run each draw their own.
 @pytest.mark.parametrize("number", GRAPHS)
 def test_random_programs(number: int) -> None:
-    print(f"LITZ_FUZZ_SEED={SEED}, graph {number}")
+    print(f"FUZZ_SEED={SEED}, graph {number}")
     count, failures = run_batch(batch(SEED, number))
     assert count
     for f in failures:
         print(script(shrink(f, budget=60)))
-    assert not failures, f"LITZ_FUZZ_SEED={SEED} graph {number}: {failures[0].mismatches}"
+    assert not failures, f"FUZZ_SEED={SEED} graph {number}: {failures[0].mismatches}"
 
 
 # --- the fuzzer itself ---------------------------------------------------------------------------

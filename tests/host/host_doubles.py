@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from litz.host.lines import CallSegment, HostProgram
+from litz.host.sizes import byte_size
 from litz.index import Expr, const, evaluate
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
 from litz.ir.program import Buffer
@@ -159,6 +160,9 @@ def natives(host: HostProgram, groups: Mapping[str, Group]) -> dict[str, object]
             pointers = dict(zip(buffers, args, strict=False))
             sizes = dict(zip(ints, args[len(buffers) :], strict=True))
             for c in call:
+                for t in c.temporaries:
+                    nbytes = evaluate(byte_size(t), sizes)
+                    ctypes.memset(pointers[t.name], POISON, nbytes)
                 Interpreter(groups[c.group], host.buffers).run(pointers, sizes)
 
         return run

@@ -44,8 +44,13 @@ class Maker:
         b = self.buffers[name]
         return TensorRef(name, b.dtype, b.shape, b.strides, as_expr(0))
 
-    def group(self, form: str, sources: list[str], n_outputs: int, rows: Expr | int) -> list[str]:
-        """One kernel of ``form``: pointwise, flip (reads mirrored), rowsum, softmax-like center."""
+    def group(
+        self, form: str, sources: list[str], n_outputs: int, rows: Expr | int, temps: int = 0
+    ) -> list[str]:
+        """One kernel of ``form``: pointwise, flip (reads mirrored), rowsum, softmax-like center.
+
+        temps: how many temporaries it takes, each of a value a point; it fills them with anything.
+        """
         i, j = var("i0", as_expr(rows)), var("i1", 8)
         at = 8 * i + j
         reduced: tuple[Expr, ...] = ()
@@ -74,8 +79,12 @@ class Maker:
         axes = (i,) if reduced else (i, j)
         self.steps.append(Group(name, axes, reduced, tuple(stores), "cpu", (name,)))
         ints = (rows,) if isinstance(rows, Expr) else ()
-        call = CallKernel(f"k_{name}", tuple(dict.fromkeys([*sources, *outs])), ints)
-        self.kernels[name] = call
+        temporaries = tuple(
+            Buffer(f"{name}.t{k}", F32, (8 * as_expr(rows),), (as_expr(1),), "cpu")
+            for k in range(temps)
+        )
+        buffers = dict.fromkeys([*sources, *outs, *(t.name for t in temporaries)])
+        self.kernels[name] = CallKernel(f"k_{name}", tuple(buffers), ints, name, temporaries)
         return outs
 
     def clip(self, i: Expr, source: str, rows: Expr | int) -> Expr:
@@ -129,7 +138,8 @@ def schedules(draw: st.DrawFn) -> tuple[Schedule, dict[str, CallKernel]]:
         if draw(st.integers(0, 3)):
             form = draw(st.sampled_from(["pointwise", "pointwise", "flip", "rowsum", "center"]))
             sources = draw(st.lists(st.sampled_from(recent), min_size=1, max_size=3, unique=True))
-            maker.group(form, sources, draw(st.integers(1, 2)), draw(st.sampled_from(heights)))
+            rows, outputs = draw(st.sampled_from(heights)), draw(st.integers(1, 2))
+            maker.group(form, sources, outputs, rows, draw(st.sampled_from([0, 0, 1, 2])))
         else:
             maker.extern(
                 draw(st.sampled_from(["alias", "out", "plain"])), draw(st.sampled_from(recent))

@@ -172,6 +172,25 @@ def test_memory_lent_within_a_segment_is_lent_once():
     assert torch.equal(got[0], expected[0]), host_text(planned)
 
 
+def test_temporaries_of_kernels_are_planned_as_all_memory_is():
+    """They share memory with each other and with what is written later, and count in the peak."""
+    for rows in (8, S0):
+        maker = Maker(1)
+        maker.symbolic = rows is S0
+        (a,) = maker.group("flip", ["arg0_1"], 1, rows, 2)
+        (b,) = maker.group("flip", [a], 1, rows, 1)
+        schedule = maker.finish([b])
+        plain = plan(schedule, maker.kernels)
+        assert plain.lines.index(Free("group0.t0")) < plain.lines.index(Allocate(b))
+        assert peak_bytes(plain, ROWS) == 3 * 256
+        planned = plan_memory(plain, {}, ROWS)
+        assert any(isinstance(line, Place) and line.buffer == "group1.t0" for line in planned.lines)
+        assert peak_bytes(planned, ROWS) == 3 * 256
+        got, _ = run(planned, schedule)
+        expected, _ = run(plain, schedule)
+        assert torch.equal(got[0], expected[0])
+
+
 def test_equal_symbolic_sizes_share():
     maker = Maker(1)
     maker.symbolic = True
@@ -197,6 +216,28 @@ def test_a_segment_that_would_need_more_is_cut():
         planned = plan_memory(plain, {}, slack=slack)
         assert peak_bytes(planned) <= peak_bytes(plain) + slack == 512 + slack
         assert len(planned.segments()) == 1  # the output's memory serves before it is born
+
+
+def test_what_the_forward_graph_saved_counts_until_it_is_freed():
+    """An arena that begins while it is there would lift the peak of a backward graph."""
+    planned = {}
+    for saved in ("arg1_1", "primals_1"):
+        maker = Maker(0)
+        for name, rows in (("tangents_1", 8), (saved, 1 << 19)):
+            maker.inputs.append(name)
+            maker.buffer(name, rows, "input")
+        a = maker.extern("out", "tangents_1")
+        (b,) = maker.group("pointwise", [a, saved], 1, 8)
+        wide = [maker.group("pointwise", [b], 1, 1 << 17)[0]]
+        wide += maker.group("flip", [wide[0]], 1, 1 << 17)
+        (c,) = maker.group("pointwise", [wide[1]], 1, 8)
+        plain = plan(maker.finish([c]), maker.kernels)
+        planned[saved] = plan_memory(plain, {}, segments=False)
+    taken = {
+        saved: next(i for i, line in enumerate(p.lines) if isinstance(line, Workspace))
+        for saved, p in planned.items()
+    }
+    assert taken["primals_1"] < taken["arg1_1"]
 
 
 def test_kernels_stay_apart_when_asked():

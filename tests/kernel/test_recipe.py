@@ -68,7 +68,7 @@ def test_forms() -> None:
     few = blocks.choose(log_softmax(1 << 20, 2))
     assert len(few.kernels) > 2 and few.temporaries
     on_cpu = lanes.choose(log_softmax(1 << 20, 2), 16)
-    assert len(on_cpu.kernels) == 3 and on_cpu.temps
+    assert len(on_cpu.kernels) == 3 and on_cpu.temporaries
     plan = log_softmax(1000)
     assert lines_of(lanes.choose(plan, 16)) == [
         "  space: {units: [x0], reduced: [r0], lane: r0}",

@@ -153,10 +153,11 @@ def by_triton(plan: KernelPlan, rows: torch.Tensor, uses: str = "") -> list[torc
     from litz.targets.triton.render import render
 
     out = outputs(plan, len(rows))
-    kernel = render(choose(plan), "kernel")
+    recipe = choose(plan)
+    kernel = render(recipe, "kernel")
     assert uses in kernel.launches[0].source
-    call = bind_interpreted(kernel, plan)
-    call(rows.data_ptr(), *(t.data_ptr() for t in out))
+    own = [torch.empty(int(str(t.size)), dtype=TORCH[t.dtype]) for t in recipe.temporaries]
+    bind_interpreted(kernel)(rows.data_ptr(), *(t.data_ptr() for t in (*out, *own)))
     return out
 
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from litz import backend, compiler, dynamo
 from litz.compiler import Stages
-from litz.host.lines import CallKernel, HostProgram, host_text
+from litz.host.lines import CallKernel, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
 from litz.index import Var, size_hint
@@ -167,7 +167,7 @@ def _graph(stages: Stages) -> Graph:
         host_text(host),
         [f"{x.target_name}: {x.reason}" for x in externs],
         sum(_launches(by_name[c.kernel]) for c in calls),
-        sum(_bytes_of_kernel(by_name[c.kernel].plan, c, host) for c in calls),
+        sum(_bytes_of_kernel(by_name[c.kernel].plan, c, program.buffers) for c in calls),
         sum(_bytes_of_call(x, program.buffers) for x in externs),
     )
 
@@ -184,11 +184,12 @@ def _launches(kernel: Kernel) -> int:
     return 1 if kernel.triton is None else len(kernel.triton.launches)
 
 
-def _bytes_of_kernel(plan: KernelPlan, call: CallKernel, host: HostProgram) -> int:
+def _bytes_of_kernel(plan: KernelPlan, call: CallKernel, buffers: Mapping[str, Any]) -> int:
     total = 0
+    names = [b for b in call.buffers if b in buffers]  # others are the kernel's own
     # A batch calls one plan on the buffers of several.
-    params = plan.params * (len(call.buffers) // max(1, len(plan.params)))
-    for param, name in zip(params, call.buffers, strict=True):
+    params = plan.params * (len(names) // max(1, len(plan.params)))
+    for param, name in zip(params, names, strict=True):
         indices = {(s.index, "w") for s in plan.stores if s.buffer == param.name}
         indices |= {
             (n.index, "r")
@@ -197,7 +198,7 @@ def _bytes_of_kernel(plan: KernelPlan, call: CallKernel, host: HostProgram) -> i
         }
         for way in "rw":
             points = sum(_points(index) for index, own in indices if own == way)
-            total += param.dtype.bytes * min(points, _elements(host.buffers[name]))
+            total += param.dtype.bytes * min(points, _elements(buffers[name]))
     return total
 
 

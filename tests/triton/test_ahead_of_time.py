@@ -16,7 +16,7 @@ from test_interpreted import CORPUS, TRITON  # noqa: E402
 import litz  # noqa: E402
 from litz.kernel.blocks import choose  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
-from litz.runtime.triton.build import Build, submit  # noqa: E402
+from litz.runtime.triton.build import KernelBuild, submit  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
 from litz.targets.triton.cuda import default_configs, job_of, likely_jobs  # noqa: E402
 from litz.targets.triton.source import TritonKernel  # noqa: E402
@@ -38,7 +38,7 @@ def kernels(name: str, **options: Any) -> tuple[TritonKernel, ...]:
     return tuple(k.triton for g in graphs for k in g.stages.kernels if k.triton is not None)
 
 
-def check(made: Build, jobs: list[KernelJob]) -> None:
+def check(made: KernelBuild, jobs: list[KernelJob]) -> None:
     for job, binary in zip(jobs, made.wait(), strict=True):
         assert binary.entry == job.name
         # A block fits on the machine, and what a thread holds fits in its registers.

@@ -28,5 +28,5 @@ def test_steps_that_may_be_nothing(least: int) -> None:
     kernel = render(choose(plan, Style(block_pointers=True)), "kernel")
     assert "(8, 16), (s0, 1)" in kernel.launches[0].source
     a, out = torch.rand(8, 40), torch.empty(8)
-    bind_interpreted(kernel, plan)(a.data_ptr(), out.data_ptr(), 40)
+    bind_interpreted(kernel)(a.data_ptr(), out.data_ptr(), 40)
     torch.testing.assert_close(out, a[:, :16].sum(1))

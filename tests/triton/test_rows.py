@@ -49,7 +49,7 @@ def run(row: OpRow, args: list[torch.Tensor], kinds: list[DType], to: DType | No
     params = [Param(f"b{i}", k, "in") for i, k in enumerate(kinds)]
     params.append(Param("out", value.dtype, "out"))
     plan = KernelPlan((Dim(x, "p"),), tuple(params), (), (Store("out", x, value),), x)
-    call = bind_interpreted(in_two_blocks(render(choose(plan), "kernel")), plan)
+    call = bind_interpreted(in_two_blocks(render(choose(plan), "kernel")))
     call(*(t.data_ptr() for t in (*args, out)))
     return out
 

@@ -22,7 +22,7 @@ from litz.kernel.blocks.choose import choose  # noqa: E402
 from litz.kernel.blocks.recipe import Config  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
-from litz.runtime.triton.build import Build, build, submit  # noqa: E402
+from litz.runtime.triton.build import KernelBuild, build, submit  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.targets.triton import tuned  # noqa: E402
@@ -35,10 +35,11 @@ from litz.targets.triton.cuda import (  # noqa: E402
     likely_jobs,
     likely_variant,
 )
+from litz.targets.triton.extents import extents  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
 from litz.targets.triton.signature import int_type, pointer_type  # noqa: E402
 from litz.targets.triton.source import Launch, TritonKernel  # noqa: E402
-from litz.targets.triton.tuned import extents, fastest_configs  # noqa: E402
+from litz.targets.triton.tuned import fastest_configs  # noqa: E402
 
 H200 = ("cuda", 90, 32)
 LARGE = 1 << 22  # elements: enough for blocks in which each thread has several
@@ -152,7 +153,7 @@ def test_static_kernels_have_two_variants(fake: FakeCuda, site: Site) -> None:
     fake.types = (u64, u64, u64, u64)
     jobs = likely_jobs(kernel, default_configs(kernel), H200)
     binaries = build(jobs, site.cache)
-    call = bind_cuda(kernel, plan, site, built=dict(zip(jobs, binaries, strict=True)))
+    call = bind_cuda(kernel, site, built=dict(zip(jobs, binaries, strict=True)))
     assert loaded(fake) == 1
     call(0x1000, 0x2000)
     call(0x1010, 0x2000)
@@ -172,7 +173,7 @@ def test_sizes_choose_among_three(fake: FakeCuda, site: Site) -> None:
     plan = scaled(sized(LARGE, 1 << 24))
     kernel = render(choose(plan), "k")
     fake.types = (u64, u64, i32, u64, u64)
-    call = bind_cuda(kernel, plan, site)
+    call = bind_cuda(kernel, site)
     used: Callable[[], int] = lambda: fake.launches[-1].function & 0xFFFF  # noqa: E731
     call(0x1000, 0x2000, 4096)
     even = used()
@@ -203,7 +204,7 @@ def test_sizes_choose_among_three(fake: FakeCuda, site: Site) -> None:
 def test_variants_that_compile_to_the_same_are_one(fake: FakeCuda, site: Site) -> None:
     plan = scaled(1000)  # a thread has one element: alignment gains nothing
     fake.types = (u64, u64, u64, u64)
-    call = bind_cuda(render(choose(plan), "k"), plan, site)
+    call = bind_cuda(render(choose(plan), "k"), site)
     call(0x1000, 0x2000)
     call(0x1004, 0x2000)
     assert loaded(fake) == 1 and len(fake.launches) == 2
@@ -211,7 +212,7 @@ def test_variants_that_compile_to_the_same_are_one(fake: FakeCuda, site: Site) -
 
 def test_no_element_launches_nothing(fake: FakeCuda, site: Site) -> None:
     plan = scaled(symbol("s0", 0, 1 << 20, 16))
-    call = bind_cuda(render(choose(plan), "k"), plan, site)
+    call = bind_cuda(render(choose(plan), "k"), site)
     call(0x1000, 0x2000, 0)
     assert not fake.launches and not fake.loaded
 
@@ -227,9 +228,11 @@ def test_a_kernel_of_several_launches_gets_its_temporaries(fake: FakeCuda, site:
         r,
     )
     kernel: TritonKernel = render(choose(plan), "k")
-    assert len(kernel.launches) == 2 and kernel.temporaries
+    assert len(kernel.launches) == 2
+    assert [p.name for p in kernel.params] == ["b0", "b1", "part0"]
+    assert kernel.params[2].mode == "out"
     fake.types = (u64, u64, u64, u64)
-    bind_cuda(kernel, plan, site)(0x1000, 0x2000)
+    bind_cuda(kernel, site)(0x1000, 0x2000, 0x5000)
     first, second = fake.launches
     assert first.function != second.function
     assert 0x5000 in first.arguments and 0x5000 in second.arguments
@@ -271,7 +274,7 @@ def test_tuning_takes_the_fastest_configuration(
     x, y = torch.ones(64), torch.ones(64)
     args = [x, y, 48]
     clock = Timed(fake, seconds)
-    (config,) = fastest_configs(kernel, plan, site, args, clock, 1.0)
+    (config,) = fastest_configs(kernel, site, args, clock, 1.0)
     assert config.warps == warps
     # The input is the caller's, the output a copy.
     assert {r.arguments[0] for r in fake.launches} == {x.data_ptr()}
@@ -279,9 +282,9 @@ def test_tuning_takes_the_fastest_configuration(
     assert {r.arguments[2] for r in fake.launches} == {48}
     # Found once, for these sizes.
     before = len(fake.launches)
-    assert fastest_configs(kernel, plan, site, args, clock, 1.0) == [config]
+    assert fastest_configs(kernel, site, args, clock, 1.0) == [config]
     assert len(fake.launches) == before
-    fastest_configs(kernel, plan, site, [x, y, 32], clock, 1.0)
+    fastest_configs(kernel, site, [x, y, 32], clock, 1.0)
     assert len(fake.launches) > before
 
 
@@ -301,7 +304,9 @@ class Process:
         seconds: dict[int, float],
         budget: float = 50.0,
     ) -> list[Config]:
-        def counted(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> Build:
+        def counted(
+            jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None
+        ) -> KernelBuild:
             self.asked += jobs
             return submit(jobs, cache, workers)
 
@@ -314,7 +319,7 @@ class Process:
         with self.monkeypatch.context() as m:
             m.setattr(tuned, "submit", counted)
             m.setattr(tuned, "default_workers", lambda: 1)
-            return fastest_configs(kernel, plan, site, args, Timed(self.fake, seconds), budget)
+            return fastest_configs(kernel, site, args, Timed(self.fake, seconds), budget)
 
 
 def with_configs(kernel: TritonKernel, *configs: tuple[int, int]) -> TritonKernel:
@@ -382,7 +387,7 @@ def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> Non
     fake.types = (u64, u64, u64, u64)
     fake.function[0] = 128  # most threads of a block: too few for eight warps
     args = [torch.ones(64), torch.ones(64)]
-    (config,) = fastest_configs(kernel, plan, site, args, Timed(fake, {128: 1.0, 256: 0.1}), 50.0)
+    (config,) = fastest_configs(kernel, site, args, Timed(fake, {128: 1.0, 256: 0.1}), 50.0)
     assert config.warps <= 4
 
 
@@ -390,10 +395,10 @@ def test_memory_that_tuning_may_copy() -> None:
     """Where an index under a condition reaches is no size of memory."""
     x = var("x0", 100)
     plan = scaled(100)
-    assert extents(plan) == (400, 400)
-    assert extents(scaled(0)) is None
+    assert extents(choose(plan)) == (400, 400)
+    assert extents(choose(scaled(0))) is None
     inside = body.op("lt", body.index(x), body.const(I64, 60))
     (store,) = plan.stores
     value = body.masked(inside, store.value, body.const(F32, 0.0))
-    assert extents(replace(plan, stores=(replace(store, value=value),))) == (None, 400)
-    assert extents(replace(plan, stores=(replace(store, mask=inside),))) is None
+    assert extents(choose(replace(plan, stores=(replace(store, value=value),)))) == (None, 400)
+    assert extents(choose(replace(plan, stores=(replace(store, mask=inside),)))) is None

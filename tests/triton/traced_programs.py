@@ -32,7 +32,7 @@ from traces import (  # noqa: E402
 
 from litz.artifact import from_bytes, to_bytes  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
-from litz.host.lines import CallExtern, Place, Reuse, View, host_text  # noqa: E402
+from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import size_hint  # noqa: E402
 from litz.ir.program import TensorRef  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
@@ -40,8 +40,6 @@ from litz.runtime.arguments import checked  # noqa: E402
 from litz.targets.parts import TritonPart  # noqa: E402
 from litz.targets.records import part_from  # noqa: E402
 from litz.targets.tools import cache_of  # noqa: E402
-from litz.targets.triton.source import Takes  # noqa: E402
-from litz.targets.triton.tuned import extents  # noqa: E402
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -306,10 +304,6 @@ def assert_read_as_written(t: Trace) -> None:
         if isinstance(part, TritonPart):
             assert k.triton is not None
             assert (part.name, part.device, part.kernel) == (k.name, k.device, k.triton)
-            assert isinstance(part.takes, Takes)
-            assert (part.takes.params, part.takes.ints) == (k.plan.params, k.plan.ints)
-            choices = any(len(x.configs) > 1 for x in k.triton.launches)
-            assert part.takes.extents == (extents(k.plan) if choices else None)
         else:
             assert part.source == k.source
 
@@ -338,6 +332,34 @@ def test_dynamic_sizes(name: str) -> None:
     made = compiled(name, dynamic=True)
     check(made)
     assert len(made) == CASES[name].graphs
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_between_launches_is_the_host_programs(dynamic: bool) -> None:
+    """It is there for the call alone, and as large as the sizes of the arguments ask for."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = x[:, None] * torch.arange(1 << 17, device="cuda")
+        return wide.square().sum(1), wide.logsumexp(1)
+
+    (made,) = trace(fn, floats(6), training=False, dynamic=dynamic)
+    check([made])
+    host = made.stages.host
+    assert host is not None
+    kernels = {k.name: k.triton for k in made.stages.kernels}
+    own = [b for call in host.kernel_calls() for b in call.temporaries]
+    assert own and {b.device for b in own} == {"cuda:0"}
+    assert all(bool(b.shape[0].free) == dynamic for b in own)
+    lines = list(host.lines)
+    for call in host.kernel_calls():
+        made_of = kernels[call.kernel]
+        assert made_of is not None and len(made_of.params) == len(call.buffers)
+        at = lines.index(call)
+        for name in (b.name for b in call.temporaries):
+            if Allocate(name) in lines[:at]:
+                assert Free(name) in lines[at:]
+            else:  # in the memory of what is dead
+                assert [x for x in lines[:at] if isinstance(x, Place) and x.buffer == name]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -158,7 +158,7 @@ def compile_without_a_gpu(
         site = cuda.Site(Driver(FakeCuda()).device(0), lambda: 0, torch.empty, cache)
         for p in parts:
             jobs.extend(likely_jobs(p.kernel, default_configs(p.kernel), H200))
-        return lambda: {p.name: cuda.bind_cuda(p.kernel, p.takes, site) for p in parts}
+        return lambda: {p.name: cuda.bind_cuda(p.kernel, site) for p in parts}
 
     with mock.patch("litz.targets.triton.start.start", start):
         call = compile_and_bind(graph, options or Options(check_ir=True), s, **how)

@@ -231,6 +231,24 @@ def test_memory_reused_too_early(tmp_path: Path, monkeypatch: Patch) -> None:
     assert "its memory was reused" in str(e) and "overwritten by" in str(e)
 
 
+def test_memory_of_a_kernel_that_others_need(tmp_path: Path, monkeypatch: Patch) -> None:
+    right = memory.lay_out
+
+    def wrong(items: Any, *args: Any) -> Any:
+        """What a kernel needs during its call is taken for dead."""
+        own = [dataclasses.replace(i, birth=-1, death=-1) if "." in i.name else i for i in items]
+        return right(own, *args)
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        early = (x @ x).exp()
+        return early @ x + torch.group_norm(y, 4).sum() * early
+
+    args = r(40, 40) * 0.1, r(2, 64, 56, 56)
+    assert run(fn, *args, folder=tmp_path).shape == (40, 40)
+    monkeypatch.setattr(memory, "lay_out", wrong)
+    assert "overwritten by group" in str(caught(tmp_path, fn, *args))
+
+
 def test_swapped_kernel_arguments(tmp_path: Path, monkeypatch: Patch) -> None:
     right = host_python._Printer._call
 

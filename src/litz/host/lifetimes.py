@@ -19,8 +19,6 @@ from litz.host.sizes import byte_size, hinted
 from litz.index import Expr
 from litz.ir.program import Buffer, TensorRef
 
-Call = CallKernel | CallExtern
-
 
 @dataclass(eq=False)
 class Block:
@@ -49,7 +47,7 @@ class Lifetimes:
     visible: buffers that something other than a kernel sees, hence need a tensor of their own.
     """
 
-    steps: list[Call] = field(default_factory=list)
+    steps: list[CallKernel | CallExtern] = field(default_factory=list)
     kept: dict[int, list[Line]] = field(default_factory=dict)
     frees: dict[int, list[str]] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -105,7 +103,7 @@ def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, in
             block.death = max(block.death, freed.get(name, out.end if used else -1))
 
 
-def _touched(step: Call) -> tuple[str, ...]:
+def _touched(step: CallKernel | CallExtern) -> tuple[str, ...]:
     return step.buffers if isinstance(step, CallKernel) else touched(step.extern)
 
 
@@ -136,13 +134,27 @@ def extern_bytes(
     return out
 
 
+def _saved_bytes(
+    host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None
+) -> list[tuple[int, int, int]]:
+    """(birth, death, bytes) of what a forward graph has saved for this one, which holds it last.
+
+    AOTAutograd's names tell: a backward graph also takes gradients and what the caller holds.
+    """
+    if not any(name.startswith("tangents_") for name in host.inputs):
+        return []
+    freed = {name: step for step, names in times.frees.items() for name in names}
+    names = [n for n in host.inputs if n in freed and not n.startswith(("primals_", "tangents_"))]
+    return [(0, freed[n], max(hinted(byte_size(host.buffers[n]), hints), 0)) for n in names]
+
+
 def live_bytes(
     host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None = None
 ) -> tuple[list[int], list[int]]:
     """Bytes alive during each step when everything is freed at once: (of externs, of all)."""
     externs, live = ([0] * max(times.end, 1) for _ in range(2))
-    blocks = [(b.birth, b.death, b.nbytes) for b in times.blocks.values()]
-    for birth, death, nbytes in blocks:
+    own = [(b.birth, b.death, b.nbytes) for b in times.blocks.values()]
+    for birth, death, nbytes in (*own, *_saved_bytes(host, times, hints)):
         for t in range(birth, min(death, times.end - 1) + 1):
             live[t] += nbytes
     for birth, death, nbytes in extern_bytes(host, times, hints):

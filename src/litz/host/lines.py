@@ -89,12 +89,14 @@ class CallKernel:
 
     buffers: pointer arguments; ints: integer arguments, in the kernel's order.
     group: the fused group that the kernel computes.
+    temporaries: the last of the buffers, whose contents nobody needs before or after.
     """
 
     kernel: str
     buffers: tuple[str, ...]
     ints: tuple[Expr, ...] = ()
     group: str = ""
+    temporaries: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,10 @@ workspace; temporaries lie in one arena and in results that are written later; w
 buffer's memory serves for a later one of equal size.  None of this may lift the peak above what
 freeing everything at once would need (an arena by a little): a segment that would is cut.
 
+Memory that a kernel needs during its call alone is planned likewise (``CallKernel.temporaries``),
+but for what depends on the number of threads (parts of a reduction that they divide, a thread's own
+scratch) and for scratch that Triton's compiler asks for: kernels take that themselves.
+
 Memory of inputs and of externs' results is never taken over (but for results that are known to
 be fresh memory), nor is memory that escapes.
 """
@@ -31,6 +35,7 @@ from litz.host.lines import (
     Workspace,
 )
 from litz.host.pool import Item, Region, pack
+from litz.host.sizes import LARGE_BYTES
 from litz.index import Expr
 
 Pairs = tuple[tuple[str, str], ...]
@@ -206,19 +211,26 @@ def _lay_out(p: _Plan, slack: int) -> None:
         for first, last in p.segments
         if p.scratch.get(first)
     ]
-    if len(items) < 2:
-        return
     results = [_item(b, lent) for b in mine if b.death >= p.times.end]
-    others = list(p.live)
-    # What lies within a segment is scratch memory or lent: neither counts by itself.
-    own = {b.members[0] for b in mine if b.death < p.times.end}
-    gone = [b for b in p.blocks if b.members[0] in pooled or b.members[0] in own]
-    for block in gone:
-        for t in range(block.birth, block.death + 1):
-            others[t] -= block.nbytes
-    found = lay_out(items, results, others, p.peak + _margin(p, slack))
-    if found is not None:
-        p.arena, p.live = found, list(found.live)
+    # At first all of them, then what is not recycled by itself anyway.
+    for some in (items, [i for i in items if i.nbytes < LARGE_BYTES]):
+        if len(some) < 2:
+            return
+        inside = {i.name for i in some}
+        others = list(p.live)
+        for block in p.blocks:
+            # What lies within a segment is scratch memory or lent: neither counts by itself.
+            if block.members[0] in pooled or block.members[0] in inside:
+                for t in range(block.birth, block.death + 1):
+                    others[t] -= block.nbytes
+        for first, last in p.segments:
+            if _workspace(first) not in inside:
+                for t in range(first, last + 1):
+                    others[t] += p.scratch.get(first, 0)
+        found = lay_out(some, results, others, p.peak + _margin(p, slack))
+        if found is not None:
+            p.arena, p.live = found, list(found.live)
+            return
 
 
 def _margin(p: _Plan, slack: int) -> int:

@@ -33,6 +33,8 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
     kernels: the call of each group, by the group's name.
     """
     program = schedule.program
+    temporaries = {b.name: b for call in kernels.values() for b in call.temporaries}
+    buffers = {**program.buffers, **temporaries}
     used = _until_waited(schedule, [_used(step, kernels) for step in schedule.steps])
     dying = _dying(program, used)
     lines: list[Line] = []
@@ -43,31 +45,22 @@ def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
             lines += [LeaveDevice(device)] if _needs_guard(device) else []
             lines.append(EnterDevice(step.device))
             device = step.device
-        for name in _to_allocate(step, used[i], program.buffers):
+        for name in _to_allocate(step, used[i], buffers):
             if name not in allocated:
                 allocated.add(name)
                 lines.append(Allocate(name))
-        lines.append(CallExtern(step) if isinstance(step, Extern) else _call(step, kernels))
+        lines.append(CallExtern(step) if isinstance(step, Extern) else kernels[step.name])
         lines += [Free(name) for name in dying[i]]
     if _needs_guard(device):
         lines.append(LeaveDevice(device))
     lines.append(Return(program.outputs))
     unused = [Free(name) for name in dying[-1]]
-    head = [*_binds(program, lines), *unused]
-    return HostProgram(
-        program.inputs, program.buffers, (*head, *lines), constants=program.constants
-    )
+    head = [*_binds(program, lines, buffers), *unused]
+    return HostProgram(program.inputs, buffers, (*head, *lines), constants=program.constants)
 
 
 def _needs_guard(device: str) -> bool:
     return not device.startswith(("cpu", "meta"))
-
-
-def _call(group: Group, kernels: Mapping[str, CallKernel]) -> CallKernel:
-    call = kernels[group.name]
-    if call.group == group.name:
-        return call
-    return CallKernel(call.kernel, call.buffers, call.ints, group.name)
 
 
 def _used(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
@@ -125,11 +118,11 @@ def _dying(program: Program, used: list[tuple[str, ...]]) -> list[tuple[str, ...
     return [tuple(d) for d in dying]
 
 
-def _binds(program: Program, lines: Iterable[Line]) -> list[Line]:
+def _binds(program: Program, lines: Iterable[Line], buffers: Mapping[str, Buffer]) -> list[Line]:
     """A binding of each size symbol that some line needs."""
     needed: dict[Expr, None] = {}
     for line in lines:
-        for e in line_exprs(line, program.buffers):
+        for e in line_exprs(line, buffers):
             for s in e.free:
                 needed[s] = None
     bound: dict[Expr, BindSize] = {}
@@ -148,7 +141,7 @@ def line_exprs(line: Line, buffers: Mapping[str, Buffer]) -> Iterable[Expr]:
         case Allocate(name):
             b = buffers[name]
             return (*b.shape, *b.strides)
-        case CallKernel(_, _, ints, _):
+        case CallKernel(ints=ints):
             return ints
         case CallExtern(extern):
             args = (*extern.args, *(v for _, v in extern.kwargs))

@@ -36,7 +36,7 @@ from litz.host.lines import (
     View,
     Workspace,
 )
-from litz.host.sizes import byte_size
+from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
 from litz.host.values import PROBE, describe, namespace
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
@@ -53,7 +53,6 @@ PRELUDE: Final = (
     "retype",
     "workspace",
 )
-LARGE_BYTES: Final = 4 << 20
 _BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
 _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", PROBE, *_BUILTINS))
 _TORCH_DTYPES: Final[Mapping[str, str]] = {

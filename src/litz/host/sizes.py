@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from litz.index import Expr, as_expr, const, size_hint, substitute
 from litz.ir.program import Buffer
+
+LARGE_BYTES: Final = 4 << 20
+"""From here on a buffer is recycled by itself (``litz.runtime.memory``)."""
 
 
 def byte_size(b: Buffer) -> Expr:

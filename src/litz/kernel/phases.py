@@ -13,20 +13,20 @@ from litz.kernel.plan import Dim, KernelPlan, Param
 
 
 @dataclass(frozen=True, slots=True)
-class Temp:
-    """Memory between phases: a value of every point, in cells of 8 bytes."""
+class Temporary:
+    """Memory between the kernels of one plan: ``size`` elements."""
 
     name: str
     dtype: DType
+    size: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Plans to run in order.  temps: parameters of theirs that are not the kernel's."""
+    """Plans to run in order.  temps: parameters of theirs that are not the plan's."""
 
     plans: tuple[KernelPlan, ...]
-    temps: tuple[Temp, ...]
-    points: Expr
+    temps: tuple[Temporary, ...]
 
 
 def linear(dims: Sequence[Expr]) -> Expr:
@@ -66,7 +66,7 @@ def values_between(
 
 def phase(
     plan: KernelPlan,
-    temps: Sequence[Temp],
+    temps: Sequence[Temporary],
     dims: tuple[Dim, ...],
     stores: tuple[Store, ...],
     lane: Expr | None,

@@ -26,8 +26,7 @@ def verify(recipe: BlockRecipe | LaneRecipe) -> None:
 
 def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
     """Kernels read what is a parameter, or what an earlier one has left."""
-    own = recipe.temporaries if isinstance(recipe, BlockRecipe) else recipe.temps
-    temporary = {t.name for t in own}
+    temporary = {t.name for t in recipe.temporaries}
     known = {p.name for p in recipe.plan.params}
     for k in recipe.kernels:
         names = {p.name for p in k.plan.params}

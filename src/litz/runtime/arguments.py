@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["Argument", "checked"]
+__all__ = ["Argument", "BoxedCall", "checked"]
 
-_Call = Callable[[list[Any]], Any]
+BoxedCall = Callable[[list[Any]], Any]
+"""What runs a graph: it takes the arguments as a list and empties that: so they die in time."""
+
 _Dims = tuple[int | None, ...]
 
 
@@ -84,7 +86,9 @@ def _text(dims: Sequence[int | None]) -> str:
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
-def checked(call: _Call, count: int, arguments: tuple[Argument, ...], *, always: bool) -> _Call:
+def checked(
+    call: BoxedCall, count: int, arguments: tuple[Argument, ...], *, always: bool
+) -> BoxedCall:
     """``call``, with its arguments checked: in each call, or in the first one alone.
 
     count: how many arguments there are.  Of arguments checked once, tensors whose strides do not

@@ -25,13 +25,13 @@ from typing import Any, Protocol
 import torch
 
 from litz.logs import events
+from litz.runtime.arguments import BoxedCall
 from litz.runtime.collector import uncollected
 from litz.runtime.strided import copy_as_it_is, memory_of, span
 from litz.runtime.torch_private import reinterpret, storage_address, storage_use_count
 
 __all__ = ["CudaDevice", "CudaGraphs", "Device", "Family", "Recordable"]
 
-Call = Callable[[list[Any]], Any]
 Replay = Callable[[], None]
 SHAPES = 8
 RECORDINGS = 4
@@ -49,7 +49,7 @@ class Device(Protocol):
     def new_pool(self) -> object:
         """A pool of memory for recordings."""
 
-    def capture(self, call: Call, args: list[Any], pool: object) -> tuple[Replay, Any]:
+    def capture(self, call: BoxedCall, args: list[Any], pool: object) -> tuple[Replay, Any]:
         """Record a call without running it: how to replay it, and its results' memory."""
 
 
@@ -69,7 +69,7 @@ class CudaDevice:
     def new_pool(self) -> object:
         return torch.cuda.graph_pool_handle()
 
-    def capture(self, call: Call, args: list[Any], pool: Any) -> tuple[Replay, Any]:
+    def capture(self, call: BoxedCall, args: list[Any], pool: Any) -> tuple[Replay, Any]:
         with torch.cuda.device(self.index):
             if self._side is None:
                 self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -236,7 +236,9 @@ class CudaGraphs:
     recorded, "" as long as nothing stands against it.
     """
 
-    def __init__(self, call: Call, about: Recordable, family: Family, limit: int = SHAPES) -> None:
+    def __init__(
+        self, call: BoxedCall, about: Recordable, family: Family, limit: int = SHAPES
+    ) -> None:
         self.call, self.about, self.family, self.limit = call, about, family, limit
         self.shapes: dict[tuple[Any, ...], _Shape] = {}
         self.reason = ""

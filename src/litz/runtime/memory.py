@@ -7,14 +7,18 @@ library maps new memory for every large tensor and gives it back when the tensor
 How recycling works.  A block is an ordinary `torch.UntypedStorage` from PyTorch's own allocator, of
 just the size that is asked for, and the tensors over it are ordinary tensors: they resize, share,
 pickle and outlive the program like any others.  The allocator keeps one reference to each block; a
-block with no other reference, neither in C++ nor in Python, is idle and can be handed out again.  A
-user's last reference may go in any thread at any time, and needs no callback.  A block whose memory
-was exchanged meanwhile (resized, moved to shared memory) is let go, as is one that has changed for
-good: memory that NumPy has seen can no longer be resized, and a storage may bear attributes.
+block with no other reference, neither in C++ nor in Python, is cached: it can be handed out again.
+A user's last reference may go in any thread at any time, and needs no callback.  A block whose
+memory was exchanged meanwhile (resized, moved to shared memory) is let go, as is one that has
+changed for good: memory that NumPy has seen can no longer be resized, and a storage may
+bear attributes.
 
-How much is kept.  Live and idle blocks together never exceed the most bytes that were live at one
-time lately, plus `slack`, and idle ones never exceed `max_idle`; the longest unused go first.
-Blocks that went unused for `window` allocations go in any case.
+How much is kept.  Live and cached blocks together never exceed the most bytes that were live at
+one time lately, plus `slack`, and cached ones never exceed `max_cached`; the longest unused go
+first.  Blocks that went unused for `window` allocations go in any case.  What goes is given back to
+the system page by page: the C library may keep a block of its heap, and holes there count as
+resident.  Others' memory fills such holes and leaves them again, so that now and then the heap is
+trimmed too.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ LARGE = 4 << 20
 """Bytes from which a buffer is worth recycling; below, the C library reuses memory well itself."""
 
 HUGE_PAGE = 2 << 20
+_PAGE = mmap.PAGESIZE
 _SURVEY_EVERY = 64
 _SLACK = 2 << 20
 
@@ -51,7 +56,7 @@ class AllocatorStats:
     """What an allocator holds (bytes) and has done (calls)."""
 
     live: int
-    idle: int
+    cached: int
     blocks: int
     reused: int
     fresh: int
@@ -77,8 +82,8 @@ class _Block:
         python = map(sys.getrefcount, (self.storage,))
         return tuple(chain(python, map(storage_use_count, (self.address,))))
 
-    def idle(self) -> bool:
-        return self.counts() == _idle_counts()
+    def unused(self) -> bool:
+        return self.counts() == _unused_counts()
 
     def whole(self) -> bool:
         """Whether this is still the memory that was allocated, and as good as new."""
@@ -90,8 +95,8 @@ class _Block:
 class Allocator:
     """Allocates CPU tensors; recycles those of `min_bytes` and more.
 
-    max_idle:  most bytes of idle blocks to hold (default: an eighth of the machine's memory).
-    slack:     bytes that live and idle blocks together may hold beyond the recent peak of live.
+    max_cached:  most bytes of cached blocks to hold (default: an eighth of the machine's memory).
+    slack:     bytes that live and cached blocks together may hold beyond the recent peak of live.
     window:    allocations after which an unused block goes, and a peak counts as old.
 
     Safe among threads.  A forked child starts with no blocks of its own.
@@ -101,17 +106,18 @@ class Allocator:
         self,
         *,
         min_bytes: int = LARGE,
-        max_idle: int | None = None,
+        max_cached: int | None = None,
         slack: int = _SLACK,
         window: int = 4096,
     ) -> None:
         self.min_bytes = max(min_bytes, 1)
-        self.max_idle = memory_limit() // 8 if max_idle is None else max_idle
+        self.max_cached = memory_limit() // 8 if max_cached is None else max_cached
         self.slack = slack
         self.window = window
         self._lock = threading.Lock()
         self._blocks: dict[int, deque[_Block]] = {}
         self._clock = self._reused = self._fresh = 0
+        self._evicted = False  # since the heap was looked at last
         self._peaks = (0, 0)  # live bytes: highest in the last full window, highest in this one
         self._window_end = window
         _forget_in_children(self)
@@ -126,7 +132,7 @@ class Allocator:
                 nbytes = 0
                 break
             nbytes += (extent - 1) * step * dtype.itemsize
-        if nbytes < self.min_bytes or not can_tell_idle():
+        if nbytes < self.min_bytes or not can_tell_unused():
             return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
         storage = self._take(nbytes)
         empty = torch.empty(0, dtype=dtype, device="cpu")
@@ -134,14 +140,14 @@ class Allocator:
 
     def workspace(self, nbytes: int) -> torch.Tensor:
         """Scratch: `nbytes` bytes of undefined content, free again once the tensor is dropped."""
-        if nbytes < self.min_bytes or not can_tell_idle():
+        if nbytes < self.min_bytes or not can_tell_unused():
             return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         # Scratch is not looked at from outside: whole huge pages let near sizes share a block.
         storage = self._take(-(-nbytes // HUGE_PAGE) * HUGE_PAGE)
         return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage, 0, (nbytes,), (1,))
 
     def trim(self, keep: int = 0) -> None:
-        """Give idle blocks back to the system until at most `keep` bytes of them are left."""
+        """Give cached blocks back to the system until at most `keep` bytes of them are left."""
         with self._lock:
             dead = self._evict(self._survey(), keep)
         del dead
@@ -149,21 +155,27 @@ class Allocator:
     def stats(self) -> AllocatorStats:
         """Figures of this moment."""
         with self._lock:
-            idle = sum(block.nbytes for block in self._survey())
+            cached = sum(block.nbytes for block in self._survey())
             blocks = [block for queue in self._blocks.values() for block in queue]
             total = sum(block.nbytes for block in blocks)
-            return AllocatorStats(total - idle, idle, len(blocks), self._reused, self._fresh)
+            return AllocatorStats(total - cached, cached, len(blocks), self._reused, self._fresh)
 
     def _take(self, nbytes: int) -> torch.UntypedStorage:
         dead: list[_Block] = []  # let go outside the lock: unmapping takes its time
         with self._lock:
             self._clock += 1
-            if self._clock % _SURVEY_EVERY == 0:
+            survey = self._clock % _SURVEY_EVERY == 0
+            trim = survey and self._evicted
+            if survey:
+                self._evicted = False
                 dead += self._make_room(0)
             storage = self._reuse(nbytes, dead)
             if storage is None:
                 dead += self._make_room(nbytes)
         dead.clear()
+        heap_trim = _c_function("malloc_trim", ctypes.c_size_t) if trim else None
+        if heap_trim is not None:
+            heap_trim(0)
         if storage is None:
             storage = new_storage(nbytes)
             advise_huge(storage.data_ptr(), nbytes)
@@ -177,7 +189,7 @@ class Allocator:
         queue = self._blocks.get(nbytes)
         if queue is None:
             return None
-        # The likeliest to be idle: the one handed out last (a loop that drops each result), then
+        # The likeliest to be unused: the one handed out last (a loop that drops each result), then
         # the one handed out longest ago (a training step that frees what the last one made).
         queue.rotate(1)
         for _ in range(len(queue)):
@@ -186,47 +198,49 @@ class Allocator:
                 dead.append(block)
                 continue
             queue.append(block)
-            if block.idle():
+            if block.unused():
                 block.stamp = self._clock
                 self._reused += 1
                 return block.storage
         return None
 
     def _survey(self) -> list[_Block]:
-        """The idle blocks, longest unused first; lets go of blocks whose memory was exchanged."""
-        idle: list[_Block] = []
+        """The cached blocks, longest unused first; lets go of blocks whose memory was exchanged."""
+        cached: list[_Block] = []
         for nbytes, queue in list(self._blocks.items()):
             whole = [block for block in queue if block.whole()]
             if len(whole) != len(queue):
                 self._blocks[nbytes] = deque(whole)
-            idle += [block for block in whole if block.idle()]
-        idle.sort(key=lambda block: block.stamp)
-        return idle
+            cached += [block for block in whole if block.unused()]
+        cached.sort(key=lambda block: block.stamp)
+        return cached
 
     def _make_room(self, nbytes: int) -> list[_Block]:
-        """Take out the idle blocks that stand beyond the bounds once `nbytes` more are live."""
-        idle = self._survey()
-        idle_bytes = sum(block.nbytes for block in idle)
+        """Take out the cached blocks that stand beyond the bounds once `nbytes` more are live."""
+        cached = self._survey()
+        cached_bytes = sum(block.nbytes for block in cached)
         total = sum(nb * len(queue) for nb, queue in self._blocks.items())
-        live = total - idle_bytes + nbytes
+        live = total - cached_bytes + nbytes
         if self._clock >= self._window_end:
             self._peaks = (self._peaks[1], 0)
             self._window_end = self._clock + self.window
         self._peaks = (self._peaks[0], max(self._peaks[1], live))
-        keep = min(self.max_idle, max(self._peaks) + self.slack - live)
-        dead = self._evict(idle, keep)
-        old = [b for b in idle[len(dead) :] if b.stamp < self._clock - self.window]
+        keep = min(self.max_cached, max(self._peaks) + self.slack - live)
+        dead = self._evict(cached, keep)
+        old = [b for b in cached[len(dead) :] if b.stamp < self._clock - self.window]
         return dead + self._evict(old, 0)
 
-    def _evict(self, idle: list[_Block], keep: int) -> list[_Block]:
-        """Take blocks out, from the front, until at most `keep` bytes of `idle` are left."""
-        left = sum(block.nbytes for block in idle)
+    def _evict(self, cached: list[_Block], keep: int) -> list[_Block]:
+        """Take blocks out, from the front, until at most `keep` bytes of `cached` are left."""
+        left = sum(block.nbytes for block in cached)
         dead: list[_Block] = []
-        for block in idle:
+        for block in cached:
             if left <= keep:
                 break
             left -= block.nbytes
+            self._evicted = True
             dead.append(block)
+            _advise(block.ptr, block.nbytes, _PAGE, "MADV_DONTNEED")
             queue = self._blocks[block.nbytes]
             queue.remove(block)
             if not queue:
@@ -253,26 +267,26 @@ def default_allocator() -> Allocator:
 
 
 @lru_cache(maxsize=1)
-def _idle_counts() -> tuple[int, ...]:
+def _unused_counts() -> tuple[int, ...]:
     """What `_Block.counts` says of a block that nothing else refers to."""
     return _Block(new_storage(64), 64, 0).counts()
 
 
 @lru_cache(maxsize=1)
-def can_tell_idle() -> bool:
-    """Whether reference counts tell idle storages from used ones in this Python and PyTorch."""
+def can_tell_unused() -> bool:
+    """Whether reference counts tell unused storages from used ones in this Python and PyTorch."""
     if storage_use_count is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
     block = _Block(new_storage(64), 64, 0)
     tensor = torch.empty(0, device="cpu").set_(block.storage, 0, (16,), (1,))
     view = tensor[2:4]
     del tensor
-    by_tensor = block.idle()
+    by_tensor = block.unused()
     storage = view.untyped_storage()
     del view
-    by_python = block.idle()
+    by_python = block.unused()
     del storage
-    return not by_tensor and not by_python and block.idle()
+    return not by_tensor and not by_python and block.unused()
 
 
 def new_storage(nbytes: int) -> torch.UntypedStorage:
@@ -318,23 +332,28 @@ def memory_limit() -> int:
     return limit
 
 
-@lru_cache(maxsize=1)
-def _madvise() -> ctypes._NamedFuncPointer | None:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
+@lru_cache(maxsize=2)
+def _c_function(name: str, *arguments: type) -> ctypes._NamedFuncPointer | None:
+    """A function of the C library, where it has it."""
     try:
-        function = ctypes.CDLL(None).madvise
+        function: ctypes._NamedFuncPointer = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    function.argtypes = list(arguments)
     function.restype = ctypes.c_int
     return function
 
 
 def advise_huge(ptr: int, nbytes: int) -> None:
     """Ask for huge pages under the part of a buffer that fills whole ones; only a hint."""
-    start = -(-ptr // HUGE_PAGE) * HUGE_PAGE
-    end = (ptr + nbytes) // HUGE_PAGE * HUGE_PAGE
-    madvise = _madvise()
-    if end > start and madvise is not None:
-        madvise(start, end - start, mmap.MADV_HUGEPAGE)
+    _advise(ptr, nbytes, HUGE_PAGE, "MADV_HUGEPAGE")
+
+
+def _advise(ptr: int, nbytes: int, page: int, what: str) -> None:
+    """Tell the system of the part of a buffer that fills whole pages, where it can be told."""
+    start = -(-ptr // page) * page
+    end = (ptr + nbytes) // page * page
+    madvise = _c_function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    advice = getattr(mmap, what, None)
+    if end > start and madvise is not None and advice is not None:
+        madvise(start, end - start, advice)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from litz.host.lines import CallKernel
+from litz.index import Expr, const, substitute
+from litz.ir.program import Buffer
 from litz.kernel.build import KernelBuilder
 from litz.kernel.plan import KernelPlan
 from litz.schedule.groups import Group, Schedule
@@ -89,5 +91,20 @@ def make_kernels(
             # Plans that differ in what their sizes may be can still have one source.
             found = known[bound.plan, g.device] = named.setdefault(made.name, made)
         groups.setdefault(found.name, []).append(g.name)
-        calls[g.name] = CallKernel(found.name, bound.buffers, bound.ints, g.name)
+        temporaries = _temporaries(found, bound.ints, g)
+        buffers = (*bound.buffers, *(b.name for b in temporaries))
+        calls[g.name] = CallKernel(found.name, buffers, bound.ints, g.name, temporaries)
     return calls, tuple(replace(k, groups=tuple(groups[k.name])) for k in named.values())
+
+
+def _temporaries(kernel: Kernel, ints: Sequence[Expr], g: Group) -> tuple[Buffer, ...]:
+    """The memory between the parts of a kernel, of the sizes that it has in one call.
+
+    No name of a program has a point.
+    """
+    recipe = kernel.recipe
+    known = dict(zip(recipe.plan.ints, ints, strict=True))
+    return tuple(
+        Buffer(f"{g.name}.{t.name}", t.dtype, (substitute(t.size, known),), (const(1),), g.device)
+        for t in recipe.temporaries
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from litz.artifact import SegmentTable
 
 if TYPE_CHECKING:
-    from litz.targets.triton.source import Interface, TritonKernel
+    from litz.targets.triton.source import TritonKernel
 
 Callables = dict[str, Callable[..., None]]
 
@@ -26,12 +26,11 @@ class CppPart:
 
 @dataclass(frozen=True)
 class TritonPart:
-    """A Triton kernel to build.  takes: what its callers hand it."""
+    """A Triton kernel to build."""
 
     name: str
     device: str
     kernel: TritonKernel
-    takes: Interface
 
 
 Part = CppPart | TritonPart

@@ -16,7 +16,7 @@ def part_of(kernel: Kernel) -> Part:
     """A kernel that has just been printed."""
     if kernel.triton is None:
         return CppPart(kernel.name, kernel.source, kernel.headers)
-    return TritonPart(kernel.name, kernel.device, kernel.triton, kernel.plan)
+    return TritonPart(kernel.name, kernel.device, kernel.triton)
 
 
 def part_from(kernel: artifact.Kernel) -> Part:
@@ -25,8 +25,7 @@ def part_from(kernel: artifact.Kernel) -> Part:
         return CppPart(kernel.name, kernel.sources[0], kernel.headers)
     from litz.targets.triton.record import kernel_of  # the CPU does without it
 
-    made, takes = kernel_of(kernel.launches, kernel.sources)
-    return TritonPart(kernel.name, kernel.device, made, takes)
+    return TritonPart(kernel.name, kernel.device, kernel_of(kernel.launches, kernel.sources))
 
 
 def record(kernel: Kernel, origins: Mapping[str, tuple[str, ...]]) -> artifact.Kernel:
@@ -37,6 +36,6 @@ def record(kernel: Kernel, origins: Mapping[str, tuple[str, ...]]) -> artifact.K
     if kernel.triton is not None:
         from litz.targets.triton.record import launches_of
 
-        sources, launches = kernel.triton.sources(), launches_of(kernel.triton, kernel.plan)
+        sources, launches = kernel.triton.sources(), launches_of(kernel.triton)
     language, headers = kernel.target.language, kernel.headers
     return artifact.Kernel(kernel.name, language, kernel.device, sources, headers, launches, groups)

@@ -7,18 +7,17 @@ exit status is 0 when all that this machine needs is there and works, 1 when som
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from litz.errors import OptionError
-from litz.options import ENV_PREFIX, Options, make_options
+from litz.options import ENV_PREFIX, make_options, unknown_variables
 from litz.version import __version__
 
 # Both import torch, which may be what is missing.
@@ -187,14 +186,9 @@ def check_cache(m: Machine) -> Check:
 
 
 def check_environment(m: Machine) -> Check:
-    known = [ENV_PREFIX + f.name.upper() for f in fields(Options)]
-    wrong = refused(m.environment)
-    state: State = "missing" if wrong else "ok"
-    for name in m.environment:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            wrong[name] = "no option" + (f"; did you mean {near[0]}?" if near else "")
-            state = "warning" if state == "ok" else state
+    wrong, strange = refused(m.environment), unknown_variables(m.environment)
+    state: State = "missing" if wrong else "warning" if strange else "ok"
+    wrong |= strange
     given = m.environment.items()
     said = [f"{k}={v} ({wrong[k]})" if k in wrong else f"{k}={v}" for k, v in given]
     mend = f"unset {' '.join(wrong)}" if wrong else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +13,11 @@ import torch
 from torch.fx import GraphModule
 
 from litz.graph.aliasing import is_view_op
-from litz.host.lines import HostProgram, Probe
+from litz.host.lines import CallKernel, HostProgram, Probe
 from litz.index import Expr, const, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.lowering.torch_types import to_torch
+from litz.runtime.arguments import BoxedCall
 from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule
 from litz.verify.compare import Difference, compare, same_bits
@@ -27,7 +28,6 @@ from litz.verify.targets import START, Key, Target, Targets, find_targets
 
 log = logging.getLogger("litz")
 
-Boxed = Callable[[list[Any]], Any]
 Place = tuple[Any, int]
 
 
@@ -69,7 +69,7 @@ class Watch:
                     todo.append(k)
         return sorted(found)
 
-    def wrap(self, call: Boxed) -> Boxed:
+    def wrap(self, call: BoxedCall) -> BoxedCall:
         """``call`` with its inputs and results checked too."""
 
         def checked(args: list[Any]) -> Any:
@@ -395,10 +395,10 @@ def _with_storage(value: Any) -> Any:
 def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
     """The steps of a host program with probes, one a step of the schedule."""
     probes = {(p.step, p.after): p for p in host.lines if isinstance(p, Probe)}
-    kernels = [c.kernel for c in host.kernel_calls()][::-1]
+    kernels = host.kernel_calls()
     steps = []
     for k, s in enumerate(schedule.steps):
-        name = s.target_name if isinstance(s, Extern) else kernels.pop()
+        name, own = (s.target_name, ()) if isinstance(s, Extern) else _called(next(kernels))
         before, after = probes[k, False], probes[k, True]
         steps.append(
             WatchedStep(
@@ -406,8 +406,12 @@ def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
                 before.buffers,
                 after.buffers,
                 after.numbers,
-                frozenset(s.write_buffers()),
+                frozenset((*s.write_buffers(), *own)),
                 s.origins,
             )
         )
     return tuple(steps)
+
+
+def _called(call: CallKernel) -> tuple[str, tuple[str, ...]]:
+    return call.kernel, tuple(b.name for b in call.temporaries)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from litz.index import Expr, product
-from litz.ir.dtype import DType
 from litz.kernel.nodes import extent
 from litz.kernel.passes import Pass
+from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
@@ -89,15 +89,6 @@ class Axes:
         """The axes of a block, in the order of its shape."""
         wide = tuple(a for a in self.parallel if a.name != "z")
         return (*wide, self.reduced) if self.reduced is not None else wide
-
-
-@dataclass(frozen=True, slots=True)
-class Temporary:
-    """Memory between the kernels of one plan: ``size`` elements."""
-
-    name: str
-    dtype: DType
-    size: Expr
 
 
 @dataclass(frozen=True, slots=True)

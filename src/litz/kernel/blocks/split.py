@@ -9,13 +9,12 @@ reductions come at the end, as a kernel without reductions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, walk
 from litz.ir.dtype import I64, DType
-from litz.kernel.blocks.recipe import Temporary
 from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -29,7 +28,7 @@ from litz.kernel.nodes import (
     roots,
 )
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Temp, linear, phase, values_between
+from litz.kernel.phases import Phases, Temporary, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling
 
@@ -45,15 +44,7 @@ NARROW = 64  # extent of a reduced dim that may stay parallel in the first kerne
 GAIN = 1.5  # by which that has to make more bytes contiguous
 
 
-@dataclass(frozen=True, slots=True)
-class Several:
-    """Plans to run in order, and the memory between them."""
-
-    plans: tuple[KernelPlan, ...]
-    temps: tuple[Temporary, ...]
-
-
-def divide(plan: KernelPlan) -> Several | None:
+def divide(plan: KernelPlan) -> Phases | None:
     """A plan as several that use more of the machine, or None where one serves better."""
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     if not reduces or not reduces_evenly(reduces, plan.reduced):
@@ -142,7 +133,7 @@ class _Maker:
         self.temps.append(Temporary(f"part{len(self.temps)}", dtype, size))
         return self.temps[-1]
 
-    def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Several | None:
+    def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Phases | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
         last = max(self.levels[n] for n in reduces)
         whole = [s for s in full if over_all(s, self.plan.reduced)]
@@ -184,7 +175,7 @@ class _Maker:
         for some in order:
             dims = loops_of(some[0], self.plan.reduced)
             plans.append(self.phase((*self.plan.parallel, *dims), (), some))
-        return Several(tuple(plans), tuple(self.temps))
+        return Phases(tuple(plans), tuple(self.temps))
 
     def reduce_parts(
         self,
@@ -290,15 +281,14 @@ class _Maker:
 
     def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
         """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
-        temps = [Temp(t.name, t.dtype) for t in self.temps]
         axes, reduced, merged = merge_loops(
-            parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
+            parallel, reduced, tuple(stores), {t.name for t in self.temps} if not reduced else ()
         )
         accesses = accesses_of(merged, _sizes(self.plan))
         if not accesses:  # temporary memory is small: what is left there decides by itself
-            own = accesses_of(merged, {t.name: t.dtype.bytes for t in temps})
+            own = accesses_of(merged, {t.name: t.dtype.bytes for t in self.temps})
             accesses = [a for a in own if a.is_store]
         tiling = choose_tiling(axes, reduced, accesses)
         dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in reduced))
-        made = phase(self.plan, temps, dims, merged, tiling.lane)
+        made = phase(self.plan, self.temps, dims, merged, tiling.lane)
         return replace(made, tile=tiling.tile)

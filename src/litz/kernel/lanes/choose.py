@@ -48,7 +48,7 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     if several is None:
         return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
     kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
-    return LaneRecipe(plan, kernels, several.temps, several.points)
+    return LaneRecipe(plan, kernels, several.temps)
 
 
 def width(plan: KernelPlan, lanes: int) -> int:

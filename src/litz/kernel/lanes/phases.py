@@ -17,7 +17,7 @@ from litz.ir.body import load as load_node
 from litz.kernel.lanes.space import CACHED, NARROW, Space
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temp, linear, phase, values_between
+from litz.kernel.phases import Phases, Temporary, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
 FEW = 12  # rows that are too few for threads
@@ -63,7 +63,7 @@ class _Maker:
         self.levels = levels
         self.reduces = reduces
         self.at = linear(space.units)
-        self.temps: dict[Node, Temp] = {}
+        self.temps: dict[Node, Temporary] = {}
 
     def run(self, full: list[Store], last: int) -> Phases | None:
         flat = [s for s in self.plan.stores if s not in full]
@@ -77,7 +77,8 @@ class _Maker:
         contexts = [(n, last + 1) for n in roots(left)] + [(n, last) for n in roots(flat)]
         contexts += [(n, i) for i, stores in enumerate(merged) for n in roots(stores)]
         between = values_between(contexts, self.levels, self.space.reduced)
-        self.temps = {n: Temp(f"m{i}_", n.dtype) for i, n in enumerate(between)}
+        points = product(extent(v) for v in self.space.units)
+        self.temps = {n: Temporary(f"m{i}_", n.dtype, points) for i, n in enumerate(between)}
         plans: list[KernelPlan] = []
         for level in range(last + 1):
             stores = merged[level] + (flat if level == last else [])
@@ -88,11 +89,10 @@ class _Maker:
         if left:
             dims = tuple(replace(d, role="p") for d in self.plan.dims)
             plans.append(self.phase(left, self.temps, dims))
-        points = product(extent(v) for v in self.space.units)
-        return Phases(tuple(plans), tuple(self.temps.values()), points)
+        return Phases(tuple(plans), tuple(self.temps.values()))
 
     def phase(
-        self, stores: Sequence[Store], known: Mapping[Node, Temp], dims: tuple[Dim, ...]
+        self, stores: Sequence[Store], known: Mapping[Node, Temporary], dims: tuple[Dim, ...]
     ) -> KernelPlan:
         """A plan of ``stores``, in which what earlier phases have left is loaded."""
         loads: dict[Node, Node] = {n: load_node(t.dtype, t.name, self.at) for n, t in known.items()}

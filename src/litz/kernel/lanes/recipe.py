@@ -9,7 +9,7 @@ from litz.index import Expr
 from litz.ir.body import Node, Reduce
 from litz.kernel.lanes.space import Space
 from litz.kernel.passes import Pass
-from litz.kernel.phases import Temp
+from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
@@ -86,15 +86,11 @@ class LanePlan:
 
 @dataclass(frozen=True, slots=True)
 class LaneRecipe:
-    """How a plan runs: kernels in order, and what they leave for each other.
-
-    temps: a cell of 8 bytes each for each of ``points``.
-    """
+    """How a plan runs: kernels in order, and the memory between them."""
 
     plan: KernelPlan
     kernels: tuple[LanePlan, ...]
-    temps: tuple[Temp, ...] = ()
-    points: Expr | None = None
+    temporaries: tuple[Temporary, ...] = ()
 
     @property
     def text(self) -> str:

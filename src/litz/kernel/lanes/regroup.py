@@ -16,7 +16,7 @@ from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, replaced, walk
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
-from litz.kernel.phases import Phases, Temp, linear, phase, values_between
+from litz.kernel.phases import Phases, Temporary, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
 SHORT = 32  # channels of a group that leave lanes empty
@@ -91,12 +91,13 @@ class _Maker:
         self.rest = tuple(v for v in plan.reduced if v is not m.inner)
         self.points = tuple(m.dim if v is m.outer else v for v in plan.parallel)
         self.at = linear(self.points)
-        self.temps: list[Temp] = []
+        self.size = product(extent(v) for v in self.points)
+        self.temps: list[Temporary] = []
         self.merged = Rewriter(Substitution({m.outer: m.dim // m.size, m.inner: m.dim % m.size}))
-        self.channels: dict[Node, Temp] = {}
+        self.channels: dict[Node, Temporary] = {}
 
-    def temp(self, n: Node) -> Temp:
-        self.temps.append(Temp(f"m{len(self.temps)}_", n.dtype))
+    def temp(self, n: Node) -> Temporary:
+        self.temps.append(Temporary(f"m{len(self.temps)}_", n.dtype, self.size))
         return self.temps[-1]
 
     def run(self, full: list[Store], flat: list[Store]) -> Phases:
@@ -135,8 +136,7 @@ class _Maker:
             groups = [Dim(v, "p") for v in self.plan.parallel]
             plans.append(self.phase([*groups, Dim(m.inner, "r")], replaced(flat, narrow), None))
         plans.append(self.phase([*points, *(replace(d, role="p") for d in rows)], last, m.dim))
-        size = product(extent(v) for v in self.points)
-        return Phases(tuple(plans), tuple(self.temps), size)
+        return Phases(tuple(plans), tuple(self.temps))
 
     def phase(self, dims: Sequence[Dim], stores: Sequence[Store], lane: Expr | None) -> KernelPlan:
         return phase(self.plan, self.temps, tuple(dims), tuple(stores), lane)

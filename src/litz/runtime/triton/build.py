@@ -19,7 +19,7 @@ from litz.runtime.jobs import default_jobs
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.pool import WorkerDied, find_triton, pool, worker_environment
 
-__all__ = ["Build", "build", "job_key", "start_workers", "submit"]
+__all__ = ["KernelBuild", "build", "job_key", "start_workers", "submit"]
 
 KIND = "triton"
 MOST = 16  # workers: each imports Triton
@@ -68,7 +68,7 @@ class CompilerDied(ToolchainError):
     """The compiler's process ended while it compiled a kernel, and again at a second try."""
 
 
-class Build:
+class KernelBuild:
     """Jobs being compiled.  ``wait()`` gives their binaries, in the order of the jobs."""
 
     def __init__(self, jobs: Sequence[KernelJob], cache: Cache, workers: int) -> None:
@@ -148,12 +148,12 @@ class Build:
             future.cancel()
 
 
-def submit(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> Build:
+def submit(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> KernelBuild:
     """Start to compile jobs and return at once; ``workers`` at a time (``default_jobs``).
 
     ToolchainError: Triton is not installed.
     """
-    return Build(jobs, cache, workers or default_workers())
+    return KernelBuild(jobs, cache, workers or default_workers())
 
 
 def build(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> list[Binary]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import render as render_index
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
@@ -16,7 +15,6 @@ from litz.targets.cpp.loops import Builder
 from litz.targets.cpp.printer import print_kernel
 from litz.targets.cpp.tree import GRAIN, Kernel
 from litz.targets.cpp.units import ALWAYS, joined
-from litz.targets.cpp.values import DIALECT
 
 
 def build(made: LanePlan, name: str) -> Kernel:
@@ -38,7 +36,7 @@ def render(recipe: LaneRecipe, name: str, comment: str = "", grain: int = GRAIN)
     grain: work, in additions on vectors' elements, that is worth a thread.
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
-    if recipe.points is None:
+    if len(recipe.kernels) == 1:
         (made,) = recipe.kernels
         return head + print_kernel(replace(build(made, name), grain=grain))
     kernels = [replace(build(k, f"{name}_{i}"), grain=grain) for i, k in enumerate(recipe.kernels)]
@@ -46,21 +44,20 @@ def render(recipe: LaneRecipe, name: str, comment: str = "", grain: int = GRAIN)
 
 
 def _phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
-    """The functions of a kernel in phases: each a kernel of its own, called in turn."""
-    lines = [f'extern "C" int {name}(void* const* ptrs, const int64_t* ints) {{']
-    lines += [f"  const int64_t {s} = ints[{i}];" for i, s in enumerate(recipe.plan.ints)]
-    assert recipe.points is not None
-    points = render_index(recipe.points, DIALECT)
-    lines.append(f"  const int64_t points_ = {points};")
-    lines.append(f"  char* temp_ = (char*)malloc({8 * len(recipe.temps)}ul * points_);")
+    """The functions of a kernel in phases: each a kernel of its own, called in turn.
+
+    Behind the plan's parameters it takes its temporaries.
+    """
+    names = [p.name for p in recipe.plan.params]
+    lines = [f"// behind them {t.name}: {t.dtype}[{t.size}]" for t in recipe.temporaries]
+    names += [t.name for t in recipe.temporaries]
+    lines.append(f'extern "C" int {name}(void* const* ptrs, const int64_t* ints) {{')
     lines.append("  int bad = 0;")
-    places = {p.name: f"ptrs[{i}]" for i, p in enumerate(recipe.plan.params)}
-    places |= {t.name: f"temp_ + {8 * i} * points_" for i, t in enumerate(recipe.temps)}
     for k in kernels:
-        ptrs = ", ".join(places[p.name] for p in k.plan.params)
+        ptrs = ", ".join(f"ptrs[{names.index(p.name)}]" for p in k.plan.params)
         lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")
         lines.append(f"  bad |= {k.name}({k.name}_ptrs, ints);")
-    lines += ["  free(temp_);", "  return bad;", "}"]
+    lines += ["  return bad;", "}"]
     return "".join(print_kernel(k, "static") for k in kernels) + "\n".join(lines) + "\n"
 
 

@@ -36,5 +36,5 @@ class TritonBuild:
         if self._interpreted:
             from litz.targets.triton.interpreted import bind_interpreted
 
-            found |= {p.name: bind_interpreted(p.kernel, p.takes) for p in self._interpreted}
+            found |= {p.name: bind_interpreted(p.kernel) for p in self._interpreted}
         return found

@@ -18,7 +18,7 @@ SHORT = 1 << 15  # points of a kernel that does not
 
 def most_copies(kernel: TritonKernel, points: int) -> int:
     """How many calls of a kernel over ``points`` one launch can do; 1 if it must go by itself."""
-    if len(kernel.launches) != 1 or kernel.temporaries or not kernel.params:
+    if len(kernel.launches) != 1 or not kernel.params:
         return 1
     (launch,) = kernel.launches
     if launch.ints or launch.narrow is not None or (len(launch.grid) > 2 and not launch.flat):
@@ -39,8 +39,8 @@ def copied(kernel: TritonKernel, name: str, count: int) -> TritonKernel:
         scalars=tuple(scalars),
         copies=count,
     )
-    params = tuple(f"{p}_{c}" for c in range(count) for p in kernel.params)
-    return replace(kernel, params=params, launches=(many,))
+    params = [replace(p, name=f"{p.name}_{c}") for c in range(count) for p in kernel.params]
+    return replace(kernel, params=tuple(params), launches=(many,), extents=None)
 
 
 def _source(launch: Launch, name: str, count: int) -> str:

@@ -26,7 +26,7 @@ from litz.runtime.triton.job import Binary, KernelJob, Value
 from litz.runtime.triton.launch import Memory, bind
 from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.signature import pointer_type, scalar_type
-from litz.targets.triton.source import Interface, Launch, TritonKernel
+from litz.targets.triton.source import Launch, TritonKernel
 
 __all__ = [
     "VARIANTS",
@@ -135,7 +135,6 @@ def device_index(device: str) -> int:
 
 def bind_cuda(
     kernel: TritonKernel,
-    plan: Interface,
     site: Site,
     configs: Sequence[Config] | None = None,
     built: Mapping[KernelJob, Binary] | None = None,
@@ -146,8 +145,8 @@ def bind_cuda(
     built: binaries at hand; others are compiled, or taken from the cache, when they are wanted.
     """
     configs = default_configs(kernel) if configs is None else configs
-    text = print_launcher(kernel, plan.ints, configs)
-    scope: dict[str, Any] = {"temporary": site.memory}
+    text = print_launcher(kernel, configs)
+    scope: dict[str, Any] = {}
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         for form, name in ((launch, f"launch_{i}"), (launch.narrow, f"launch_{i}_narrow")):
             if form is not None:

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from litz.runtime.triton.interpret import interpreted
 from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.signature import pointer_type
-from litz.targets.triton.source import Interface, TritonKernel
+from litz.targets.triton.source import TritonKernel
 
 
-def _memory(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-
-
-def bind_interpreted(kernel: TritonKernel, plan: Interface) -> Callable[..., None]:
+def bind_interpreted(kernel: TritonKernel) -> Callable[..., None]:
     """The launcher of a kernel whose launches are interpreted on the CPU."""
     configs = [launch.configs[0] for launch in kernel.launches]
-    text = print_launcher(kernel, plan.ints, configs)
-    scope: dict[str, Any] = {"temporary": _memory}
+    text = print_launcher(kernel, configs)
+    scope: dict[str, Any] = {}
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         types = [pointer_type(p.dtype) for p in launch.pointers]
         blocks = dict(config.constants)

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.index import PYTHON, Expr, ceildiv, render
+from litz.index import PYTHON, ceildiv, render
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config
 from litz.targets.triton.source import Launch, TritonKernel
 
 
-def print_launcher(kernel: TritonKernel, ints: Sequence[Expr], configs: Sequence[Config]) -> str:
-    """A module with ``call(*kernel.params, *ints)``.
+def print_launcher(kernel: TritonKernel, configs: Sequence[Config]) -> str:
+    """A module with ``call(*kernel.params, *kernel.ints)``.
 
     configs: one for each launch.  The module's globals supply ``launch_0``, ... (called with the
     three sizes of the grid, then addresses and integers), ``launch_0_narrow``, ... where there are
-    such, and ``temporary`` (bytes to a tensor).
+    such.
     """
-    lines = [f"def call({', '.join([*kernel.params, *map(str, ints)])}):"]
-    for t in kernel.temporaries:
-        nbytes = t.size * t.dtype.bytes
-        lines.append(f"    {t.name}_ = temporary({render(nbytes, PYTHON)})")
-        lines.append(f"    {t.name} = {t.name}_.data_ptr()")
+    lines = [f"def call({', '.join([*(p.name for p in kernel.params), *map(str, kernel.ints)])}):"]
     for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
         lines += [f"    {line}" for line in _either(launch, config, f"launch_{i}")]
     if len(lines) == 1:

@@ -10,10 +10,10 @@ from litz.index import Expr, Symbol, parse, symbol
 from litz.ir import dtype as d
 from litz.ir.dtype import DType
 from litz.runtime.records import Leaf, Records
-from litz.targets.triton.source import Interface, Launch, Takes, TritonKernel
+from litz.targets.triton.source import Launch, TritonKernel
 
 
-def launches_of(kernel: TritonKernel, takes: Interface) -> dict[str, object]:
+def launches_of(kernel: TritonKernel) -> dict[str, object]:
     """The launches of a kernel as data, but for their sources (``kernel.sources()``).
 
     Expressions are texts; their symbols are declared beside them.
@@ -29,21 +29,12 @@ def launches_of(kernel: TritonKernel, takes: Interface) -> dict[str, object]:
     records = Records({Expr: Leaf(text, str), DType: Leaf(str, str)})
     numbers = iter(range(len(kernel.sources())))
     numbered = _with_sources(kernel, map(str, numbers))
-    data = {"kernel": records.write(numbered), "takes": records.write(_takes(takes, kernel))}
-    return {**data, "symbols": {n: [s.lo, s.hi, s.hint] for n, s in symbols.items()}}
+    data = records.write(numbered)
+    return {"kernel": data, "symbols": {n: [s.lo, s.hi, s.hint] for n, s in symbols.items()}}
 
 
-def _takes(found: Interface, kernel: TritonKernel) -> Takes:
-    if isinstance(found, Takes):
-        return found
-    from litz.targets.triton.tuned import extents  # the interpreter does without it
-
-    choices = any(len(x.configs) > 1 for x in kernel.launches)
-    return Takes(found.params, found.ints, extents(found) if choices else None)
-
-
-def kernel_of(launches: Mapping[str, Any], sources: Sequence[str]) -> tuple[TritonKernel, Takes]:
-    """The kernel of which ``launches_of`` gave the data, and what it takes."""
+def kernel_of(launches: Mapping[str, Any], sources: Sequence[str]) -> TritonKernel:
+    """The kernel of which ``launches_of`` gave the data."""
     scope = {name: symbol(name, *known) for name, known in launches["symbols"].items()}
     leaves = {
         Expr: Leaf(str, lambda text: parse(text, scope)),
@@ -51,8 +42,7 @@ def kernel_of(launches: Mapping[str, Any], sources: Sequence[str]) -> tuple[Trit
     }
     records = Records(leaves)
     kernel: TritonKernel = records.read(TritonKernel, launches["kernel"])
-    takes: Takes = records.read(Takes, launches["takes"])
-    return _with_sources(kernel, iter(sources)), takes
+    return _with_sources(kernel, iter(sources))
 
 
 def _with_sources(kernel: TritonKernel, sources: Iterator[str]) -> TritonKernel:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from litz.kernel.blocks.reach import index_ints
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Style
-from litz.kernel.plan import KernelPlan
+from litz.kernel.plan import KernelPlan, Param
+from litz.targets.triton.extents import extents
 from litz.targets.triton.nest import NestPrinter
 from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.printer import Printer
@@ -17,13 +18,14 @@ from litz.targets.triton.source import Launch, Pointer, Scalar, TritonKernel
 
 def render(recipe: BlockRecipe, name: str, comment: str = "") -> TritonKernel:
     """The kernels of a recipe.  comment: lines for the head of each source."""
-    several = len(recipe.kernels) > 1 or recipe.temporaries
+    several = len(recipe.kernels) > 1
     launches = tuple(
         launch(k, f"{name}_{i}" if several else name, comment, recipe.style)
         for i, k in enumerate(recipe.kernels)
     )
-    params = tuple(p.name for p in recipe.plan.params)
-    return TritonKernel(params, launches, recipe.temporaries)
+    plan, own = recipe.plan, (Param(t.name, t.dtype, "out") for t in recipe.temporaries)
+    known = extents(recipe) if any(len(x.configs) > 1 for x in launches) else None
+    return TritonKernel((*plan.params, *own), plan.ints, launches, known)
 
 
 def launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from litz.index import Expr
 from litz.ir.dtype import DType
-from litz.kernel.blocks.recipe import Config, Temporary
-from litz.kernel.plan import KernelPlan, Param
+from litz.kernel.blocks.recipe import Config
+from litz.kernel.plan import Param
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +71,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """All that a plan needs: its parameters, launches in order, and the memory between them."""
+    """All that a plan needs: what callers hand it, and launches in order.
 
-    params: tuple[str, ...]
-    launches: tuple[Launch, ...]
-    temporaries: tuple[Temporary, ...] = ()
-
-    def sources(self) -> tuple[str, ...]:
-        """The sources of all launches, in all their forms."""
-        return tuple(source for x in self.launches for source in x.sources())
-
-
-@dataclass(frozen=True, slots=True)
-class Takes:
-    """What callers of a kernel must know of its plan where that is not at hand.
-
-    extents: bytes of each parameter's memory, as ``litz.targets.triton.tuned.extents`` has them.
+    params: those of the plan, and behind them the memory between the launches.
+    extents: bytes of each parameter's memory where configurations can be tried on copies of it; see
+    ``litz.targets.triton.extents``.
     """
 
     params: tuple[Param, ...]
     ints: tuple[Expr, ...]
+    launches: tuple[Launch, ...]
     extents: tuple[int | None, ...] | None = None
 
-
-Interface = KernelPlan | Takes
+    def sources(self) -> tuple[str, ...]:
+        """The sources of all launches, in all their forms."""
+        return tuple(source for x in self.launches for source in x.sources())

@@ -34,7 +34,7 @@ def start(
 
     def finish() -> Callables:
         built = dict(zip(jobs, handle.wait(), strict=True))
-        bound = {p.name: bind_cuda(p.kernel, p.takes, sites[p.device], built=built) for p in parts}
+        bound = {p.name: bind_cuda(p.kernel, sites[p.device], built=built) for p in parts}
         return tuning(parts, sites, bound, seconds) if seconds else bound
 
     return finish

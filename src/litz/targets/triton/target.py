@@ -32,8 +32,9 @@ class Triton:
         draft = render(recipe, "LITZ_KERNEL_NAME")
         # Sizes that every block divides are in no source, only in the grid.
         parts = [part for x in draft.launches for part in (*x.sources(), x.layout())]
-        signature = [*draft.params, *map(str, plan.ints)]  # all there is where nothing is launched
-        text = f"{[str(t.size) for t in draft.temporaries]}\n" + "\n".join(parts or signature)
+        # All there is where nothing is launched:
+        signature = [*(p.name for p in draft.params), *map(str, plan.ints)]
+        text = f"{[str(t.size) for t in recipe.temporaries]}\n" + "\n".join(parts or signature)
         index = device.partition(":")[2] or "0"
         name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
         made = render(recipe, name, origins)

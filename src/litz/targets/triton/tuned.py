@@ -11,12 +11,7 @@ from typing import Any
 import torch
 
 from litz.errors import RefusedSourceError
-from litz.index import Expr, const
-from litz.ir.body import Load, Masked, loads, walk
-from litz.kernel.blocks.reach import index_ints
 from litz.kernel.blocks.recipe import Config
-from litz.kernel.nodes import extent
-from litz.kernel.plan import KernelPlan
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.tune import Choice, Clock, CudaClock, Run, choose, known
@@ -28,9 +23,9 @@ from litz.targets.triton.cuda import (
     job_of,
     likely_variant,
 )
-from litz.targets.triton.source import Interface, Launch, Takes, TritonKernel
+from litz.targets.triton.source import Launch, TritonKernel
 
-__all__ = ["extents", "fastest_configs", "tuning"]
+__all__ = ["fastest_configs", "tuning"]
 
 
 class _Memory:
@@ -55,10 +50,8 @@ def tuning(
     left = _Budget(seconds, sum(_choices(p.kernel) for p in parts))
     out = dict(bound)
     for p in parts:
-        sizes = p.takes.extents if isinstance(p.takes, Takes) else extents(p.takes)
-        if _choices(p.kernel) and sizes is not None:
-            site = sites[p.device]
-            out[p.name] = _Tuned(p.kernel, p.takes, site, bound[p.name], sizes, left).call
+        if _choices(p.kernel) and p.kernel.extents is not None:
+            out[p.name] = _Tuned(p.kernel, sites[p.device], bound[p.name], left).call
     return out
 
 
@@ -87,10 +80,8 @@ class _Tuned:
     """A kernel that is tuned when it is first called."""
 
     kernel: TritonKernel
-    plan: Interface
     site: Site
     run: Callable[..., None]
-    sizes: tuple[int | None, ...]
     left: _Budget
     done: bool = False
 
@@ -104,17 +95,18 @@ class _Tuned:
 
     def _best(self, args: Sequence[int]) -> Callable[..., None]:
         device = torch.device("cuda", self.site.device.index)
+        assert self.kernel.extents is not None
         given: list[torch.Tensor | int] = [
             a if n is None else torch.as_tensor(_Memory(a, n), device=device)
-            for a, n in zip(args, self.sizes, strict=True)
+            for a, n in zip(args, self.kernel.extents, strict=True)
         ]
         try:
             configs = fastest_configs(
-                self.kernel, self.plan, self.site, given, _clock(device.index), self.left.share
+                self.kernel, self.site, given, _clock(device.index), self.left.share
             )
         except torch.OutOfMemoryError:
             return self.run
-        return bind_cuda(self.kernel, self.plan, self.site, configs)
+        return bind_cuda(self.kernel, self.site, configs)
 
 
 @lru_cache(maxsize=8)
@@ -122,44 +114,8 @@ def _clock(index: int) -> CudaClock:
     return CudaClock(index)
 
 
-def extents(plan: KernelPlan) -> tuple[int | None, ...] | None:
-    """Bytes of each argument's memory; None for one whose places data or conditions decide.
-
-    Or that has none, being a value or an integer.  None for the plan: it cannot be run on copies
-    of what it writes, or its sizes are open, or there is nothing to run.
-    """
-    if any(extent(d.var) is const(0) for d in plan.dims):
-        return None
-    if index_ints(plan) or any(s.mode != "set" or s.indirect for s in plan.stores):
-        return None
-    places: dict[str, list[Expr]] = {p.name: [] for p in plan.params}
-    data: set[str] = {p.name for p in plan.params if p.by_value}
-    for n in walk(r for s in plan.stores for r in s.roots()):
-        if isinstance(n, Load):
-            places[n.buffer].append(n.index)
-            if n.indirect:
-                data.add(n.buffer)
-        elif isinstance(n, Masked):  # where it does not hold, an index may lie beyond the memory
-            data.update(x.buffer for x in loads((n.args[1],)))
-    for s in plan.stores:
-        places[s.buffer].append(s.index)
-        if s.mask is not None:
-            data.add(s.buffer)
-    out: list[int | None] = []
-    for p in plan.params:
-        ends = [e.hi for e in places[p.name]]
-        if p.name in data or any(e is None for e in ends):
-            if p.mode != "in":
-                return None
-            out.append(None)
-        else:
-            out.append(p.dtype.bytes * (1 + max((e for e in ends if e is not None), default=0)))
-    return (*out, *(None for _ in plan.ints))
-
-
 def fastest_configs(
     kernel: TritonKernel,
-    plan: Interface,
     site: Site,
     args: Sequence[torch.Tensor | int],
     clock: Clock,
@@ -167,13 +123,13 @@ def fastest_configs(
 ) -> list[Config]:
     """The quickest configuration of each launch, for these arguments.
 
-    args: the plan's buffers (those that the kernel only reads may be addresses, or values), then
+    args: the kernel's buffers (those that the kernel only reads may be addresses, or values), then
     its integers; the buffers that the kernel writes are copied.  budget: seconds of compiling and
     measuring.  What was found is kept in the site's cache; where all configurations were tried
     once, nothing is compiled again.  Launches are tuned in turn, each by the time of the whole
     kernel.
     """
-    return _Search(kernel, plan, site, args, clock, budget).run()
+    return _Search(kernel, site, args, clock, budget).run()
 
 
 class _Search:
@@ -182,13 +138,12 @@ class _Search:
     def __init__(
         self,
         kernel: TritonKernel,
-        plan: Interface,
         site: Site,
         args: Sequence[torch.Tensor | int],
         clock: Clock,
         budget: float,
     ) -> None:
-        self.kernel, self.plan, self.site, self.args = kernel, plan, site, args
+        self.kernel, self.site, self.args = kernel, site, args
         self.clock, self.start, self.budget = clock, clock.now(), budget
         self.chosen = default_configs(kernel)
         self.built: dict[KernelJob, Binary] = {}
@@ -208,7 +163,7 @@ class _Search:
 
     def key(self, i: int, configs: Sequence[Config]) -> list[str]:
         """What the choice of a launch among ``configs`` depends on."""
-        sizes = self.args[len(self.plan.params) :]  # numbers before them are addresses or data
+        sizes = self.args[len(self.kernel.params) :]  # numbers before them are addresses or data
         ways = (_key(self.kernel, self.site, self.way(i, c)) for c in configs)
         return [*ways, *map(str, sizes)]
 
@@ -219,7 +174,7 @@ class _Search:
     def choose(self, i: int, configs: Sequence[Config], left: int) -> Choice:
         """left: how many launches share the time that is left, this one included."""
         calls = [self.call(i, c) for c in configs]
-        mutated = [k for k, p in enumerate(self.plan.params) if p.mode != "in"]
+        mutated = [k for k, p in enumerate(self.kernel.params) if p.mode != "in"]
         share = max(0.0, self.start + self.budget - self.clock.now()) / left
         key = self.key(i, configs)
         return choose(key, calls, self.args, mutated, self.clock, self.site.cache, share)
@@ -229,7 +184,7 @@ class _Search:
         launch = self.kernel.launches[i]
         if config != launch.configs[0] and _job(self.site, launch, config) not in self.built:
             return None
-        return candidate(self.kernel, self.plan, self.site, self.way(i, config), self.built)
+        return candidate(self.kernel, self.site, self.way(i, config), self.built)
 
     def tried(self, i: int) -> list[Config]:
         """The default, and whatever else of a launch there was time to compile."""
@@ -259,7 +214,6 @@ class _Search:
 
 def candidate(
     kernel: TritonKernel,
-    plan: Interface,
     site: Site,
     configs: Sequence[Config],
     built: Mapping[KernelJob, Binary],
@@ -269,7 +223,7 @@ def candidate(
 
     def run(args: Sequence[Any]) -> None:
         if not bound:
-            bound.append(bind_cuda(kernel, plan, site, configs, built))
+            bound.append(bind_cuda(kernel, site, configs, built))
         bound[0](*(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args))
 
     return run
