@@ -184,7 +184,7 @@ def test_eager_rng_leaves_the_draw_to_aten() -> None:
 def test_a_generator_of_ones_own_is_left_to_aten() -> None:
     # make_fx bakes such a call in as a constant, so the lowering is asked directly.
     node = SimpleNamespace(kwargs={"generator": torch.Generator().manual_seed(3)})
-    call: Any = SimpleNamespace(b=Builder(Settings()), node=node)
+    call: Any = SimpleNamespace(b=Builder(Settings()), node=node, value=None)
     families.load()
     fn = find(aten.rand.generator)
     assert fn is not None
