@@ -12,10 +12,10 @@ from functorch.compile import (  # type: ignore[import-untyped]
     min_cut_rematerialization_partition,
 )
 from torch._dynamo.backends.common import aot_autograd
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Interpreter
 
 from litz.graph.values import EAGER_VAL
+from litz.runtime.fake import unset_fake_temporarily
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]

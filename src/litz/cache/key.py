@@ -42,7 +42,6 @@ from importlib import metadata
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
@@ -54,6 +53,7 @@ from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
 from litz.options import Options
 from litz.runtime.cache import content_key
+from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import storage_address
 from litz.targets.tools import Tools
 

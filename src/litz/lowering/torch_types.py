@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 
 from litz.ir import dtype as d
 

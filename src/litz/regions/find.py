@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from litz.lowering.torch_types import FakeTensor
+from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import storage_address
 
 LITERALS: Final = (

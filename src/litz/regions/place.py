@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from litz.lowering.torch_types import FakeTensor
 from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
+from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.torch_private import storage_address
 
 Tangents = tuple[Layout | None, ...]
