@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any, Final
 
 import torch
@@ -149,6 +150,8 @@ def _search(
     """The repeat that saves most between two positions, then others before and behind it."""
     runs = sorted(_runs(kinds, start, stop), key=lambda r: (-(r[1] - r[0] - r[2]), r[2]))
     for first, end, period in runs[:4]:
+        # Each part has a call of its own in the trace: of small ones, several are a part.
+        period *= max(1, isqrt(end - first) // period)
         made = _best(calls, owners, first, end, period, reasons)
         if made is not None:
             at, repeat = made
