@@ -17,6 +17,7 @@ from litz.backend import compile_with
 from litz.compiler import Stages
 from litz.options import make_options
 from litz.regions.place import _Call
+from litz.runtime.torch_private import storage_address
 
 Seen = list[tuple[str, list[object], str]]
 
@@ -25,10 +26,15 @@ def text(gm: GraphModule) -> list[object]:
     """A graph without its nodes' names: metadata, and calls with numbers for nodes."""
     number = {n: i for i, n in enumerate(gm.graph.nodes)}
 
+    memory: dict[int, int] = {}
+
     def described(v: object) -> object:
         if isinstance(v, tuple | list):
             return tuple(map(described, v))
-        return (v.shape, v.stride(), v.dtype) if isinstance(v, torch.Tensor) else v
+        if not isinstance(v, torch.Tensor):
+            return v
+        at = memory.setdefault(storage_address(v.untyped_storage()), len(memory))
+        return (v.shape, v.stride(), v.dtype, at)
 
     return [
         (
@@ -251,6 +257,25 @@ def test_writes() -> None:
         return y + x
 
     check(program, [X], "no equal regions")
+
+
+class WritesLater(nn.Module):
+    """What all layers read is written behind their backs, after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block() for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.exp()
+        for layer in self.layers:
+            x = (layer(x) * scale).tanh()
+        scale.data.mul_(3)
+        return x + scale
+
+
+def test_writes_past_autograd() -> None:
+    check(WritesLater(), [X], "scale is written")
 
 
 def test_literals_differ() -> None:

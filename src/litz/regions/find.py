@@ -61,10 +61,13 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     for i, (n, state) in enumerate(zip(calls, states, strict=True)):
         kind = _kind(n) if state == _START else None
         kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
-    owners: dict[int, Node] = {}
-    for n in graph.nodes:
-        if isinstance(value(n), torch.Tensor):
-            owners.setdefault(_address(value(n)), n)
+    owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
+    tensors = [n for n in graph.nodes if isinstance(value(n), torch.Tensor)]
+    for n in tensors:
+        owners.setdefault(_address(value(n)), n)
+    for n in tensors:
+        if value(n)._version:
+            owners.pop(_address(value(n)), None)
     reasons: list[str] = []
     found: list[Repeat] = []
     _search(calls, kinds, owners, 0, len(calls), found, reasons)
@@ -93,7 +96,7 @@ def _states(graph: Graph, calls: Sequence[Node]) -> list[tuple[bool | None, int]
             grad = None if n.args[0] == torch.is_grad_enabled() else bool(n.args[0])
         elif name in ("_enter_autocast", "_exit_autocast"):
             depth += 1 if name == "_enter_autocast" else -1
-        elif value(n) is None:
+        elif value(n) is None and name != "_log_api_usage_once":
             raise NotEqual(f"{name or n.target} may change what follows")
         out.append((grad, depth))
     return out
@@ -226,7 +229,7 @@ def _repeat(
             raise NotEqual("calls that look alike read different things")
         shape = wiring
         for n in outside:
-            _check_input(n, inside)
+            _check_input(n, inside, owners)
         for i, n in enumerate(part):
             if any(u not in inside for u in n.users):
                 _check_output(n, owners)
@@ -237,11 +240,11 @@ def _repeat(
     return Repeat(tuple(parts), tuple(inputs), tuple(sorted(outputs)))
 
 
-def _check_input(n: Node, inside: dict[Node, int]) -> None:
+def _check_input(n: Node, inside: dict[Node, int], owners: dict[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
-    if x._version:
+    if _address(x) not in owners:
         raise NotEqual(f"{n.name} is written")
     if x.requires_grad and any(u not in inside for u in n.users):
         raise NotEqual(f"gradients of {n.name} come from several places, in an order of their own")
@@ -251,7 +254,7 @@ def _check_output(n: Node, owners: dict[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
-    if x._version or x._is_view() or owners[_address(x)] is not n:
+    if x._is_view() or owners.get(_address(x)) is not n:
         raise NotEqual(f"{n.name} shares memory or is written")
 
 

@@ -168,9 +168,15 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
         r.unseen.clear()
     if late:
         raise Unseen
-    opaque = [n for n in graph.nodes if n.target is OPERATOR]
     forward: dict[tuple[int, int], dict[Node, Node]] = {}  # copies of the first trace, by part
-    for n in opaque:
+    memory = _Memory()  # of what stood for results, as what has taken their place
+    stood = []  # addresses are theirs as long as they live
+    for n in tuple(graph.nodes):
+        if n.target is not OPERATOR:
+            if memory.storages and "val" in n.meta:
+                with unset_fake_temporarily():
+                    n.meta["val"] = memory.moved(n.meta["val"])
+            continue
         number, call, variant = n.args[1]
         region = regions[number]
         if variant < 0:
@@ -185,10 +191,13 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
         with graph.inserting_before(n), unset_fake_temporarily():
             _copy(calls, copies, n)
         for pick in tuple(n.users):
-            pick.replace_all_uses_with(copies[wanted[pick.args[1]]])
+            new = copies[wanted[pick.args[1]]]
+            stood.append(pick.meta["val"])
+            memory.note(stood[-1], new.meta["val"])
+            pick.replace_all_uses_with(new)
             graph.erase_node(pick)
         graph.erase_node(n)
-    if opaque:
+    if forward:
         graph.eliminate_dead_code()
 
 
@@ -239,6 +248,13 @@ class _Memory:
             self.made[id(old)] = new
             moved = new.storage_offset() - old.storage_offset()
             self.storages.setdefault(_address(old), (new.untyped_storage(), moved))
+
+    def moved(self, x: Any) -> Any:
+        """Metadata of what isn't copied itself, and may share memory with what is known."""
+        if isinstance(x, tuple | list):
+            return type(x)(map(self.moved, x))
+        known = isinstance(x, FakeTensor) and _address(x) in self.storages
+        return self(x) if known else x
 
     def __call__(self, x: Any) -> Any:
         if isinstance(x, tuple | list):
