@@ -58,15 +58,7 @@ from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import storage_address
 from litz.targets.tools import Tools
 
-__all__ = [
-    "NotCached",
-    "Writer",
-    "environment",
-    "graph_key",
-    "settings",
-    "surroundings",
-    "symbols",
-]
+__all__ = ["NotCached", "Writer", "environment", "graph_key", "settings", "surroundings", "symbols"]
 
 NAMESPACES: Final = ("aten", "prims")
 CONSTANTS: Final = 1 << 20
@@ -170,15 +162,11 @@ def settings() -> tuple[object, ...]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        mkldnn.is_available(),
-        mkldnn.enabled,
-        mkldnn.deterministic,
+        (mkldnn.is_available(), mkldnn.enabled, mkldnn.deterministic),
         smallest / 2 == 0.0,  # torch.set_flush_denormal
         # Which operator attention, recurrent layers and sums of products are traced to.
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
+        (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()),
+        (cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()),
         cuda.fp16_bf16_reduction_math_sdp_allowed(),
         torch._C._get_sdp_priority_order(),
         torch.backends.cudnn.enabled,

@@ -220,12 +220,12 @@ class Program:
 
     def made(self, kind: str, artifact: Artifact | None, why_not: str) -> None:
         """A graph of the program is compiled.  why_not: it has no key, or no artifact."""
-        if artifact is None or why_not or artifact.not_portable:
-            reasons = (why_not, artifact.not_portable if artifact else "")
-            self._refuse(next(filter(None, reasons), "a graph of it is not compiled"))
+        why_not = why_not or (artifact.not_portable if artifact else "a graph is not compiled")
+        if why_not:
+            self._refuse(why_not)
         elif settings() != self._settings:
             self._refuse("PyTorch's settings are others than where its forward graph was compiled")
-        else:
+        elif artifact is not None:
             self._artifacts[kind] = artifact
             self._finish()
 
