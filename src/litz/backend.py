@@ -74,7 +74,8 @@ def compile_with(
     key, env = _program_key(gm, example_inputs, options) if options.graph_cache else ("", None)
     cache = Tools(options).cache if key else None
     if cache is not None and (kept := store.load_program(cache, key)) is not None:
-        with suppress(ArtifactError, ValueError):  # as if it were not there
+        # As if it were not there: what fails beside is told when it fails again.
+        with suppress(LitzError, OSError, ValueError):
             return _bound_program(kept, example_inputs, env, options, recorder)
 
     program: Program | None = None

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from litz import compiler
-from litz.cache import records, store
+from litz import backend, compiler
+from litz.cache import programs, records, store
+from litz.cache.key import NotCached
+from litz.errors import ToolchainError
 from litz.options import make_options
 from litz.runtime.cache import Cache
 from litz.targets.tools import Tools
@@ -213,6 +216,68 @@ def test_without_a_key_everything_is_as_ever(runs: Runs) -> None:
     for _ in range(2):
         runs(case)
         assert runs.traced and not runs.entries()
+
+
+def attention(compile: Compile) -> list[Tensor]:
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, 8, 16)
+    return [compile(lambda q: nn.functional.scaled_dot_product_attention(q, q, q))(q)]
+
+
+def test_who_computes_attention_counts(runs: Runs) -> None:
+    found = []
+    for allowed in ([SDPBackend.MATH], [SDPBackend.FLASH_ATTENTION]):
+        with sdpa_kernel(allowed):
+            runs(attention)
+            assert runs.traced
+            found.append(runs(attention)[0])
+            assert not runs.traced
+    torch.testing.assert_close(*found)
+    assert len(runs.entries()) == 2
+
+
+def test_settings_that_change_before_the_backward_graph(runs: Runs) -> None:
+    threads = torch.get_num_threads()
+
+    def case(compile: Compile) -> None:
+        x = torch.ones(3, 4, requires_grad=True)
+        out = compile(lambda x: x.softmax(-1))(x)
+        torch.set_num_threads(threads + 1)
+        try:
+            out.sum().backward()
+        finally:
+            torch.set_num_threads(threads)
+
+    runs(case)
+    assert not runs.entries() and any("settings are others" in line for line in runs.told)
+
+
+def test_pytorchs_own_cache_may_be_strict(runs: Runs) -> None:
+    with torch._functorch.config.patch(strict_autograd_cache=True):
+        runs(inference)
+        assert runs.traced and runs.entries()
+        runs(inference)
+        assert not runs.traced
+
+
+def test_a_program_whose_kernels_cannot_be_built_is_a_miss(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = runs(inference)
+
+    def fails(*args: Any) -> Any:
+        raise ToolchainError("litz: no compiler")
+
+    monkeypatch.setattr(backend, "bind", fails)
+    with pytest.warns(UserWarning, match="runs through ATen"):
+        torch.testing.assert_close(runs(inference), first)
+    assert runs.traced
+
+
+def test_operators_of_higher_order_have_no_key() -> None:
+    kernel = torch._higher_order_ops.triton_kernel_wrap.triton_kernel_wrapper_mutation
+    with pytest.raises(NotCached, match="no operator of PyTorch"):
+        programs._Written(fx.GraphModule({}, fx.Graph())).function(kernel)
 
 
 def test_damaged_programs_are_misses(runs: Runs) -> None:

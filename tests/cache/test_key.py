@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from litz.artifact import to_bytes
+from litz.cache import key as keys
 from litz.cache.key import NotCached, graph_key
 from litz.compiler import compile_graph
 from litz.dynamo import real_tensors
@@ -256,6 +258,10 @@ def test_the_state_of_the_process_counts() -> None:
         torch.set_num_threads(threads + 1)
         found.add(key(gm))
         torch.set_num_threads(threads)
+        with sdpa_kernel(SDPBackend.MATH):
+            found.add(key(gm))
+        with torch.backends.cudnn.flags(enabled=False):
+            found.add(key(gm))
         if torch.set_flush_denormal(True):
             found.add(key(gm))
             torch.set_flush_denormal(False)
@@ -264,7 +270,17 @@ def test_the_state_of_the_process_counts() -> None:
         torch.use_deterministic_algorithms(False)
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
-    assert base not in found and len(found) >= 3 and key(gm) == base
+    assert base not in found and len(found) >= 5 and key(gm) == base
+
+
+def test_sources_that_changed_since_their_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    gm = traced(model, *inputs())
+    keys._sources.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "_STARTED", 0.0)
+        with pytest.raises(NotCached, match="changed after"):
+            key(gm)
+    assert key(gm)
 
 
 def test_without_a_key() -> None:

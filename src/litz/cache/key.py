@@ -37,6 +37,7 @@ import operator
 import os
 import struct
 import sys
+import time
 from functools import lru_cache
 from importlib import metadata
 from typing import Any, Final
@@ -57,11 +58,12 @@ from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import storage_address
 from litz.targets.tools import Tools
 
-__all__ = ["NotCached", "Writer", "environment", "graph_key", "surroundings", "symbols"]
+__all__ = ["NotCached", "Writer", "environment", "graph_key", "settings", "surroundings", "symbols"]
 
 NAMESPACES: Final = ("aten", "prims")
 CONSTANTS: Final = 1 << 20
 """Bytes of constants up to which a graph is cached."""
+_STARTED: Final = time.time()
 _READ_META: Final = {ANCHORED, FLAT, EAGER_VAL, "unbacked_bindings"}
 
 
@@ -114,6 +116,8 @@ def _sources() -> str:
                 path = os.path.join(folder, name)
                 with open(path, "rb", buffering=0) as f:
                     data = f.readall()
+                    if os.fstat(f.fileno()).st_mtime > _STARTED:  # what runs may be older
+                        raise NotCached("the sources of Litz were changed after their import")
                 digest.update(b"%s:%d:" % (os.path.relpath(path, root).encode(), len(data)))
                 digest.update(data)
     except OSError as e:
@@ -135,7 +139,20 @@ def _machine(options: Options) -> str:
 
 def _state() -> tuple[object, ...]:
     """What a process can set in PyTorch that results of operators and of their metadata heed."""
+    return (
+        *settings(),
+        torch.is_autocast_enabled("cpu"),
+        str(torch.get_autocast_dtype("cpu")),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+    )
+
+
+def settings() -> tuple[object, ...]:
+    """The part of the state that is to be the same while a forward and a backward graph compile."""
     mkldnn: Any = torch.backends.mkldnn
+    cuda: Any = torch.backends.cuda
+    einsum: Any = torch.backends.opt_einsum
     smallest = sys.float_info.min
     return (
         str(torch.get_default_dtype()),
@@ -145,14 +162,15 @@ def _state() -> tuple[object, ...]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        torch.is_autocast_enabled("cpu"),
-        str(torch.get_autocast_dtype("cpu")),
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        mkldnn.is_available(),
-        mkldnn.enabled,
-        mkldnn.deterministic,
+        (mkldnn.is_available(), mkldnn.enabled, mkldnn.deterministic),
         smallest / 2 == 0.0,  # torch.set_flush_denormal
+        # Which operator attention, recurrent layers and sums of products are traced to.
+        (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()),
+        (cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()),
+        cuda.fp16_bf16_reduction_math_sdp_allowed(),
+        torch._C._get_sdp_priority_order(),
+        torch.backends.cudnn.enabled,
+        (einsum.is_available(), einsum.enabled, einsum.strategy),
     )
 
 

@@ -32,7 +32,7 @@ from torch.fx import GraphModule, Node
 
 from litz.artifact import Artifact
 from litz.cache import records
-from litz.cache.key import NAMESPACES, NotCached, Writer, environment, surroundings
+from litz.cache.key import NAMESPACES, NotCached, Writer, environment, settings, surroundings
 from litz.logs import events
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import aot_names
@@ -42,10 +42,12 @@ __all__ = ["Kept", "Program", "lazily", "program_key", "wrapped"]
 Boxed = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Boxed]
 _AOT = aot_names()
-_RECORDING = (
-    *("enable_autograd_cache", "bundled_autograd_cache"),
-    "force_non_lazy_backward_lowering",
-)
+_RECORDING = {
+    "enable_autograd_cache": True,
+    "bundled_autograd_cache": True,
+    "force_non_lazy_backward_lowering": True,
+    "strict_autograd_cache": False,  # PyTorch's own cache is told to keep nothing
+}
 
 
 class _Code(_AOT.code if _AOT else object):  # type: ignore[misc]
@@ -96,7 +98,7 @@ class _Written(Writer):
         if isinstance(target, torch._ops.OpOverloadPacket):
             if target._qualified_op_name.partition("::")[0] in NAMESPACES:
                 return f"packet {target._qualified_op_name}"
-        elif not isinstance(target, torch._ops.OpOverload):
+        elif not isinstance(target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
             name = getattr(target, "__name__", "")
             room = getattr(target, "__module__", None) or "torch"
             if room.partition(".")[0] in ("torch", "math") and not isinstance(target, type):
@@ -180,6 +182,7 @@ class Program:
         self._artifacts: dict[str, Artifact] = {}
         self._record: Any = None
         self._before = self._facts()
+        self._settings = settings()
 
     def _facts(self) -> tuple[object, ...]:
         """What tracing may add to, and no record holds."""
@@ -212,14 +215,17 @@ class Program:
         """
         assert _AOT is not None
         nothing: Any = mock.patch.object(_AOT.cache, _AOT.key, lambda *_: (secrets.token_hex(), []))
-        with _AOT.config.patch(dict.fromkeys(_RECORDING, True)), nothing:
+        with _AOT.config.patch(_RECORDING), nothing:
             yield
 
     def made(self, kind: str, artifact: Artifact | None, why_not: str) -> None:
         """A graph of the program is compiled.  why_not: it has no key, or no artifact."""
-        if artifact is None or why_not:
-            self._refuse(why_not or "a graph of it is not compiled")
-        else:
+        why_not = why_not or (artifact.not_portable if artifact else "a graph is not compiled")
+        if why_not:
+            self._refuse(why_not)
+        elif settings() != self._settings:
+            self._refuse("PyTorch's settings are others than where its forward graph was compiled")
+        elif artifact is not None:
             self._artifacts[kind] = artifact
             self._finish()
 
