@@ -28,8 +28,9 @@ from benchmarks.layers import encoder
 from benchmarks.report import align
 from litz import dynamo
 from litz.binding import Binder
-from litz.compiler import Stages, compile_graph
+from litz.compiler import compile_graph
 from litz.options import make_options
+from litz.stages import Stages
 
 STAGES = ("passes", "lowering", "schedule", "kernels", "host")
 HEADER = ("graph", "n", "torch s", "litz s", "x2", *STAGES, "kernels", "KiB", "longest", "build s")

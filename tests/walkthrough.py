@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule
 
-from litz.compiler import Stages
 from litz.graph.dialect import RULES, rule_name
 from litz.host.lines import host_text
 from litz.ir.text import program_text
 from litz.kernel.text import plan_text
 from litz.schedule.text import schedule_text
+from litz.stages import Stages
 from litz.targets.kernels import Kernel, make_kernels
 from litz.targets.triton.target import Triton
 from tests.replay.corpus import Entry

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.host.lines import CallExtern, Free, Reuse
 from litz.options import make_options
+from litz.stages import Stages
 
 if not dist.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.options import make_options
+from litz.stages import Stages
 from tests.lowering.evaluate import check, extern_names, lower_fn, nests
 
 Fn = Callable[..., Any]

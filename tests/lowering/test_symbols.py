@@ -11,7 +11,6 @@ import torch
 
 import litz.compiler
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.index import const, symbol
 from litz.index.border import NotRepresentable, from_sympy
 from litz.ir.parse import parse
@@ -22,6 +21,7 @@ from litz.lowering.symbols import solve
 from litz.options import make_options
 from litz.runtime.numbers import float_bits
 from litz.schedule.groups import Group
+from litz.stages import Stages
 
 S, U = symbol("s0", 2), symbol("u0", 0)
 

@@ -16,10 +16,10 @@ from torch.nn import functional
 from litz import backend as litz_backend
 from litz import dynamo
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.options import make_options
 from litz.regions.place import _Call
 from litz.runtime.torch_private import storage_address
+from litz.stages import Stages
 
 Seen = list[tuple[str, list[object], str]]
 

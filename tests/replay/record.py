@@ -16,7 +16,6 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from litz import backend, compiler, dynamo
-from litz.compiler import Stages
 from litz.host.lines import CallKernel, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
@@ -29,6 +28,7 @@ from litz.kernel.parse import parse_recipe
 from litz.kernel.plan import KernelPlan
 from litz.options import Options, make_options
 from litz.schedule.build import schedule as make_schedule
+from litz.stages import Stages
 from litz.targets.cpp.target import Cpp
 from litz.targets.kernels import Kernel, make_kernels
 from litz.targets.triton.target import Triton

@@ -26,8 +26,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.options import make_options
+from litz.stages import Stages
 
 NOTHING = 1e-12  # of the largest gradient's norm: zero in exact arithmetic
 # By norm, where elements are dropped and float64 cannot judge.  It is what eager's memory-efficient

@@ -29,8 +29,8 @@ from torch.utils import _pytree as pytree
 from zoo_families import Inputs, Zoo
 
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.options import make_options
+from litz.stages import Stages
 
 STEPS = 3
 # Other draws of the weights, by which what is beyond its limit is judged.

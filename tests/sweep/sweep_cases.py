@@ -14,8 +14,8 @@ from sweep_compare import WIDE, agree, aliases, copy_input, difference, widen, w
 from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
-from litz.compiler import Stages
 from litz.options import make_options
+from litz.stages import Stages
 
 if hasattr(torch._dynamo.guards, "profile_guard_manager"):
     # For a line of its log Dynamo times the guards of each graph on flushed caches: 25 ms, a third
