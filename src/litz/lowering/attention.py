@@ -17,7 +17,7 @@ from litz.graph.values import attribute_value, fake_mode
 from litz.index import Const, Expr, const, floordiv, provably_le, var
 from litz.ir import attention, body
 from litz.ir.body import Load, Node, Rewriter, Store, load
-from litz.ir.dtype import BOOL, F32
+from litz.ir.dtype import BOOL, F32, I64
 from litz.ir.program import Skeleton, Template, TensorRef
 from litz.lowering.externs import argument
 from litz.lowering.numbers import require
@@ -140,7 +140,19 @@ def _score(
     if name in touched or not isinstance(score, TensorValue) or score.dtype is not F32:
         low.b.roll_back(mark)
         return None
-    return attention.masked_score(body.cast(mask.node, BOOL), score.node)
+    return Rewriter(replace=_positions)(
+        attention.masked_score(body.cast(mask.node, BOOL), score.node)
+    )
+
+
+def _positions(_: Node, n: Node) -> Node:
+    """A sum or difference of positions as a position."""
+    if not isinstance(n, body.Op) or n.name not in ("add", "sub") or n.dtype is not I64:
+        return n
+    a, b = (x.expr if isinstance(x, body.Index) else None for x in n.args)
+    if a is None or b is None:
+        return n
+    return body.index(a + b if n.name == "add" else a - b)
 
 
 def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, list[FxNode]]:

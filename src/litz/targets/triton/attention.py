@@ -134,10 +134,11 @@ class AttentionPrinter(Printer):
         value = self.operand(p.value, {p.keys: ("rrow", rrow), p.columns: columns})
         kind = TRITON_TYPES[p.value.dtype.name]
         for line in (
-            "best = litz.maximum(top, litz.max(scores, 1))",
-            "shift = tl.where(best == float('-inf'), 0.0, best)",
-            f"weight = tl.exp2((scores - shift) * {LOG2E})",
-            f"less = tl.exp2((top - shift) * {LOG2E})",
+            # What is nan makes its weight so, and that the results.
+            "best = tl.maximum(top, tl.max(scores, 1)[:, None])",
+            f"shift = tl.where(best == float('-inf'), 0.0, best * {LOG2E})",
+            f"weight = tl.exp2(scores * {LOG2E} - shift)",
+            f"less = tl.exp2(top * {LOG2E} - shift)",
             "total = total * less + tl.sum(weight, 1)[:, None]",
             f"acc = tl.dot(weight.to({kind}), {value}, acc * less{precision})",
             "top = best",
@@ -156,7 +157,7 @@ class AttentionPrinter(Printer):
         for s, text, mask in (
             (p.out, f"(acc / total_or_one).to({TRITON_TYPES[p.out.value.dtype.name]})", kept),
             (p.lse, f"tl.log2(total) + tl.where(top == float('-inf'), 0.0, top) * {scale}", kept[: bool(self.mask("x"))]),
-            (p.top, f"top * {scale}", kept[: bool(self.mask("x"))]),
+            (p.top, f"tl.where(total == total, top, total) * {scale}", kept[: bool(self.mask("x"))]),
         ):
             if s is None:
                 continue
