@@ -40,9 +40,12 @@ def _configs(plan: KernelPlan, p: attention.Parts, rows: Expr, keys: Expr) -> tu
     """Blocks of queries and keys, the likeliest first, no larger than blocks of a mask."""
     width = max(int_value(extent(v)) for v in (p.inner, p.columns))
     single = p.query.dtype.bytes > 2
-    first = ((64, 32), (64, 16), (32, 32)) if single else ((128, 64), (128, 128), (64, 64))
-    if width > 128:
-        first = ((32, 16), (16, 16)) if single else ((64, 32), (64, 64), (32, 32))
+    if single:
+        first = ((64, 32), (64, 16)) if width <= 128 else ((32, 16), (16, 16))
+    elif width <= 64:
+        first = ((128, 64), (64, 64), (128, 128))
+    else:
+        first = ((128, 128), (64, 64)) if width <= 128 else ((64, 32), (64, 64), (32, 32))
     skeleton = plan.skeleton
     limits = skeleton.sizes if skeleton is not None and skeleton.sizes else (1 << 30, 1 << 30)
     found: dict[Config, None] = {}
@@ -50,6 +53,6 @@ def _configs(plan: KernelPlan, p: attention.Parts, rows: Expr, keys: Expr) -> tu
         x = max(LEAST, min(m, limits[0], power_of_two(hint(rows))))
         r = max(LEAST, min(n, limits[1], power_of_two(hint(keys))))
         warps = 8 if x * max(r, width) >= 128 * 128 else 4
-        stages = 2 if single or width > 128 else 3
+        stages = 2 if single or width > 64 else 3
         found[Config((("x", x), ("r", r)), warps, stages)] = None
     return tuple(found)

@@ -62,7 +62,7 @@ class AttentionPrinter(Printer):
         return f"tl.load({self.pointer(n.buffer, render(n.index, TRITON, names))}{mask})"
 
     def within(self, axis: str, size: int, block: str, place: str) -> tuple[str, str]:
-        return place, "" if size == power_of_two(size) and size >= 16 else f"{place} < {size}"
+        return place, "" if size == power_of_two(size) and size >= 16 else f"({place} < {size})"
 
     def body(self) -> None:
         p, emit = self.parts, self.top.emit
@@ -120,7 +120,7 @@ class AttentionPrinter(Printer):
         if "r" not in self.made.even:
             size = self.index(self.axes.all[-1].size)
             child.emit(f"rmask = rindex < {size}")
-            rmask, rrow = "rmask", f"rrow < {size}"
+            rmask, rrow = "rmask", f"(rrow < {size})"
         axis = self.axes.reduced
         assert axis is not None
         self.decode(child, axis)
@@ -136,9 +136,9 @@ class AttentionPrinter(Printer):
         for line in (
             # What is nan makes its weight so, and that the results.
             "best = tl.maximum(top, tl.max(scores, 1)[:, None])",
-            f"shift = tl.where(best == float('-inf'), 0.0, best * {LOG2E})",
-            f"weight = tl.exp2(scores * {LOG2E} - shift)",
-            f"less = tl.exp2(top * {LOG2E} - shift)",
+            f"shift = tl.where(best == float('-inf'), 0.0, best * {-LOG2E})",
+            f"weight = litz.flush_exp2(tl.fma(scores, {LOG2E}, shift))",
+            f"less = litz.flush_exp2(tl.fma(top, {LOG2E}, shift))",
             "total = total * less + tl.sum(weight, 1)[:, None]",
             f"acc = tl.dot(weight.to({kind}), {value}, acc * less{precision})",
             "top = best",

@@ -237,8 +237,10 @@ class Printer(ABC):
         assert isinstance(node, Op)
         if node.name in CHECKS:
             return self.check(v, args)
-        if node.name in COMPARISONS and all(_is_position(a.node) for a in v.args):
-            return op_text(node, [self.short(a.node) for a in v.args])
+        to_float = node.name == "cast" and node.dtype.is_float
+        if to_float or node.name in COMPARISONS:
+            if all(_is_position(a.node) for a in v.args):
+                return op_text(node, [self.short(a.node) for a in v.args])
         if node.name == "eq":
             text = self.same_position(v, args)
             if text:
