@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
+from litz.graph.attention import leave_out_unread_blocks
 from litz.graph.calls import is_random
 from litz.graph.constants import fold_constants
 from litz.graph.dialect import Dialect, border
@@ -154,6 +155,7 @@ PIPELINE: tuple[Group, ...] = (
         (
             GraphPass("constants", fold_constants),
             GraphPass("no-ops", drop_no_ops),
+            GraphPass("blocks of attention", leave_out_unread_blocks),
             GraphPass("dead code", drop_dead_code),
             GraphPass("common subexpressions", share_common_subexpressions),
         ),

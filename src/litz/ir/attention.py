@@ -24,7 +24,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from litz.index import Expr
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Store, cast, const, masked, op, reduce, walk
+from litz.ir.body import (
+    Load,
+    Masked,
+    Node,
+    Op,
+    Reduce,
+    Store,
+    cast,
+    const,
+    masked,
+    op,
+    reduce,
+    walk,
+)
 from litz.ir.dtype import F32, DType
 
 KIND: Final = "attention"
@@ -35,7 +48,8 @@ class Parts:
     """What a printer needs of attention's stores.
 
     dot: query times key; score: from dot, masked; rows, columns, keys, inner: the variables that
-    count queries, a value's elements, keys, and a key's elements.  out, lse, top: the stores, where there are such.
+    count queries, a value's elements, keys, and a key's elements.  out, lse, top: the stores, where
+    there are such.
     """
 
     query: Load

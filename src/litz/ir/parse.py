@@ -243,7 +243,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _nest(head: str, lines: Iterator[tuple[int, str]], scope: Mapping[str, Expr]) -> Loops | Template:
+def _nest(
+    head: str, lines: Iterator[tuple[int, str]], scope: Mapping[str, Expr]
+) -> Loops | Template:
     m = _match(_NEST, head, "a loop nest")
     axes = parse_axes(m[2], scope)
     reduced = parse_axes(m[3] or "", {**scope, **axes})

@@ -14,6 +14,9 @@ from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
 from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Values
 
+# Forms that run along some dims by themselves.
+SOME_DIMS = ("nest", "serial", "attention")
+
 
 def verify(recipe: BlockRecipe | LaneRecipe) -> None:
     """Raises VerifyError with the rule that is broken, and the recipe as text."""
@@ -40,7 +43,7 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
 
 def _blocks(k: BlockPlan) -> Iterator[str]:
     dims = [v for a in k.axes.all for v in a.dims]
-    wanted = [d.var for d in k.plan.dims if k.form not in ("nest", "serial", "attention") or d.var in dims]
+    wanted = [d.var for d in k.plan.dims if k.form not in SOME_DIMS or d.var in dims]
     if sorted(map(str, dims)) != sorted(map(str, wanted)):
         yield f"axes are over {dims}, the plan over {wanted}"
     sizes = {a.name: a.size for a in k.axes.blocked}

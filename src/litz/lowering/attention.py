@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,10 +38,10 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
     """
     if higher_order_name(n.target) != FLEX or low.settings.keep_random:
         return None
-    query, key, value, score_mod, mask, scale, _, *captured = n.args
-    results = [low.result(v) if isinstance(v, torch.Tensor) else None for v in n.meta["val"]]
-    own = [low.result(a.meta["val"]) for a in (query, key, value)]  # type: ignore[union-attr]
-    if any(r is None for r in (*own, *results)) or not low.settings.on_gpu(own[0].device):
+    query, key, value, _, mask, scale, *_ = _arguments(n)
+    results = [r for v in n.meta["val"] if (r := low.result(v)) is not None]
+    own = [r for a in (query, key, value) if (r := low.result(a.meta["val"])) is not None]
+    if len(results) + len(own) < 6 or not low.settings.on_gpu(own[0].device):
         return None
     if not _fits(own) or not isinstance(scale, int | float):
         return None
@@ -70,15 +70,16 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         attention.top_value(score, loops[3]),
     )
     used = {u.args[1] for u in n.users}
-    out, stores = [], []
+    out: list[TensorValue | None] = []
+    stores: list[Store] = []
     for i, (r, node) in enumerate(zip(results, values, strict=True)):
         if i and i not in used:
             out.append(None)
             continue
-        made = low.b.of_buffer(low.b.new_buffer(r.dtype, r.shape, r.strides, r.device))
+        made = low.b.new_buffer(r.dtype, r.shape, r.strides, r.device)
         where = (*loops[:3], at_column) if i == 0 else loops[:3]
-        stores.append(Store(made.ref.buffer, linear(where, made.ref.strides), node))
-        out.append(made)
+        stores.append(Store(made.name, linear(where, made.strides), node))
+        out.append(low.b.of_buffer(made))
     skeleton, visits = _visits(low, n, mask, loops)
     low.b.nodes.append(
         Template(
@@ -92,6 +93,10 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         )
     )
     return tuple(out)
+
+
+def _arguments(n: FxNode) -> Sequence[Any]:
+    return n.args
 
 
 def _fits(own: list[Any]) -> bool:
@@ -157,7 +162,7 @@ def _positions(_: Node, n: Node) -> Node:
 
 def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, list[FxNode]]:
     """Mask and modified score of all scores, as a graph of these and of what is captured."""
-    query, key, _, score_mod, block_mask, _, _, *captured = n.args
+    query, key, _, score_mod, block_mask, _, _, *captured = _arguments(n)
     others = [list(c) for c in (*captured, (), ())[:2]]
     flat = [a for some in others for a in some]
     taken = [a for a in dict.fromkeys(flat) if isinstance(a, FxNode)]

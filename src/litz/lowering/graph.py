@@ -18,10 +18,10 @@ from litz.graph.calls import is_random, leaves
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import families, limits, values
+from litz.lowering.attention import lower_attention
 from litz.lowering.bindings import Handed
 from litz.lowering.context import GraphUnsupported, Settings, Unsupported, WrongMetadata
 from litz.lowering.contractions import contraction
-from litz.lowering.attention import lower_attention
 from litz.lowering.control_flow import has_bodies, is_body, lower_control_flow
 from litz.lowering.externs import call_extern, why_extern
 from litz.lowering.functional_calls import lower_functional_call

@@ -40,6 +40,7 @@ def _configs(plan: KernelPlan, p: attention.Parts, rows: Expr, keys: Expr) -> tu
     """Blocks of queries and keys, the likeliest first, no larger than blocks of a mask."""
     width = max(int_value(extent(v)) for v in (p.inner, p.columns))
     single = p.query.dtype.bytes > 2
+    first: tuple[tuple[int, int], ...]
     if single:
         first = ((64, 32), (64, 16)) if width <= 128 else ((32, 16), (16, 16))
     elif width <= 64:

@@ -12,11 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from litz.index import TRITON, Expr, floordiv, const, render
+from litz.index import TRITON, Expr, render
 from litz.ir import attention
 from litz.ir.body import Load, Node, Rewriter, load
 from litz.ir.dtype import F32
 from litz.ir.ops import TRITON_TYPES
+from litz.kernel.blocks.attention import LEAST
 from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.blocks.sizes import power_of_two
 from litz.kernel.nodes import extent, int_value
@@ -61,19 +62,20 @@ class AttentionPrinter(Printer):
         mask = f", {' & '.join(conds)}, other=0" if conds else ""
         return f"tl.load({self.pointer(n.buffer, render(n.index, TRITON, names))}{mask})"
 
-    def within(self, axis: str, size: int, block: str, place: str) -> tuple[str, str]:
-        return place, "" if size == power_of_two(size) and size >= 16 else f"({place} < {size})"
+    def within(self, size: int, place: str) -> tuple[str, str]:
+        """A place along a row of ``size`` elements, and its mask where a block is wider."""
+        return place, "" if size == _block(size) else f"({place} < {size})"
 
     def body(self) -> None:
         p, emit = self.parts, self.top.emit
         wide = ".to(tl.int64)" if self.made.wide else ""
         for name, size in (("inner", self.inner), ("column", self.columns)):
-            emit(f"{name}s = tl.arange(0, {max(16, power_of_two(size))}){wide}")
+            emit(f"{name}s = tl.arange(0, {_block(size)}){wide}")
         xmask = self.mask("x")
-        inner = self.within("inner", self.inner, "", "inners[None, :]")
+        inner = self.within(self.inner, "inners[None, :]")
         query = self.operand(p.query, {p.rows: (str(p.rows), xmask), p.inner: inner})
         emit(f"query = {query}")
-        shape = f"[{self.axes.parallel[-1].block}, {max(16, power_of_two(self.columns))}]"
+        shape = f"[{self.axes.parallel[-1].block}, {_block(self.columns)}]"
         emit(f"top = tl.full([{self.axes.parallel[-1].block}, 1], float('-inf'), tl.float32)")
         emit(f"total = tl.zeros([{self.axes.parallel[-1].block}, 1], tl.float32)")
         emit(f"acc = tl.zeros({shape}, tl.float32)")
@@ -90,9 +92,8 @@ class AttentionPrinter(Printer):
         rows, columns = self.sizes
         assert isinstance(count, Load) and isinstance(which, Load)
         visit = next((v for v in which.index.free if v not in count.index.free), None)
-        place = render(floordiv(self.parts.rows, const(1)), TRITON)
         first = f"({self.pids['x']} * {self.axes.parallel[-1].block})"
-        names = {place: first, **({} if visit is None else {str(visit): "visit"})}
+        names = {str(self.parts.rows): first, **({} if visit is None else {str(visit): "visit"})}
         self.used.update(str(v) for v in count.index.free)
         number = self.fresh("visits")
         at = self.pointer(count.buffer, render(count.index, TRITON, names))
@@ -124,13 +125,14 @@ class AttentionPrinter(Printer):
         axis = self.axes.reduced
         assert axis is not None
         self.decode(child, axis)
-        inner = self.within("inner", self.inner, "", "inners[:, None]")
+        inner = self.within(self.inner, "inners[:, None]")
         key = self.operand(p.key, {p.keys: ("rindex", rmask), p.inner: inner})
         precision = ', input_precision="ieee"' if p.query.dtype is F32 else ""
         child.emit(f"{SCORE} = tl.dot(query, {key}{precision})")
         found = self.wide_value(self.values(self.with_raw(score)))
-        child.emit(f"scores = tl.where({rmask}, {found}, float('-inf'))" if rmask else f"scores = {found}")
-        columns = self.within("column", self.columns, "", "columns[None, :]")
+        seen = f"tl.where({rmask}, {found}, float('-inf'))" if rmask else found
+        child.emit(f"scores = {seen}")
+        columns = self.within(self.columns, "columns[None, :]")
         value = self.operand(p.value, {p.keys: ("rrow", rrow), p.columns: columns})
         kind = TRITON_TYPES[p.value.dtype.name]
         for line in (
@@ -152,17 +154,25 @@ class AttentionPrinter(Printer):
         p = self.parts
         self.top.emit("total_or_one = tl.where(total == 0, 1.0, total)")
         scale = 1 / math.log(2)
-        columns = self.within("column", self.columns, "", "columns[None, :]")
-        kept = [m for m in (self.mask("x"), columns[1]) if m]
+        columns = self.within(self.columns, "columns[None, :]")
+        rows = self.mask("x")
+        both = " & ".join(m for m in (rows, columns[1]) if m)
+        kind = TRITON_TYPES[p.out.value.dtype.name]
+        shift = "tl.where(top == float('-inf'), 0.0, top)"
         for s, text, mask in (
-            (p.out, f"(acc / total_or_one).to({TRITON_TYPES[p.out.value.dtype.name]})", kept),
-            (p.lse, f"tl.log2(total) + tl.where(top == float('-inf'), 0.0, top) * {scale}", kept[: bool(self.mask("x"))]),
-            (p.top, f"tl.where(total == total, top, total) * {scale}", kept[: bool(self.mask("x"))]),
+            (p.out, f"(acc / total_or_one).to({kind})", both),
+            (p.lse, f"tl.log2(total) + {shift} * {scale}", rows),
+            (p.top, f"tl.where(total == total, top, total) * {scale}", rows),
         ):
             if s is None:
                 continue
             self.used.update(str(v) for v in s.index.free)
             names = {str(p.columns): columns[0]}
             at = self.pointer(s.buffer, render(s.index, TRITON, names))
-            tail = f", {' & '.join(mask)}" if mask else ""
+            tail = f", {mask}" if mask else ""
             self.top.emit(f"tl.store({at}, {text}{tail})")
+
+
+def _block(size: int) -> int:
+    """Elements of a block that holds a row, as matrix units take them."""
+    return max(LEAST, power_of_two(size))

@@ -1,0 +1,150 @@
+"""Attention with functions of scores as one kernel: interpreted, against eager and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import litz
+from litz.ir.parse import parse
+from litz.ir.program import Template
+from litz.ir.text import program_text
+from litz.kernel.parse import parse_recipe
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+Tensor = torch.Tensor
+SLOPE = torch.tensor([0.1, -0.2, 0.3, 0.05])
+DOCUMENT = torch.arange(80) // 27
+
+
+def distance(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s + (i - j) * SLOPE[h]
+
+
+def capped(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return torch.tanh(s / 2) * 2 + b
+
+
+def earlier(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return i >= j
+
+
+def same_document(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return (DOCUMENT[i] == DOCUMENT[j]) & (i >= j)
+
+
+def never_first(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return (i > 20) & (j < 50)  # some rows see nothing
+
+
+# Heads of queries and keys, lengths of both, widths of keys and values, block of the mask.
+CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
+    "plain": (None, None, (2, 2, 40, 50, 16, 16), 0),
+    "distance": (distance, None, (4, 4, 33, 64, 16, 32), 0),
+    "one_head": (capped, None, (1, 1, 16, 17, 8, 24), 0),
+    "causal": (None, earlier, (2, 2, 70, 70, 16, 16), 16),
+    "grouped": (distance, earlier, (4, 2, 64, 64, 16, 16), 32),
+    "one_key_head": (None, earlier, (4, 1, 40, 48, 16, 16), 16),
+    "document": (capped, same_document, (2, 2, 80, 80, 16, 16), 16),
+    "nothing_seen": (None, never_first, (2, 2, 64, 64, 16, 16), 16),
+    "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
+}
+
+
+def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    score, mask, (h, g, m, n, e, c), block = CASES[name]
+    made = mask and create_block_mask(mask, None, None, m, n, "cpu", BLOCK_SIZE=block)
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(
+            q, k, v, score_mod=score, block_mask=made, enable_gqa=h != g, return_lse=True
+        )
+
+    gen = torch.Generator().manual_seed(3)
+    shapes = (2, h, m, e), (2, g, n, e), (2, g, n, c)
+    return fn, tuple(torch.randn(s, generator=gen) for s in shapes)
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    seen = exact.isfinite()
+    assert torch.equal(found[~seen].double(), exact[~seen])
+    return float((found.double() - exact)[seen].norm() / exact[seen].norm())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_one_kernel(name: str) -> None:
+    fn, args = attention(name)
+    report = litz.explain(fn, *args, options={"target": "triton"})
+    exact, eager = fn(*(a.double() for a in args)), fn(*args)
+    for found, own, ref in zip(report.result, eager, exact, strict=True):
+        assert found.stride() == own.stride() and found.dtype is own.dtype
+        assert error(found, ref) <= 2 * error(own, ref) + 1e-7
+    (graph,) = report.graphs
+    program = graph.stages.program
+    assert program is not None
+    assert not {e.target_name for e in graph.stages.externs()} & {"flex_attention", "aten.sort.stable"}
+    (node,) = (n for n in program.nodes if isinstance(n, Template))
+    assert len(node.skeleton.slots) == (4 if CASES[name][3] not in (0, 128) else 0)
+    assert program_text(parse(program_text(program))) == program_text(program)
+    for k in graph.stages.kernels:
+        assert parse_recipe(k.recipe.text) == k.recipe
+
+
+def test_low_precision() -> None:
+    fn, args = attention("causal")
+    low = [a.bfloat16() for a in args]
+    found = torch.compile(fn, backend="litz", options={"target": "triton"})(*low)[0]
+    exact = fn(*(a.double() for a in low))[0]
+    assert error(found, exact) <= 2 * error(fn(*low)[0], exact)
+
+
+def test_nan_and_infinite_scores() -> None:
+    fn, (q, k, v) = attention("causal")
+    q[0, 0, 5, 3] = torch.nan
+    v[0, 1, 7, 2] = torch.inf
+    found = torch.compile(fn, backend="litz", options={"target": "triton"})(q, k, v)
+    for a, b in zip(found, fn(q, k, v), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_open_sizes_are_one_kernel() -> None:
+    def fn(q: Tensor, k: Tensor) -> Tensor:
+        return flex_attention(q, k, k, score_mod=distance)  # type: ignore[return-value]
+
+    compiled = torch.compile(fn, backend="litz", dynamic=True, options={"target": "triton"})
+    for m, n in ((32, 40), (50, 33)):
+        q, k = torch.randn(2, 4, m, 16), torch.randn(2, 4, n, 16)
+        torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
+
+
+def test_gradients() -> None:
+    fn, args = attention("distance")
+
+    def loss(*inputs: Tensor) -> Tensor:
+        out, lse = fn(*inputs)
+        return (out.sin().sum() + lse.sum()) * 1.0
+
+    own = [a.clone().requires_grad_() for a in args]
+    ref = [a.clone().requires_grad_() for a in args]
+    torch.compile(loss, backend="litz", options={"target": "triton"})(*own).backward()
+    loss(*ref).backward()
+    for a, b in zip(own, ref, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_scores_that_are_no_expression_run_step_by_step() -> None:
+    table = torch.randn(4, 33)
+
+    def looked_up(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return s + torch.cumsum(table, 1)[h, i]
+
+    q = torch.randn(1, 4, 33, 16)
+    fn = lambda q: flex_attention(q, q, q, score_mod=looked_up)  # noqa: E731
+    found = torch.compile(fn, backend="litz", options={"target": "triton"})(q)
+    torch.testing.assert_close(found, fn(q), atol=1e-5, rtol=1e-5)
