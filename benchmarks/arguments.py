@@ -11,6 +11,15 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def described(module: str, text: str | None) -> argparse.ArgumentParser:
+    """The parser of ``python -m benchmarks.<module>``; ``--help`` shows the text as it is."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{module}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def add_only(parser: argparse.ArgumentParser, known: Collection[str]) -> None:
     """``--only``: some of the ``known`` workloads."""
     parser.add_argument(

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.arguments import add_only, names
+from benchmarks.arguments import add_only, described, names
 from benchmarks.cpu import machine
 from benchmarks.measure import BASELINE, Say, paired
 from benchmarks.report import PEER, align, number
@@ -163,11 +163,7 @@ def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, .
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compile_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described("compile_time", __doc__)
     add_only(parser, WORKLOADS)
     backends = (BASELINE, PEER, "litz")
     parser.add_argument("--backends", type=names, default=backends, help=",".join(backends))

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import add_only, names
+from benchmarks.arguments import add_only, described, names
 from benchmarks.measure import BASELINE, Plan, Row, Say, measure
 from benchmarks.report import summary, table
 from benchmarks.session import Session, WorkerError
@@ -37,11 +37,7 @@ BACKENDS = "eager,inductor,litz"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described("cpu", __doc__)
     add_only(parser, WORKLOADS)
     parser.add_argument("--backends", type=names, default=names(BACKENDS), help=BACKENDS)
     parser.add_argument("--quick", action="store_true", help="fewer, smaller, shorter")

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.registry import lookup_backend
 
-from benchmarks.arguments import add_only
+from benchmarks.arguments import add_only, described
 from benchmarks.report import align, geometric_mean
 from benchmarks.step import Step
 from benchmarks.workloads import WORKLOADS, Workload, build
@@ -211,11 +211,7 @@ def compiled_apart(workload: Workload) -> Callable[..., Any]:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.dynamic",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described("dynamic", __doc__)
     add_only(parser, WORKLOADS)
     parser.add_argument("--quick", action="store_true", help="fewer, smaller, shorter")
     parser.add_argument("--sizes", type=int, default=10, help="how many sizes to call with")

@@ -13,7 +13,6 @@ a layer  milliseconds for each layer beyond the first
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.arguments import described
 from benchmarks.report import align
 from litz.backend import compile_with
 from litz.options import make_options
@@ -67,11 +67,7 @@ def fastest(runs: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.layers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described("layers", __doc__)
     parser.add_argument("--layers", type=int, default=12, help="how many equal layers")
     parser.add_argument("--rounds", type=int, default=3, help="compilations of each, after a first")
     options = parser.parse_args(arguments)

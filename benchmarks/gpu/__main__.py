@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.arguments import add_only, names
+from benchmarks.arguments import add_only, described, names
 from benchmarks.gpu.measure import Plan
 from benchmarks.gpu.run import Run, run
 from benchmarks.gpu.workloads import GPU_WORKLOADS
@@ -56,11 +56,7 @@ def checked(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = described("gpu", __doc__)
     common(parser)
     parser.add_argument("--limit", type=float, default=460, metavar="SECONDS", help="of the run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")

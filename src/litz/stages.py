@@ -35,9 +35,11 @@ class Stages:
     not_kept: why its artifact has no key, if it was to have one.
     bodies: of control flow, compiled by themselves.
     regions: which parts of the graph were traced once, or why none were.
-    seconds: wall time of each stage.  ``waiting`` is the time left to wait for the C++ compiler
-    after all other stages ran beside it; ``load`` what binding takes then.
+    seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
+    C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
     """
+
+    clock = staticmethod(time.perf_counter)
 
     program: Program | None = None
     schedule: Schedule | None = None
@@ -71,11 +73,11 @@ class Stages:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + self.clock() - start
 
 
 def show(options: Options, stage: str, text: Callable[[], str]) -> None:

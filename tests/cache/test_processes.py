@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from counted import said, started
 
 PROGRAM = """
 import os, sys, torch
 from litz.backend import compile_or_fall_back
-from litz import backend
 from litz.options import make_options
 from litz.stages import Stages
-
-compiled = []
-inner = backend.compile_and_bind
-def counting(*args, **kwargs):
-    compiled.append(1)
-    return inner(*args, **kwargs)
-backend.compile_and_bind = counting
 
 graph = torch.fx.Graph()
 with torch._subclasses.FakeTensorMode() as mode:
@@ -49,17 +39,7 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.mark.parametrize("count", [4, pytest.param(32, marks=pytest.mark.slow)])
 def test_processes_that_meet_a_graph_at_once_compile_it_once(tmp_path: Path, count: int) -> None:
-    given = {"LITZ_CACHE_DIR": str(tmp_path), "LITZ_CHECK_CALLS": "0", "OMP_NUM_THREADS": "1"}
-    env = {**os.environ, **given, "LITZ_CHECK_IR": "0"}
     # Workers are forked with everything imported, so that they arrive together.
-    parent = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(count)],
-        env=env,
-        input="\n",
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert parent.returncode == 0, parent.stderr
-    first, *counts = parent.stdout.split()
+    parent = started(tmp_path, PROGRAM, str(count), LITZ_CHECK_IR="0")
+    first, *counts = said(parent, "\n").split()
     assert first == "ready" and len(counts) == count and 1 <= sum(map(int, counts)) <= 2

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from counted import said, started
 
 import litz
 from litz import compiler
@@ -23,14 +22,6 @@ from litz.targets.tools import Tools
 PROGRAM = """
 import hashlib, sys, torch
 from torch import nn
-from litz import backend
-
-compiled = []
-inner = backend.compile_and_bind
-def counting(*args, **kwargs):
-    compiled.append(1)
-    return inner(*args, **kwargs)
-backend.compile_and_bind = counting
 
 torch.manual_seed(0)
 body = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.5))
@@ -57,30 +48,17 @@ assert bool(found) == bool(compiled), found  # who compiles nothing imports no s
 """
 
 
-def started(folder: Path, **env: str) -> subprocess.Popen[str]:
-    given = {"LITZ_CACHE_DIR": str(folder), "LITZ_CHECK_CALLS": "0", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **given, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def result(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    count, _, rest = out.strip().partition(" ")
+    count, _, rest = said(process).strip().partition(" ")
     return int(count), rest
 
 
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
-    racing = [started(tmp_path) for _ in range(2)]
+    racing = [started(tmp_path, PROGRAM) for _ in range(2)]
     (n, first), (m, other) = map(result, racing)
     assert 4 <= n + m <= 8 and first == other  # one may find what the other has just kept
-    assert result(started(tmp_path)) == (0, first)
-    assert result(started(tmp_path, LITZ_GRAPH_CACHE="0")) == (4, first)
+    assert result(started(tmp_path, PROGRAM)) == (0, first)
+    assert result(started(tmp_path, PROGRAM, LITZ_GRAPH_CACHE="0")) == (4, first)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ from litz.logs import STAGE_LOGGERS, stage_logger
 from litz.options import Options
 from litz.runtime.cache import content_key
 from litz.runtime.fake import FakeTensor
-from litz.runtime.torch_private import storage_address
+from litz.runtime.torch_private import attention_order, is_zero_tensor, storage_address
 from litz.targets.tools import Tools
 
 __all__ = ["NotCached", "Writer", "environment", "graph_key", "settings", "surroundings", "symbols"]
@@ -168,7 +168,7 @@ def settings() -> tuple[object, ...]:
         (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()),
         (cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()),
         cuda.fp16_bf16_reduction_math_sdp_allowed(),
-        torch._C._get_sdp_priority_order(),
+        attention_order(),
         torch.backends.cudnn.enabled,
         (einsum.is_available(), einsum.enabled, einsum.strategy),
     )
@@ -319,7 +319,7 @@ class Writer:
             said = ", ".join(str(s) if type(s) is int else self.symbol(s) for s in sizes)
         return (
             f"{type(x).__name__} {x.dtype} {len(x.shape)} {said} {self.device(x.device)} "
-            f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {x.is_inference()} {x._is_zerotensor()}"
+            f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {x.is_inference()} {is_zero_tensor(x)}"
         )
 
 

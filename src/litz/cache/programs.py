@@ -35,7 +35,7 @@ from litz.cache import records
 from litz.cache.key import NAMESPACES, NotCached, Writer, environment, settings, surroundings
 from litz.logs import events
 from litz.runtime.cache import content_key
-from litz.runtime.torch_private import aot_names
+from litz.runtime.torch_private import aot_names, in_transform, without_autocast
 
 __all__ = ["Kept", "Program", "lazily", "program_key", "wrapped"]
 
@@ -83,7 +83,7 @@ class _Bound:
 
 
 def _untraced(call: Callable[..., Any]) -> Callable[..., Any]:
-    disable: Any = torch._dynamo.disable
+    disable: Any = torch.compiler.disable
     found: Callable[..., Any] = disable(call, reason="a compiled graph")
     return found
 
@@ -145,7 +145,7 @@ def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> tuple[s
         raise NotCached("its inputs come later")
     if next(gm.named_parameters(), None) or next(gm.named_buffers(), None) or [*gm.children()]:
         raise NotCached("it has modules of its own")
-    if torch._dynamo.config.compiled_autograd or torch._C._functorch.peek_interpreter_stack():
+    if torch._dynamo.config.compiled_autograd or in_transform():
         raise NotCached("its backward is traced again, or it runs in another transform")
     try:
         _AOT.check(gm)
@@ -279,7 +279,7 @@ def lazily(graph: GraphModule, compile: Callable[[], Boxed]) -> Boxed:
     def run(args: list[Any]) -> Any:
         if not made:
             assert _AOT is not None
-            with _AOT.tracing(context), _AOT.compiling(number), torch._C._DisableAutocast():
+            with _AOT.tracing(context), _AOT.compiling(number), without_autocast():
                 made.append(compile())
         return made[0](args)
 

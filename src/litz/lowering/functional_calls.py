@@ -24,9 +24,10 @@ from litz.lowering.overwriting import Arguments
 from litz.lowering.registry import Result
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import same_place
-from litz.lowering.torch_types import from_torch, slices_count_from_storage, takes_anything
+from litz.lowering.torch_types import from_torch
 from litz.lowering.values import Opaque, exprs, last, strided
 from litz.lowering.versions import states_before
+from litz.runtime.torch_private import slices_count_from_storage, takes_anything
 
 REASON: Final = "a user's operator that writes its arguments"
 

@@ -23,15 +23,20 @@ _PREFIXES: Final = (
     ("lu_", _ALGEBRA),
     ("_conj", _COMPLEX),
     ("view_as_", _COMPLEX),
-    ("unique", _DATA),
-    ("_unique", _DATA),
     ("as_strided", _STORAGE),
     ("to_sparse", _SPARSE),
     ("_to_sparse", _SPARSE),
     ("sparse_", _SPARSE),
     ("_sparse", _SPARSE),
 )
+SIZED_BY_DATA: Final = frozenset({
+    "_unique", "_unique2", "unique_consecutive", "unique_dim", "unique_dim_consecutive", "nonzero",
+    "argwhere", "masked_select",
+})  # fmt: skip
+"""Operators of which no argument says how large their results are."""
+
 _NAMES: Final = {
+    **dict.fromkeys(SIZED_BY_DATA, _DATA),
     **dict.fromkeys(("polygamma", "igamma", "igammac", "ldexp"), _SPECIAL),
     **dict.fromkeys(
         ("geqrf", "ormqr", "triangular_solve", "_euclidean_dist", "_trilinear", "renorm"), _ALGEBRA
@@ -45,14 +50,8 @@ _NAMES: Final = {
         ),
         _SORT,
     ),
-    **dict.fromkeys(("masked_select", "nonzero_static"), _DATA),
+    "nonzero_static": _DATA,
 }  # fmt: skip
-
-SIZED_BY_DATA: Final = frozenset({
-    "_unique", "_unique2", "unique_consecutive", "unique_dim", "unique_dim_consecutive", "nonzero",
-    "argwhere", "masked_select",
-})  # fmt: skip
-"""Operators of which no argument says how large their results are."""
 
 
 def family_reason(name: str) -> str:

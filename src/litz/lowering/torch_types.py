@@ -1,10 +1,8 @@
-"""The border to torch: its element types against the IR's, and what has no public name."""
+"""The border to torch: its element types against the IR's."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -39,29 +37,3 @@ def to_torch(dtype: d.DType) -> torch.dtype:
 
 def promote(a: d.DType, b: d.DType) -> d.DType:
     return FROM_TORCH[torch.promote_types(TO_TORCH[a], TO_TORCH[b])]
-
-
-def takes_anything(type_: Any) -> bool:
-    """Whether an argument of a schema's type may be anything: a graph, say."""
-    return isinstance(type_, torch._C.AnyType)
-
-
-@functools.cache
-def slices_count_from_storage() -> bool:
-    """Whether ``auto_functionalized_v2`` counts a slice's start from where the storage begins.
-
-    It should from where the base does; PyTorch up to 2.13 confuses the two.
-    """
-    from torch._higher_order_ops.auto_functionalize import try_use_slice
-
-    base = torch.empty(4, device="meta")[1:]
-    slice_of: Any = try_use_slice
-    found = slice_of(base, base[:2])
-    return found is not None and found[1] == 1
-
-
-def user_kernel(number: int, constants: int) -> tuple[Any, Mapping[str, object]]:
-    """A user's Triton kernel and its constant arguments, by their numbers in Dynamo's table."""
-    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
-
-    return kernel_side_table.get_kernel(number), kernel_side_table.get_constant_args(constants)

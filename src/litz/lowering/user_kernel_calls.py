@@ -17,7 +17,7 @@ from torch.fx import Node
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import USER_KERNEL, USER_OPERATORS
 from litz.lowering.context import GraphUnsupported
-from litz.lowering.torch_types import user_kernel
+from litz.runtime.torch_private import user_kernel
 
 MUTATION = "triton_kernel_wrapper_mutation"
 

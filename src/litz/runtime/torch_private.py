@@ -1,11 +1,14 @@
-"""Every private name of PyTorch that the runtime uses, each with a public way to do the same.
+"""The private names of PyTorch that Litz uses below its door to the compiler stack.
 
-The private ones are quicker; nothing depends on them for its result.
+Those for memory are quicker than the public way to do the same, which stands beside each. Nothing
+here imports more than ``torch`` does before it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,12 +17,19 @@ import torch
 __all__ = [
     "AotNames",
     "aot_names",
+    "attention_order",
     "current_raw_stream",
     "empty_strided_cpu",
+    "in_transform",
     "is_zero_tensor",
     "reinterpret",
+    "same_memory",
+    "slices_count_from_storage",
     "storage_address",
     "storage_use_count",
+    "takes_anything",
+    "user_kernel",
+    "without_autocast",
 ]
 
 
@@ -89,6 +99,48 @@ def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Whether a tensor is zero everywhere by what it is, without memory."""
     return tensor._is_zerotensor()
+
+
+def attention_order() -> object:
+    """In which order attention's implementations are tried."""
+    return torch._C._get_sdp_priority_order()
+
+
+def in_transform() -> bool:
+    """Whether code runs in one of functorch's transforms (``vmap``, ``grad``)."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def without_autocast() -> AbstractContextManager[Any]:
+    """Where no operator is cast, whatever the dispatcher is told."""
+    context: AbstractContextManager[Any] = torch._C._DisableAutocast()
+    return context
+
+
+def takes_anything(type_: Any) -> bool:
+    """Whether an argument of a schema's type may be anything: a graph, say."""
+    return isinstance(type_, torch._C.AnyType)
+
+
+@functools.cache
+def slices_count_from_storage() -> bool:
+    """Whether ``auto_functionalized_v2`` counts a slice's start from where the storage begins.
+
+    It should from where the base does; PyTorch up to 2.13 confuses the two.
+    """
+    from torch._higher_order_ops.auto_functionalize import try_use_slice
+
+    base = torch.empty(4, device="meta")[1:]
+    slice_of: Any = try_use_slice
+    found = slice_of(base, base[:2])
+    return found is not None and found[1] == 1
+
+
+def user_kernel(number: int, constants: int) -> tuple[Any, Mapping[str, object]]:
+    """A user's Triton kernel and its constant arguments, by their numbers in Dynamo's table."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table.get_kernel(number), kernel_side_table.get_constant_args(constants)
 
 
 @dataclass(frozen=True)
