@@ -46,7 +46,7 @@ class Part:
     depth: int
 
 
-class Builder(Placer):
+class TreeBuilder(Placer):
     """Fills one kernel's tree, with accumulators in registers."""
 
     def __init__(self, made: LanePlan, name: str) -> None:
