@@ -17,7 +17,7 @@ from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import extent, loops_of
 from litz.targets.cpp import columns, tree
-from litz.targets.cpp.loops import Part, TreeBuilder, twins
+from litz.targets.cpp.loops import DimRange, TreeBuilder, twins
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype
@@ -53,7 +53,7 @@ class Parts(TreeBuilder):
 
     def divide(self, by: Expr, cells: Cells) -> None:
         self.cells = cells
-        self.ranges[by] = Part(symbol("from_"), symbol("to_"), None, 0)
+        self.ranges[by] = DimRange(symbol("from_"), symbol("to_"), None, 0)
 
     def point(self, scope: Scope) -> None:
         self.start(scope)
