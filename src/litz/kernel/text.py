@@ -97,5 +97,6 @@ def _value(x: object, name: Namer) -> str:
     if isinstance(x, tuple):
         return f"[{', '.join(_value(v, name) for v in x)}]"
     if is_dataclass(x) and not isinstance(x, DType):
-        return f"{{{', '.join(f'{f.name}: {_value(getattr(x, f.name), name)}' for f in printed_fields(x))}}}"
+        fields = (f"{f.name}: {_value(getattr(x, f.name), name)}" for f in printed_fields(x))
+        return f"{{{', '.join(fields)}}}"
     return str(x)
