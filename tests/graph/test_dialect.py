@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from litz.errors import VerifyError
 from litz.graph import passes
 from litz.graph.dialect import HIGHER_ORDER, RULES, faults, rule_name
-from litz.graph.passes import GraphPass, Group, run_passes
+from litz.graph.passes import GraphPass, PassGroup, run_passes
 
 aten = torch.ops.aten
 Break = Callable[[GraphModule, dict[str, Node]], object]
@@ -114,7 +114,7 @@ def test_a_broken_rule(
         broken(gm, {n.name: n for n in gm.graph.nodes})
         return True
 
-    pipeline = (Group("after_storage", (GraphPass("the culprit", run),)),)
+    pipeline = (PassGroup("after_storage", (GraphPass("the culprit", run),)),)
     monkeypatch.setattr(passes, "PIPELINE", pipeline)
     with pytest.raises(VerifyError, match="after the pass 'the culprit'") as e:
         run_passes(traced(SOURCE), inference=True, check=True)
@@ -133,7 +133,7 @@ def test_a_lost_result(monkeypatch: pytest.MonkeyPatch) -> None:
         output.args = (output.args[0][:1],)
         return True
 
-    monkeypatch.setattr(passes, "PIPELINE", (Group("x", (GraphPass("the culprit", run),)),))
+    monkeypatch.setattr(passes, "PIPELINE", (PassGroup("x", (GraphPass("the culprit", run),)),))
     with pytest.raises(VerifyError, match="'the culprit': other inputs or another count"):
         run_passes(traced(SOURCE), inference=True, check=True)
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from litz.errors import OptionError
 from litz.graph.passes import PIPELINE, run_hook
-from litz.graph.patterns import Call, Capture, Match, Rewrites, Rule, rewrite, rule_of
+from litz.graph.patterns import CallPattern, Capture, Match, Rewrites, Rule, rewrite, rule_of
 from litz.options import make_options
 
 aten = torch.ops.aten
@@ -61,7 +61,7 @@ def test_defaults_match_what_is_left_out_and_nothing_else() -> None:
     def note(match: Match) -> None:
         made.append(match)
 
-    rule = Rule("sum", Call(aten.add.Tensor, (X, Y)), note)
+    rule = Rule("sum", CallPattern(aten.add.Tensor, (X, Y)), note)
     after('def f(x: "f32[4]"): return aten.add.Tensor(x, x, alpha=2)', rule)
     assert not made
     after('def f(x: "f32[4]"): return aten.add.Tensor(x, x, alpha=1)', rule)
@@ -73,14 +73,14 @@ def test_defaults_match_what_is_left_out_and_nothing_else() -> None:
     [("2", "2", True), ("2", "2.0", False), ("0.0", "-0.0", False), ("1", "True", False)],
 )
 def test_numbers_match_by_type_and_bits(wanted: str, given: str, hit: bool) -> None:
-    rule = Rule("p", Call(aten.add.Tensor, (X, eval(wanted))), lambda m: m["x"])
+    rule = Rule("p", CallPattern(aten.add.Tensor, (X, eval(wanted))), lambda m: m["x"])
     text = after(f'def f(x: "f64[4]"): return aten.neg.default(aten.add.Tensor(x, {given}))', rule)
     assert ("add" not in text) is hit
 
 
 def test_nested_lists_match() -> None:
     seen: list[Any] = []
-    rule = Rule("cat", Call(aten.cat.default, ([X, Y],)), lambda m: seen.append(m["y"]))
+    rule = Rule("cat", CallPattern(aten.cat.default, ([X, Y],)), lambda m: seen.append(m["y"]))
     after('def f(x: "f32[4]", y: "f32[3]"): return aten.cat.default([x, y])', rule)
     after('def f(x: "f32[4]", y: "f32[3]"): return aten.cat.default([x, y, x])', rule)
     assert [n.name for n in seen] == ["y"]
@@ -108,7 +108,7 @@ def test_bad_patterns_are_refused() -> None:
     with pytest.raises(ValueError, match="calls no operator"):
         rule_of("nothing", lambda x: x, lambda x: x)
     with pytest.raises(TypeError, match="lacks its argument"):
-        Call(aten.add.Tensor, (X,))
+        CallPattern(aten.add.Tensor, (X,))
 
 
 # --- hooks ---

@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from litz.host.pool import ALIGNMENT, Item, Region, aligned, pack
+from litz.host.pool import ALIGNMENT, Item, MemoryRegion, aligned, pack
 
 steps = st.integers(0, 12)
 spans = st.tuples(steps, steps).map(lambda p: (min(p), max(p)))
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[Item], list[Region]]:
+def cases(draw: st.DrawFn) -> tuple[list[Item], list[MemoryRegion]]:
     items = [
         Item(f"i{k}", draw(st.sampled_from([0, 1, 64, 100, 256, 1000])), *draw(spans))
         for k in range(draw(st.integers(0, 12)))
     ]
     hosts = [
-        Region(f"h{k}", draw(st.sampled_from([0, 64, 200, 1024])), draw(spans))
+        MemoryRegion(f"h{k}", draw(st.sampled_from([0, 64, 200, 1024])), draw(spans))
         for k in range(draw(st.integers(0, 3)))
     ]
     return items, hosts
@@ -57,7 +57,7 @@ def test_a_chain_takes_two_places():
 
 
 def test_memory_that_is_there_is_taken_before_more():
-    host = Region("out", 256, (8, 12))
+    host = MemoryRegion("out", 256, (8, 12))
     places, scratch = pack([Item(f"i{k}", 256, k, k + 1) for k in range(8)], [host])
     assert scratch == 256
     assert sorted({o for o, _ in places.values()}) == ["", "out"]

@@ -16,12 +16,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import is_returned, leaves, shares_memory, written
-from litz.graph.patterns import Call, Capture, Match, Rule, rewrite
+from litz.graph.patterns import CallPattern, Capture, Match, Rule, rewrite
 from litz.graph.values import same_dims, same_value
 
 aten = torch.ops.aten
 X, Y = Capture("x"), Capture("y")
-FULL = Call(
+FULL = CallPattern(
     aten.full.default,
     (Capture("size"), Y),
     {name: Capture(name) for name in ("dtype", "layout", "device", "pin_memory")},
@@ -108,10 +108,10 @@ def _same_offset(n: Node, x: Node) -> bool:
     return same_dims((a,), (b,))
 
 
-def _unary(target: torch._ops.OpOverload) -> Call:
+def _unary(target: torch._ops.OpOverload) -> CallPattern:
     """A call with whatever arguments behind the first."""
     first, *more = target._schema.arguments
-    return Call(
+    return CallPattern(
         target,
         (X, *(Capture(f"{p.name}_") for p in more if not p.kwarg_only)),
         {p.name: Capture(f"{p.name}_") for p in more if p.kwarg_only},
@@ -123,7 +123,7 @@ def _first(match: Match) -> Node | None:
     return x if isinstance(x, Node) else None
 
 
-def _rule(name: str, pattern: Call, exact: Callable[[Match], bool]) -> Rule:
+def _rule(name: str, pattern: CallPattern, exact: Callable[[Match], bool]) -> Rule:
     return Rule(name, pattern, _first, exact)
 
 
@@ -132,18 +132,18 @@ def _always(match: Match) -> bool:
 
 
 RULES = (
-    _rule("x * 1", Call(aten.mul.Tensor, (X, Y)), _times_one),
-    _rule("x * ones", Call(aten.mul.Tensor, (X, FULL)), _times_one),
-    _rule("ones * x", Call(aten.mul.Tensor, (FULL, X)), _times_one),
-    _rule("x * 1", Call(aten.mul.Scalar, (X, Y)), _times_one),
-    _rule("x / 1", Call(aten.div.Tensor, (X, Y)), _times_one),
-    _rule("x / ones", Call(aten.div.Tensor, (X, FULL)), _times_one),
-    _rule("x ** 1", Call(aten.pow.Tensor_Scalar, (X, Y)), _times_one),
-    _rule("x + 0", Call(aten.add.Tensor, (X, Y)), _plus_zero),
-    _rule("x + zeros", Call(aten.add.Tensor, (X, FULL)), _plus_zero),
-    _rule("zeros + x", Call(aten.add.Tensor, (FULL, X)), _plus_zero),
-    _rule("x - 0", Call(aten.sub.Tensor, (X, Y)), _minus_zero),
-    _rule("x - zeros", Call(aten.sub.Tensor, (X, FULL)), _minus_zero),
+    _rule("x * 1", CallPattern(aten.mul.Tensor, (X, Y)), _times_one),
+    _rule("x * ones", CallPattern(aten.mul.Tensor, (X, FULL)), _times_one),
+    _rule("ones * x", CallPattern(aten.mul.Tensor, (FULL, X)), _times_one),
+    _rule("x * 1", CallPattern(aten.mul.Scalar, (X, Y)), _times_one),
+    _rule("x / 1", CallPattern(aten.div.Tensor, (X, Y)), _times_one),
+    _rule("x / ones", CallPattern(aten.div.Tensor, (X, FULL)), _times_one),
+    _rule("x ** 1", CallPattern(aten.pow.Tensor_Scalar, (X, Y)), _times_one),
+    _rule("x + 0", CallPattern(aten.add.Tensor, (X, Y)), _plus_zero),
+    _rule("x + zeros", CallPattern(aten.add.Tensor, (X, FULL)), _plus_zero),
+    _rule("zeros + x", CallPattern(aten.add.Tensor, (FULL, X)), _plus_zero),
+    _rule("x - 0", CallPattern(aten.sub.Tensor, (X, Y)), _minus_zero),
+    _rule("x - zeros", CallPattern(aten.sub.Tensor, (X, FULL)), _minus_zero),
     *(_rule(f"{t}(x)", _unary(t), _is_copy) for t in COPIES),
     *(_rule(f"{t}(x)", _unary(t), _always) for t in VIEWS),
 )

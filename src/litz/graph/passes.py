@@ -130,7 +130,7 @@ def share_common_subexpressions(gm: GraphModule) -> bool:
 
 
 @dataclass(frozen=True)
-class Group:
+class PassGroup:
     """Passes that belong together.  hooks: the option of the users' passes that run behind them."""
 
     hooks: str
@@ -139,9 +139,9 @@ class Group:
 
 # Storage comes first: it asks which values eager has as views of which.  Then constants: a folded
 # one can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what others left.
-PIPELINE: tuple[Group, ...] = (
-    Group("before_passes"),
-    Group(
+PIPELINE: tuple[PassGroup, ...] = (
+    PassGroup("before_passes"),
+    PassGroup(
         "after_storage",
         (
             GraphPass("effects", drop_tokens),
@@ -150,7 +150,7 @@ PIPELINE: tuple[Group, ...] = (
             GraphPass("storage", make_storage_explicit),
         ),
     ),
-    Group(
+    PassGroup(
         "after_simplifying",
         (
             GraphPass("constants", fold_constants),
@@ -160,12 +160,12 @@ PIPELINE: tuple[Group, ...] = (
             GraphPass("common subexpressions", share_common_subexpressions),
         ),
     ),
-    Group(
+    PassGroup(
         "after_layout",
         (GraphPass("channels-last convolutions", convolutions_in_channels_last, inference=True),),
     ),
     # Behind all that takes the graph to be functional up to its last copies.
-    Group("after_passes", (GraphPass("writes in place", write_in_place),)),
+    PassGroup("after_passes", (GraphPass("writes in place", write_in_place),)),
 )
 
 

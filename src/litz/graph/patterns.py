@@ -2,7 +2,8 @@
 
 A rule says what to look for, when, and what to put in its place, as data::
 
-    Rule("x * 1", Call(aten.mul.Tensor, (X, Capture("y"))), where=..., replace=lambda m: m["x"])
+    pattern = CallPattern(aten.mul.Tensor, (X, Capture("y")))
+    Rule("x * 1", pattern, where=..., replace=lambda m: m["x"])
 
 or as two functions of ATen calls::
 
@@ -26,7 +27,7 @@ from torch.fx import GraphModule, Node
 from litz.graph.values import add_call, same_value
 from litz.logs import events
 
-__all__ = ["Call", "Capture", "Match", "Rewrites", "Rule", "rewrite", "rule_of"]
+__all__ = ["CallPattern", "Capture", "Match", "Rewrites", "Rule", "rewrite", "rule_of"]
 
 Target = torch._ops.OpOverload
 _NONE = object()
@@ -40,11 +41,11 @@ class Capture:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallPattern:
     """A call of one operator.
 
-    args, kwargs: a ``Call``, a ``Capture``, or a value that is equal and of the same type; an
-    argument that is left out is its default.
+    args, kwargs: a ``CallPattern``, a ``Capture``, or a value that is equal and of the same type;
+    an argument that is left out is its default.
     """
 
     target: Target
@@ -85,7 +86,7 @@ class Rule:
     """
 
     name: str
-    pattern: Call
+    pattern: CallPattern
     replace: Callable[[Match], Node | None]
     where: Callable[[Match], bool] = _always
 
@@ -178,7 +179,7 @@ def _matches(pattern: Any, value: Any, found: dict[str, Any]) -> bool:
     if isinstance(pattern, Capture):
         known: Any = found.setdefault(pattern.name, value)
         return known is value or _equal(known, value)
-    if isinstance(pattern, Call):
+    if isinstance(pattern, CallPattern):
         if not isinstance(value, Node) or value.target is not pattern.target:
             return False
         actual = _bound(pattern.target, value.args, value.kwargs)
@@ -225,9 +226,9 @@ def rule_of(
             captures[n] = Capture(str(n.target))
         elif n.op == "call_function":
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), captures.__getitem__)
-            captures[n] = Call(_overload(n), tuple(args), kwargs)
+            captures[n] = CallPattern(_overload(n), tuple(args), kwargs)
     root = captures.get(_result(wanted))
-    if not isinstance(root, Call):
+    if not isinstance(root, CallPattern):
         raise ValueError(f"the pattern of rule {name!r} calls no operator")
 
     def replace(match: Match) -> Node | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from litz.host.pool import Item, Places, Region, pack
+from litz.host.pool import Item, MemoryRegion, Places, pack
 
 WIDEST = 16  # bytes of the largest type of element
 
@@ -64,7 +64,7 @@ def _try(
     items: Sequence[Item], lenders: Sequence[Item], live: Sequence[int], limit: int
 ) -> Arena | None:
     end = len(live)
-    hosts = [Region(i.name, i.nbytes, (i.birth, end)) for i in lenders]
+    hosts = [MemoryRegion(i.name, i.nbytes, (i.birth, end)) for i in lenders]
     places, extent = pack(items, hosts)
     used = {owner for owner, _ in places.values()}
     inside = [i for i in items if places[i.name][0] == ""]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from litz.index import Expr
 from litz.ir.program import Buffer, Extern, root_of
-from litz.ir.text import Values, buffer_text, extern_text
+from litz.ir.text import ValuePrinter, buffer_text, extern_text
 from litz.lowering.bindings import Handed
 
 
@@ -220,7 +220,7 @@ def _call_text(c: CallKernel) -> str:
     return f"{c.kernel}({', '.join([*c.buffers, *map(str, c.ints)])})"
 
 
-def line_text(line: Line, values: Values) -> str:
+def line_text(line: Line, values: ValuePrinter) -> str:
     """One line as text."""
     match line:
         case Comment(text):
@@ -261,7 +261,7 @@ def line_text(line: Line, values: Values) -> str:
 
 def host_text(p: HostProgram) -> str:
     """The host program as text, for people and for tests."""
-    values = Values(p.buffers, p.constants)
+    values = ValuePrinter(p.buffers, p.constants)
     lines = "\n".join(line_text(line, values) for line in p.lines)
     body = "\n".join("  " + line for line in lines.split("\n"))
     return f"host({', '.join(p.inputs)}) {{\n{body}\n}}"

@@ -34,7 +34,7 @@ from litz.host.lines import (
     View,
     Workspace,
 )
-from litz.host.pool import Item, Region, pack
+from litz.host.pool import Item, MemoryRegion, pack
 from litz.host.sizes import LARGE_BYTES
 from litz.index import Expr
 
@@ -165,7 +165,7 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
 def _pool(p: _Plan, first: int, last: int) -> tuple[list[Block], int, dict[str, tuple[str, int]]]:
     """Place the blocks that live inside these steps: (blocks, bytes of scratch, places)."""
     inside: list[Block] = []
-    hosts: list[Region] = []
+    hosts: list[MemoryRegion] = []
     for b in p.blocks:
         if b.birth > last or b.death < first:
             continue
@@ -185,11 +185,11 @@ def _poolable(p: _Plan, b: Block, first: int, last: int) -> bool:
     return first <= b.birth and b.death <= last and only_kernels and known
 
 
-def _host(b: Block, first: int, last: int) -> Region | None:
+def _host(b: Block, first: int, last: int) -> MemoryRegion | None:
     """A block that is allocated during all of the segment and empty for a part of it."""
     if not b.size.is_const or (b.birth <= first and b.death >= last):
         return None
-    return Region(b.members[0], b.nbytes, (b.birth, b.death))
+    return MemoryRegion(b.members[0], b.nbytes, (b.birth, b.death))
 
 
 # --- the arena ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Item:
 
 
 @dataclass
-class Region:
+class MemoryRegion:
     """Memory to place items in.
 
     capacity: bytes, None: as much as it takes.  busy: (first, last) steps in which it serves
@@ -61,7 +61,7 @@ class Region:
 Places = dict[str, tuple[str, int]]
 
 
-def pack(items: Sequence[Item], hosts: Sequence[Region]) -> tuple[Places, int]:
+def pack(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, int]:
     """Place every item: ((region, offset) by name, bytes of scratch memory).
 
     Greedy by size, the largest first, and among equals in the order of birth or in that of death
@@ -73,13 +73,14 @@ def pack(items: Sequence[Item], hosts: Sequence[Region]) -> tuple[Places, int]:
     return min((_place(order, hosts) for order in (forth, back)), key=lambda found: found[1])
 
 
-def _place(items: Sequence[Item], hosts: Sequence[Region]) -> tuple[Places, int]:
+def _place(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, int]:
     """An item goes where no memory has to be added: into the scratch memory as far as that has
     grown, then into the smallest host with room; only then the scratch memory grows."""
     places: Places = {}
-    scratch = Region("", None)
+    scratch = MemoryRegion("", None)
     rooms = [
-        Region(h.name, h.capacity, h.busy) for h in sorted(hosts, key=lambda h: h.capacity or 0)
+        MemoryRegion(h.name, h.capacity, h.busy)
+        for h in sorted(hosts, key=lambda h: h.capacity or 0)
     ]
     for item in items:
         tries = [(scratch, scratch.extent), *((r, r.capacity) for r in rooms), (scratch, None)]

@@ -319,7 +319,7 @@ class ProgramReader:
         return _dtype(m[1]), shape, strides
 
     def value(self, text: str) -> Any:
-        """The inverse of ``litz.ir.text.Values``."""
+        """The inverse of ``litz.ir.text.ValuePrinter``."""
         if text.startswith("$("):
             return self.expr(text[2:-1])
         if text.startswith("$"):

@@ -105,7 +105,7 @@ def ref_text(ref: TensorRef, buffers: Mapping[str, Buffer]) -> str:
     return f"{ref.buffer}: {layout_text(ref.dtype, ref.shape, ref.strides)}+{ref.offset}"
 
 
-class Values:
+class ValuePrinter:
     """Text of the Python values of extern arguments and program outputs."""
 
     def __init__(
@@ -149,9 +149,9 @@ def _sizes_text(sizes: Iterable[tuple[Expr, int, int]]) -> str:
     return ", ".join(f"{at}.{dim}: {e}" for e, at, dim in sizes)
 
 
-def extern_text(n: Extern, values: Values | None = None) -> str:
+def extern_text(n: Extern, values: ValuePrinter | None = None) -> str:
     """One line for an extern call; without ``values`` every view is written in full."""
-    values = values or Values({})
+    values = values or ValuePrinter({})
     args = [values(a) for a in n.args] + [f"{k}={values(v)}" for k, v in n.kwargs]
     outs = ", ".join("_" if o is None else o for o in n.outputs)
     parts = [f"{n.name} = extern {n.target_name}({', '.join(args)}) -> ({outs}) @{n.device}"]
@@ -172,9 +172,9 @@ def extern_text(n: Extern, values: Values | None = None) -> str:
     return " ".join(parts)
 
 
-def contraction_text(n: Contraction, values: Values | None = None) -> str:
+def contraction_text(n: Contraction, values: ValuePrinter | None = None) -> str:
     """One line for a matrix product; without ``values`` every view is written in full."""
-    values = values or Values({})
+    values = values or ValuePrinter({})
     args = [values(n.left), values(n.right)]
     args += [] if n.bias is None else [f"bias={values(n.bias)}"]
     args += [f"{k}={values(v)}" for k, v in (("alpha", n.alpha), ("beta", n.beta)) if v != 1]
@@ -189,7 +189,7 @@ def sizes_text(n: Contraction) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in n.axes.items())
 
 
-def node_lines(n: ProgramNode | Nest, values: Values | None = None) -> list[str]:
+def node_lines(n: ProgramNode | Nest, values: ValuePrinter | None = None) -> list[str]:
     if isinstance(n, Extern):
         return [extern_text(n, values)]
     if isinstance(n, Contraction):
@@ -216,7 +216,7 @@ def program_symbols(p: Program) -> tuple[Expr, ...]:
 
 def program_text(p: Program, head: str = "") -> str:
     """The whole program; ``litz.ir.parse.parse`` gives it back.  head: comments above it."""
-    values = Values(p.buffers, p.constants)
+    values = ValuePrinter(p.buffers, p.constants)
     lines = [f"symbol {symbol_text(s)}" for s in program_symbols(p)]
     for s, position, dim in p.symbols:
         lines.append(f"bind {s} = {position}" + ("" if dim is None else f".{dim}"))

@@ -17,7 +17,7 @@ from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, wa
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
 from litz.ir.program import Buffer, Contraction, Extern, HostFloat, Nest, Program, TensorRef
-from litz.ir.text import Values, node_lines
+from litz.ir.text import ValuePrinter, node_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
 
@@ -93,7 +93,7 @@ class _Checker:
             self._raise(rule, message, culprit)
 
     def _raise(self, rule: str, message: str, culprit: Culprit) -> NoReturn:
-        where = _around(self.steps, self.at, message, culprit, Values(self.program.buffers))
+        where = _around(self.steps, self.at, message, culprit, ValuePrinter(self.program.buffers))
         says = RULES[rule].says
         raise VerifyError(f"after {self.after}: {message}\n  rule {rule!r}: {says}\n{where}")
 
@@ -463,7 +463,9 @@ def _covers(s: Store, n: Nest, b: Buffer) -> bool:
 # --- the error's text ----------------------------------------------------------------------------
 
 
-def _around(steps: Sequence[Step], at: int, message: str, culprit: Culprit, values: Values) -> str:
+def _around(
+    steps: Sequence[Step], at: int, message: str, culprit: Culprit, values: ValuePrinter
+) -> str:
     """The steps next to ``at``, the message under the line that it is about."""
     out: list[str] = []
     for i in range(max(at - 1, 0), min(at + 2, len(steps))):

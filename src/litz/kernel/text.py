@@ -75,7 +75,7 @@ def _lines(record: Record) -> Iterator[str]:
     name = Namer()
     for s in record.plan.stores:
         name.lines(s.roots())
-    for f in told(record):
+    for f in printed_fields(record):
         value = getattr(record, f.name)
         # A line for each of several records.
         several = isinstance(value, tuple) and value and all(map(is_dataclass, value))
@@ -83,7 +83,7 @@ def _lines(record: Record) -> Iterator[str]:
             yield f"{f.name}: {_value(x, name)}"
 
 
-def told(record: Any) -> list[Field[Any]]:
+def printed_fields(record: Any) -> list[Field[Any]]:
     """The fields of a record that are not as they are by default."""
     own = [f for f in fields(record) if f.name not in APART]
     return [f for f in own if f.default is MISSING or getattr(record, f.name) != f.default]
@@ -97,5 +97,6 @@ def _value(x: object, name: Namer) -> str:
     if isinstance(x, tuple):
         return f"[{', '.join(_value(v, name) for v in x)}]"
     if is_dataclass(x) and not isinstance(x, DType):
-        return f"{{{', '.join(f'{f.name}: {_value(getattr(x, f.name), name)}' for f in told(x))}}}"
+        fields = (f"{f.name}: {_value(getattr(x, f.name), name)}" for f in printed_fields(x))
+        return f"{{{', '.join(fields)}}}"
     return str(x)

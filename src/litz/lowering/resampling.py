@@ -128,7 +128,7 @@ def upsample_nearest_backward(
 
 
 @dataclass(frozen=True)
-class Taps:
+class Interpolation:
     """The two source positions that a result position mixes, and the second one's share.
 
     share: None where only the first counts.
@@ -141,9 +141,9 @@ class Taps:
 
 def _linear_taps(
     ctx: Call, i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, acc: DType
-) -> Taps:
+) -> Interpolation:
     if size is count:
-        return Taps(i, i, None)
+        return Interpolation(i, i, None)
     real = _source(i, size, count, scale, align, acc)
     last = body.index(size - 1)
     low = op("minimum", body.cast(real, d.I64), last)
@@ -151,7 +151,7 @@ def _linear_taps(
     part = real - body.cast(low, acc)
     part = op("minimum", op("maximum", part, body.const(acc, 0)), body.const(acc, 1))
     if i is ZERO:
-        return Taps(low, high, part)
+        return Interpolation(low, high, part)
     # One short table a dimension, so that the nest over the image doesn't repeat this arithmetic.
     device = ctx.result.device
 
@@ -160,7 +160,7 @@ def _linear_taps(
         stored = ctx.b.realize(TensorValue(node.dtype, (count,), device, lazy=lazy))
         return stored.at([i])
 
-    return Taps(table(low), table(high), table(part))
+    return Interpolation(table(low), table(high), table(part))
 
 
 def _source(i: Expr, size: Expr, count: Expr, scale: float | None, align: bool, acc: DType) -> Node:
@@ -192,7 +192,7 @@ def upsample_linear(
     spatial = zip(own[-rank:], x.shape[-rank:], ctx.shape[-rank:], scales, strict=True)
     taps = [_linear_taps(ctx, i, s, c, scale, align, acc) for i, s, c, scale in spatial]
 
-    def mix(done: list[Position], rest: Sequence[Taps]) -> Node:
+    def mix(done: list[Position], rest: Sequence[Interpolation]) -> Node:
         if not rest:
             return ctx.b.opmath(load_at(ctx, x, done))
         t, *inner = rest

@@ -15,13 +15,13 @@ from litz.kernel.lanes.cuts import adds, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent, loaded, roots
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder, position
+from litz.targets.cpp.loops import TreeBuilder, position
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
 from litz.targets.cpp.values import ctype
 
 
-class ColumnBuilder(Builder):
+class ColumnBuilder(TreeBuilder):
     """Fills one kernel's tree, with accumulators in arrays over a block of lanes."""
 
     def __init__(self, made: LanePlan, name: str) -> None:

@@ -37,7 +37,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DimRange:
     """Part of a dim; most: its largest number of iterations; depth: of the scope that sets it."""
 
     start: Expr
@@ -46,7 +46,7 @@ class Part:
     depth: int
 
 
-class Builder(Placer):
+class TreeBuilder(Placer):
     """Fills one kernel's tree, with accumulators in registers."""
 
     def __init__(self, made: LanePlan, name: str) -> None:
@@ -68,7 +68,7 @@ class Builder(Placer):
         self.inmost: Scope | None = None
         self.rows: dict[Node, tuple[str, Scope]] = {}
         # Parts of a dim that nests run over at present.
-        self.ranges: dict[Expr, Part] = {}
+        self.ranges: dict[Expr, DimRange] = {}
         lane, units = space.lane, space.units
         self.kernel = Kernel(
             made.plan,
@@ -238,7 +238,7 @@ class Builder(Placer):
         chunk = Scope(levels[-1].scope if levels else home, [], count)
         levels.append(Level(chunk, count, start, stop, size))
         before = self.ranges.get(v)
-        self.ranges[v] = Part(count, min_(count + size, stop), size, chunk.depth)
+        self.ranges[v] = DimRange(count, min_(count + size, stop), size, chunk.depth)
         yield chunk
         self.ranges.pop(v)
         if before is not None:

@@ -11,7 +11,7 @@ from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, split, tiles
-from litz.targets.cpp.loops import Builder
+from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.printer import print_kernel
 from litz.targets.cpp.tree import GRAIN, Kernel
 from litz.targets.cpp.units import ALWAYS, joined
@@ -21,8 +21,8 @@ def build(made: LanePlan, name: str) -> Kernel:
     """The loop tree of a plan."""
     if made.divided is not None:
         return split.build(made, name, made.divided)
-    builders: dict[str, type[Builder]] = {
-        "rows": Builder,
+    builders: dict[str, type[TreeBuilder]] = {
+        "rows": TreeBuilder,
         "columns": columns.ColumnBuilder,
         "tiles": tiles.TileBuilder,
     }

@@ -17,7 +17,7 @@ from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import extent, loops_of
 from litz.targets.cpp import columns, tree
-from litz.targets.cpp.loops import Builder, Part, twins
+from litz.targets.cpp.loops import DimRange, TreeBuilder, twins
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype
@@ -46,14 +46,14 @@ class Cells:
         return at
 
 
-class Parts(Builder):
+class Parts(TreeBuilder):
     """What a thread does: reduce its part of a dim, leave the accumulators in its room."""
 
     cells: Cells
 
     def divide(self, by: Expr, cells: Cells) -> None:
         self.cells = cells
-        self.ranges[by] = Part(symbol("from_"), symbol("to_"), None, 0)
+        self.ranges[by] = DimRange(symbol("from_"), symbol("to_"), None, 0)
 
     def point(self, scope: Scope) -> None:
         self.start(scope)
@@ -118,7 +118,7 @@ class ColumnParts(Parts, columns.ColumnBuilder):
         return refs
 
 
-class Ends(Builder):
+class Ends(TreeBuilder):
     """What one thread does at the end: combine the rooms, and all that follows."""
 
     cells: Cells

@@ -14,12 +14,12 @@ from litz.ir.dtype import DType
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import Builder
+from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Ref, Stmt
 
 
-class TileBuilder(Builder):
+class TileBuilder(TreeBuilder):
     """Fills one kernel's tree, row by row of transposed tiles."""
 
     def __init__(self, made: LanePlan, name: str) -> None:
