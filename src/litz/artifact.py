@@ -5,7 +5,7 @@ this process or in another: then it went through ``to_bytes`` and ``from_bytes``
 
 The bytes::
 
-    litz-artifact 2\\n          the version of this form
+    litz-artifact 3\\n          the version of this form
     64 hex digits \\n           SHA-256 of all that follows
     8 bytes                    length of the header, little-endian
     header                     JSON: {"sections": lengths, "artifact": the record}
@@ -34,6 +34,7 @@ from litz.runtime.strided import memory_of
 
 __all__ = [
     "Artifact",
+    "BoundBody",
     "Constant",
     "ExternCall",
     "Host",
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 2
+VERSION = 3
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -129,7 +130,14 @@ class Live:
     reason: str
 
 
-Value = Named | Number | Constant | Live
+@dataclass(frozen=True)
+class BoundBody:
+    """The callable of one of the artifact's bodies."""
+
+    name: str
+
+
+Value = Named | Number | Constant | BoundBody | Live
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,8 @@ class Artifact:
     native: of its C++ kernels, if there are any.  count: of its arguments; arguments: what the
     tensors among them must look like.  always: whether that is checked in each call, or in the
     first one alone.  options: those that are not the default and that code depends on.
-    versions: of the packages that made it.  not_portable: why it cannot leave its process, or "".
+    bodies: of control flow, by their names.  versions: of the packages that made it.
+    not_portable: why it cannot leave its process, or "".
     """
 
     kernels: tuple[Kernel, ...]
@@ -185,6 +194,7 @@ class Artifact:
     externs: tuple[ExternCall, ...]
     options: Mapping[str, str | int | bool]
     versions: Mapping[str, str]
+    bodies: Mapping[str, Artifact]
     not_portable: str = ""
 
 

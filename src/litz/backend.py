@@ -249,13 +249,9 @@ def compile_and_bind(
 
         start_workers(options.jobs or None)  # they are ready when the first kernel is
 
-    def body(of: GraphModule) -> Boxed:
-        s.bodies.append(Stages())
-        return compile_and_bind(of, options, s.bodies[-1], inference=inference)
-
     binder = Binder(options)
     artifact = compile_graph(
-        graph, options, s, inference=inference, guarded=guarded, start=binder.start, bodies=body
+        graph, options, s, inference=inference, guarded=guarded, start=binder.start
     )
     if keep is not None:
         with s.timed("saving"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,8 +40,10 @@ class Binder:
     """
 
     def __init__(self, options: Options) -> None:
+        self._options = options
         self._tools = Tools(options)
         self._build: Build | None = None
+        self._bodies: Mapping[str, Binder] = {}
 
     def start(self, kernels: Sequence[Kernel]) -> AbstractContextManager[Any]:
         """Start to build; a context in which an error gives the build up."""
@@ -52,10 +54,16 @@ class Binder:
         return self._build
 
     def wait(self, artifact: Artifact) -> None:
-        """Block until the C++ kernels are built."""
-        build = self._build or self._start([part_from(k) for k in artifact.kernels])
-        with build:
-            build.wait()
+        """Block until the C++ kernels are built, those of bodies beside the graph's own."""
+        with ExitStack() as stack:
+            for build in [stack.enter_context(b) for b in self._builds(artifact)]:
+                build.wait()
+
+    def _builds(self, artifact: Artifact) -> Iterator[Build]:
+        yield self._build or self._start([part_from(k) for k in artifact.kernels])
+        self._bodies = {name: Binder(self._options) for name in artifact.bodies}
+        for name, binder in self._bodies.items():
+            yield from binder._builds(artifact.bodies[name])
 
     def load(self, artifact: Artifact, watch: Watch | None = None) -> BoxedCall:
         """The callable of an artifact whose kernels are built.  watch: checks its runs."""
@@ -65,7 +73,9 @@ class Binder:
                 f"litz: this artifact cannot be bound alone: {artifact.not_portable}"
             )
         natives = self._build.bind(artifact.host.segments)
-        call = load_host(artifact.host.source, {**namespace(artifact.host.values), **natives})
+        bodies = {name: b.load(artifact.bodies[name]) for name, b in self._bodies.items()}
+        values = namespace(artifact.host.values, bodies)
+        call = load_host(artifact.host.source, {**values, **natives})
         if watch is not None:
             call = watch.wrap(call)
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)

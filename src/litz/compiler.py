@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,6 @@ def compile_graph(
     inference: bool = False,
     guarded: bool = False,
     start: Callable[[Sequence[Kernel]], AbstractContextManager[Any]] = nullcontext,
-    bodies: Callable[[GraphModule], Callable[[list[Any]], Any]] | None = None,
 ) -> Artifact:
     """Compile a functional ATen graph; ``litz.binding.bind`` makes a callable of the result.
 
@@ -70,7 +69,7 @@ def compile_graph(
     guarded: somebody checks the arguments before each call; otherwise the callable does, and raises
     TypeError.  start: called with the kernels as soon as they are known, for who builds them while
     the rest is compiled; an error meanwhile goes through the context that it gives.
-    bodies: compiles and binds those of control flow; without it such a graph is not compiled.
+    Bodies of control flow go down the same corridor; their artifacts are part of the graph's.
     Raises ToolchainError without a C++ compiler,
     CompilationError where a lowering fails, VerifyError for a fault of Litz itself.
     """
@@ -90,7 +89,15 @@ def compile_graph(
             tuple(d for d in devices(gm) if target_of(d).blocks),
             options.check_calls or options.verify,
         )
-        lowered = lower(gm, settings, None if options.verify else bodies)
+        bodies: dict[str, Artifact] = {}
+
+        def body(name: str, of: GraphModule) -> Program:
+            s.bodies.append(inner := Stages())
+            bodies[name] = compile_graph(of, options, inner, inference=inference)
+            assert inner.program
+            return inner.program
+
+        lowered = lower(gm, settings, None if options.verify else body)
         check_devices(lowered.program)
         s.program = lowered.program
     _check(lowered.program, "lowering", options, s)
@@ -143,16 +150,19 @@ def compile_graph(
     show(options, "host", lambda: host_text(host))
     show(options, "code", lambda: source.source)
     with started, s.timed("artifact"):
-        s.artifact = _artifact(s, options, guarded)
+        s.artifact = _artifact(s, options, guarded, bodies)
     return s.artifact
 
 
-def _artifact(s: Stages, options: Options, guarded: bool) -> Artifact:
+def _artifact(
+    s: Stages, options: Options, guarded: bool, bodies: Mapping[str, Artifact]
+) -> Artifact:
     """What all stages have made."""
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
+    reasons += [b.not_portable for b in bodies.values() if b.not_portable]
     if not written(program).isdisjoint(program.constants):
         reasons.append("it writes a tensor of its own, which later calls see")
     return Artifact(
@@ -166,6 +176,7 @@ def _artifact(s: Stages, options: Options, guarded: bool) -> Artifact:
         externs=tuple(ExternCall(e.target_name, e.reason, e.origins) for e in s.externs()),
         options=options.given(),
         versions=versions(),
+        bodies=bodies,
         not_portable=next(iter(reasons), ""),
     )
 

@@ -303,13 +303,26 @@ def test_without_a_key() -> None:
         logger.setLevel(logging.NOTSET)
     assert "meta" in why(traced(lambda x: x + 1, torch.ones(3, device="meta")))
 
-    def branch(x: torch.Tensor) -> Any:
-        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
-
-    assert "no constant" in (said := why(traced(branch, torch.ones(3)))) or "operator" in said
     (mul,) = (n for n in gm.graph.nodes if n.target is aten.mul.Tensor)
     mul.args = (mul.args[0], torch.Generator())
     assert "Generator" in why(gm)
+
+
+def test_bodies_are_part_of_the_key() -> None:
+    def branch(factor: float, other: Any = torch.cos) -> Any:
+        def fn(x: torch.Tensor) -> Any:
+            return torch.cond(x.sum() > 0, lambda x: x.sin() * factor, lambda x: other(x), (x,))
+
+        return traced(fn, torch.ones(3))
+
+    graphs = [branch(2.0), branch(3.0), branch(2.0, torch.exp)]
+    assert all("get_attr" in {n.op for n in g.graph.nodes} for g in graphs)
+    assert len({key(g) for g in graphs}) == 3 and key(graphs[0]) == key(branch(2.0))
+    (body, *_) = (m for m in graphs[0].children() if isinstance(m, torch.fx.GraphModule))
+    (mul,) = (n for n in body.graph.nodes if n.target is aten.mul.Tensor)
+    mul.args = (mul.args[0], torch.Generator())
+    with pytest.raises(NotCached, match="Generator"):
+        key(graphs[0])
 
 
 def test_operators_of_the_users_have_no_key() -> None:

@@ -14,6 +14,11 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as hop_map
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
 
 from litz import backend
 from litz.artifact import from_bytes, to_bytes
@@ -63,6 +68,80 @@ def _by_data(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
 def _attended(q: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q * 2, q, is_causal=True)
 
+
+def _cond(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = torch.cond(x.sum() > 0, lambda x: (x @ w).sin(), lambda x: x.cos() - w.sum(), (x,))
+    return y.exp() + 1
+
+
+def _while(x: torch.Tensor) -> torch.Tensor:
+    def body(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.cond(y.mean() > 0, lambda y: y.cos() - 1, lambda y: y.exp() * 0.5, (y,))
+        return i + 1, z + x
+
+    return while_loop(lambda i, y: i < 4, body, (torch.tensor(0), x * 2))[1].exp()
+
+
+def _map(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return hop_map(lambda row, w: (row * w[0]).sin() * row, x * 2, w).exp()
+
+
+def _scanned(x: torch.Tensor) -> torch.Tensor:
+    def step(total: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (total + row).tanh(), total * row + 1
+
+    last, every = scan(step, x[0] * 0, x * 2)
+    return last + every.sum(1)
+
+
+def _combined(x: torch.Tensor) -> torch.Tensor:
+    return associative_scan(lambda a, b: a + b * 0.5, x * 2, 0, combine_mode="generic").exp()
+
+
+@torch.compiler.nested_compile_region
+def _block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x @ w) + x
+
+
+def _regions(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = _block(x, w)
+    return x * 2
+
+
+def _scored(q: torch.Tensor) -> torch.Tensor:
+    return flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j) * 0.1)
+
+
+def _square(n: int = 5) -> torch.Tensor:
+    return rand(n, n)
+
+
+class _Trained(torch.nn.Module):
+    """A function whose first argument depends on a parameter."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn, self.weight = fn, torch.nn.Parameter(_square())
+
+    def forward(self, x: torch.Tensor, *others: torch.Tensor) -> Any:
+        return self.fn(x * self.weight, *others)
+
+
+CONTROL_FLOW = {
+    "cond": Case(_cond, (_square(), _square())),
+    "cond, open": Case(_cond, (_square(), _square()), dynamic=True),
+    "cond, trained": Case(_Trained(_cond), (_square(), _square())),
+    "while_loop and cond": Case(_while, (_square(),)),
+    "map": Case(_map, (_square(), _square())),
+    "map, trained": Case(_Trained(_map), (_square(), _square())),
+    "scan": Case(_scanned, (_square(),)),
+    "scan, trained": Case(_Trained(_scanned), (_square(),)),
+    "associative_scan": Case(_combined, (_square(),)),
+    "regions": Case(_regions, (_square(), _square())),
+    "regions, trained": Case(_Trained(_regions), (_square(), _square())),
+    "flex_attention": Case(_scored, (rand(1, 2, 8, 16),)),
+}  # fmt: skip
 
 PROGRAMS = {
     "chain": Case(lambda x, y: (torch.sigmoid(x) * y + 1, x.t()), (rand(9, 5), rand(5))),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from artifact_cases import PROGRAMS, TRITON, recorded, write
+from artifact_cases import CONTROL_FLOW, PROGRAMS, TRITON, recorded, write
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz import ArtifactError
@@ -28,8 +28,12 @@ def test_other_processes_compute_bitwise_the_same(tmp_path: Path) -> None:
     if importlib.util.find_spec("triton"):
         for name in TRITON:
             recordings[f"triton {name}"] = recorded(PROGRAMS[name], target="triton")
-    write(tmp_path / "recordings", recordings)
     assert len(recordings["c++ training"]) == 2, "forward and backward"
+    _rerun_elsewhere(tmp_path, recordings)
+
+
+def _rerun_elsewhere(tmp_path: Path, recordings: dict[str, Any]) -> None:
+    write(tmp_path / "recordings", recordings)
     script = Path(__file__).with_name("artifact_cases.py")
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "recordings")],
@@ -38,6 +42,18 @@ def test_other_processes_compute_bitwise_the_same(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONHASHSEED": "7"},
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-3000:]
+
+
+def test_bodies_of_control_flow_travel_with_their_graph(tmp_path: Path) -> None:
+    recordings = {name: recorded(case) for name, case in CONTROL_FLOW.items()}
+    for name in ("cond, trained", "scan, trained"):
+        assert len(recordings[name]) == 2, "forward and backward"
+    for name, (first, *_) in recordings.items():
+        bodies = from_bytes(first["artifact"]).bodies
+        assert bool(bodies) == (name != "associative_scan"), name  # PyTorch takes it apart
+    nested = from_bytes(recordings["while_loop and cond"][0]["artifact"]).bodies["body1"]
+    assert [*nested.bodies] == ["body0", "body1"]
+    _rerun_elsewhere(tmp_path, recordings)
 
 
 def artifact(fn: Any, *args: torch.Tensor, **options: Any) -> Artifact:

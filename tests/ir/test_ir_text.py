@@ -14,7 +14,7 @@ from litz.ir import dtype as d
 from litz.ir.body import Store, float_text, stores_lines
 from litz.ir.ops import OPS
 from litz.ir.parse import NestReader, ParseError, parse
-from litz.ir.program import Buffer, Contraction, Extern, Loops, Program, TensorRef
+from litz.ir.program import Buffer, Contraction, Extern, Loops, Program, Subgraph, TensorRef
 from litz.ir.text import program_text
 
 EXAMPLE = """\
@@ -75,6 +75,44 @@ def test_a_program_prints_as_it_was_read():
     program = parse(EXAMPLE, resolve=resolve)
     assert program_text(program) == EXAMPLE
     assert parse(program_text(program), resolve=resolve) == program
+
+
+WITH_BODIES = """\
+program(p, x, s0) {
+  symbol s0 in [2, inf] hint 8
+  bind s0 = 2
+  p: bool[]{} @cpu input
+  x: f32[s0]{1} @cpu input
+  buf0: f32[s0]{1} @cpu extern
+  body body0 = program(a) {
+    a: f32[4]{1} @cpu input
+    buf0: f32[4]{1} @cpu extern
+    body body0 = program() {
+      return ()
+    }
+    extern0 = extern higher_order.invoke_subgraph(@body0, (a,)) -> (buf0) @cpu multi because ''
+    return (buf0,)
+  }
+  body body1 = program(a) {
+    a: f32[4]{1} @cpu input
+    return (a,)
+  }
+  extern0 = extern higher_order.cond(@body0, @body1, p, (x,)) -> (buf0) @cpu multi because ''
+  return (buf0,)
+}"""
+
+
+def test_bodies_print_as_they_were_read():
+    program = parse(WITH_BODIES)
+    assert program_text(program) == WITH_BODIES
+    assert [*program.bodies] == ["body0", "body1"] and [*program.bodies["body0"].bodies] == [
+        "body0"
+    ]
+    (call,) = program.nodes
+    assert isinstance(call, Extern) and call.bodies == (Subgraph("body0"), Subgraph("body1"))
+    assert call.read_buffers() == ("p", "x")
+    with pytest.raises(ParseError, match="line 21: the program returns nothing"):
+        parse(WITH_BODIES.replace("  return (buf0,)\n}", "}"))
 
 
 def test_what_was_read_is_what_was_meant():

@@ -61,10 +61,25 @@ program(arg0_1, arg1_1, s0) {
   loops4 = loops [i0 < 2, i1 < 64] @cpu {
     store buf5[64*i0 + i1 + 512] = f32(2.0)
   }
+  body body0 = program(a, b) {
+    a: f32[8]{1} @cpu input
+    b: f32[8]{1} @cpu input
+    c: f32[8]{1} @cpu temp
+    loops0 = loops [i0 < 8] @cpu {
+      %0: f32 = load a[i0]
+      store c[i0] = %0
+    }
+    return (c,)
+  }
+  buf7: f32[8]{1} @cpu extern
+  extern3 = extern higher_order.cond(@body0, buf1, (buf1, buf1)) -> (buf7) @cpu multi because ''
   return (buf4, buf1, buf5, $(s0 + u0), None)
 }""".replace("constant fixed\n", "constant fixed\n  symbol u0 in [0, inf]\n")
 
 BROKEN = [
+    ("body", "cond(@body0", "cond(@body9", "runs body9, which there is not"),
+    ("body", "(buf1, buf1)", "(buf1,)", "body0 takes 2 inputs, extern3 gives 1"),
+    ("bounds", "%0: f32 = load a[i0]", "%0: f32 = load a[i0 + 8]", "leaves the 8 elements of a"),
     ("contraction", "buf6: f32[8, 8]{8, 1} @cpu temp", "buf6: f64[8, 8]{8, 1} @cpu temp", "is f64"),
     ("contraction", "buf6: f32[8, 8]{8, 1} @cpu temp", "buf6: f32[8, 9]{9, 1} @cpu temp", "sizes"),
     ("contraction", "buf3: f32[32, 8]{1, 32}+0", "buf3: f32[16, 8]{1, 32}+0", "do not agree"),

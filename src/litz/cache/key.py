@@ -13,6 +13,7 @@ Why they do.  ``compile_graph`` is deterministic, so what it makes depends on wh
 - the graph: its nodes in order with their names (host programs and reports have them), targets
   (with schemas), arguments, users in order, and every ``meta["val"]``: whatever a fake tensor has
   that Litz or an operator's own metadata function can ask, and which inputs share memory;
+- bodies of control flow, written out as graphs of their own where the graph names them;
 - the contents of constants.
 
 All of it is written out as text in which types and lengths are told apart (``repr`` of strings,
@@ -24,7 +25,7 @@ for a name is another one.
 - of GPUs, their properties, and the version of Triton.
 
 What cannot be written so is not cached.  A ``NotCached`` says why: sizes that depend on data,
-operators that are not PyTorch's own (a registration may change), bodies of control flow, kernels
+operators that are not PyTorch's own (a registration may change), kernels
 and objects of the user's, constants that somebody else may change, tensors that are more than
 memory with strides, and devices other than CPUs and GPUs.
 """
@@ -48,7 +49,9 @@ from torch.fx.immutable_collections import immutable_list
 
 from litz.artifact import tensor_bytes
 from litz.errors import LitzError
+from litz.graph.calls import higher_order_name
 from litz.graph.constants import is_literal
+from litz.graph.dialect import WITH_BODIES
 from litz.graph.storage import ANCHORED, FLAT
 from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
@@ -204,6 +207,9 @@ class Writer:
         self.kept = 0
 
     def lines(self) -> list[str | bytes]:
+        return self.nodes() + self.rest()
+
+    def nodes(self) -> list[str | bytes]:
         found: list[str | bytes] = []
         for n in self.gm.graph.nodes:
             if not _READ_META.isdisjoint(n.meta):
@@ -212,10 +218,23 @@ class Writer:
             found.append(f"{self.node(n)} {[u.name for u in n.users]} {self.value(val)}")
             found[-1] += f" {'val' in n.meta}"  # type: ignore[operator]
             if n.op == "get_attr":
-                found += self.constant(n)
+                found += self.attribute(n)
             elif n.op == "placeholder" and isinstance(val, torch.Tensor):
                 found.append(self.storage(val))
-        return found + self.rest()
+        return found
+
+    def attribute(self, n: Node) -> list[str | bytes]:
+        value = attribute_value(self.gm, n)
+        return self.body(value) if isinstance(value, GraphModule) else self.constant(n)
+
+    def body(self, gm: GraphModule) -> list[str | bytes]:
+        """A body of control flow, which shares symbols and memory with what is around it."""
+        around, self.gm = self.gm, gm
+        try:
+            found = self.nodes()
+        finally:
+            self.gm = around
+        return [f"body of {len(found)}", *found]
 
     def node(self, n: Node) -> str:
         return f"{n.op} {n.name!r} {self.target(n)} {self.text(n.args)} {self.text(n.kwargs)}"
@@ -239,6 +258,8 @@ class Writer:
         name = getattr(target, "__name__", str(target))
         if getattr(operator, name, None) is target:
             return f"operator {name}"
+        if higher_order_name(target) in WITH_BODIES:
+            return f"higher-order {name}"
         if type(target) is not torch._ops.OpOverload or target.namespace not in NAMESPACES:
             raise NotCached(f"{name} is no operator of PyTorch's")
         return f"{target} {target._schema}"

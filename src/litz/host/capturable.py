@@ -11,7 +11,6 @@ from litz.artifact import Recording
 from litz.host.aliasing import touched, written
 from litz.host.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program
-from litz.runtime.control_flow import ControlFlow
 
 
 def recording(program: Program, verify: bool = False) -> Recording:
@@ -83,7 +82,7 @@ def _why_not_called(n: Extern) -> str:
     if any(isinstance(v, torch.Generator) for v in (*n.args, *(v for _, v in n.kwargs))):
         return f"{name} draws from a random generator of its own"
     target: Any = n.target
-    if isinstance(target, ControlFlow):
+    if n.bodies:
         return f"{name} calls what is compiled by itself"
     if is_collective(target):
         return f"{name} is a collective"

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from litz.artifact import Constant, Live, Named, Number, Value
+from litz.artifact import BoundBody, Constant, Live, Named, Number, Value
 from litz.errors import ArtifactError
-from litz.runtime.control_flow import ControlFlow
+from litz.ir.program import Subgraph
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel
 
@@ -32,8 +32,8 @@ def describe(value: object) -> Value:
         return Live(value, reason) if reason else Constant(value, value.device)
     if isinstance(value, UserKernel):
         return Live(value, "it calls a Triton kernel of the user's")
-    if isinstance(value, ControlFlow):
-        return Live(value, f"the bodies of {value} are compiled by themselves")
+    if isinstance(value, Subgraph):
+        return BoundBody(value.name)
     return _named(value) or Live(value, f"it holds an object of the type {type(value).__name__}")
 
 
@@ -70,20 +70,28 @@ def walk(place: object, path: str) -> object:
     return place
 
 
-def namespace(values: Mapping[str, Value]) -> dict[str, object]:
+def namespace(
+    values: Mapping[str, Value], bodies: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """The values themselves: tensors are moved to their devices, names are looked up.
+
+    bodies: the callables of bodies.
 
     Raises ArtifactError for a name that its module has not.
     """
-    return {name: _live(value) for name, value in values.items()}
+    return {name: _live(value, bodies or {}) for name, value in values.items()}
 
 
-def _live(value: Value) -> object:
+def _live(value: Value, bodies: Mapping[str, object]) -> object:
     match value:
         case Number(number):
             return number
         case Live(thing):
             return thing
+        case BoundBody(name):
+            if name not in bodies:
+                raise ArtifactError(f"litz: an artifact wants a body {name}, which is not there")
+            return bodies[name]
         case Constant(tensor, device):
             if tensor.device == device:
                 return tensor

@@ -24,6 +24,7 @@ from litz.ir.program import (
     Program,
     ProgramNode,
     Skeleton,
+    Subgraph,
     Template,
     TensorRef,
 )
@@ -39,6 +40,7 @@ _NEST = re.compile(r"(\S+) = loops \[(.*?)\](?: reduce \[(.*?)\])? @(\S+)(?: fro
 _SKELETON = re.compile(r"skeleton (\w+) \[(.*)\] sizes \[(.*)\]")
 _EXTERN = re.compile(r"(\S+) = extern ([^\s(]+)(\(.*)")
 _CONTRACTION = re.compile(r"(\S+) = contraction \[(.*?)\] in (\w+) (\(.*)")
+_PROGRAM = re.compile(r"program\((.*)\) \{")
 _BUFFER = re.compile(r"(\S+): (\S.*\}) @(\S+) (\w+)(?: alias (\S+))?")
 
 
@@ -273,6 +275,7 @@ class ProgramReader:
     constants: dict[str, object] = field(default_factory=dict)
     symbols: list[tuple[Expr, int, int | None]] = field(default_factory=list)
     nodes: list[ProgramNode] = field(default_factory=list)
+    bodies: dict[str, Program] = field(default_factory=dict)
     outputs: tuple[object, ...] | None = None
 
     def line(self, text: str, lines: Iterator[tuple[int, str]]) -> None:
@@ -282,6 +285,9 @@ class ProgramReader:
             self.scope[str(s)] = s
         elif word == "bind":
             self._bind(text)
+        elif word == "body":
+            name, _, head = text[len("body ") :].partition(" = ")
+            self.bodies[name] = _program(head, lines, self.resolve)
         elif word == "constant":
             self.constants[text[len("constant ") :]] = self._resolve(text[len("constant ") :])
         elif word == "return":
@@ -326,6 +332,8 @@ class ProgramReader:
             return self.constants[text[1:]]
         if text.startswith("#"):
             return HostFloat(text[1:])
+        if text.startswith("@"):
+            return Subgraph(text[1:])
         if text[0] in "([":
             items = [self.value(part) for part in split(text[1:-1])]
             return tuple(items) if text[0] == "(" else items
@@ -456,23 +464,31 @@ def parse(text: str, *, resolve: Resolve | None = None) -> Program:
     lines = _lines(text)
     number, head = next(lines, (1, ""))
     with _At(number):
-        m = _match(re.compile(r"program\((.*)\) \{"), head, "a program's head")
+        return _program(head, lines, resolve)
+
+
+def _program(head: str, lines: Iterator[tuple[int, str]], resolve: Resolve | None) -> Program:
+    """A program from its head on; its lines are taken up to its end."""
+    m = _match(_PROGRAM, head, "a program's head")
     reader = ProgramReader(resolve)
+    number = 1
     for number, line in lines:
         if line == "}":
             break
         with _At(number):
             reader.line(line, lines)
     else:
-        raise ParseError(f"line {number}: the program has no end")
-    if reader.outputs is None:
-        raise ParseError(f"line {number}: the program returns nothing")
-    inputs = tuple(split(m[1]))
+        with _At(number):
+            raise ParseError("the program has no end")
+    with _At(number):
+        if reader.outputs is None:
+            raise ParseError("the program returns nothing")
     return Program(
-        inputs,
+        tuple(split(m[1])),
         reader.buffers,
         tuple(reader.nodes),
         reader.outputs,
         tuple(reader.symbols),
         reader.constants,
+        reader.bodies,
     )

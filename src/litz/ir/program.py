@@ -64,6 +64,16 @@ class HostFloat:
 
 
 @dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A body of control flow, as an extern call takes it: a program among the program's bodies.
+
+    The body's inputs are what the call's tuples hold, one after the other.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Nest:
     """What runs ``stores`` for each point of ``axes``; reductions run over ``reduce_axes``."""
 
@@ -161,6 +171,11 @@ class Extern:
         if not self.symbols or self.mutates or any(o is not None for o in self.outputs):
             return False
         return next(self.refs(), None) is None
+
+    @property
+    def bodies(self) -> tuple[Subgraph, ...]:
+        """The bodies that it runs, if it is control flow."""
+        return tuple(a for a in self.args if isinstance(a, Subgraph))
 
     @property
     def is_assertion(self) -> bool:
@@ -310,6 +325,7 @@ class Program:
     Python scalars.
     symbols: the size symbols, with where each is read: (symbol, argument position, dimension);
     dimension None means that the argument is the integer itself.
+    bodies: of control flow, by their names: programs of their own, as their compilation left them.
     bindings: where the graph's values lie, for checkers of a run; no part of the text.
     """
 
@@ -319,6 +335,7 @@ class Program:
     outputs: tuple[object, ...]
     symbols: tuple[tuple[Expr, int, int | None], ...] = ()
     constants: Mapping[str, object] = field(default_factory=dict)
+    bodies: Mapping[str, Program] = field(default_factory=dict)
     bindings: tuple[Binding, ...] = field(default=(), compare=False)
 
     def root(self, buffer: str) -> str:

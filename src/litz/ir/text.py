@@ -44,6 +44,7 @@ from litz.ir.program import (
     Program,
     ProgramNode,
     Skeleton,
+    Subgraph,
     Template,
     TensorRef,
     nest_numbers,
@@ -121,6 +122,8 @@ class ValuePrinter:
             return f"$({value})"
         if isinstance(value, HostFloat):
             return f"#{value.name}"
+        if isinstance(value, Subgraph):
+            return f"@{value.name}"
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
         if isinstance(value, float):
@@ -222,6 +225,9 @@ def program_text(p: Program, head: str = "") -> str:
         lines.append(f"bind {s} = {position}" + ("" if dim is None else f".{dim}"))
     lines += [buffer_text(b) for b in p.buffers.values()]
     lines += [f"constant {name}" for name in p.constants]
+    for name, inner in p.bodies.items():
+        first, *rest = program_text(inner).splitlines()
+        lines += [f"body {name} = {first}", *rest]
     for n in p.nodes:
         lines += node_lines(n, values)
     lines.append(f"return {values(p.outputs)}")

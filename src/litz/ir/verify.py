@@ -16,7 +16,16 @@ from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_lin
 from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
-from litz.ir.program import Buffer, Contraction, Extern, HostFloat, Nest, Program, TensorRef
+from litz.ir.program import (
+    Buffer,
+    Contraction,
+    Extern,
+    HostFloat,
+    Nest,
+    Program,
+    Subgraph,
+    TensorRef,
+)
 from litz.ir.text import ValuePrinter, node_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
@@ -55,6 +64,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "contraction": Rule(
             "a contraction is of tensors of one type and agreeing sizes, and fills a temp of them"
         ),
+        "body": Rule("a call runs bodies of the program, which take what its tuples hold"),
         "bounds": Rule("no access lies outside of its buffer"),
         "device": Rule("a nest touches the memory of its own device, and numbers of the host"),
     }
@@ -70,6 +80,8 @@ def verify(program: Program, after: str, steps: Sequence[Step] | None = None) ->
     steps: what runs instead of the program's own nodes (a schedule's groups and externs).
     """
     _Checker(program, after, program.nodes if steps is None else steps).run()
+    for body in program.bodies.values():
+        verify(body, after)
 
 
 Culprit = Node | Store | None
@@ -321,6 +333,7 @@ class _Checker:
 
     def extern(self, e: Extern) -> None:
         self.values((e.args, tuple(v for _, v in e.kwargs)), f"{e.name} takes")
+        self.bodies(e)
         buffers = self.program.buffers
         for name in (*(o for o in e.outputs if o is not None), *e.mutates):
             if name not in buffers:
@@ -349,6 +362,15 @@ class _Checker:
             self.known_symbols(expected, None)
         if e.single and len(e.outputs) > 1:
             self.fail("output", f"{e.name} has one result and {len(e.outputs)} outputs")
+
+    def bodies(self, e: Extern) -> None:
+        taken = sum(len(a) for a in e.args if isinstance(a, tuple))
+        for name in (v.name for v in _leaves((e.args, e.kwargs)) if isinstance(v, Subgraph)):
+            body = self.program.bodies.get(name)
+            if body is None:
+                self.fail("body", f"{e.name} runs {name}, which there is not")
+            elif len(body.inputs) != taken:
+                self.fail("body", f"{name} takes {len(body.inputs)} inputs, {e.name} gives {taken}")
 
     def contraction(self, c: Contraction) -> None:
         self.values((c.refs(), c.alpha, c.beta), f"{c.name} takes")

@@ -8,7 +8,7 @@ does step by step, these functions inside.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -18,15 +18,20 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.calls import higher_order_name
-from litz.graph.dialect import COND, FLEX, MAP, REGION, SCAN, WITH_BODIES
+from litz.graph.dialect import COND, FLEX, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
 from litz.graph.values import attribute_value, fake_mode
+from litz.ir.program import Subgraph
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
-from litz.lowering.state import Compile, GraphLowering
-from litz.runtime.control_flow import Body, Cond, Region, Scan, WhileLoop
+from litz.lowering.state import GraphLowering
+from litz.runtime import control_flow
 
 REASON: Final = "its bodies are compiled by themselves"
+_RUNS: Final = {
+    COND: "cond", WHILE_LOOP: "while_loop", REGION: "region", FLEX: "region", MAP: "scan",
+    SCAN: "scan",
+}  # fmt: skip
 
 
 def has_bodies(target: object) -> bool:
@@ -43,48 +48,47 @@ def is_body(gm: GraphModule, n: FxNode) -> bool:
 
 def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     """Add the call that ``n`` stands for; its results."""
-    name, compiled = higher_order_name(n.target), low.compile_body
-    if compiled is None:
+    name = higher_order_name(n.target)
+    if low.compile_body is None:
         raise GraphUnsupported(f"a call of {name}, whose bodies nobody checks")
     vals = n.meta.get("val")
     if not isinstance(vals, tuple | list) or any(map(is_symbolic, vals)):
         raise GraphUnsupported(f"a call of {name} that gives numbers")
-    runs: Callable[..., tuple[Any, ...]]
-    given: tuple[Any, ...]
+    runs: Any = getattr(control_flow, _RUNS[name])
+    bodies: tuple[Subgraph, ...]
+    given: tuple[Any, ...]  # what a body takes lies in tuples
     if name == REGION:
         attribute, identifier, *taken = n.args
-        runs, given = Region(_region(low, attribute, identifier, compiled)), tuple(taken)
+        bodies, given = (_region(low, attribute, identifier),), (tuple(taken),)
     elif name == FLEX:
-        gm, given = _steps(low, n)
-        runs = Region(compiled(gm), name)
+        gm, operands = _steps(low, n)
+        bodies, given = (low.subgraph(gm),), (operands,)
     elif name == COND:
         predicate, then, otherwise, taken = _arguments(n, 4)
-        runs = Cond(compiled(_body(low, then)), compiled(_body(low, otherwise)))
-        given = (predicate, *taken)
+        bodies = (low.subgraph(_body(low, then)), low.subgraph(_body(low, otherwise)))
+        given = (predicate, tuple(taken))
     elif name == MAP:
         body, rows, others = _arguments(n, 3)
-        runs = Scan(compiled(_body(low, body)), 0, len(rows), "map")
-        given = (*rows, *others)
+        bodies, given = (low.subgraph(_body(low, body)),), ((), tuple(rows), tuple(others))
     elif name == SCAN:
-        body, carried, rows, others = _arguments(n, 4)
-        runs = Scan(compiled(_body(low, body)), len(carried), len(rows), "scan")
-        given = (*carried, *rows, *others)
+        body, *parts = _arguments(n, 4)
+        bodies, given = (low.subgraph(_body(low, body)),), tuple(map(tuple, parts))
     else:
-        test, body, carried, others = _arguments(n, 4)
-        runs = WhileLoop(compiled(_body(low, test)), compiled(_body(low, body)), len(carried))
-        given = (*carried, *others)
-    args = tuple(argument(low, v, n) for v in given)
-    called: Any = runs
-    return add_call(low, n, called, args, (), tuple(vals), REASON, single=False)
+        test, body, *parts = _arguments(n, 4)
+        bodies = (low.subgraph(_body(low, test)), low.subgraph(_body(low, body)))
+        given = tuple(map(tuple, parts))
+    args = (*bodies, *(argument(low, v, n) for v in given))
+    called = f"higher_order.{name}"
+    return add_call(low, n, runs, args, (), tuple(vals), REASON, single=False, called=called)
 
 
-def _region(low: GraphLowering, attribute: Any, identifier: Any, compiled: Compile) -> Body:
+def _region(low: GraphLowering, attribute: Any, identifier: Any) -> Subgraph:
     """The body of a region, compiled once for each layout of its operands."""
     gm = _body(low, attribute)
     metas = (_layout(p.meta.get("val")) for p in gm.graph.find_nodes(op="placeholder"))
     key = (str(identifier), *metas)
     if key not in low.regions:
-        low.regions[key] = compiled(gm)
+        low.regions[key] = low.subgraph(gm)
     return low.regions[key]
 
 

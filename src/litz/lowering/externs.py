@@ -112,12 +112,13 @@ def add_call(
     alias: str | None = None,
     kind: str = "extern",
     single: bool = True,
+    called: str = "",
 ) -> tuple[Any, ...]:
     """Add the call of an operator, and give its results: one for each of ``vals``.
 
     vals: the results as the graph's metadata has them.  alias: the buffer whose memory they share.
     kind: of their buffers.
-    single: the operator returns its one result as it is and no tuple.
+    single: the operator returns its one result as it is and no tuple.  called: its printed name.
     """
     b = low.b
     results: list[Any] = []
@@ -129,8 +130,8 @@ def add_call(
         names.append(name)
     sizes, checks, solutions = _sizes(low, n, names)
     b.extern(
-        target, args, tuple(names), _device(vals), reason, kwargs=kwargs, single=single,
-        symbols=tuple(symbols), mutates=mutates, sizes=sizes, checks=checks,
+        target, args, tuple(names), _device(vals), reason, target_name=called, kwargs=kwargs,
+        single=single, symbols=tuple(symbols), mutates=mutates, sizes=sizes, checks=checks,
     )  # fmt: skip
     for whole, found in solutions:
         assign_solution(low, whole, found)

@@ -88,6 +88,7 @@ class _Walk(GraphLowering):
             outputs,
             tuple(self.symbols.inputs),
             b.constants,
+            self.bodies,
             tuple(self.bindings),
         )
 
@@ -327,7 +328,8 @@ class Lowered:
 def lower(gm: GraphModule, settings: Settings, compile_body: Compile | None = None) -> Lowered:
     """``lower_graph`` with what checkers want to know.
 
-    compile_body: compiles a body of control flow; None: graphs that have any are not lowered.
+    compile_body: compiles a body of control flow under its name; None: graphs that have any are
+    not lowered.
     """
     families.load()
     lowering = _Walk(gm, settings, compile_body)

@@ -11,28 +11,28 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from litz.index import Expr
-from litz.ir.program import Binding
+from litz.ir.program import Binding, Program, Subgraph
 from litz.lowering.bindings import Handed
-from litz.lowering.context import Builder, Settings
+from litz.lowering.context import Builder, GraphUnsupported, Settings
 from litz.lowering.readers import Readers
 from litz.lowering.registry import Result
 from litz.lowering.strides import plain_strides
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
 from litz.lowering.values import Opaque, TensorValue
-from litz.runtime.control_flow import Body
 
-Compile = Callable[[GraphModule], Body]
+Compile = Callable[[str, GraphModule], Program]
 
 
 @dataclass
 class GraphLowering:
     """What every step of a lowering reads, and adds to.
 
-    compile_body: compiles a body of control flow.  env: values by graph node.  asserted: what is
-    asserted by now, as text.  layouts: what inputs' layouts hold, until they all are there.
+    compile_body: compiles a body of control flow under its name.  env: values by graph node.
+    asserted: what is asserted by now, as text.  layouts: what inputs' layouts hold, until they all
+    are there.
     uses_left: users of each node that are still to come.  places: the nodes' order.
-    regions: compiled bodies, by what they were compiled for.
+    bodies: compiled, by their names.  regions: those of regions, by what they were compiled for.
     sources: graph nodes that are part of a value's expression: itself, and its inputs that are
     lazy.
     """
@@ -50,7 +50,8 @@ class GraphLowering:
     readers: Readers = field(init=False)
     bindings: list[Binding] = field(default_factory=list)
     handed: dict[str, Handed] = field(default_factory=dict)
-    regions: dict[tuple[str, ...], Body] = field(default_factory=dict)
+    bodies: dict[str, Program] = field(default_factory=dict)
+    regions: dict[tuple[str, ...], Subgraph] = field(default_factory=dict)
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,6 +77,14 @@ class GraphLowering:
         whole = isinstance(v, Opaque)
         behind = self.b.nodes[-1].name if self.b.nodes else None
         self.bindings.append(Binding(n.name, position, v.ref, behind, whole))
+
+    def subgraph(self, gm: GraphModule) -> Subgraph:
+        """A body of control flow, compiled.  Raises GraphUnsupported where nobody compiles it."""
+        if self.compile_body is None:
+            raise GraphUnsupported("control flow, whose bodies nobody checks")
+        found = Subgraph(f"body{len(self.bodies)}")
+        self.bodies[found.name] = self.compile_body(found.name, gm)
+        return found
 
     # --- from torch's terms to the program's -------------------------------------------------
 

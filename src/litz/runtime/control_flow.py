@@ -1,12 +1,12 @@
 """Operators with bodies: which of them runs, and how often, is known while the graph runs.
 
-A body takes its arguments as a list that it empties, and returns a sequence of tensors.
+A body takes its arguments as a list that it empties, and returns a sequence of tensors.  What it
+takes stands in tuples, one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,95 +14,46 @@ import torch
 from litz.runtime.torch_private import storage_address
 
 Body = Callable[[list[Any]], Sequence[Any]]
+Values = tuple[Any, ...]
 
 
-class ControlFlow:
-    """A call of bodies; its text is the operator's name."""
+def region(body: Body, operands: Values) -> Values:
+    """What a body gives that is always run."""
+    return _apart(body([*operands]), operands)
 
 
-@dataclass(frozen=True, eq=False)
-class Region(ControlFlow):
-    """A body that is always called.  Call: its operands.  title: the operator's name."""
-
-    body: Body
-    title: str = "invoke_subgraph"
-
-    def __str__(self) -> str:
-        return f"higher_order.{self.title}"
-
-    def __call__(self, *operands: Any) -> tuple[Any, ...]:
-        return _apart(self.body(list(operands)), operands)
+def cond(then: Body, otherwise: Body, predicate: Any, operands: Values) -> Values:
+    """What one of two bodies gives, which take the same."""
+    return _apart((then if predicate else otherwise)([*operands]), operands)
 
 
-@dataclass(frozen=True, eq=False)
-class Cond(ControlFlow):
-    """One of two bodies.  Call: predicate, then the operands that both take."""
+def while_loop(test: Body, body: Body, carried: Values, others: Values) -> Values:
+    """What a body makes of ``carried``, run as often as a test holds.
 
-    then: Body
-    otherwise: Body
-
-    def __str__(self) -> str:
-        return "higher_order.cond"
-
-    def __call__(self, predicate: Any, *operands: Any) -> tuple[Any, ...]:
-        body = self.then if predicate else self.otherwise
-        return _apart(body(list(operands)), operands)
-
-
-@dataclass(frozen=True, eq=False)
-class WhileLoop(ControlFlow):
-    """A body as often as a test holds.  Call: what is carried, then what both take besides.
-
-    carried: how many operands the body replaces.
+    others: what both take besides.
     """
-
-    test: Body
-    body: Body
-    carried: int
-
-    def __str__(self) -> str:
-        return "higher_order.while_loop"
-
-    def __call__(self, *operands: Any) -> tuple[Any, ...]:
-        state, others = operands[: self.carried], operands[self.carried :]
-        while self.test([*state, *others])[0]:
-            # Of what was given nothing may be handed on: the next turn's is its own.
-            state = _apart(self.body([*state, *others]), (*state, *others))
-        return _apart(state, operands)
+    state = carried
+    while test([*state, *others])[0]:
+        # Of what was given nothing may be handed on: the next turn's is its own.
+        state = _apart(body([*state, *others]), (*state, *others))
+    return _apart(state, (*carried, *others))
 
 
-@dataclass(frozen=True, eq=False)
-class Scan(ControlFlow):
-    """A body for each row of some tensors, in order.
+def scan(body: Body, carried: Values, tensors: Values, others: Values) -> Values:
+    """A body for each row of ``tensors``, in order.
 
-    Call: what is carried from row to row, the tensors, then what the body takes besides.  Gives the
-    last of what is carried, then what the body gives besides, stacked.
-    carried, rows: how many operands these are.  title: the operator's name.
+    carried: handed from row to row, if there is any.  others: what the body takes besides.
+    Gives the last of what is carried, then what the body gives besides, stacked.
     """
-
-    body: Body
-    carried: int
-    rows: int
-    title: str
-
-    def __str__(self) -> str:
-        return f"higher_order.{self.title}"
-
-    def __call__(self, *operands: Any) -> tuple[Any, ...]:
-        end = self.carried + self.rows
-        state, tensors, others = (
-            operands[: self.carried],
-            operands[self.carried : end],
-            operands[end:],
-        )
-        given: list[tuple[Any, ...]] = []
-        for row in zip(*(x.unbind(0) for x in tensors), strict=True):
-            taken = (*state, *row, *others)
-            results = _apart(self.body(list(taken)), taken)
-            state = results[: self.carried]
-            given.append(results[self.carried :])
-        stacked = (torch.stack(column) for column in zip(*given, strict=True))
-        return (*_apart(state, operands), *stacked)
+    state = carried
+    given: list[Values] = []
+    for row in zip(*(x.unbind(0) for x in tensors), strict=True):
+        taken = (*state, *row, *others)
+        results = _apart(body([*taken]), taken)
+        state = results[: len(carried)]
+        given.append(results[len(carried) :])
+    stacked = (torch.stack(column) for column in zip(*given, strict=True))
+    return (*_apart(state, (*carried, *tensors, *others)), *stacked)
 
 
 def _apart(results: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
