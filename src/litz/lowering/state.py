@@ -32,7 +32,7 @@ class GraphLowering:
     compile_body: compiles a body of control flow.  env: values by graph node.  asserted: what is
     asserted by now, as text.  layouts: what inputs' layouts hold, until they all are there.
     uses_left: users of each node that are still to come.  places: the nodes' order.
-    regions: compiled bodies, by what they were compiled for.
+    regions: compiled bodies, by what they were compiled for.  described: results by their metadata.
     sources: graph nodes that are part of a value's expression: itself, and its inputs that are
     lazy.
     """
@@ -52,6 +52,7 @@ class GraphLowering:
     handed: dict[str, Handed] = field(default_factory=dict)
     regions: dict[tuple[str, ...], Body] = field(default_factory=dict)
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
+    described: dict[object, Result] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.b = Builder(self.settings)
@@ -84,9 +85,17 @@ class GraphLowering:
         # Memory of a lazily negated view (an imaginary part's) does not hold what the view does.
         if dtype is None or val.layout is not torch.strided or val.is_neg():
             return None
-        shape = tuple(self.expr(s) for s in val.shape)
-        strides = tuple(self.expr(s) for s in val.stride())
-        return Result(dtype, shape, plain_strides(shape, strides), str(val.device))
+        sizes, steps = val.shape, val.stride()
+        # Sizes that are known mean the same everywhere; open ones have no hash.
+        key = (dtype, sizes, steps, val.device) if _known(sizes) and _known(steps) else None
+        found = self.described.get(key) if key is not None else None
+        if found is None:
+            shape = tuple(self.expr(s) for s in sizes)
+            strides = plain_strides(shape, tuple(self.expr(s) for s in steps))
+            found = Result(dtype, shape, strides, str(val.device))
+            if key is not None:
+                self.described[key] = found
+        return found
 
     def expr(self, value: Any) -> Expr:
         return value if isinstance(value, Expr) else self.symbols.convert(value)
@@ -102,3 +111,7 @@ class GraphLowering:
         if isinstance(value, torch.SymInt):
             return self.expr(value)
         return value
+
+
+def _known(sizes: Iterable[Any]) -> bool:
+    return all(type(s) is int for s in sizes)
