@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,11 +14,13 @@ from functorch.compile import (  # type: ignore[import-untyped]
 )
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
+_TRACE = logging.getLogger("torch.__trace")
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 
@@ -37,7 +40,8 @@ def compile_through_aot(
 
     def partition(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         place(joint.graph)
-        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+        parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=forward,
@@ -48,6 +52,20 @@ def compile_through_aot(
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
     return compiled
+
+
+class _Part(_LazyGraphModule):
+    """The forward or backward part of a joint graph: its text is made for who reads it.
+
+    AOTAutograd copies one, and prints both for PyTorch's structured trace even where none is kept;
+    Litz reads their graphs alone.
+    """
+
+    def print_readable(self, *args: Any, **kwargs: Any) -> str:
+        if kwargs.get("expanded_def") and not _TRACE.handlers:  # so does that trace ask
+            return ""
+        text: str = super().print_readable(*args, **kwargs)
+        return text
 
 
 def traced(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphModule:

@@ -6,15 +6,18 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
+from litz.backend import compile_with
 from litz.logs import STAGE_LOGGERS
+from litz.options import make_options
 from litz.reporting import report_guards
+from litz.stages import Stages
 
 
 def compiled(f: Callable[..., Any], **options: object) -> Callable[..., Any]:
@@ -100,3 +103,37 @@ def test_torch_logs() -> None:
     assert done.returncode == 0, done.stderr
     assert "inference graph of 2 operator calls" in done.stderr
     assert "schedule:" in done.stderr and "def call(" not in done.stderr
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_parts_are_printed_for_a_trace_that_is_kept(kept: bool) -> None:
+    """PyTorch's structured trace has both parts' text; without one nothing but a reader asks."""
+    records: list[logging.LogRecord] = []
+    printed: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    def observe(kind: str, graph: torch.fx.GraphModule, stages: Stages) -> None:
+        printed.append(graph.print_readable(print_output=False))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return compile_with(gm, inputs, make_options({}), observe)
+
+    log, handler = logging.getLogger("torch.__trace"), Keep()
+    level = log.level
+    torch.compiler.reset()
+    x = torch.randn(5, requires_grad=True)
+    try:
+        if kept:
+            log.addHandler(handler)
+            log.setLevel(logging.DEBUG)
+        torch.compile(lambda x: x.sin().exp(), backend=backend)(x).sum().backward()
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+    found = [r.payload for r in records if "aot_backward_graph" in r.metadata]  # type: ignore[attr-defined]
+    assert len(found) == kept
+    assert all("aten.cos" in text for text in found)
+    assert "aten.exp" in printed[0] and "aten.cos" in printed[1]

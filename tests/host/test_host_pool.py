@@ -5,7 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litz.host.lifetimes import Block, Lifetimes, summed
+from litz.host.memory import _Plan, _Spans
 from litz.host.pool import ALIGNMENT, Item, MemoryRegion, aligned, pack
+from litz.index import const
 
 steps = st.integers(0, 12)
 spans = st.tuples(steps, steps).map(lambda p: (min(p), max(p)))
@@ -48,6 +51,33 @@ def test_nothing_overlaps(case):
     if not hosts:
         assert max(live) <= scratch <= 2 * max(live)
     assert scratch <= sum(aligned(i.nbytes) for i in items)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 12), st.integers(-4, 4)))
+
+
+@given(SPANS, st.integers(0, 9))
+def test_sums_over_spans(spans, end):
+    sums = [sum(n for first, last, n in spans if first <= t <= last) for t in range(end)]
+    assert summed(spans, end) == sums
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(-1, 8), st.integers(0, 9)), max_size=12))
+def test_segments_find_their_blocks(spans):
+    """What a segment is told of blocks is what all of them say, by the steps they live in."""
+    times = Lifetimes(steps=[None] * 8)
+    for k, (birth, length, nbytes) in enumerate(spans):
+        death = min(birth + length, times.end)
+        times.blocks[f"b{k}"] = Block([f"b{k}"], const(nbytes), nbytes, birth, death, "cpu")
+    blocks = list(times.blocks.values())
+    found = _Spans(_Plan(None, times, [], [], blocks))
+    for first in range(8):
+        for last in range(first, 8):
+            alive = [b for b in blocks if b.birth <= last and b.death >= first]
+            assert found.held(first, last) == sum(b.nbytes for b in alive)
+            partly = [b for b in alive if b.birth >= first or b.death <= last]
+            inside = list(found.at(first, last))
+            assert [b for b in inside if b in alive] == partly
 
 
 def test_a_chain_takes_two_places():

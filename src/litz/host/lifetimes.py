@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from litz.host.aliasing import touched
 from litz.host.lines import (
@@ -95,12 +96,12 @@ def _block(b: Buffer, birth: int, hints: Mapping[Expr, int] | None) -> Block:
 
 def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, int]) -> None:
     """Memory lives as long as any alias of it."""
+    known = {name for step in out.steps for name in _touched(step)}
     for name, b in host.buffers.items():
         root = host.root(name)
         if b.alias is not None and root in out.blocks:
             block = out.blocks[root]
-            used = any(name in _touched(step) for step in out.steps)
-            block.death = max(block.death, freed.get(name, out.end if used else -1))
+            block.death = max(block.death, freed.get(name, out.end if name in known else -1))
 
 
 def _touched(step: CallKernel | CallExtern) -> tuple[str, ...]:
@@ -152,13 +153,17 @@ def live_bytes(
     host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None = None
 ) -> tuple[list[int], list[int]]:
     """Bytes alive during each step when everything is freed at once: (of externs, of all)."""
-    externs, live = ([0] * max(times.end, 1) for _ in range(2))
     own = [(b.birth, b.death, b.nbytes) for b in times.blocks.values()]
-    for birth, death, nbytes in (*own, *_saved_bytes(host, times, hints)):
-        for t in range(birth, min(death, times.end - 1) + 1):
-            live[t] += nbytes
-    for birth, death, nbytes in extern_bytes(host, times, hints):
-        for t in range(birth, min(death, times.end - 1) + 1):
-            externs[t] += nbytes
-            live[t] += nbytes
-    return externs, live
+    theirs = extern_bytes(host, times, hints)
+    spans = [*own, *_saved_bytes(host, times, hints), *theirs]
+    return summed(theirs, times.end) or [0], summed(spans, times.end) or [0]
+
+
+def summed(spans: Iterable[tuple[int, int, int]], end: int) -> list[int]:
+    """The sum, at each step before ``end``, over spans (first, last, number) that it lies in."""
+    change = [0] * (end + 1)
+    for first, last, number in spans:
+        if first <= last:
+            change[min(first, end)] += number
+            change[min(last + 1, end)] -= number
+    return list(accumulate(change[:end]))

@@ -17,11 +17,13 @@ be fresh memory), nor is memory that escapes.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import add
 
 from litz.host.arena import Arena, lay_out
-from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes
+from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes, summed
 from litz.host.lines import (
     Allocate,
     CallKernel,
@@ -57,6 +59,7 @@ class _Plan:
     places: dict[int, dict[str, tuple[str, int]]] = field(default_factory=dict)
     scratch: dict[int, int] = field(default_factory=dict)
     arena: Arena = Arena({}, (), 0, ())
+    lenders: dict[str, Block] = field(default_factory=dict)
 
     @property
     def peak(self) -> int:
@@ -95,6 +98,7 @@ def plan_memory(
 def _take_over(p: _Plan, inplace: Mapping[str, Pairs]) -> None:
     """Join the block of an output to that of an input that dies in the same kernel."""
     owner = {m: b for b in p.blocks for m in b.members}
+    gone: set[int] = set()
     for i, step in enumerate(p.times.steps):
         if not isinstance(step, CallKernel):
             continue
@@ -104,8 +108,9 @@ def _take_over(p: _Plan, inplace: Mapping[str, Pairs]) -> None:
                 continue
             if a.members[-1] == old and _may_follow(p, a, b):
                 p.live[i] -= b.nbytes
-                _join(p, a, b)
+                _join(a, b, gone)
                 owner.update(dict.fromkeys(b.members, a))
+    _drop(p, gone)
 
 
 def _may_follow(p: _Plan, a: Block, b: Block) -> bool:
@@ -116,10 +121,15 @@ def _may_follow(p: _Plan, a: Block, b: Block) -> bool:
     return len({p.host.buffers[m].dtype for m in seen}) <= 1
 
 
-def _join(p: _Plan, a: Block, b: Block) -> None:
+def _join(a: Block, b: Block, gone: set[int]) -> None:
     a.members += b.members
     a.death = b.death
-    p.blocks.remove(b)
+    gone.add(id(b))
+
+
+def _drop(p: _Plan, gone: set[int]) -> None:
+    """Forget the blocks that others have taken in, all at once."""
+    p.blocks = [b for b in p.blocks if id(b) not in gone]
 
 
 # --- segments --------------------------------------------------------------------------------
@@ -145,14 +155,14 @@ def _native(p: _Plan, i: int) -> bool:
 def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
     """The segments, small enough that allocating ahead and freeing late keeps to the peak."""
     todo = list(_runs(p))[::-1]
+    spans = _Spans(p)
     while todo:
         first, last = todo.pop()
         if first == last and not _native(p, first):
             yield first, last
             continue
-        inside, scratch, places = _pool(p, first, last)
-        held = sum(b.nbytes for b in p.blocks if b.birth <= last and b.death >= first)
-        held -= sum(b.nbytes for b in inside)
+        inside, scratch, places = _pool(p, spans.at(first, last), first, last)
+        held = spans.held(first, last) - sum(b.nbytes for b in inside)
         others = max(p.externs[first : last + 1])
         if last > first and held + scratch + others > p.peak + slack:
             middle = (first + last) // 2
@@ -162,12 +172,41 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def _pool(p: _Plan, first: int, last: int) -> tuple[list[Block], int, dict[str, tuple[str, int]]]:
-    """Place the blocks that live inside these steps: (blocks, bytes of scratch, places)."""
+class _Spans:
+    """The blocks by the steps at which they begin and end: what a segment asks for, not all."""
+
+    def __init__(self, p: _Plan) -> None:
+        self.blocks = p.blocks
+        self.edges: dict[int, list[int]] = {}
+        begun, ended = ([0] * (p.times.end + 1) for _ in range(2))
+        for k, b in enumerate(p.blocks):
+            for step in {b.birth, b.death}:
+                self.edges.setdefault(step, []).append(k)
+            begun[min(max(b.birth, 0), p.times.end)] += b.nbytes
+            ended[min(max(b.death + 1, 0), p.times.end)] += b.nbytes
+        self.begun, self.ended = list(accumulate(begun)), list(accumulate(ended))
+
+    def held(self, first: int, last: int) -> int:
+        """Bytes of the blocks that live during any of these steps."""
+        return self.begun[last] - self.ended[first]
+
+    def at(self, first: int, last: int) -> Iterator[Block]:
+        """The blocks that begin or end within these steps, in order."""
+        found = {k for step in range(first, last + 1) for k in self.edges.get(step, ())}
+        return (self.blocks[k] for k in sorted(found))
+
+
+def _pool(
+    p: _Plan, blocks: Iterable[Block], first: int, last: int
+) -> tuple[list[Block], int, dict[str, tuple[str, int]]]:
+    """Place the blocks that live inside these steps: (blocks, bytes of scratch, places).
+
+    blocks: those that begin or end within the steps.
+    """
     inside: list[Block] = []
     hosts: list[MemoryRegion] = []
-    for b in p.blocks:
-        if b.birth > last or b.death < first:
+    for b in blocks:
+        if b.birth > last or b.death < first:  # one that nobody uses ends before it begins
             continue
         if _poolable(p, b, first, last):
             inside.append(b)
@@ -217,16 +256,18 @@ def _lay_out(p: _Plan, slack: int) -> None:
         if len(some) < 2:
             return
         inside = {i.name for i in some}
-        others = list(p.live)
-        for block in p.blocks:
-            # What lies within a segment is scratch memory or lent: neither counts by itself.
-            if block.members[0] in pooled or block.members[0] in inside:
-                for t in range(block.birth, block.death + 1):
-                    others[t] -= block.nbytes
-        for first, last in p.segments:
-            if _workspace(first) not in inside:
-                for t in range(first, last + 1):
-                    others[t] += p.scratch.get(first, 0)
+        # What lies within a segment is scratch memory or lent: neither counts by itself.
+        spans = [
+            (b.birth, b.death, -b.nbytes)
+            for b in p.blocks
+            if b.members[0] in pooled or b.members[0] in inside
+        ]
+        spans += [
+            (first, last, p.scratch.get(first, 0))
+            for first, last in p.segments
+            if _workspace(first) not in inside
+        ]
+        others = list(map(add, p.live, summed(spans, len(p.live))))
         found = lay_out(some, results, others, p.peak + _margin(p, slack))
         if found is not None:
             p.arena, p.live = found, list(found.live)
@@ -266,6 +307,7 @@ def _reuse(p: _Plan) -> None:
         key=lambda b: b.birth,
     )
     ends: dict[tuple[Expr, str], list[Block]] = {}
+    gone: set[int] = set()
     for block in loose:
         # By their ends; those behind this one's beginning are of no use yet.
         others = ends.setdefault((block.size, block.device), [])
@@ -275,8 +317,9 @@ def _reuse(p: _Plan) -> None:
             for t in range(found.death + 1, block.birth):
                 p.live[t] += block.nbytes
             others.remove(found)
-            _join(p, found, block)
+            _join(found, block, gone)
         insort(others, found or block, key=lambda b: b.death)
+    _drop(p, gone)
 
 
 def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:
@@ -291,8 +334,13 @@ def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:
 
 def _emit(p: _Plan) -> Iterator[Line]:
     count = 0
-    placed = {m for places in p.places.values() for m in places}
+    placed = {m: first for first, places in p.places.items() for m in places}
     loose = {b.members[0]: b for b in p.blocks if b.members[0] not in placed}
+    pooled: dict[int, list[Block]] = {}
+    for block in p.blocks:
+        if block.members[0] in placed:
+            pooled.setdefault(placed[block.members[0]], []).append(block)
+    p.lenders = {name: loose[name] for name in p.arena.lenders}
     born: dict[int, list[tuple[Block, str]]] = {}
     dying: dict[int, list[Block]] = {}
     for block in loose.values():
@@ -313,7 +361,7 @@ def _emit(p: _Plan) -> Iterator[Line]:
         for block, m in (x for i in steps for x in born.get(i, ())):
             yield from _bring_up(p, block, m)
         if first in p.places:
-            yield from _places(p, loose, first)
+            yield from _places(p, pooled.get(first, ()), loose, first)
             calls = p.times.steps[first : last + 1]
             yield CallSegment(
                 f"segment_{count}", tuple(c for c in calls if isinstance(c, CallKernel))
@@ -356,22 +404,22 @@ def _in_arena(p: _Plan, name: str) -> tuple[str, int]:
     owner, offset = p.arena.places[name]
     if not owner:
         return ARENA, offset
-    block = next(b for b in p.blocks if b.members[0] == owner)
-    return _tensors(p, block)[0], offset
+    return _tensors(p, p.lenders[owner])[0], offset
 
 
 def _workspace(first: int) -> str:
     return f"workspace_{first}"
 
 
-def _places(p: _Plan, loose: Mapping[str, Block], first: int) -> Iterator[Line]:
+def _places(
+    p: _Plan, blocks: Iterable[Block], loose: Mapping[str, Block], first: int
+) -> Iterator[Line]:
     """Where the buffers of a segment lie that share memory."""
-    for b in p.blocks:
-        place = p.places[first].get(b.members[0])
-        if place is not None:
-            host = loose.get(place[0])
-            owner = _workspace(first) if host is None else _tensor(p, host, first - 1)
-            yield from (Place(m, owner, place[1]) for m in b.members)
+    for b in blocks:
+        name, offset = p.places[first][b.members[0]]
+        host = loose.get(name)
+        owner = _workspace(first) if host is None else _tensor(p, host, first - 1)
+        yield from (Place(m, owner, offset) for m in b.members)
 
 
 def _bring_up(p: _Plan, block: Block, member: str) -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,18 +29,18 @@ class MemoryRegion:
     """Memory to place items in.
 
     capacity: bytes, None: as much as it takes.  busy: (first, last) steps in which it serves
-    something else.
+    something else.  placed: by offset.  extent: bytes in use.
     """
 
     name: str
     capacity: int | None
     busy: tuple[int, int] | None = None
     placed: list[tuple[int, Item]] = field(default_factory=list)
+    extent: int = 0
 
-    @property
-    def extent(self) -> int:
-        """Bytes in use."""
-        return max((offset + aligned(i.nbytes) for offset, i in self.placed), default=0)
+    def put(self, offset: int, item: Item) -> None:
+        insort(self.placed, (offset, item), key=lambda p: p[0])
+        self.extent = max(self.extent, offset + aligned(item.nbytes))
 
     def free(self, item: Item) -> bool:
         """Whether the memory serves nothing else while ``item`` lives."""
@@ -50,7 +51,7 @@ class MemoryRegion:
         if not self.free(item):
             return None
         offset = 0
-        for start, other in sorted(self.placed, key=lambda p: p[0]):
+        for start, other in self.placed:
             if item.birth <= other.death and other.birth <= item.death:
                 if start - offset >= aligned(item.nbytes):
                     break
@@ -87,7 +88,7 @@ def _place(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places
         for region, limit in tries:
             offset = region.find(item, limit)
             if offset is not None:
-                region.placed.append((offset, item))
+                region.put(offset, item)
                 places[item.name] = (region.name, offset)
                 break
     return places, scratch.extent

@@ -33,6 +33,7 @@ class GraphLowering:
     are there.
     uses_left: users of each node that are still to come.  places: the nodes' order.
     bodies: compiled, by their names.  regions: those of regions, by what they were compiled for.
+    described: results by their metadata.
     sources: graph nodes that are part of a value's expression: itself, and its inputs that are
     lazy.
     """
@@ -53,6 +54,7 @@ class GraphLowering:
     bodies: dict[str, Program] = field(default_factory=dict)
     regions: dict[tuple[str, ...], Subgraph] = field(default_factory=dict)
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
+    described: dict[object, Result] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.b = Builder(self.settings)
@@ -93,9 +95,17 @@ class GraphLowering:
         # Memory of a lazily negated view (an imaginary part's) does not hold what the view does.
         if dtype is None or val.layout is not torch.strided or val.is_neg():
             return None
-        shape = tuple(self.expr(s) for s in val.shape)
-        strides = tuple(self.expr(s) for s in val.stride())
-        return Result(dtype, shape, plain_strides(shape, strides), str(val.device))
+        sizes, steps = val.shape, val.stride()
+        # Sizes that are known mean the same everywhere; open ones have no hash.
+        key = (dtype, sizes, steps, val.device) if _known(sizes) and _known(steps) else None
+        found = self.described.get(key) if key is not None else None
+        if found is None:
+            shape = tuple(self.expr(s) for s in sizes)
+            strides = plain_strides(shape, tuple(self.expr(s) for s in steps))
+            found = Result(dtype, shape, strides, str(val.device))
+            if key is not None:
+                self.described[key] = found
+        return found
 
     def expr(self, value: Any) -> Expr:
         return value if isinstance(value, Expr) else self.symbols.convert(value)
@@ -111,3 +121,7 @@ class GraphLowering:
         if isinstance(value, torch.SymInt):
             return self.expr(value)
         return value
+
+
+def _known(sizes: Iterable[Any]) -> bool:
+    return all(type(s) is int for s in sizes)

@@ -263,13 +263,20 @@ class _Memory:
             return x
         if id(x) not in self.made:
             at = _address(x)
-            if at not in self.storages:
-                nbytes = x.untyped_storage().nbytes()
-                own = torch.empty(nbytes, dtype=torch.uint8, device="meta")
-                self.storages[at] = own.untyped_storage(), 0
-            storage, moved = self.storages[at]
-            empty = torch.empty(0, dtype=x.dtype, device="meta")
-            view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
+            first = at not in self.storages
+            if first:
+                view = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+                own = view.untyped_storage()
+                # Memory of another size than its first tensor's has room for more.
+                if x.storage_offset() or own.nbytes() != x.untyped_storage().nbytes():
+                    nbytes = x.untyped_storage().nbytes()
+                    own = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
+                    first = False
+                self.storages[at] = own, 0
+            if not first:
+                storage, moved = self.storages[at]
+                empty = torch.empty(0, dtype=x.dtype, device="meta")
+                view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
             self.made[id(x)] = FakeTensor(x.fake_mode, view, x.device)
         return self.made[id(x)]
 
