@@ -14,6 +14,7 @@ import torch
 __all__ = [
     "AotNames",
     "aot_names",
+    "bundled_entries",
     "current_raw_stream",
     "empty_strided_cpu",
     "is_zero_tensor",
@@ -143,3 +144,35 @@ def aot_names() -> AotNames | None:
         )
     except (ImportError, AttributeError):
         return None
+
+
+def bundled_entries(
+    kind: str, arrived: Callable[[str, bytes], None]
+) -> Callable[[str, bytes], None] | None:
+    """What puts a cache's entry, its name and bytes, into `torch.compiler.save_cache_artifacts`.
+
+    kind: names this cache among others.  arrived: told of the entries that `load_cache_artifacts`
+    finds in a bundle.  None where this version of PyTorch lets no other cache take part.
+    """
+    try:
+        from torch.compiler import _cache
+
+        class Entry(_cache.CacheArtifact):
+            def populate_cache(self) -> None:
+                arrived(self.key, self.content)
+
+            @staticmethod
+            def type() -> str:
+                return kind
+
+        _cache.CacheArtifactFactory.register(Entry)
+        manager = _cache.CacheArtifactManager
+        if not callable(manager.record_artifact):
+            return None
+    except (ImportError, AttributeError, TypeError, AssertionError):
+        return None
+
+    def record(name: str, content: bytes) -> None:
+        manager.record_artifact(kind, name, content)
+
+    return record
