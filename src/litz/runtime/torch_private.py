@@ -5,11 +5,16 @@ The private ones are quicker; nothing depends on them for its result.
 
 from __future__ import annotations
 
+import os
+import re
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
+from torch.library import Library
 
 __all__ = [
     "AotNames",
@@ -21,6 +26,8 @@ __all__ = [
     "reinterpret",
     "storage_address",
     "storage_use_count",
+    "strange_kernels",
+    "users_kernels",
 ]
 
 
@@ -176,3 +183,66 @@ def bundled_entries(
         manager.record_artifact(kind, name, content)
 
     return record
+
+
+# --- kernels that a process registered over PyTorch's ---
+
+_own: weakref.WeakSet[Library] = weakref.WeakSet()
+_AT = re.compile(r"registered at (.*?):\d+")
+
+
+def users_kernels() -> str:
+    """An operator of ATen's for which Python code other than PyTorch's has a kernel; "" if none.
+
+    Whatever ran `torch.library.Library(...).impl` or `torch.library.impl` counts, for as long as
+    it stands.  Where the registrations cannot be found, that is what it says.
+    """
+    registry = getattr(weakref.finalize, "_registry", None)
+    if registry is None:
+        return "one that cannot be found in this Python"
+    for finalizer in list(registry):  # every library has one
+        library, *_ = finalizer.peek() or (None,)
+        if not isinstance(library, Library) or library in _own:
+            continue
+        if library.ns != "aten" or library.m is None:
+            continue
+        for name in sorted(library._op_impls):  # "aten/add.Tensor/CPU"
+            _, op, key = name.split("/")
+            at = _registered(f"aten::{op}", key or "CompositeImplicitAutograd")
+            if not at or not _by_pytorch(at[0]):
+                return f"aten::{op}"
+            _own.add(library)
+            break  # all that a library registers comes from one file
+    return ""
+
+
+def strange_kernels(op: torch._ops.OpOverload) -> str:
+    """Where a kernel of ATen's operator was registered, if not in PyTorch; "" if all were there."""
+    name = op.name()  # type: ignore[no-untyped-call]
+    return next((at for at in _registered(name) if not _by_pytorch(at)), "")
+
+
+def _registered(name: str, key: str = "") -> list[str]:
+    """The files that registered an operator's kernels, those for a dispatch key alone if given."""
+    lines = torch._C._dispatch_dump(name).splitlines()
+    if key:
+        lines = [line for line in lines if line.startswith((f"{key}:", f"{key}[alias]:"))]
+    return [found[1] for line in lines if (found := _AT.search(line))]
+
+
+def _by_pytorch(file: str) -> bool:
+    """Whether a file is one of PyTorch's, where it was built or where it is installed.
+
+    Not those through which anybody registers kernels.
+    """
+    built, installed, *doors = _rooms()
+    return file.startswith((built, installed)) and not file.startswith(tuple(doors))
+
+
+@lru_cache(maxsize=1)
+def _rooms() -> tuple[str, ...]:
+    schema = _registered("aten::add.Tensor", "debug")[0]  # as PyTorch's build has it
+    built = schema.partition("build/aten/")[0]
+    installed = os.path.join(os.path.dirname(torch.__file__), "")
+    doors = [os.path.join(installed, *d) for d in (("library.py",), ("_library", ""))]
+    return built, installed, *doors
