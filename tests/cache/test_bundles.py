@@ -1,11 +1,8 @@
-"""``torch.compiler.save_cache_artifacts`` carries Litz's entries to where there are none."""
+"""What PyTorch's bundles of caches bring is looked at; ``test_store`` has one that is whole."""
 
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,64 +12,6 @@ from litz import entry
 from litz.cache import portable, store
 from litz.runtime import torch_private
 from litz.runtime.cache import Cache, content_key
-
-PROGRAM = """
-import os, sys, torch
-from litz import backend
-from litz.targets.cpp import toolchain
-
-compiled = []
-inner = backend.compile_and_bind
-def counting(*args, **kwargs):
-    compiled.append(1)
-    return inner(*args, **kwargs)
-backend.compile_and_bind = counting
-
-body = torch.compile(lambda x, w: (x * w).softmax(-1), backend="litz")
-file = sys.argv[1]
-if os.path.exists(file):
-    info = torch.compiler.load_cache_artifacts(open(file, "rb").read())
-    print(len(info.artifacts["litz"]), "loaded")
-x = torch.arange(12.0).view(3, 4)
-w = torch.linspace(-1, 1, 4).requires_grad_()
-out = body(x, w)
-out.square().sum().backward()
-if not os.path.exists(file):
-    data, info = torch.compiler.save_cache_artifacts()
-    print(len(info.artifacts["litz"]), "saved")
-    open(file, "wb").write(data)
-print(len(compiled), out.tolist(), w.grad.tolist())
-rooms = ("compiler", "lowering", "schedule", "kernel", "ir", "index", "verify")
-found = [room for room in rooms if "litz." + room in sys.modules]
-assert bool(found) == bool(compiled), found  # who compiles nothing imports no stage
-"""
-
-
-def in_process(folder: Path, file: Path) -> list[str]:
-    given = {"LITZ_CACHE_DIR": str(folder), "LITZ_CHECK_CALLS": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(file)],
-        env={**os.environ, **given, "LITZ_CHECK_IR": "0"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def kernels(folder: Path) -> dict[str, int]:
-    return {p.name: p.stat().st_size for p in folder.glob("v1/cpp/*/*.so")}
-
-
-def test_a_bundle_is_found_by_a_process_with_a_folder_of_its_own(tmp_path: Path) -> None:
-    here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "bundle"
-    saved, first = in_process(here, file)
-    loaded, again = in_process(there, file)
-    assert saved.split()[0] == loaded.split()[0] and loaded.endswith("loaded")
-    count, _, results = first.partition(" ")
-    assert int(count) == 2 and again == f"0 {results}"
-    assert kernels(there) == kernels(here) and kernels(here)
 
 
 def test_nothing_of_a_bundle_is_believed(
