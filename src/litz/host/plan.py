@@ -22,9 +22,9 @@ from litz.host.lines import (
     Return,
 )
 from litz.index import Expr
-from litz.ir.program import Buffer, Extern, Program
+from litz.ir.program import Buffer, Extern, Nest, Program
 from litz.lowering.values import exprs
-from litz.schedule.groups import Group, Schedule, Step
+from litz.schedule.groups import Schedule, Step
 
 
 def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
@@ -65,7 +65,7 @@ def _needs_guard(device: str) -> bool:
 
 def _used(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
     """The buffers that a step uses, each once, in a fixed order."""
-    if isinstance(step, Group):
+    if isinstance(step, Nest):
         return tuple(dict.fromkeys(kernels[step.name].buffers))
     return touched(step)
 
@@ -94,8 +94,8 @@ def _until_waited(schedule: Schedule, used: list[tuple[str, ...]]) -> list[tuple
 
 def _to_allocate(step: Step, used: Iterable[str], buffers: Mapping[str, Buffer]) -> Iterable[str]:
     # Of a call, what it writes into memory that is there already.
-    out = () if isinstance(step, Group) or not step.out_variant else step.outputs
-    names = used if isinstance(step, Group) else (o for o in out if o is not None)
+    out = () if isinstance(step, Nest) or not step.out_variant else step.outputs
+    names = used if isinstance(step, Nest) else (o for o in out if o is not None)
     return (n for n in names if buffers[n].kind == "temp")
 
 

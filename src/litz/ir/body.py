@@ -498,9 +498,9 @@ class Namer:
         return f"store {mode}{self.access(s.buffer, s.index, s.indirect)} = {self(s.value)}{mask}"
 
 
-def stores_lines(stores: Iterable[Store]) -> list[str]:
+def stores_lines(stores: Iterable[Store], name: Namer | None = None) -> list[str]:
     """The lines of a nest's body: each node before its first use, then each store."""
-    name = Namer()
+    name = name or Namer()
     out: list[str] = []
     for s in stores:
         out += name.lines(s.roots())

@@ -23,6 +23,8 @@ from litz.ir.program import (
     Loops,
     Program,
     ProgramNode,
+    Skeleton,
+    Template,
     TensorRef,
 )
 from litz.ir.text import sizes_text
@@ -34,6 +36,7 @@ _SYMBOL = re.compile(r"(\S+) in \[(\S+), (\S+)\](?: hint (-?\d+))?")
 _DEFINITION = re.compile(r"(%\d+): (\w+) = (\w+) (.*)")
 _STORE = re.compile(r"store (?:(\w+) )?([^\s\[]+)(\[.*)")
 _NEST = re.compile(r"(\S+) = loops \[(.*?)\](?: reduce \[(.*?)\])? @(\S+)(?: from \((.*)\))? \{")
+_SKELETON = re.compile(r"skeleton (\w+) \[(.*)\] sizes \[(.*)\]")
 _EXTERN = re.compile(r"(\S+) = extern ([^\s(]+)(\(.*)")
 _CONTRACTION = re.compile(r"(\S+) = contraction \[(.*?)\] in (\w+) (\(.*)")
 _BUFFER = re.compile(r"(\S+): (\S.*\}) @(\S+) (\w+)(?: alias (\S+))?")
@@ -127,8 +130,14 @@ class NestReader:
     scope: Mapping[str, Expr]
     nodes: dict[str, Node] = field(default_factory=dict)
     stores: list[Store] = field(default_factory=list)
+    skeleton: Skeleton | None = None
 
     def line(self, text: str) -> None:
+        if text.startswith("skeleton "):
+            m = _match(_SKELETON, text, "a skeleton")
+            slots = tuple(self.node(part) for part in split(m[2]))
+            self.skeleton = Skeleton(m[1], slots, tuple(int(n) for n in split(m[3])))
+            return
         if text.startswith("store "):
             self.stores.append(self.store(text))
             return
@@ -234,7 +243,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _nest(head: str, lines: Iterator[tuple[int, str]], scope: Mapping[str, Expr]) -> Loops:
+def _nest(head: str, lines: Iterator[tuple[int, str]], scope: Mapping[str, Expr]) -> Loops | Template:
     m = _match(_NEST, head, "a loop nest")
     axes = parse_axes(m[2], scope)
     reduced = parse_axes(m[3] or "", {**scope, **axes})
@@ -242,14 +251,11 @@ def _nest(head: str, lines: Iterator[tuple[int, str]], scope: Mapping[str, Expr]
     for number, line in lines:
         if line == "}":
             origins = tuple(split(m[5] or ""))
-            return Loops(
-                m[1],
-                tuple(axes.values()),
-                tuple(reduced.values()),
-                tuple(reader.stores),
-                m[4],
-                origins,
-            )
+            loops = tuple(axes.values()), tuple(reduced.values())
+            stores = tuple(reader.stores)
+            if reader.skeleton is not None:
+                return Template(m[1], *loops, stores, m[4], reader.skeleton, origins)
+            return Loops(m[1], *loops, stores, m[4], origins)
         with _At(number):
             reader.line(line)
     raise ParseError(f"nest {m[1]} has no end")

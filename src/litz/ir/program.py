@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from litz.index import Expr, Var
-from litz.ir.body import Index, Load, Store, loads, walk
+from litz.ir.body import Index, Load, Node, Store, loads, walk
 from litz.ir.dtype import DType
 
 
@@ -95,6 +95,34 @@ class Loops(Nest):
     """
 
     origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """How a template runs what it says: a hand-written form of a kernel, with bodies in its slots.
+
+    kind: which, by name.  slots: values that it needs beside the stores; sizes: numbers likewise.
+    What both mean stands with the kind (``litz.ir.attention``).
+    """
+
+    kind: str
+    slots: tuple[Node, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Template(Nest):
+    """A loop nest whose kernel is a skeleton that its bodies are put into.
+
+    The stores say all that it computes, as those of any nest do; a skeleton says how, better than
+    loops could.  origins: as of ``Loops``.
+    """
+
+    skeleton: Skeleton
+    origins: tuple[str, ...] = ()
+
+    def reads(self) -> tuple[Load, ...]:
+        return loads(nest_roots(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +228,7 @@ class Contraction:
         return (self.out,)
 
 
-ProgramNode = Loops | Extern | Contraction
+ProgramNode = Loops | Template | Extern | Contraction
 
 
 def made_numbers(n: Extern) -> tuple[str, ...]:
@@ -210,7 +238,7 @@ def made_numbers(n: Extern) -> tuple[str, ...]:
 
 def used_numbers(n: ProgramNode, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
     """Names of the symbols and floats that running a node needs, each once."""
-    if isinstance(n, Loops):
+    if isinstance(n, Nest):
         made = [buffers.get(s.buffer) for s in n.stores]
         found = [*nest_numbers(n)]
     elif isinstance(n, Contraction):
@@ -227,11 +255,16 @@ def number_name(number: Expr | HostFloat) -> str:
     return number.name if isinstance(number, HostFloat) else str(number)
 
 
+def nest_roots(n: Nest) -> tuple[Node, ...]:
+    """The nodes that a nest evaluates, those of a skeleton's slots too."""
+    slots = n.skeleton.slots if isinstance(n, Template) else ()
+    return (*(r for s in n.stores for r in s.roots()), *slots)
+
+
 def nest_numbers(n: Nest) -> Iterator[Expr | HostFloat]:
     """The symbols that a nest's loops and accesses use, but for those that are bound to data."""
     yield from numbers((n.axes, n.reduce_axes))
-    nodes = walk(r for s in n.stores for r in s.roots())
-    for x in (*nodes, *n.stores):
+    for x in (*walk(nest_roots(n)), *n.stores):
         if isinstance(x, (Load, Store)):
             bound = [s for s, _ in x.indirect]
             yield from numbers(tuple(f for f in x.index.free if f not in bound))

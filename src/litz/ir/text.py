@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import float_text, stores_lines, symbol_text
+from litz.ir.body import Namer, Store, float_text, stores_lines, symbol_text
 from litz.ir.dtype import DType
 from litz.ir.program import (
     Buffer,
@@ -43,6 +43,8 @@ from litz.ir.program import (
     Nest,
     Program,
     ProgramNode,
+    Skeleton,
+    Template,
     TensorRef,
     nest_numbers,
     numbers,
@@ -61,7 +63,19 @@ def nest_lines(n: Nest, origins: Sequence[str] = ()) -> list[str]:
     reduced = f" reduce [{axes_text(n.reduce_axes)}]" if n.reduce_axes else ""
     source = f" from ({', '.join(origins)})" if origins else ""
     head = f"{n.name} = loops [{axes_text(n.axes)}]{reduced} @{n.device}{source} {{"
-    return [head, *(INDENT + line for line in stores_lines(n.stores)), "}"]
+    skeleton = n.skeleton if isinstance(n, Template) else None
+    return [head, *(INDENT + line for line in nest_body_lines(n.stores, skeleton)), "}"]
+
+
+def nest_body_lines(stores: Sequence[Store], skeleton: Skeleton | None) -> list[str]:
+    """The lines of a nest's body; a template's last one is its skeleton's."""
+    name = Namer()
+    lines = stores_lines(stores, name)
+    if skeleton is not None:
+        lines += name.lines(skeleton.slots)
+        slots = ", ".join(map(name, skeleton.slots))
+        lines.append(f"skeleton {skeleton.kind} [{slots}] sizes {list(skeleton.sizes)}")
+    return lines
 
 
 def layout_text(dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr]) -> str:
@@ -180,7 +194,7 @@ def node_lines(n: ProgramNode | Nest, values: Values | None = None) -> list[str]
         return [extern_text(n, values)]
     if isinstance(n, Contraction):
         return [contraction_text(n, values)]
-    return nest_lines(n, n.origins if isinstance(n, Loops) else ())
+    return nest_lines(n, n.origins if isinstance(n, Loops | Template) else ())
 
 
 def program_symbols(p: Program) -> tuple[Expr, ...]:
@@ -189,7 +203,7 @@ def program_symbols(p: Program) -> tuple[Expr, ...]:
     values: list[object] = [(b.shape, b.strides) for b in p.buffers.values()]
     found += numbers(values)
     for n in p.nodes:
-        if isinstance(n, Loops):
+        if isinstance(n, Nest):
             found += nest_numbers(n)
         elif isinstance(n, Contraction):
             found += numbers((n.refs(), n.alpha, n.beta))

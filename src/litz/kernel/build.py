@@ -10,7 +10,7 @@ from litz.index import Expr, Substitution, Sum, Symbol, const, symbol, var
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, op
 from litz.ir.ops import RANDOM
-from litz.ir.program import Buffer
+from litz.ir.program import Buffer, Skeleton, Template
 from litz.ir.unfold import Nest
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
@@ -35,7 +35,12 @@ class KernelBuilder:
         self.buffers = buffers
         self.known: dict[object, BoundKernel] = {}
 
-    def __call__(self, group: Group) -> BoundKernel:
+    def __call__(self, group: Group | Template) -> BoundKernel:
+        if isinstance(group, Template):
+            return _canonical(
+                group.axes, group.reduce_axes, group.stores, None, None, self.buffers,
+                group.device, group.skeleton,
+            )  # fmt: skip
         names: dict[str, str] = {}
         for n in _nodes(group.stores):
             if isinstance(n, Load):
@@ -113,8 +118,10 @@ def _canonical(
     tile: Expr | None,
     buffers: Mapping[str, Buffer],
     device: str,
+    skeleton: Skeleton | None = None,
 ) -> BoundKernel:
-    nodes = _nodes(stores)
+    slots = () if skeleton is None else skeleton.slots
+    nodes = list(body.walk((*(r for s in stores for r in s.roots()), *slots)))
     sizes: dict[Expr, Expr] = {}
     indirect: dict[Expr, Expr] = {}
 
@@ -151,6 +158,8 @@ def _canonical(
             renamed[v] = var(f"{prefix}{k}", shrink(v.extent))  # type: ignore[attr-defined]
     rw = Rewriter(Substitution(renamed), buffers=names)
     new_stores = tuple(rw.store(s) for s in stores)
+    if skeleton is not None:
+        skeleton = replace(skeleton, slots=tuple(rw(n) for n in slots))
     written = {s.buffer: s for s in stores}
 
     def mode(name: str) -> Mode:
@@ -179,5 +188,6 @@ def _canonical(
         new_stores,
         None if lane is None else renamed[lane],
         None if tile is None else renamed[tile],
+        skeleton,
     )
     return BoundKernel(plan, tuple(names), tuple(sizes))

@@ -103,7 +103,9 @@ class _Reader:
         lane, tile = (None if n in (None, "None") else reader.scope[n] for n in (m[5], m[6]))
         dims = (*(Dim(v, "p") for v in parallel.values()), *(Dim(v, "r") for v in reduced.values()))
         ints = tuple(self.symbols[n] for n in split(m[4] or ""))
-        return KernelPlan(dims, tuple(params), ints, tuple(reader.stores), lane, tile), reader
+        stores = tuple(reader.stores)
+        plan = KernelPlan(dims, tuple(params), ints, stores, lane, tile, reader.skeleton)
+        return plan, reader
 
     def value(self, kind: Any, text: str) -> Any:
         """The value of a type."""

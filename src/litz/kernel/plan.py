@@ -12,6 +12,7 @@ from typing import Literal
 from litz.index import Expr
 from litz.ir.body import Store
 from litz.ir.dtype import DType
+from litz.ir.program import Skeleton
 
 Role = Literal["p", "r"]
 Mode = Literal["in", "out", "inout"]
@@ -49,6 +50,7 @@ class KernelPlan:
     reduced dim (outside a ``Reduce``) runs for each point of the full space.
     lane: the dim that is contiguous for most bytes, hence vectorised (None: nothing to vectorise).
     tile: a dim that is contiguous for other accesses; with ``lane`` it spans transposed tiles.
+    skeleton: of a template: how its stores are computed, in place of loops over the dims.
     """
 
     dims: tuple[Dim, ...]
@@ -57,6 +59,7 @@ class KernelPlan:
     stores: tuple[Store, ...]
     lane: Expr | None
     tile: Expr | None = None
+    skeleton: Skeleton | None = None
 
     @property
     def parallel(self) -> tuple[Expr, ...]:

@@ -25,9 +25,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Protocol
 
-from litz.ir.body import Namer, Node, stores_lines, symbol_text
+from litz.ir.body import Namer, Node, symbol_text
 from litz.ir.dtype import DType
-from litz.ir.text import axes_text
+from litz.ir.text import axes_text, nest_body_lines
 from litz.kernel.plan import KernelPlan
 
 
@@ -58,7 +58,7 @@ def plan_text(p: KernelPlan) -> str:
     if p.ints:
         head += f" ints [{', '.join(str(e) for e in p.ints)}]"
     head += f" lane {p.lane}" + (f" tile {p.tile}" if p.tile is not None else "")
-    return "\n".join([head + " {", *(f"  {line}" for line in stores_lines(p.stores)), "}"])
+    return "\n".join([head + " {", *(f"  {x}" for x in nest_body_lines(p.stores, p.skeleton)), "}"])
 
 
 def recipe_text(recipe: Recipe, kind: str) -> str:

@@ -40,7 +40,7 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
 
 def _blocks(k: BlockPlan) -> Iterator[str]:
     dims = [v for a in k.axes.all for v in a.dims]
-    wanted = [d.var for d in k.plan.dims if k.form not in ("nest", "serial") or d.var in dims]
+    wanted = [d.var for d in k.plan.dims if k.form not in ("nest", "serial", "attention") or d.var in dims]
     if sorted(map(str, dims)) != sorted(map(str, wanted)):
         yield f"axes are over {dims}, the plan over {wanted}"
     sizes = {a.name: a.size for a in k.axes.blocked}

@@ -21,6 +21,7 @@ from litz.lowering import families, limits, values
 from litz.lowering.bindings import Handed
 from litz.lowering.context import GraphUnsupported, Settings, Unsupported, WrongMetadata
 from litz.lowering.contractions import contraction
+from litz.lowering.attention import lower_attention
 from litz.lowering.control_flow import has_bodies, is_body, lower_control_flow
 from litz.lowering.externs import call_extern, why_extern
 from litz.lowering.functional_calls import lower_functional_call
@@ -35,6 +36,7 @@ from litz.lowering.numbers import (
 )
 from litz.lowering.outputs import Outputs, as_view
 from litz.lowering.overwriting import is_own_copy
+from litz.lowering.readers import Readers
 from litz.lowering.registry import Call, Result, find
 from litz.lowering.state import Compile, GraphLowering
 from litz.lowering.storing import own, settle
@@ -161,6 +163,21 @@ class _Walk(GraphLowering):
 
     # --- calls --------------------------------------------------------------------------------
 
+    def inline(self, gm: GraphModule, given: Sequence[Any]) -> list[Any]:
+        """The results of a graph of calls on values; what it computes stays an expression."""
+        inner = _Inline(gm, self.settings)
+        inner.b, inner.symbols = self.b, self.symbols
+        inner.readers = Readers(self.b, inner.env, inner.uses_left, inner.places, inner.bind)
+        values = iter(given)
+        for place, n in enumerate(gm.graph.nodes):
+            inner.places[n], inner.uses_left[n] = place, len(n.users)
+            inner.sources[n] = self.b.origins
+            if n.op == "output":
+                return [inner.env[a] for a in n.args[0]]
+            inner.bind(n, next(values) if n.op == "placeholder" else inner.call(n))
+            inner.release(n)
+        raise AssertionError("a graph without an output")
+
     def call(self, n: FxNode) -> Any:
         val = n.meta.get("val")
         if n.target is operator.getitem and isinstance(n.args[1], int):
@@ -174,7 +191,8 @@ class _Walk(GraphLowering):
         if is_user_operator(n.target):
             return lower_functional_call(self, n)
         if has_bodies(n.target):
-            return lower_control_flow(self, n)
+            found = lower_attention(self, n, self.inline)
+            return lower_control_flow(self, n) if found is None else found
         if (picked := picked_result(n)) is not None:
             source, at = picked
             return self.env[source][at]
@@ -258,6 +276,13 @@ class _Walk(GraphLowering):
                 for o, r in zip(out, call.results, strict=True)
             )
         return out
+
+
+class _Inline(_Walk):
+    """Lowers calls to expressions: nothing is stored because it is large or read often."""
+
+    def finish(self, n: FxNode, out: Any, call: Call) -> Any:
+        return as_promised(n, out, call.result) if isinstance(out, TensorValue) else out
 
 
 def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:

@@ -13,6 +13,7 @@ from litz.ir.program import (
     Extern,
     Program,
     ProgramNode,
+    Template,
     TensorRef,
 )
 
@@ -61,7 +62,7 @@ class Relaying:
         """``n`` over the new layout; None where it cannot follow."""
         if self.buffer not in (*n.read_buffers(), *n.write_buffers()):
             return n
-        if isinstance(n, Extern):
+        if isinstance(n, Extern | Template):
             return None
         if isinstance(n, Contraction):
             refs = [r if r is None or r.buffer != self.buffer else self.ref(r) for r in _refs(n)]

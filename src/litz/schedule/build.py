@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from litz.ir.program import Extern, Program
+from litz.ir.program import Extern, Program, Template
 from litz.schedule.fuse import Fusion, FusionGroup, FusionSettings
 from litz.schedule.groups import Group, Schedule, Step
 
@@ -21,7 +21,7 @@ def schedule(
     kept[-1] |= keep
     steps: list[Step] = []
     for d in fused:
-        if isinstance(d, Extern):
+        if isinstance(d, Extern | Template):
             steps.append(d)
             continue
         stores = tuple(s for s in d.stores if s.buffer in kept[d.first] or s.buffer in kept[-1])
@@ -43,7 +43,7 @@ def schedule(
     return Schedule(program, tuple(steps), tuple(pairs))
 
 
-def _wanted(program: Program, fused: list[FusionGroup | Extern]) -> dict[int, set[str]]:
+def _wanted(program: Program, fused: list[FusionGroup | Extern | Template]) -> dict[int, set[str]]:
     """Buffers whose stores must stay: under -1 those that anybody may read.
 
     A temp that is read by its own group alone is a value, not memory.
@@ -53,8 +53,10 @@ def _wanted(program: Program, fused: list[FusionGroup | Extern]) -> dict[int, se
     readers: dict[str, list[int]] = {}
     writers: dict[str, list[int]] = {}
     for k, d in enumerate(fused):
-        reads = d.read_buffers() if isinstance(d, Extern) else tuple(d.reads)
-        writes = d.write_buffers() if isinstance(d, Extern) else tuple(d.writes)
+        if isinstance(d, Extern | Template):
+            reads, writes = d.read_buffers(), d.write_buffers()
+        else:
+            reads, writes = tuple(d.reads), tuple(d.writes)
         for x in reads:
             readers.setdefault(program.root(x), []).append(k)
         for x in writes:
@@ -62,7 +64,7 @@ def _wanted(program: Program, fused: list[FusionGroup | Extern]) -> dict[int, se
     wanted = {x for x in program.buffers if program.root(x) in escape}
     own: dict[int, set[str]] = {-1: wanted}
     for k, d in enumerate(fused):
-        if isinstance(d, Extern):
+        if isinstance(d, Extern | Template):
             continue
         mine = own.setdefault(d.first, set())
         for x in d.writes:

@@ -10,7 +10,7 @@ from litz.index import Expr, Substitution, Var, size_hint
 from litz.ir import body
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
-from litz.ir.program import Extern, Loops, Program
+from litz.ir.program import Extern, Loops, Program, Template
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
@@ -222,7 +222,7 @@ class Fusion:
                     k, k, Space(n.axes, n.reduce_axes), n.stores, n.device, (n.name,), n.origins
                 )
 
-    def run(self) -> list[FusionGroup | Extern]:
+    def run(self) -> list[FusionGroup | Extern | Template]:
         for vertical in (True, False):
             while self._round(vertical):
                 pass
@@ -379,12 +379,12 @@ class Fusion:
 
     # --- result -------------------------------------------------------------------------------
 
-    def _ordered(self) -> list[FusionGroup | Extern]:
+    def _ordered(self) -> list[FusionGroup | Extern | Template]:
         order = self.deps.topological({k: self._place(k) for k in self.deps.alive})
-        out: list[FusionGroup | Extern] = []
+        out: list[FusionGroup | Extern | Template] = []
         for k in order:
             node = self.program.nodes[k]
-            out.append(node if isinstance(node, Extern) else self.groups[k])
+            out.append(node if isinstance(node, Extern | Template) else self.groups[k])
         return out
 
     def apart(self) -> dict[tuple[int, int], str]:

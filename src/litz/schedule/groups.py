@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.ir.program import Extern, Nest, Program
+from litz.ir.program import Extern, Nest, Program, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Group(Nest):
     origins: tuple[str, ...] = ()
 
 
-Step = Group | Extern
+Step = Group | Template | Extern
 
 
 @dataclass(frozen=True)

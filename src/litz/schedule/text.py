@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from litz.ir.body import stores_lines
-from litz.ir.text import Values, axes_text, extern_text
+from litz.ir.text import Values, axes_text, node_lines
 from litz.schedule.groups import Group, Schedule
 
 
@@ -11,7 +11,7 @@ def schedule_text(s: Schedule, reasons: bool = False) -> str:
     """One block a step, in order; reasons: behind them, why groups that share memory stay apart."""
     values = Values(s.program.buffers, s.program.constants)
     steps = [
-        group_text(step) if isinstance(step, Group) else extern_text(step, values)
+        group_text(step) if isinstance(step, Group) else "\n".join(node_lines(step, values))
         for step in s.steps
     ]
     apart = (f"# {a} and {b} stay apart: {why}" for a, b, why in s.refused if reasons)

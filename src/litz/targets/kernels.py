@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from litz.host.lines import CallKernel
 from litz.index import Expr, const, substitute
-from litz.ir.program import Buffer
+from litz.ir.program import Buffer, Extern, Template
 from litz.kernel.build import KernelBuilder
 from litz.kernel.plan import KernelPlan
 from litz.schedule.groups import Group, Schedule
@@ -82,7 +82,7 @@ def make_kernels(
     groups: dict[str, list[str]] = {}
     build = KernelBuilder(schedule.program.buffers)
     for g in schedule.steps:
-        if not isinstance(g, Group):
+        if isinstance(g, Extern):
             continue
         bound = build(g)
         found = known.get((bound.plan, g.device))
@@ -97,7 +97,7 @@ def make_kernels(
     return calls, tuple(replace(k, groups=tuple(groups[k.name])) for k in named.values())
 
 
-def _temporaries(kernel: Kernel, ints: Sequence[Expr], g: Group) -> tuple[Buffer, ...]:
+def _temporaries(kernel: Kernel, ints: Sequence[Expr], g: Group | Template) -> tuple[Buffer, ...]:
     """The memory between the parts of a kernel, of the sizes that it has in one call.
 
     No name of a program has a point.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from litz.index import Expr, divides
 from litz.ir.body import Load, Reduce, is_even, walk
 from litz.ir.reductions import by_update
-from litz.kernel.blocks import split
+from litz.kernel.blocks import attention, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, BlockRecipe, Config, Form, Style
@@ -32,13 +32,15 @@ def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B0
     """One kernel, several where few rows are long, none where no point is."""
     if any(extent(v).is_const and int_value(extent(v)) == 0 for v in plan.parallel):
         return BlockRecipe(plan, (), style=style)
-    several = split.divide(plan)
+    several = split.divide(plan) if plan.skeleton is None else None
     plans, temporaries = (several.plans, several.temps) if several else ((plan,), ())
     return BlockRecipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
 
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One plan as one kernel."""
+    if plan.skeleton is not None:
+        return attention.in_blocks(plan, style)
     wide = is_wide(plan)
     serial = is_serial(plan)
     if serial or not is_even(plan.stores, plan.reduced):

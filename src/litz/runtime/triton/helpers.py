@@ -13,7 +13,7 @@ import triton.language as tl
 
 from litz.runtime.triton.mathlib import (
     INTERPRETED, _fmod, acos, acosh, asin, asinh, atan, atan2, atanh, copysign, cos, cosh, erf,
-    erfc, erfinv, exp, exp2, expm1, flush_exp, fma, lgamma, log, log1p, log2, log10, narrow_div,
+    erfc, erfinv, exp, exp2, expm1, flush_exp, flush_exp2, fma, lgamma, log, log1p, log2, log10, narrow_div,
     narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid, nextafter, round, rsqrt,
     sin, sinh, tan, tanh, trunc,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from litz.index import TRITON, Expr, Substitution, Symbol, const, render
-from litz.ir.body import Const, Index, Load, Masked, Op, Reduce, Store
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.blocks.reach import fits
 from litz.kernel.blocks.recipe import Axis, BlockPlan
@@ -22,6 +22,8 @@ from litz.targets.triton.spell import literal, op_text
 
 # Ops with a cheaper form for values that are rounded to 16 bits.
 NARROW = ("div", "exp", "sigmoid")
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 HEADER = """\
 import triton
@@ -235,6 +237,10 @@ class Printer(ABC):
         assert isinstance(node, Op)
         if node.name in CHECKS:
             return self.check(v, args)
+        to_float = node.name == "cast" and node.dtype.is_float
+        if to_float or node.name in COMPARISONS:
+            if all(_is_position(a.node) for a in v.args):
+                return op_text(node, [self.short(a.node) for a in v.args])
         if node.name == "eq":
             text = self.same_position(v, args)
             if text:
@@ -253,6 +259,10 @@ class Printer(ABC):
                 if e.lo is not None and 0 <= e.lo and fits(e):
                     return f"litz.is_position({self.index(e)}, {text})"
         return ""
+
+    def short(self, n: Node) -> str:
+        """A position or a number in 32 bits."""
+        return self.index(n.expr) if isinstance(n, Index) else str(n.value)  # type: ignore[attr-defined]
 
     def narrow_text(self, v: Value, node: Op, args: Sequence[str]) -> str:
         """An op whose result is rounded to 16 bits, in fewer instructions where there are such."""
@@ -368,6 +378,13 @@ class Printer(ABC):
         if s.mode in ("max", "min") and self.plan.dtype(s.buffer).is_float:
             return f"litz.atomic_best({at}, {value}, {mask or True}, {s.mode == 'max'})"
         return f"litz.atomic_{s.mode}({at}, {value}{tail})"
+
+
+def _is_position(n: Node) -> bool:
+    """Whether 32 bits hold an integer that is known from where the kernel is."""
+    if isinstance(n, Index):
+        return fits(n.expr)
+    return isinstance(n, Const) and n.dtype.is_int and abs(int(n.value)) < 1 << 31
 
 
 def _symbols(indirect: Iterable[tuple[Expr, object]]) -> list[tuple[Symbol, object]]:

@@ -43,6 +43,8 @@ class Triton:
 
     def most_copies(self, kernel: Kernel) -> int:
         assert kernel.triton is not None
+        if kernel.plan.skeleton is not None:
+            return 1
         points = size_hint(product(extent(d.var) for d in kernel.plan.dims))
         return most_copies(kernel.triton, points) if points < LARGE else 1
 

@@ -1,0 +1,209 @@
+"""Attention with functions of scores as a template, on devices whose kernels run over blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from litz.graph.calls import higher_order_name
+from litz.graph.dialect import FLEX
+from litz.graph.values import attribute_value, fake_mode
+from litz.index import Const, Expr, const, floordiv, provably_le, var
+from litz.ir import attention, body
+from litz.ir.body import Load, Node, Rewriter, Store, load
+from litz.ir.dtype import BOOL, F32, I64
+from litz.ir.program import Skeleton, Template, TensorRef
+from litz.lowering.externs import argument
+from litz.lowering.numbers import require
+from litz.lowering.state import GraphLowering
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
+
+Inline = Callable[[GraphModule, list[Any]], list[Any]]
+
+WIDEST = 256  # elements of a query or a value that a block can hold whole
+SMALLEST = 16  # sides of a block that a matrix unit takes
+TYPES = ("f16", "bf16", "f32")
+
+
+def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any, ...] | None:
+    """The results of ``flex_attention``; None where it is to be computed step by step.
+
+    inline: lowers a graph's calls on given values, whose results stay expressions.
+    """
+    if higher_order_name(n.target) != FLEX or low.settings.keep_random:
+        return None
+    query, key, value, score_mod, mask, scale, _, *captured = n.args
+    results = [low.result(v) if isinstance(v, torch.Tensor) else None for v in n.meta["val"]]
+    own = [low.result(a.meta["val"]) for a in (query, key, value)]  # type: ignore[union-attr]
+    if any(r is None for r in (*own, *results)) or not low.settings.on_gpu(own[0].device):
+        return None
+    if not _fits(own) or not isinstance(scale, int | float):
+        return None
+    refs = [argument(low, a, n) for a in (query, key, value)]
+    q, k, v = (r for r in refs if isinstance(r, TensorRef))
+    b, h, m, e = q.shape
+    keys, columns = k.shape[2], v.shape[3]
+    require(low, *q.shape, *k.shape, *v.shape)
+    loops = axes((b, h, m, keys))
+    at_inner, at_column = var("e", e), var("c", columns)
+    group = h // k.shape[1]
+    raw = attention.dot(
+        _at(q, (*loops[:3], at_inner)),
+        _at(k, (_broadcast(k, loops[0]), floordiv(loops[1], group), loops[3], at_inner)),
+        at_inner,
+    )
+    score = _score(low, n, (b, h, m, keys), own[0].device, float(scale), inline)
+    if score is None:
+        return None
+    name = f"{n.name}_score"
+    score = Rewriter(replace=lambda _, x: raw if _is_of(x, name) else x)(score)
+    element = _at(v, (_broadcast(v, loops[0]), floordiv(loops[1], group), loops[3], at_column))
+    values = (
+        attention.out_value(score, element, loops[3], own[0].dtype),
+        attention.lse_value(score, loops[3]),
+        attention.top_value(score, loops[3]),
+    )
+    used = {u.args[1] for u in n.users}
+    out, stores = [], []
+    for i, (r, node) in enumerate(zip(results, values, strict=True)):
+        if i and i not in used:
+            out.append(None)
+            continue
+        made = low.b.of_buffer(low.b.new_buffer(r.dtype, r.shape, r.strides, r.device))
+        where = (*loops[:3], at_column) if i == 0 else loops[:3]
+        stores.append(Store(made.ref.buffer, linear(where, made.ref.strides), node))
+        out.append(made)
+    skeleton, visits = _visits(low, n, mask, loops)
+    low.b.nodes.append(
+        Template(
+            f"attention{len(low.b.nodes)}",
+            tuple(x for x in (*loops[:3], at_column) if x is not ZERO),
+            tuple(x for x in (loops[3], at_inner, *visits) if x is not ZERO),
+            tuple(stores),
+            own[0].device,
+            skeleton,
+            low.b.origins,
+        )
+    )
+    return tuple(out)
+
+
+def _fits(own: list[Any]) -> bool:
+    """Whether a block holds rows of query and value, and matrix units take their type."""
+    q, k, v = own
+    if q.dtype.name not in TYPES or not q.dtype is k.dtype is v.dtype:
+        return False
+    widths = (q.shape[3], v.shape[3])
+    if not all(isinstance(w, Const) and 1 < w.value <= WIDEST for w in widths):
+        return False
+    heads = q.shape[1], k.shape[1]
+    if heads[0] is not heads[1]:
+        few = all(isinstance(x, Const) for x in heads)
+        if not few or heads[0].value % heads[1].value:
+            return False
+    several = all(s is not ONE and s is not ZERO for s in (q.shape[2], k.shape[2]))
+    return several and ZERO not in q.shape and v.shape[:3] == k.shape[:3]
+
+
+def _at(ref: TensorRef, index: tuple[Expr, ...]) -> Node:
+    moving = [ZERO if s is ONE else i for s, i in zip(ref.shape, index, strict=True)]
+    return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
+
+
+def _broadcast(ref: TensorRef, at: Expr) -> Expr:
+    return ZERO if ref.shape[0] is ONE else at
+
+
+def _is_of(n: Node, name: str) -> bool:
+    return isinstance(n, Load) and n.buffer == name
+
+
+def _score(
+    low: GraphLowering, n: FxNode, shape: Shape, device: str, scale: float, inline: Inline
+) -> Node | None:
+    """The score of one query and key, from a load of ``<n>_score``; None: it is no expression."""
+    gm, taken = _graph(low, n, scale)
+    if any(x.op == "get_attr" for x in gm.graph.nodes):
+        return None
+    name = f"{n.name}_score"
+    own = axes(shape)
+    raw = TensorValue(F32, shape, device, lazy=load(F32, name, linear(own, (ZERO, ZERO, ONE, ONE))))
+    mark = len(low.b.nodes)
+    mask, score = inline(gm, [raw, *(low.env[a] for a in taken)])
+    touched = {x for node in low.b.nodes[mark:] for x in node.read_buffers()}
+    if name in touched or not isinstance(score, TensorValue) or score.dtype is not F32:
+        low.b.roll_back(mark)
+        return None
+    return Rewriter(replace=_positions)(
+        attention.masked_score(body.cast(mask.node, BOOL), score.node)
+    )
+
+
+def _positions(_: Node, n: Node) -> Node:
+    """A sum or difference of positions as a position."""
+    if not isinstance(n, body.Op) or n.name not in ("add", "sub") or n.dtype is not I64:
+        return n
+    a, b = (x.expr if isinstance(x, body.Index) else None for x in n.args)
+    if a is None or b is None:
+        return n
+    return body.index(a + b if n.name == "add" else a - b)
+
+
+def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, list[FxNode]]:
+    """Mask and modified score of all scores, as a graph of these and of what is captured."""
+    query, key, _, score_mod, block_mask, _, _, *captured = n.args
+    others = [list(c) for c in (*captured, (), ())[:2]]
+    flat = [a for some in others for a in some]
+    taken = [a for a in dict.fromkeys(flat) if isinstance(a, FxNode)]
+    modify, mask = (attribute_value(low.gm, a) for a in (score_mod, block_mask[-1]))
+
+    def steps(scores: Any, *operands: Any) -> tuple[Any, Any]:
+        known = dict(zip(taken, operands, strict=True))
+        of_score, of_mask = ([known.get(a, a) for a in some] for some in others)
+        places = [torch.arange(size, device=scores.device) for size in scores.shape]
+        masked = _over_places(mask, 0, len(of_mask))(*places, *of_mask)
+        found = _over_places(modify, 1, len(of_score))(scores * scale, *places, *of_score)
+        return masked, found
+
+    with fake_mode(n.graph):
+        q, k = query.meta["val"], key.meta["val"]
+        scores = q.new_empty((*q.shape[:3], k.shape[2]), dtype=torch.float32)
+        return make_fx(functionalize(steps))(scores, *(a.meta["val"] for a in taken)), taken
+
+
+def _over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:
+    """A function of one score and its four places over all of them."""
+    for place in (3, 2, 1, 0):
+        mapped = tuple(0 if k == place else None for k in range(4))
+        fn = torch.vmap(fn, in_dims=((0,) * scores + mapped + (None,) * others))
+    return fn
+
+
+def _visits(
+    low: GraphLowering, n: FxNode, mask: Any, loops: tuple[Expr, ...]
+) -> tuple[Skeleton, tuple[Expr, ...]]:
+    """The skeleton, and the variable that counts visits."""
+    *_, rows, columns, _ = mask
+    sizes = (rows, columns)
+    tiles = all(isinstance(s, int) and s >= SMALLEST and not s & (s - 1) for s in sizes)
+    whole = isinstance(columns, int) and provably_le(loops[3].extent, const(columns))  # type: ignore[attr-defined]
+    if not tiles or whole:
+        return Skeleton(attention.KIND), ()
+    slots: list[Node] = []
+    visit: Expr = ZERO
+    for k in (3, 5):
+        if mask[k] is None:
+            continue
+        count, which = argument(low, mask[k - 1], n), argument(low, mask[k], n)
+        assert isinstance(count, TensorRef) and isinstance(which, TensorRef)
+        require(low, *which.shape)
+        visit = var("visit", which.shape[3])
+        at = (loops[0], loops[1], floordiv(loops[2], rows))
+        slots += [_at(count, at), _at(which, (*at, visit))]
+    return Skeleton(attention.KIND, tuple(slots), sizes), (visit,)
