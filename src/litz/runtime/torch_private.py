@@ -209,7 +209,7 @@ def users_kernels() -> str:
         for name in sorted(library._op_impls):  # "aten/add.Tensor/CPU"
             _, op, key = name.split("/")
             at = _registered(f"aten::{op}", key or "CompositeImplicitAutograd")
-            if not at or not _by_pytorch(at[0]):
+            if not at or not _of_pytorch(at[0]):
                 return f"aten::{op}"
             _own.add(library)
             break  # all that a library registers comes from one file
@@ -217,9 +217,14 @@ def users_kernels() -> str:
 
 
 def strange_kernels(op: torch._ops.OpOverload) -> str:
-    """Where a kernel of ATen's operator was registered, if not in PyTorch; "" if all were there."""
+    """Where a kernel of ATen's operator was registered, if not in PyTorch; "" if all were there.
+
+    Of a PyTorch that does not say where it was built, nothing is known: "".
+    """
     name = op.name()  # type: ignore[no-untyped-call]
-    return next((at for at in _registered(name) if not _by_pytorch(at)), "")
+    built = _built_in()
+    found = (at for at in _registered(name) if not at.startswith(built) and not _of_pytorch(at))
+    return next(found, "")
 
 
 def _registered(name: str, key: str = "") -> list[str]:
@@ -230,19 +235,16 @@ def _registered(name: str, key: str = "") -> list[str]:
     return [found[1] for line in lines if (found := _AT.search(line))]
 
 
-def _by_pytorch(file: str) -> bool:
-    """Whether a file is one of PyTorch's, where it was built or where it is installed.
-
-    Not those through which anybody registers kernels.
-    """
-    built, installed, *doors = _rooms()
-    return file.startswith((built, installed)) and not file.startswith(tuple(doors))
+def _of_pytorch(file: str) -> bool:
+    """Whether a Python file is one of PyTorch's, but none by which anybody registers kernels."""
+    installed = os.path.join(os.path.dirname(torch.__file__), "")
+    doors = [os.path.join(installed, *d) for d in (("library.py",), ("_library", ""))]
+    return file.startswith(installed) and not file.startswith(tuple(doors))
 
 
 @lru_cache(maxsize=1)
-def _rooms() -> tuple[str, ...]:
-    schema = _registered("aten::add.Tensor", "debug")[0]  # as PyTorch's build has it
-    built = schema.partition("build/aten/")[0]
-    installed = os.path.join(os.path.dirname(torch.__file__), "")
-    doors = [os.path.join(installed, *d) for d in (("library.py",), ("_library", ""))]
-    return built, installed, *doors
+def _built_in() -> str:
+    """The folder in which PyTorch was built, of which each kernel's file begins; "" if unknown."""
+    schema = next(iter(_registered("aten::add.Tensor", "debug")), "")
+    folder, found, _ = schema.replace("\\", "/").partition("build/aten/")
+    return schema[: len(folder)] if found else ""
