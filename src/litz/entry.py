@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from litz.logs import events
+from litz.runtime.cache import told_of_entries
 from litz.runtime.collector import uncollected
+from litz.runtime.torch_private import bundled_entries
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -28,3 +31,25 @@ def litz(
         from litz.options import make_options
 
         return compile_with(gm, example_inputs, make_options(options, mode))
+
+
+def _bundle_entries() -> None:
+    """Have ``torch.compiler.save_cache_artifacts`` carry what Litz keeps, if this PyTorch can."""
+
+    def arrived(name: str, data: bytes) -> None:
+        from litz.cache import portable
+
+        portable.arrived(name, data)
+
+    record = bundled_entries("litz", arrived)
+    if record is None:
+        events.info(
+            "this PyTorch's save_cache_artifacts carries no caches but its own: Litz's entries are "
+            "not in what it gives; `litz cache export` writes them to a file"
+        )
+    else:
+        told_of_entries(record)
+
+
+# PyTorch can read what Litz wrote once this module is there: before anything is compiled.
+_bundle_entries()

@@ -197,25 +197,82 @@ def test_inputs_that_share_memory_are_guarded_as_without_a_cache(runs: Runs) -> 
     runs(case)
 
 
-def test_without_a_key_everything_is_as_ever(runs: Runs) -> None:
-    class Twice(torch.autograd.Function):
+def through_function(scale: float, slope: float) -> Callable[[Compile], list[Tensor]]:
+    class Scaled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2
+            return x * scale
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 7
+            return grad * slope
 
-    def case(compile: Compile) -> None:
+    def case(compile: Compile) -> list[Tensor]:
         x = torch.ones(3, requires_grad=True)
-        compile(lambda x: Twice.apply(x).sin())(x).sum().backward()
+        out = compile(lambda x: Scaled.apply(x).sin())(x)
+        out.sum().backward()
         assert x.grad is not None
-        torch.testing.assert_close(x.grad, 7 * torch.tensor(2.0).cos().expand(3))
+        return [out.detach(), x.grad]
 
-    for _ in range(2):
-        runs(case)
+    return case
+
+
+def test_functions_with_gradients_of_their_own_are_found_behind_aotautograd(runs: Runs) -> None:
+    """The graphs hold what the function does: whatever changes there is a miss."""
+    for scale, slope, hits in ((2.0, 7.0, 0), (2.0, 7.0, 2), (3.0, 7.0, 0), (2.0, 8.0, 1)):
+        out, grad = runs(through_function(scale, slope))
+        torch.testing.assert_close(out, torch.tensor(scale).sin().expand(3))
+        torch.testing.assert_close(grad, slope * torch.tensor(scale).cos().expand(3))
         assert runs.traced and not runs.entries()
+        assert sum("found in the cache" in line for line in runs.told) == hits, runs.told
+
+
+def in_region(dtype: torch.dtype, enabled: bool = True) -> Callable[[Compile], list[Tensor]]:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype, enabled=enabled):
+            y = x @ w
+        return y * 2
+
+    def case(compile: Compile) -> list[Tensor]:
+        x, w = torch.linspace(0, 1, 12).view(3, 4), torch.linspace(-1, 1, 8).view(4, 2)
+        out = compile(fn)(x, w.requires_grad_())
+        out.sum().backward()
+        assert w.grad is not None
+        return [out.detach(), w.grad]
+
+    return case
+
+
+def test_regions_of_autocast_count(runs: Runs) -> None:
+    half, short = torch.bfloat16, torch.float16
+    cases = [in_region(half), in_region(short), in_region(half, False)]
+    found = []
+    for n, case in enumerate(cases):
+        first = runs(case)
+        assert runs.traced and len(runs.entries()) == n + 1, runs.told
+        again = runs(case)
+        assert not runs.traced and all(map(torch.equal, first, again))
+        found.append(first[0])
+    assert [r.dtype for r in found] == [half, short, torch.float32]
+    with torch.autocast("cpu", half):  # what the region inherits
+        runs(cases[2])
+        assert runs.traced and len(runs.entries()) == len(cases) + 1
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_kernel_over_atens_is_heeded(runs: Runs) -> None:
+    """Tracing a composite operator goes through it, so that what was kept is another program."""
+
+    def case(compile: Compile) -> Tensor:
+        with torch.no_grad():
+            out: Tensor = compile(lambda x: torch.square(x) + 1)(torch.full((3,), 3.0))
+        return out
+
+    assert runs(case).tolist() == [10.0] * 3 and len(runs.entries()) == 1
+    with torch.library._scoped_library("aten", "IMPL") as lib:
+        lib.impl("square", lambda x: x * 5, "CompositeImplicitAutograd")
+        assert runs(case).tolist() == [16.0] * 3 and runs.traced
+    assert runs(case).tolist() == [10.0] * 3 and not runs.traced
 
 
 def attention(compile: Compile) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -341,4 +342,46 @@ def test_a_constant_that_others_may_change_has_no_key() -> None:
         if n.target is aten.lift_fresh_copy.default:
             n.target = aten.clone.default
     with pytest.raises(NotCached, match="no constant that is written down"):
+        key(gm)
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@pytest.mark.parametrize("op, key_of_kernel", [("sin", "CPU"), ("cos", "Meta"), ("silu", "CPU")])
+def test_kernels_over_atens_have_no_key(op: str, key_of_kernel: str) -> None:
+    """Whether the graph calls the operator or not: composite ones are traced by others' kernels."""
+    gm = traced(model, *inputs())
+    called = traced(lambda x: getattr(aten, op)(x), torch.ones(3))
+    base = key(gm)
+    with torch.library._scoped_library("aten", "IMPL") as lib:
+        lib.impl(op, lambda x: torch.empty_like(x), key_of_kernel)
+        for graph in (gm, called):
+            with pytest.raises(NotCached, match=f"stands over PyTorch's: aten::{op}"):
+                key(graph)
+    assert key(gm) == base and key(called)
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_kernels_that_nobody_named_are_found_by_their_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As C++ registers them."""
+    gm = traced(lambda x: x.sin(), torch.ones(3))
+    monkeypatch.setattr(keys, "users_kernels", str)
+    with torch.library._scoped_library("aten", "IMPL") as lib:
+        lib.impl("sin", lambda x: x, "CPU")
+        with pytest.raises(NotCached, match="not PyTorch's, of .*library.py"):
+            key(gm)
+    assert key(gm)
+
+
+def test_libraries_of_operators_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gm = traced(model, *inputs())
+    found, library = [key(gm)], tmp_path / "ops.so"
+    monkeypatch.setattr(torch.ops, "loaded_libraries", {str(library)})
+    for content in ("one", "other code"):
+        library.write_text(content)
+        found.append(key(gm))
+    assert len(set(found)) == 3 and key(gm) == found[-1]
+    library.unlink()
+    with pytest.raises(NotCached, match="not where it was"):
         key(gm)

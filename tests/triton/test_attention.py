@@ -88,7 +88,10 @@ def test_attention_is_one_kernel(name: str) -> None:
     (graph,) = report.graphs
     program = graph.stages.program
     assert program is not None
-    assert not {e.target_name for e in graph.stages.externs()} & {"flex_attention", "aten.sort.stable"}
+    assert not {e.target_name for e in graph.stages.externs()} & {
+        "flex_attention",
+        "aten.sort.stable",
+    }
     (node,) = (n for n in program.nodes if isinstance(n, Template))
     assert len(node.skeleton.slots) == (4 if CASES[name][3] not in (0, 128) else 0)
     assert program_text(parse(program_text(program))) == program_text(program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,28 @@ def test_an_outlier_does_not_decide(cache: Cache) -> None:
     # One run in five is very quick, as when an event is lost; the median does not see it.
     lucky = clock.candidate(2e-3, 2e-3, 1e-6, 2e-3, 2e-3)
     assert pick(clock, cache, clock.candidate(1e-3), lucky).index == 0
+
+
+def test_one_run_decides_only_what_is_clear(cache: Cache) -> None:
+    """Where no time is left for turns: the one lucky run of a slow candidate is no reason."""
+    for lucky, index in ((0.9e-3, 0), (0.5e-3, 1)):
+        clock = Simulated(overhead=1.0)
+        found = pick(clock, cache, clock.candidate(1e-3), clock.candidate(2e-3, lucky), budget=4.5)
+        assert found.index == index and found.seconds == (1e-3, lucky)
+        cache.clear()
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2, 0.5])
+def test_what_is_chosen_is_not_slower_than_the_default(cache: Cache, noise: float) -> None:
+    """Under noise, and whatever the time is that there is."""
+    draw = random.Random(0)
+    for budget in (0.02, 0.1, 0.5, 5.0):
+        clock = Simulated(overhead=1e-3)
+        true = [1e-3, *(1e-3 * draw.uniform(1.0, 1.5) for _ in range(6))]
+        taken = [[t * (1 + noise * draw.random() ** 4) for _ in range(97)] for t in true]
+        found = pick(clock, cache, *(clock.candidate(*t) for t in taken), budget=budget)
+        assert true[found.index] <= 1.02 * true[0], (budget, true, found)
+        cache.clear()
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.3, 1.0])

@@ -25,9 +25,11 @@ for a name is another one.
 - of GPUs, their properties, and the version of Triton.
 
 What cannot be written so is not cached.  A ``NotCached`` says why: sizes that depend on data,
-operators that are not PyTorch's own (a registration may change), kernels
-and objects of the user's, constants that somebody else may change, tensors that are more than
-memory with strides, and devices other than CPUs and GPUs.
+operators that are not PyTorch's own (compiling asks their fake kernels for other strides, and
+these are anybody's code), kernels that a process registered over PyTorch's (constants are folded
+and programs are traced by them), kernels and objects of the user's,
+constants that somebody else may change, tensors that are more than memory with strides, and
+devices other than CPUs and GPUs.
 """
 
 from __future__ import annotations
@@ -58,7 +60,13 @@ from litz.logs import STAGE_LOGGERS, stage_logger
 from litz.options import Options
 from litz.runtime.cache import content_key
 from litz.runtime.fake import FakeTensor
-from litz.runtime.torch_private import attention_order, is_zero_tensor, storage_address
+from litz.runtime.torch_private import (
+    attention_order,
+    is_zero_tensor,
+    storage_address,
+    strange_kernels,
+    users_kernels,
+)
 from litz.targets.tools import Tools
 
 __all__ = ["NotCached", "Writer", "environment", "graph_key", "settings", "surroundings", "symbols"]
@@ -87,12 +95,15 @@ def surroundings(options: Options) -> list[str]:
     """What artifacts depend on beside their graphs.  Raises NotCached."""
     if reason := _watched(options):
         raise NotCached(reason)
+    if op := users_kernels():
+        raise NotCached(f"a kernel of the user's stands over PyTorch's: {op}")
     return [
         _sources(),
         repr((torch.__version__, torch.version.git_version, sys.version)),
         options.key(),
         _machine(options),
         repr(_state()),
+        _libraries(),
     ]
 
 
@@ -138,6 +149,15 @@ def _machine(options: Options) -> str:
     except LitzError as e:
         raise NotCached("there is no C++ compiler") from e
     return repr((sys.platform, toolchain, torch.backends.cpu.get_cpu_capability()))
+
+
+def _libraries() -> str:
+    """The libraries of operators that were loaded: in C++ they may register kernels over ATen's."""
+    try:
+        found = [(p, os.stat(p)) for p in sorted(map(str, torch.ops.loaded_libraries))]
+    except OSError as e:
+        raise NotCached("a library of operators is not where it was loaded from") from e
+    return repr([(p, stat.st_size, stat.st_mtime_ns) for p, stat in found])
 
 
 def _state() -> tuple[object, ...]:
@@ -262,6 +282,8 @@ class Writer:
             return f"higher-order {name}"
         if type(target) is not torch._ops.OpOverload or target.namespace not in NAMESPACES:
             raise NotCached(f"{name} is no operator of PyTorch's")
+        if target.namespace == "aten" and (at := strange_kernels(target)):
+            raise NotCached(f"{name} has a kernel that is not PyTorch's, of {at}")
         return f"{target} {target._schema}"
 
     def storage(self, x: torch.Tensor) -> str:

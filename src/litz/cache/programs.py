@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -48,6 +49,7 @@ _RECORDING = {
     "force_non_lazy_backward_lowering": True,
     "strict_autograd_cache": False,  # PyTorch's own cache is told to keep nothing
 }
+_REGIONS: Any = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
 
 
 class _Code(_AOT.code if _AOT else object):  # type: ignore[misc]
@@ -133,6 +135,17 @@ def _is_method(name: object) -> bool:
     )
 
 
+def _without_regions(gm: GraphModule) -> Any:
+    """The graph for PyTorch's check, which refuses regions of autocast.
+
+    They are all in the key: where they begin and end, for what, and the process's defaults.
+    """
+    nodes = [n for n in gm.graph.nodes if n.target not in _REGIONS]
+    if len(nodes) == len(gm.graph.nodes):
+        return gm
+    return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))  # it has no modules of its own
+
+
 def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> tuple[str, Any]:
     """The key of Dynamo's graph, and the shape environment of its symbols, None without any.
 
@@ -148,8 +161,8 @@ def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> tuple[s
     if torch._dynamo.config.compiled_autograd or in_transform():
         raise NotCached("its backward is traced again, or it runs in another transform")
     try:
-        _AOT.check(gm)
-    except _AOT.bypass as e:
+        _AOT.check(_without_regions(gm))
+    except (_AOT.bypass, AttributeError) as e:
         raise NotCached(str(e).partition("\n")[0]) from e
     written = _Written(gm)
     found = [written.node(n) for n in gm.graph.nodes]

@@ -41,7 +41,7 @@ from typing import TypeVar
 from litz.errors import ToolchainError
 from litz.runtime.eviction import keep_within, swept_lately
 
-__all__ = ["LAYOUT", "Cache", "content_key", "default_root", "unsealed"]
+__all__ = ["LAYOUT", "Cache", "content_key", "default_root", "told_of_entries", "unsealed"]
 
 LAYOUT = "v1"
 RECENT = 64
@@ -51,6 +51,16 @@ _SEAL_BYTES = len(_MARK) + 2 * _DIGEST_BYTES
 # The folder may outgrow its limit by so much before a process looks through it again.
 _SLACK = 16
 _T = TypeVar("_T")
+_told: list[Callable[[str, bytes], None]] = []
+
+
+def told_of_entries(listener: Callable[[str, bytes], None]) -> None:
+    """Call ``listener`` with each entry that is read or put from now on, in whichever cache.
+
+    It gets the entry's name (kind, first two digits, key and suffix) and its sealed bytes, in the
+    thread that uses the entry.  An entry that is used again is told again.
+    """
+    _told.append(listener)
 
 
 def content_key(*parts: str | bytes) -> str:
@@ -147,9 +157,11 @@ class Cache:
             path = _place(folder, kind, key, suffix)
             with contextlib.suppress(OSError):
                 _check_owner(folder)
-                body = unsealed(path.name, path.read_bytes())
+                data = path.read_bytes()
+                body = unsealed(path.name, data)
                 if body is not None:
                     _touch(path)
+                    _tell(kind, key, suffix, data)
                     return path, body
         return None
 
@@ -159,7 +171,11 @@ class Cache:
         ToolchainError: neither the cache folder nor a temporary one can be written.
         """
         body = content.encode() if isinstance(content, str) else content
-        return self._put(kind, key, suffix, body, _seal(key + suffix, body))
+        seal = _seal(key + suffix, body)
+        path = self._put(kind, key, suffix, body, seal)
+        if _told:
+            _tell(kind, key, suffix, body + seal)
+        return path
 
     def put_source(self, kind: str, key: str, text: str, suffix: str) -> Path:
         """Store a text without a seal, for people and compilers; it is never read back."""
@@ -292,6 +308,11 @@ def _remove(folder: Path, owner: int) -> None:
     # A forked child inherits the finaliser, but not the folder.
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(kind: str, key: str, suffix: str, data: bytes) -> None:
+    for listener in _told:
+        listener(f"{kind}/{key[:2]}/{key}{suffix}", data)
 
 
 def _place(folder: Path, kind: str, key: str, suffix: str) -> Path:

@@ -6,18 +6,23 @@ here imports more than ``torch`` does before it is called.
 
 from __future__ import annotations
 
-import functools
+import os
+import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
+from torch.library import Library
 
 __all__ = [
     "AotNames",
     "aot_names",
     "attention_order",
+    "bundled_entries",
     "current_raw_stream",
     "empty_strided_cpu",
     "in_transform",
@@ -27,8 +32,10 @@ __all__ = [
     "slices_count_from_storage",
     "storage_address",
     "storage_use_count",
+    "strange_kernels",
     "takes_anything",
     "user_kernel",
+    "users_kernels",
     "without_autocast",
 ]
 
@@ -122,7 +129,7 @@ def takes_anything(type_: Any) -> bool:
     return isinstance(type_, torch._C.AnyType)
 
 
-@functools.cache
+@lru_cache(maxsize=1)
 def slices_count_from_storage() -> bool:
     """Whether ``auto_functionalized_v2`` counts a slice's start from where the storage begins.
 
@@ -195,3 +202,100 @@ def aot_names() -> AotNames | None:
         )
     except (ImportError, AttributeError):
         return None
+
+
+def bundled_entries(
+    kind: str, arrived: Callable[[str, bytes], None]
+) -> Callable[[str, bytes], None] | None:
+    """What puts a cache's entry, its name and bytes, into `torch.compiler.save_cache_artifacts`.
+
+    kind: names this cache among others.  arrived: told of the entries that `load_cache_artifacts`
+    finds in a bundle.  None where this version of PyTorch lets no other cache take part.
+    """
+    try:
+        from torch.compiler import _cache
+
+        class Entry(_cache.CacheArtifact):
+            def populate_cache(self) -> None:
+                arrived(self.key, self.content)
+
+            @staticmethod
+            def type() -> str:
+                return kind
+
+        _cache.CacheArtifactFactory.register(Entry)
+        manager = _cache.CacheArtifactManager
+        if not callable(manager.record_artifact):
+            return None
+    except (ImportError, AttributeError, TypeError, AssertionError):
+        return None
+
+    def record(name: str, content: bytes) -> None:
+        manager.record_artifact(kind, name, content)
+
+    return record
+
+
+# --- kernels that a process registered over PyTorch's ---
+
+_own: weakref.WeakSet[Library] = weakref.WeakSet()
+_AT = re.compile(r"registered at (.*?):\d+")
+
+
+def users_kernels() -> str:
+    """An operator of ATen's for which Python code other than PyTorch's has a kernel; "" if none.
+
+    Whatever ran `torch.library.Library(...).impl` or `torch.library.impl` counts, for as long as
+    it stands.  Where the registrations cannot be found, that is what it says.
+    """
+    registry = getattr(weakref.finalize, "_registry", None)
+    if registry is None:
+        return "one that cannot be found in this Python"
+    for finalizer in list(registry):  # every library has one
+        library, *_ = finalizer.peek() or (None,)
+        if not isinstance(library, Library) or library in _own:
+            continue
+        if library.ns != "aten" or library.m is None:
+            continue
+        for name in sorted(library._op_impls):  # "aten/add.Tensor/CPU"
+            _, op, key = name.split("/")
+            at = _registered(f"aten::{op}", key or "CompositeImplicitAutograd")
+            if not at or not _of_pytorch(at[0]):
+                return f"aten::{op}"
+            _own.add(library)
+            break  # all that a library registers comes from one file
+    return ""
+
+
+def strange_kernels(op: torch._ops.OpOverload) -> str:
+    """Where a kernel of ATen's operator was registered, if not in PyTorch; "" if all were there.
+
+    Of a PyTorch that does not say where it was built, nothing is known: "".
+    """
+    name = op.name()  # type: ignore[no-untyped-call]
+    built = _built_in()
+    found = (at for at in _registered(name) if not at.startswith(built) and not _of_pytorch(at))
+    return next(found, "")
+
+
+def _registered(name: str, key: str = "") -> list[str]:
+    """The files that registered an operator's kernels, those for a dispatch key alone if given."""
+    lines = torch._C._dispatch_dump(name).splitlines()
+    if key:
+        lines = [line for line in lines if line.startswith((f"{key}:", f"{key}[alias]:"))]
+    return [found[1] for line in lines if (found := _AT.search(line))]
+
+
+def _of_pytorch(file: str) -> bool:
+    """Whether a Python file is one of PyTorch's, but none by which anybody registers kernels."""
+    installed = os.path.join(os.path.dirname(torch.__file__), "")
+    doors = [os.path.join(installed, *d) for d in (("library.py",), ("_library", ""))]
+    return file.startswith(installed) and not file.startswith(tuple(doors))
+
+
+@lru_cache(maxsize=1)
+def _built_in() -> str:
+    """The folder in which PyTorch was built, of which each kernel's file begins; "" if unknown."""
+    schema = next(iter(_registered("aten::add.Tensor", "debug")), "")
+    folder, found, _ = schema.replace("\\", "/").partition("build/aten/")
+    return schema[: len(folder)] if found else ""

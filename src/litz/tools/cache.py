@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import re
 import sys
 import tarfile
 import time
@@ -18,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from litz.cache import records, store
-from litz.errors import ArtifactError, LitzError
+from litz.cache import store
+from litz.cache.portable import fault, put
+from litz.errors import LitzError
 from litz.options import make_options
-from litz.runtime.cache import Cache, unsealed
+from litz.runtime.cache import Cache
 from litz.runtime.eviction import entries
 from litz.targets.tools import Tools
 
-NAME: Final = re.compile(r"([a-z]+)/([0-9a-f]{2})/(\2[0-9a-f]{38})(\.[a-z]+)?")
 SOURCES: Final = (".cpp",)
 """Files beside the entries, for people: nothing reads them, and they are not exported."""
 LARGEST: Final = 1 << 30  # bytes of one entry
@@ -36,25 +35,6 @@ def entries_of(cache: Cache) -> Iterator[tuple[str, Path, int, float]]:
     root = cache.folders[0]
     for used, path, size in sorted(entries(root), key=lambda e: e[1]):
         yield Path(path).relative_to(root).as_posix(), Path(path), size, used
-
-
-def fault(name: str, data: bytes) -> str:
-    """What is wrong with an entry; "" for nothing."""
-    found = NAME.fullmatch(name)
-    if found is None:
-        return "it has no name of an entry"
-    kind, _, key, suffix = found.groups()
-    body = unsealed(key + (suffix or ""), data)
-    if body is None:
-        return "it is damaged"
-    if kind in store.KINDS:
-        try:
-            kept = store.check(kind, body)
-            if isinstance(kept, tuple):
-                records.load(kept[1])
-        except (ArtifactError, ValueError) as e:
-            return str(e)
-    return ""
 
 
 def show(cache: Cache) -> int:
@@ -112,15 +92,10 @@ def take_in(cache: Cache, file: str) -> int:
     count = bad = 0
     with tarfile.open(file) as archive:
         for member in archive:
-            known = NAME.fullmatch(member.name)
             source = archive.extractfile(member) if member.isreg() else None
-            if known is None or source is None or member.size > LARGEST:
+            if source is None or member.size > LARGEST:
                 found = "it is no entry"
-            elif not (found := fault(member.name, data := source.read())):
-                kind, _, key, suffix = known.groups("")
-                body = unsealed(key + suffix, data)
-                assert body is not None
-                cache.put(kind, key, body, suffix)
+            elif not (found := put(cache, member.name, source.read())):
                 count += 1
                 continue
             bad += 1

@@ -2,7 +2,8 @@
 
 Candidates are measured in turns, so that a machine that slows down slows all of them; those that
 are clearly behind drop out.  The first candidate is the default: another replaces it only where it
-is faster by more than noise.  What was found is kept on disk, and never measured again.
+is faster by more than noise, and by much more where time was left for one run alone.  What was
+found is kept on disk, and never measured again.
 """
 
 from __future__ import annotations
@@ -131,8 +132,9 @@ def choose(
         own = private_copies(args, mutated)
     except torch.OutOfMemoryError:
         return Choice(0, (None,) * len(candidates), False)
-    seconds = _Contest(candidates, own, clock, deadline).run()
-    index = _best(seconds)
+    contest = _Contest(candidates, own, clock, deadline)
+    seconds = contest.run()
+    index = _best(seconds, [len(times) for times in contest.times])
     found = Choice(index, tuple(seconds), True)
     text = json.dumps({"index": index, "seconds": seconds})
     cache.put(KIND, _entry(key, len(candidates)), text, ".json")
@@ -143,14 +145,22 @@ def _entry(key: Sequence[str], count: int) -> str:
     return content_key(*key, str(count))
 
 
-def _best(seconds: Sequence[float | None]) -> int:
-    """The fastest; the default unless another is faster by more than noise."""
+def _best(seconds: Sequence[float | None], runs: Sequence[int]) -> int:
+    """The fastest; the default unless another is faster by more than noise.
+
+    runs: how often each was measured.  Of what had no turn but one run there is no median that an
+    outlier leaves alone: it has to be as far ahead as would put the default out.
+    """
     timed = [(t, i) for i, t in enumerate(seconds) if t is not None]
-    if not timed:
-        return 0
-    best, index = min(timed)
     default = seconds[0]
-    return 0 if default is not None and best > NOISE * default else index
+    if not timed or default is None:
+        return min(timed)[1] if timed else 0
+    ahead = [
+        (t, i)
+        for t, i in timed
+        if i and t <= default * (NOISE if min(runs[0], runs[i]) > BATCH else 1 / BEHIND)
+    ]
+    return min(ahead)[1] if ahead else 0
 
 
 class _Contest:
