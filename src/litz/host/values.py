@@ -10,7 +10,6 @@ import torch
 
 from litz.artifact import BoundBody, Constant, Live, Named, Number, Value
 from litz.errors import ArtifactError
-from litz.ir.program import Subgraph
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel
 
@@ -25,6 +24,8 @@ _MODULES = ("builtins", "math", "operator", "torch", "litz.runtime")
 
 def describe(value: object) -> Value:
     """A value as data, as far as it can be told."""
+    from litz.ir.program import Subgraph  # a process that only binds needs no room of the IR
+
     if isinstance(value, complex):
         return Number(value)
     if isinstance(value, torch.Tensor):

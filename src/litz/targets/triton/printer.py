@@ -239,7 +239,8 @@ class Printer(ABC):
             return self.check(v, args)
         to_float = node.name == "cast" and node.dtype.is_float
         if to_float or node.name in COMPARISONS:
-            if all(_is_position(a.node) for a in v.args):
+            # Of what no axis changes, a plain number could be left, which has no type.
+            if v.axes and all(_is_position(a.node) for a in v.args):
                 return op_text(node, [self.short(a.node) for a in v.args])
         if node.name == "eq":
             text = self.same_position(v, args)
