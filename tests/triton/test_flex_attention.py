@@ -126,7 +126,9 @@ def test_open_sizes_are_one_kernel() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
-def test_gradients() -> None:
+def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eager mode refuses gradients on the CPU, where it computes them all the same.
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
     fn, args = attention("distance")
 
     def loss(*inputs: Tensor) -> Tensor:

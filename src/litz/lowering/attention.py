@@ -27,6 +27,7 @@ from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
 Inline = Callable[[GraphModule, list[Any]], list[Any]]
 
 WIDEST = 256  # elements of a query or a value that a block can hold whole
+UNBLOCKED = 1 << 30  # keys of one block of a mask where PyTorch was given no blocks
 SMALLEST = 16  # sides of a block that a matrix unit takes
 TYPES = ("f16", "bf16", "f32")
 
@@ -197,7 +198,9 @@ def _visits(
     *_, rows, columns, _ = mask
     sizes = (rows, columns)
     tiles = all(isinstance(s, int) and s >= SMALLEST and not s & (s - 1) for s in sizes)
-    whole = isinstance(columns, int) and provably_le(loops[3].extent, const(columns))  # type: ignore[attr-defined]
+    whole = isinstance(columns, int) and (
+        columns >= UNBLOCKED or provably_le(loops[3].extent, const(columns))  # type: ignore[attr-defined]
+    )
     if not tiles or whole:
         return Skeleton(attention.KIND), ()
     slots: list[Node] = []

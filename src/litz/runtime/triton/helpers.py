@@ -357,6 +357,12 @@ def both(a, b):
 
 
 @triton.jit
+def dot(a, b, acc=None):
+    """``acc``, of float32, and the product of two blocks, without tf32."""
+    return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
 def sum(x, axis: tl.constexpr):
     return tl.sum(x, axis, keep_dims=True).to(x.dtype)
 

@@ -91,6 +91,17 @@ def _tensor_like(x, data):
     return tl.core.tensor(TensorHandle(data, tl.bfloat16), kind)
 
 
+def _widened(x):
+    bits = _array(x)
+    return (bits.astype(np.uint32) << 16).view(np.float32) if x.dtype == tl.bfloat16 else bits
+
+
+def dot(a, b, acc=None):
+    """The interpreter multiplies the bits of bfloat16."""
+    found = np.matmul(_widened(a), _widened(b), dtype=np.float32)
+    return _tensor(found if acc is None else found + _array(acc), tl.float32)
+
+
 def check(inside):
     if not np.all(_array(inside)):
         raise IndexError("index out of range")
@@ -131,6 +142,7 @@ FUNCTIONS = {
     "rsqrt": _numpy(lambda x: 1 / np.sqrt(x)),
     "flush_exp2": flush_exp2,
     "fma": fma,
+    "dot": dot,
     "prod": _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype)),
     "max": _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True)),
     "min": _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True)),

@@ -127,8 +127,7 @@ class AttentionPrinter(Printer):
         self.decode(child, axis)
         inner = self.within(self.inner, "inners[:, None]")
         key = self.operand(p.key, {p.keys: ("rindex", rmask), p.inner: inner})
-        precision = ', input_precision="ieee"' if p.query.dtype is F32 else ""
-        child.emit(f"{SCORE} = tl.dot(query, {key}{precision})")
+        child.emit(f"{SCORE} = litz.dot(query, {key})")
         found = self.wide_value(self.values(self.with_raw(score)))
         seen = f"tl.where({rmask}, {found}, float('-inf'))" if rmask else found
         child.emit(f"scores = {seen}")
@@ -142,7 +141,7 @@ class AttentionPrinter(Printer):
             f"weight = litz.flush_exp2(tl.fma(scores, {LOG2E}, shift))",
             f"less = litz.flush_exp2(tl.fma(top, {LOG2E}, shift))",
             "total = total * less + tl.sum(weight, 1)[:, None]",
-            f"acc = tl.dot(weight.to({kind}), {value}, acc * less{precision})",
+            f"acc = litz.dot(litz.cast(weight, {kind}), {value}, acc * less)",
             "top = best",
         ):
             child.emit(line)
@@ -160,7 +159,7 @@ class AttentionPrinter(Printer):
         kind = TRITON_TYPES[p.out.value.dtype.name]
         shift = "tl.where(top == float('-inf'), 0.0, top)"
         for s, text, mask in (
-            (p.out, f"(acc / total_or_one).to({kind})", both),
+            (p.out, f"litz.cast(acc / total_or_one, {kind})", both),
             (p.lse, f"tl.log2(total) + {shift} * {scale}", rows),
             (p.top, f"tl.where(total == total, top, total) * {scale}", rows),
         ):
