@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
+from litz.ir.ops import CHECKS
 
 
 def extent(v: Expr) -> Expr:
@@ -95,6 +96,12 @@ def readers_first(
         left.remove(found)
         out.append(groups[found])
     return out
+
+
+def reads(value: Node) -> bool:
+    """Whether a value loads, or checks an index."""
+    below = walk((value,))
+    return any(isinstance(n, Load) or (isinstance(n, Op) and n.name in CHECKS) for n in below)
 
 
 def loaded(nodes: Sequence[Node]) -> set[str]:

@@ -494,7 +494,7 @@ class Printer:
                 self.line(f"const int64_t unit_{i} = {rest} / ({count});")
                 rest = f"unit_{i}"
 
-    def entry(self, linkage: str) -> None:
+    def entry(self, linkage: str, grain: int) -> None:
         k = self.kernel
         self.lines.append(f"{linkage} int {k.name}(void* const* ptrs, const int64_t* ints) {{")
         self.sizes(k.plan)
@@ -507,7 +507,7 @@ class Printer:
             units = self.expr(product(self.unit_count(v) for v in k.units))
             call = f"run_units({k.name}_part, ptrs, ints, {units}, "
             work = work if k.units else "0"
-        self.line(f"return litz::{call}{work}, {k.grain});")
+        self.line(f"return litz::{call}{work}, {grain});")
         self.lines.append("}")
 
 
@@ -521,12 +521,12 @@ def offset(spell: Speller) -> str:
     return f"({spell.lane.name} - {spell.lane.name}_b)"
 
 
-def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
-    """The functions of one kernel."""
+def print_kernel(kernel: Kernel, grain: int, linkage: str = 'extern "C"') -> str:
+    """The functions of one kernel.  grain: work that is worth a thread."""
     p = Printer(kernel)
     p.functions()
     p.part()
     if kernel.split is not None:
         p.end(kernel.split)
-    p.entry(linkage)
+    p.entry(linkage, grain)
     return "\n".join(p.lines) + "\n"

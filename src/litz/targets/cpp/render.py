@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from litz.ir.body import Op, walk
 from litz.ir.ops import cpp_header
@@ -13,7 +12,7 @@ from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import columns, split, tiles
 from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.printer import print_kernel
-from litz.targets.cpp.tree import GRAIN, Kernel
+from litz.targets.cpp.tree import Kernel
 from litz.targets.cpp.units import ALWAYS, joined
 
 
@@ -29,17 +28,16 @@ def build(made: LanePlan, name: str) -> Kernel:
     return builders[made.form](made, name).build()
 
 
-def render(recipe: LaneRecipe, name: str, comment: str = "", grain: int = GRAIN) -> str:
+def render(recipe: LaneRecipe, name: str, comment: str = "") -> str:
     """The C++ source of one kernel: ``extern "C" int NAME(void** ptrs, const int64_t* ints)``.
 
     comment: lines for the kernel's head.
-    grain: work, in additions on vectors' elements, that is worth a thread.
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
     if len(recipe.kernels) == 1:
         (made,) = recipe.kernels
-        return head + print_kernel(replace(build(made, name), grain=grain))
-    kernels = [replace(build(k, f"{name}_{i}"), grain=grain) for i, k in enumerate(recipe.kernels)]
+        return head + print_kernel(build(made, name), recipe.grain)
+    kernels = [build(k, f"{name}_{i}") for i, k in enumerate(recipe.kernels)]
     return head + _phases(recipe, name, kernels)
 
 
@@ -58,7 +56,9 @@ def _phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
         lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")
         lines.append(f"  bad |= {k.name}({k.name}_ptrs, ints);")
     lines += ["  return bad;", "}"]
-    return "".join(print_kernel(k, "static") for k in kernels) + "\n".join(lines) + "\n"
+    return (
+        "".join(print_kernel(k, recipe.grain, "static") for k in kernels) + "\n".join(lines) + "\n"
+    )
 
 
 # Headers of functions that come from the form of a loop or an access, not from an op.

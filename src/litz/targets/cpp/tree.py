@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from litz.index import Expr
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store
 from litz.ir.dtype import DType
 from litz.ir.reductions import Reduction
 from litz.kernel.plan import KernelPlan
-
-GRAIN: Final = 1 << 20  # work that is worth a thread: some microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +284,7 @@ class Kernel:
 
     units: the parallel dims that threads divide, outermost first; the lane dim among them counts
     in vectors.  grains: elements to a unit, where not one.  lanes: width of every vector.
-    work: rough cost of a whole call, in additions; grain: work that is worth a thread.
+    work: rough cost of a whole call, in additions.
     called: ops whose functions are called, not inlined.
     """
 
@@ -303,7 +300,6 @@ class Kernel:
     grains: dict[Expr, int] = field(default_factory=dict)
     split: Split | None = None
     called: tuple[str, ...] = ()
-    grain: int = GRAIN
 
 
 @dataclass(frozen=True, slots=True)
