@@ -250,6 +250,24 @@ XOR = Reduction(
 )
 
 
+def test_a_reduction_brings_the_header_of_its_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = replace(
+        XOR,
+        name="norm",
+        results=(Result("norm", "value", 0),),
+        elements="f",
+        exact="",
+        op="hypot",
+        cpp="litz::hypot",
+        cpp_fold=XOR.cpp_fold.replace("xor_", "hypot"),
+    )
+    monkeypatch.setattr(reductions, "TABLE", reductions.table((*TABLE.rows, norm)))
+    rows = moderate(dt.F32, 4 * WIDTH).reshape(4, WIDTH).abs()
+    plans = [plan_of(["norm"], dt.F32, *rows.shape, lane) for lane in ("across", "along")]
+    for (found,) in by_cpp(plans, rows):
+        torch.testing.assert_close(found, rows.double().norm(dim=1).float())
+
+
 def test_a_new_reduction_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the table says what there is."""
     monkeypatch.setattr(reductions, "TABLE", reductions.table((*TABLE.rows, XOR)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.ir.body import Op, walk
+from litz.ir.body import Op, Reduce, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
@@ -73,9 +73,12 @@ _BY_NAME = (
 
 def headers(plan: KernelPlan, text: str) -> tuple[str, ...]:
     """The headers that a kernel needs beside those of all, given as a plan and its source."""
-    found = {
-        cpp_header(n.name, n.args[-1].dtype) for n in walk(roots(plan.stores)) if isinstance(n, Op)
-    }
+    found = set()
+    for n in walk(roots(plan.stores)):
+        if isinstance(n, Op):
+            found.add(cpp_header(n.name, n.args[-1].dtype))
+        elif isinstance(n, Reduce) and n.row.op:
+            found.update(cpp_header(n.row.op, t) for t in (n.dtype, n.row.total(n.dtype)))
     found.update(h for name, h in _BY_NAME if name in text)
     return tuple(sorted(found.difference(ALWAYS)))
 
