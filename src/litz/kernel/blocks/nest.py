@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from litz.index import Expr
-from litz.ir.body import Node, Reduce, Store
+from litz.ir.body import Reduce, Store
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Form
 from litz.kernel.blocks.sizes import hint, power_of_two
-from litz.kernel.nodes import below, loaded, loops_of, readers_first, roots
-from litz.kernel.passes import Pass, passes_of
+from litz.kernel.nodes import below, by_loops, loaded, loops_of, readers_first, roots
+from litz.kernel.passes import Pass, passes_of, reductions
 from litz.kernel.plan import KernelPlan
 from litz.kernel.values import Value, Values
 
@@ -44,19 +44,9 @@ def loops_around(s: Store, plan: KernelPlan, axis: Axis) -> tuple[Expr, ...]:
     return (*parallel, *loops_of(s, plan.reduced))
 
 
-def early(values: Values, stores: Iterable[Store], loops: Iterable[Expr]) -> list[Value]:
+def early(values: Values, stores: Sequence[Store], loops: Iterable[Expr]) -> list[Value]:
     """The reductions that depend on no loop, wherever they are used."""
-    stack = [values(r) for r in roots(stores)]
-    found: dict[Value, None] = {}
-    seen: set[int] = set()
-    while stack:
-        v = stack.pop()
-        if isinstance(v.node, Reduce):
-            found[v] = None
-        elif id(v) not in seen:
-            seen.add(id(v))
-            stack += reversed((*v.args, *v.conds))
-    names = {str(v) for v in loops}
+    found, names = reductions(values, stores), {str(v) for v in loops}
     bound = {v.node for v in found if v.axes & names}
     return [v for v in found if v.node not in bound]
 
@@ -66,16 +56,12 @@ def _in_order(plan: KernelPlan, axis: Axis) -> tuple[tuple[Pass, ...], bool]:
 
     And whether those outside of loops have to come last, with what they store computed first.
     """
-    groups: dict[tuple[Expr, ...], list[Store]] = {}
-    for s in plan.stores:
-        groups.setdefault(loops_around(s, plan, axis), []).append(s)
+    groups = by_loops(plan.stores, lambda s: loops_around(s, plan, axis))
     some = sorted(groups.items(), key=lambda g: -len(g[0]))
     order = readers_first([stores for _, stores in some])
     late = order is None
     if late:
-        done: set[Node] = set()
-        every = [s for _, stores in some for s in stores]
-        done.update(v.node for v in early(values(plan, axis), every, loops(plan, axis)))
+        done = {v.node for v in early(values(plan, axis), plan.stores, loops(plan, axis))}
         order = readers_first([stores for dims, stores in some if dims], done)
     if order is None or any(_reads_late(loops_around(g[0], plan, axis), g) for g in order):
         raise ValueError("no order of loops reads all before it is replaced")

@@ -10,6 +10,7 @@ from litz.kernel.lanes.access import access
 from litz.kernel.lanes.reuse import ROOM
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import (
+    by_loops,
     extent,
     loaded,
     loops_of,
@@ -82,9 +83,7 @@ def in_order(stores: Sequence[Store], space: Space, done: set[Reduce]) -> list[l
 
     done: reductions that are known before.
     """
-    groups: dict[tuple[Expr, ...], list[Store]] = {}
-    for s in stores:
-        groups.setdefault(loops_of(s, space.reduced), []).append(s)
+    groups = by_loops(stores, lambda s: loops_of(s, space.reduced))
     order = readers_first(list(groups.values()), done)
     if order is None:
         raise ValueError("stores over different dims overwrite each other's loads")

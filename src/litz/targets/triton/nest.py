@@ -30,7 +30,7 @@ class NestPrinter(Printer):
         groups = [[self.plan.stores[i] for i in p.stores] for p in self.made.passes]
         last: list[tuple[Store, tuple[str, ...]]] = []
         if self.made.late:
-            for v in early(self.values, (s for some in groups for s in some), self.loops):
+            for v in early(self.values, self.plan.stores, self.loops):
                 self.value(v)
             if not loops_around(groups[-1][0], self.plan, self.axis):
                 last = [(s, self.evaluate(s)) for s in groups.pop()]
