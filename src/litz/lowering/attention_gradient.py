@@ -272,4 +272,6 @@ def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, li
             q.new_empty((*q.shape[:3], k.shape[2]), dtype=torch.float32) for _ in range(2)
         )
         operands = (a.meta["val"] for a in taken)
-        return make_fx(functionalize(steps))(scores, grads, *operands), taken
+        gm = make_fx(functionalize(steps))(scores, grads, *operands)
+    gm.graph.eliminate_dead_code()  # gradients that nobody asked for
+    return gm, taken
