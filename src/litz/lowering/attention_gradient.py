@@ -57,10 +57,9 @@ def lower_attention_gradient(
         return None
     given: Any = n.args
     query, key, value, out, lse, grad, grad_lse, _, _, mask, scale, *_ = given
-    captured: Any = n.meta["val"][3]
     results = [r for v in n.meta["val"][:3] if (r := low.result(v)) is not None]
     own = [r for a in (query, key, value) if (r := low.result(a.meta["val"])) is not None]
-    if len(results) + len(own) < 6 or any(c is not None for c in captured):
+    if len(results) + len(own) < 6 or wanted_of_captured(n):
         return None
     if (
         not low.settings.on_gpu(own[0].device)
@@ -81,8 +80,14 @@ def lower_attention_gradient(
     return (
         make.of_query(results[0]),
         *make.of_keys(results[1], results[2]),
-        (None,) * len(captured),
+        (None,) * len(n.meta["val"][3]),
     )
+
+
+def wanted_of_captured(n: FxNode) -> set[int]:
+    """Which of what the functions capture somebody asks the gradient of."""
+    picked = (u for u in n.users if u.args[1] == 3)
+    return {int(u.args[1]) for some in picked for u in some.users}  # type: ignore[arg-type]
 
 
 def _delta(low: GraphLowering, out: TensorValue, grad: TensorValue, lse: Any) -> TensorRef:

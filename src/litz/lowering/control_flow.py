@@ -21,6 +21,7 @@ from litz.graph.calls import higher_order_name
 from litz.graph.dialect import COND, FLEX, FLEX_GRADIENT, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
 from litz.graph.values import attribute_value, fake_mode
 from litz.ir.program import Subgraph
+from litz.lowering.attention_gradient import wanted_of_captured
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
@@ -53,7 +54,7 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
         raise GraphUnsupported(f"a call of {name}, whose bodies nobody checks")
     vals: Any = n.meta.get("val")
     if name == FLEX_GRADIENT:
-        if any(v is not None for v in vals[3]):
+        if wanted_of_captured(n):
             raise GraphUnsupported("the gradient of what attention's functions capture")
         vals = (*vals[:3], *vals[3])
     if not isinstance(vals, tuple | list) or any(map(is_symbolic, vals)):

@@ -76,7 +76,9 @@ class AttentionBuilder(Placer):
         p, put = self.parts, scope.body
         put.append(self.count("rows_", extent(p.rows) - self.row0, self.rows))
         args = f"query_, rows_, {extent(p.inner)}, {self.inner}"
-        put.append(Line(f"litz::block_rows<{self.lanes}>({self.place_of(p.query, p.rows)}, {args});"))
+        put.append(
+            Line(f"litz::block_rows<{self.lanes}>({self.place_of(p.query, p.rows)}, {args});")
+        )
         args = f"top_, total_, out_, rows_, {self.columns}"
         put.append(Line(f"litz::block_start<{self.lanes}>({args});"))
         skeleton = self.made.plan.skeleton
@@ -204,6 +206,6 @@ class AttentionBuilder(Placer):
         first = self.row0 if along is p.rows else self.key0
         start = self.spell.index(substitute(n.index, {within: const(0), along: first}))
         steps = (coefficient(n.index, v) for v in (along, within))
-        return ", ".join((f"{n.buffer} + ({start})", *(self.spell.index(s or const(0)) for s in steps)))
-
-
+        return ", ".join(
+            (f"{n.buffer} + ({start})", *(self.spell.index(s or const(0)) for s in steps))
+        )
