@@ -15,6 +15,7 @@ from litz.targets.cpp.tree import (
     Kernel,
     Lanes,
     Let,
+    Line,
     Merge,
     MergeMoments,
     Put,
@@ -83,6 +84,8 @@ def _line(s: Stmt) -> str:
         return f"{s.acc.name} counts {s.terms}"
     if isinstance(s, Keep):
         return f"keep {s.array} = {s.value.text}"
+    if isinstance(s, Line):
+        return s.text
     return _loop(s)
 
 

@@ -227,6 +227,13 @@ class Array:
     size: int | Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A statement of C++ as it is: a call of one of the header's functions, or what it takes."""
+
+    text: str
+
+
 @dataclass(slots=True, eq=False)
 class Range:
     """This thread's share of the lane dim ``var``, in whole vectors: sets ``lo`` and ``hi``."""
@@ -268,6 +275,7 @@ Stmt = (
     | Counted
     | Combine
     | Keep
+    | Line
     | For
     | Lanes
     | Blocks
