@@ -10,8 +10,8 @@ from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import attention, columns, split, tiles
+from litz.targets.cpp.functions import print_kernel
 from litz.targets.cpp.loops import TreeBuilder
-from litz.targets.cpp.printer import print_kernel
 from litz.targets.cpp.tree import Kernel
 from litz.targets.cpp.units import ALWAYS, joined
 
