@@ -58,6 +58,7 @@ class FunctionPrinter(Printer):
             self.line(f"alignas(64) {kind} {a.name}[{self.expr(size)}];")
             return
         self.line(f"const litz::Scratch {a.name}_s({a.dtype.bytes} * ({self.expr(size)}));")
+        self.line(f"if (!{a.name}_s.at) return litz::no_memory;")
         self.line(f"{kind}* const {a.name} = ({kind}*){a.name}_s.at;")
 
     def finish_function(self, k: Kernel) -> None:
