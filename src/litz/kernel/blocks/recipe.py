@@ -107,6 +107,7 @@ class BlockPlan:
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
     of all of them divide.  flat: the grid has one axis, from which the others are computed.
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
+    share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
     exponentials of which nobody can tell what is subnormal from zero.
@@ -125,6 +126,7 @@ class BlockPlan:
     late: bool = False
     rows: tuple[Expr, int] | None = None
     reaches: tuple[Expr, ...] | None = None
+    share: Expr | None = None
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
 
