@@ -78,10 +78,9 @@ def _vars(x: Node | Expr) -> tuple[Expr, ...]:
 
 
 def _uncast(n: Node, to: DType) -> Node:
-    """A factor before it became the type of the sum."""
-    if isinstance(n, Op) and n.name == "cast" and n.dtype is to:
-        return n.args[0]
-    return n
+    """A factor before it became the type of the sum, which its own type computes in."""
+    own = isinstance(n, Op) and n.name == "cast" and n.dtype is to
+    return n.args[0] if own and n.args[0].dtype.opmath is to else n
 
 
 # --- what a factor may be computed from -----------------------------------------------------------

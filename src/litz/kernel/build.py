@@ -40,9 +40,7 @@ class KernelBuilder:
             nest = (group.axes, group.reduce_axes, group.stores)
             if not group.skeleton.slots and group.skeleton.kind == matmul.KIND:
                 nest = merge_loops(*nest)
-            return _canonical(
-                *nest, None, None, self.buffers, group.device, group.skeleton
-            )
+            return _canonical(*nest, None, None, self.buffers, group.device, group.skeleton)
         names: dict[str, str] = {}
         for n in _nodes(group.stores):
             if isinstance(n, Load):

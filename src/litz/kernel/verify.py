@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
 from litz.index import Expr
+from litz.ir import matmul
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
@@ -62,8 +64,23 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
     if k.form == "passes":
         reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]
         yield from _passes(k.passes, reduces, k.plan.stores, k.plan.reduced, dict(k.totals))
+    elif k.form == "matmul":
+        yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+
+
+def _matmul(k: BlockPlan) -> Iterator[str]:
+    try:
+        p = matmul.parts(k.plan.stores, k.plan.parallel)
+    except ValueError as e:
+        yield f"no product: {e}"
+        return
+    wanted = (p.batch, p.rows, p.columns, p.inner)
+    if tuple(a.dims for a in k.axes.all) != wanted:
+        yield f"axes are {k.axes}, a product's {wanted}"
+    if any(n < LEAST for c in k.configs for _, n in c.blocks) or k.together < 1:
+        yield f"a matrix unit takes no side of less than {LEAST}"
 
 
 def _passes(

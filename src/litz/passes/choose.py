@@ -39,6 +39,7 @@ LIBRARY, OWN = 0.75, 0.58
 PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
 AHEAD = 0.95  # of the other's time, that a template has to stay below
 DEPTH = 64  # elements of a turn of a product's loop
+LONG = 2048  # elements of a sum beyond which programs share it, unless there are many sums
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,8 @@ class _Neighbours:
         sizes = {r.buffer: self.bytes(r.buffer) for r in c.refs()}
         out = self.bytes(c.out)
         library = max(work / rate, (sum(sizes.values()) + out) / costs.memory)
-        library = max(library, k / DEPTH * costs.turn / 2) + costs.launch
+        turns = min(k, LONG) / DEPTH
+        library = max(library, turns * costs.turn / 2) + costs.launch
         taken: dict[str, float] = dict(sizes)
         for buffer, s in self.factors.items():
             taken[buffer] = sum(matmul.bytes_of(x, p.buffers) for x in loads((s.value,)))
@@ -247,7 +249,7 @@ class _Neighbours:
         if self.is_kept(c.out):
             written += out
         moved = sum(taken.values()) + read + written
-        own = max(work / own_rate, moved / costs.memory, k / DEPTH * costs.turn)
+        own = max(work / own_rate, moved / costs.memory, turns * costs.turn)
         return own + costs.launch, library
 
     def is_kept(self, buffer: str) -> bool:

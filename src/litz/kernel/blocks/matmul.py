@@ -114,7 +114,9 @@ def groups(p: matmul.Parts) -> tuple[int, ...]:
     found: dict[int, None] = {}
     if len(p.inner) == 1:
         for n in walk((p.left, p.right)):
-            for e in (n.index,) if isinstance(n, Load) else (n.expr,) if isinstance(n, Index) else ():
+            for e in (
+                (n.index,) if isinstance(n, Load) else (n.expr,) if isinstance(n, Index) else ()
+            ):
                 for step in _steps(e, p.inner[0]):
                     if step >= LEAST and step & (step - 1) == 0:
                         found[step] = None
