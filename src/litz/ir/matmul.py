@@ -1,6 +1,6 @@
 """A matrix product as a template: two factors and what follows the sum are any bodies.
 
-Over parallel axes ``b``, ``m``, ``n`` and a reduced ``k``, several of each or none, the stores say::
+Over parallel axes ``b``, ``m``, ``n`` and a reduced ``k``, several of each or none, stores say::
 
     product = sum over k of left[b, m, k] * right[b, k, n]
     out     = any body over product, positions and loads; several stores
@@ -54,27 +54,22 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     factors = found.args[0]
     if found.kind != "sum" or not isinstance(factors, Op) or factors.name != "mul":
         raise ValueError("what is summed is no product")
-    if any(v in found.axes for s in stores for r in (s.index, *s.roots()) for v in _vars(r)):
+    free = (v for s in stores for vs in (s.index.free, *(r.vars for r in s.roots())) for v in vs)
+    if any(v in found.axes for v in free):
         raise ValueError("something is stored for every point of the sum")
     if any(s.mode != "set" for s in stores):
         raise ValueError("memory is updated")
     left, right = (_uncast(a, found.dtype) for a in factors.args)
     if left.dtype is not right.dtype:
         raise ValueError("the factors are of several types")
-    known = {False: set(left.vars), True: set(right.vars)}
-    if not set(found.axes) <= known[False] & known[True]:
+    if not set(found.axes) <= {*left.vars} & {*right.vars}:
         raise ValueError("a factor does not change along the sum")
-    roles: dict[tuple[bool, bool], list[Expr]] = {(a, b): [] for a in (0, 1) for b in (0, 1)}
-    for v in axes:
-        roles[v in known[False], v in known[True]].append(v)
-    if roles[False, False]:
+    if not set(axes) <= {*left.vars, *right.vars}:
         raise ValueError("an axis changes neither factor")
-    batch, rows, columns = (tuple(roles[k]) for k in ((True, True), (True, False), (False, True)))
+    batch = tuple(v for v in axes if v in left.vars and v in right.vars)
+    rows = tuple(v for v in axes if v not in right.vars)
+    columns = tuple(v for v in axes if v not in left.vars)
     return Parts(found, left, right, batch, rows, columns, found.axes)
-
-
-def _vars(x: Node | Expr) -> tuple[Expr, ...]:
-    return x.vars if isinstance(x, Node) else x.free
 
 
 def _uncast(n: Node, to: DType) -> Node:

@@ -44,7 +44,7 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
 
 
 def _blocks(k: BlockPlan) -> Iterator[str]:
-    dims = [v for a in k.axes.all for v in a.dims]
+    dims = [*(v for a in k.axes.all for v in a.dims), *k.unrolled]
     wanted = [d.var for d in k.plan.dims if k.form not in SOME_DIMS or d.var in dims]
     if sorted(map(str, dims)) != sorted(map(str, wanted)):
         yield f"axes are over {dims}, the plan over {wanted}"
@@ -77,7 +77,8 @@ def _matmul(k: BlockPlan) -> Iterator[str]:
         yield f"no product: {e}"
         return
     wanted = (p.batch, p.rows, p.columns, p.inner)
-    if tuple(a.dims for a in k.axes.all) != wanted:
+    *parallel, reduced = (a.dims for a in k.axes.all)
+    if (*parallel, (*reduced, *k.unrolled)) != wanted:
         yield f"axes are {k.axes}, a product's {wanted}"
     if any(n < LEAST for c in k.configs for _, n in c.blocks) or k.together < 1:
         yield f"a matrix unit takes no side of less than {LEAST}"

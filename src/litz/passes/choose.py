@@ -10,7 +10,7 @@ import torch
 
 from litz.index import ONE, ZERO, Expr, size_hint, var
 from litz.ir import matmul
-from litz.ir.body import Node, Store, cast, const, load, loads
+from litz.ir.body import Node, Store, cast, load, loads
 from litz.ir.dtype import F32
 from litz.ir.program import (
     Contraction,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.index import Expr, divides
+from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, is_even, walk
 from litz.ir.reductions import by_update
-from litz.ir import matmul as product
 from litz.kernel.blocks import attention, matmul, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.reach import is_wide, reaches
@@ -48,8 +48,9 @@ def _divided(plan: KernelPlan) -> Phases | None:
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One plan as one kernel."""
     if plan.skeleton is not None:
-        own = matmul if plan.skeleton.kind == product.KIND else attention
-        return own.in_blocks(plan, style)
+        if plan.skeleton.kind == product.KIND:
+            return matmul.in_blocks(plan, style)
+        return attention.in_blocks(plan, style)
     wide = is_wide(plan)
     serial = is_serial(plan)
     if serial or not is_even(plan.stores, plan.reduced):

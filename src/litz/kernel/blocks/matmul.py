@@ -6,10 +6,11 @@ several programs share each: they leave parts in temporary memory, which a secon
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
-from litz.index import Expr, FloorDiv, Substitution, product, var
+from litz.index import Expr, FloorDiv, Mod, Substitution, product, var
 from litz.ir import body, matmul
 from litz.ir.body import Index, Load, Rewriter, Store, load, replaced, walk
 from litz.kernel.blocks.reach import is_wide, reaches
@@ -48,10 +49,11 @@ SINGLE: Final[tuple[Block, ...]] = (
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One program for a block of one result."""
+    plan, unrolled = _unrolled(plan)
     p = matmul.parts(plan.stores, plan.parallel)
-    axes = _axes(p)
+    axes = _axes(p, unrolled)
     y, x, r = axes.blocked
-    configs = _configs(plan, p, axes)
+    configs = _configs(p, axes)
     if not style.widely:
         configs = configs[:1]
     even = frozenset(
@@ -64,22 +66,40 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     wide = is_wide(counted)
     several = hint(y.size) > TOGETHER * configs[0].block("y") // 2
     made = BlockPlan(
-        plan, "matmul", axes, configs, even, wide, flat, together=TOGETHER if several else 1
-    )
+        plan, "matmul", axes, configs, even, wide, flat,
+        unrolled=unrolled, together=TOGETHER if several else 1,
+    )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
 
-def _axes(p: matmul.Parts) -> Axes:
+def _axes(p: matmul.Parts, unrolled: tuple[Expr, ...] = ()) -> Axes:
     parallel = Axis("z", p.batch), Axis("y", p.rows), Axis("x", p.columns)
-    return Axes(parallel, Axis("r", p.inner))
+    return Axes(parallel, Axis("r", tuple(v for v in p.inner if v not in unrolled)))
 
 
-def _configs(plan: KernelPlan, p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
+def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
+    """A plan whose sum is cut where factors cut it finely, as packed numbers do; and the cut dim.
+
+    What lies in one byte is then read once, and known by a constant of each product.
+    """
+    (k, *more) = plan.reduced
+    p = matmul.parts(plan.stores, plan.parallel)
+    steps = [s for s in _cuts(p, k) if s < LEAST]
+    count = math.lcm(*steps)
+    if more or not steps or not extent(k).is_const or int_value(extent(k)) % count:
+        return plan, ()
+    outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
+    move = Rewriter(Substitution({k: outer * count + inner}))
+    dims = (*(d for d in plan.dims if d.role == "p"), Dim(outer, "r"), Dim(inner, "r"))
+    return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
+
+
+def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     """Blocks to choose from, the likeliest first: as large as the result fills the machine with."""
     z, y, x, r = (hint(a.size) for a in axes.all)
     element = p.left.dtype.bytes
     table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
-    most = _longest(plan, p)
+    most = min(groups(p), default=1 << 30)  # within a block, no scale changes
     found: dict[Config, None] = {}
     for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
         m, n, k, warps, stages = block
@@ -101,37 +121,29 @@ def _turns(block: Block, z: int, y: int, x: int) -> float:
     return -(-programs // BUSY) * m * n * (1 + 64 / m + 64 / n)
 
 
-def _longest(plan: KernelPlan, p: matmul.Parts) -> int:
-    """The longest block of the sum within which what groups share does not change."""
-    return min(groups(p), default=1 << 30)
-
-
 def groups(p: matmul.Parts) -> tuple[int, ...]:
     """Steps of the sum in which a factor's scales change, where blocks can be as long: powers of 2.
 
     Such scales are read at ``k // step``.
     """
+    return tuple(s for s in _cuts(p, p.inner[0], (FloorDiv,)) if s >= LEAST and s & (s - 1) == 0)
+
+
+def _cuts(
+    p: matmul.Parts, v: Expr, kinds: tuple[type[Expr], ...] = (FloorDiv, Mod)
+) -> tuple[int, ...]:
+    """The constants that a reduced dim is divided by in the factors."""
     found: dict[int, None] = {}
-    if len(p.inner) == 1:
-        for n in walk((p.left, p.right)):
-            for e in (
-                (n.index,) if isinstance(n, Load) else (n.expr,) if isinstance(n, Index) else ()
-            ):
-                for step in _steps(e, p.inner[0]):
-                    if step >= LEAST and step & (step - 1) == 0:
-                        found[step] = None
-    return tuple(found)
-
-
-def _steps(e: Expr, v: Expr) -> list[int]:
-    """The constants that ``v`` is divided by in an expression."""
-    out, stack = [], [e]
+    nodes = list(walk((p.left, p.right)))
+    stack = [n.index for n in nodes if isinstance(n, Load)]
+    stack += [n.expr for n in nodes if isinstance(n, Index)]
     while stack:
         part = stack.pop()
         stack.extend(part.children())
-        if isinstance(part, FloorDiv) and part.num is v and part.den.is_const:
-            out.append(int_value(part.den))
-    return out
+        if isinstance(part, FloorDiv | Mod) and isinstance(part, kinds) and part.num is v:
+            if part.den.is_const:
+                found[int_value(part.den)] = None
+    return tuple(found)
 
 
 # --- sums that programs share ---------------------------------------------------------------------
@@ -164,7 +176,7 @@ def divide(plan: KernelPlan) -> Phases | None:
 def _parts(plan: KernelPlan, p: matmul.Parts, inner: int) -> int:
     """How many programs share a sum, each with whole blocks of it."""
     axes = _axes(p)
-    config = _configs(plan, p, axes)[0]
+    config = _configs(p, axes)[0]
     blocks = 1
     for a in axes.parallel:
         blocks *= -(-hint(a.size) // config.block(a.name))
