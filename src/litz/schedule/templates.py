@@ -51,7 +51,7 @@ def taken_in(made: Store, axes: Sequence[Expr], stores: Sequence[Store]) -> list
         if places is None:
             lost.append(n)
             return n
-        return substitute(made.value, dict[Expr, Expr](places))
+        return substitute(made.value, {v: e for v, e in places.items()})
 
     rewrite = Rewriter(replace=take)
     found = [rewrite.store(s) for s in stores]
