@@ -116,7 +116,7 @@ def kinds(m: int, n: int, k: int) -> Mapping[str, Case]:
     def bias(d: str) -> Tensor:
         return floats(d, n)
 
-    made = {
+    made: dict[str, tuple[Callable[..., Tensor], Callable[[str], tuple[Tensor, ...]]]] = {
         "plain": (plain, with_weight()),
         "gelu": (gelu, with_weight(bias)),
         "residual": (residual, with_weight(bias, lambda d: floats(d, m, n))),
@@ -199,9 +199,9 @@ def who(fn: Callable[..., Any], args: Sequence[Tensor], options: dict[str, Any])
     if not any(isinstance(s, Template) for s in steps):
         return f"ATen +{len(steps) - 1}"
     kernels = [k for s in graph.stages.kernels for k in s.recipe.kernels]
-    blocks = next(k.configs[0] for k in kernels if k.form == "matmul")  # type: ignore[union-attr]
-    sizes = "x".join(str(n) for _, n in blocks.blocks)  # type: ignore[union-attr]
-    return f"{sizes} w{blocks.warps} s{blocks.stages} of {len(kernels)}"  # type: ignore[union-attr]
+    blocks = next(k.configs[0] for k in kernels if k.form == "matmul")
+    sizes = "x".join(str(n) for _, n in blocks.blocks)
+    return f"{sizes} w{blocks.warps} s{blocks.stages} of {len(kernels)}"
 
 
 def run_case(case: Case, clock: Clock, args: argparse.Namespace) -> Row:
@@ -247,7 +247,9 @@ def mean(ratios: Sequence[float]) -> float:
 
 
 def table(rows: Sequence[Row]) -> str:
-    head = f"{'case':28}{'kernel':>26}{'eager':>9}{'litz':>9}{'peer':>9}{'x eager':>9}{'x':>7}  right"
+    head = (
+        f"{'case':28}{'kernel':>26}{'eager':>9}{'litz':>9}{'peer':>9}{'x eager':>9}{'x':>7}  right"
+    )
     lines = [head]
     for r in rows:
         peer = "-" if r.peer is None else f"{r.peer:.1f}"
@@ -257,9 +259,9 @@ def table(rows: Sequence[Row]) -> str:
             f"{r.name:28}{r.kernel:>26}{r.eager:9.1f}{r.litz:9.1f}{peer:>9}"
             f"{r.eager / r.litz:9.2f}{times:>7}  {right}"
         )
-    eager = mean([r.eager / r.litz for r in rows])
-    peer = mean([r.peer / r.litz for r in rows if r.peer is not None])
-    lines.append(f"geometric mean of {len(rows)}: x eager {eager:.3f}, x peer {peer:.3f}")
+    over = mean([r.eager / r.litz for r in rows])
+    ahead = mean([r.peer / r.litz for r in rows if r.peer is not None])
+    lines.append(f"geometric mean of {len(rows)}: x eager {over:.3f}, x peer {ahead:.3f}")
     return "\n".join(lines)
 
 

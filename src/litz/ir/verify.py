@@ -6,14 +6,13 @@ always a fault of Litz, so the error shows the IR around the place with the mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
 
 from litz.errors import VerifyError
 from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
-from litz.ir import attention, matmul
 from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
@@ -28,6 +27,7 @@ from litz.ir.program import (
     Template,
     TensorRef,
 )
+from litz.ir.skeletons import fault
 from litz.ir.text import ValuePrinter, node_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
@@ -73,10 +73,6 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     }
 )
 
-
-SKELETONS: Final[Mapping[str, Callable[[Sequence[Store], Sequence[Expr]], object]]] = (
-    MappingProxyType({attention.KIND: attention.parts, matmul.KIND: matmul.parts})
-)
 
 Step = Extern | Contraction | Nest
 
@@ -209,18 +205,8 @@ class _Checker:
             if runs and s.mask is None:
                 self.bounds(s.buffer, s.index, s.indirect, s)
         self.effects(n, reads, runs)
-        if isinstance(n, Template):
-            self.skeleton(n)
-
-    def skeleton(self, n: Template) -> None:
-        known = SKELETONS.get(n.skeleton.kind)
-        if known is None:
-            self.fail("skeleton", f"there is no skeleton {n.skeleton.kind}")
-            return
-        try:
-            known(n.stores, n.axes)
-        except (ValueError, KeyError, StopIteration) as e:
-            self.fail("skeleton", f"{n.name} is no {n.skeleton.kind}: {e}")
+        if isinstance(n, Template) and (why := fault(n)):
+            self.fail("skeleton", f"{n.name}: {why}")
 
     def effects(self, n: Nest, reads: Iterable[str], runs: bool) -> None:
         written = {s.buffer: None for s in n.stores}

@@ -29,13 +29,7 @@ def schedule(
         stores = tuple(s for s in d.stores if s.buffer in kept[d.first] or s.buffer in kept[-1])
         if stores and d.template is not None:
             names[fusion.number(d)] = d.template.name
-            space = d.space
-            steps.append(
-                replace(
-                    d.template, axes=space.axes, reduce_axes=space.reduce_axes, stores=stores,
-                    origins=d.origins, nodes=d.nodes,
-                )
-            )  # fmt: skip
+            steps.append(replace(d.template, stores=stores))
         elif stores:
             names[fusion.number(d)] = f"group{len(steps)}"
             steps.append(

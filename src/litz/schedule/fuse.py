@@ -11,10 +11,11 @@ from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
 from litz.ir.program import Extern, Loops, Program, Template
+from litz.ir.skeletons import fault
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
-from litz.schedule.templates import APART, MANY, READ, TWO, grows, is_factor, taken_in, unfit
+from litz.schedule.templates import APART, MANY, NO_PLACE, READ, TWO, grows, is_factor, taken_in
 
 # Why two groups that touch one buffer stay apart.
 DEVICES: Final = "they run on different devices"
@@ -350,8 +351,13 @@ class Fusion:
             merged = self._in_one_space(first, second)
         if isinstance(merged, str):
             return merged
-        why = unfit(template, merged.stores, merged.space.axes)
-        return why or replace(merged, template=template)
+        space = merged.space
+        grown = replace(
+            template, axes=space.axes, reduce_axes=space.reduce_axes, stores=merged.stores,
+            origins=merged.origins, nodes=merged.nodes,
+        )  # fmt: skip
+        why = fault(grown)
+        return f"{NO_PLACE}: {why}" if why else replace(merged, template=grown)
 
     def _taken_in(self, a: int, b: int) -> FusionGroup | str:
         """Template ``b`` that computes what group ``a`` stores where it reads that."""

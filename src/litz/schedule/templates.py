@@ -6,31 +6,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from litz.index import Expr, Var, invert
-from litz.ir import body, matmul
+from litz.ir import body
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, substitute
 from litz.ir.program import ProgramNode, Template
-
-# Skeletons that take in bodies, by how their parts are found.
-GROWING: Final = {matmul.KIND: matmul.parts}
+from litz.ir.skeletons import GROWING
 
 TWO: Final = "two templates are two kernels"
 APART: Final = "a template takes in what it reads or what reads it"
 MANY: Final = "more is stored than what a factor is read from"
 READ: Final = "somebody else reads what a factor is read from"
+NO_PLACE: Final = "the template has no place for it"
 PLACES: Final = "a factor is read at places that do not tell where it was stored"
 
 
 def grows(n: ProgramNode) -> bool:
     return isinstance(n, Template) and n.skeleton.kind in GROWING
-
-
-def unfit(template: Template, stores: Sequence[Store], axes: Sequence[Expr]) -> str:
-    """Why stores are none of a template's skeleton; "" where they are."""
-    try:
-        GROWING[template.skeleton.kind](stores, axes)
-    except ValueError as e:
-        return f"the template has no place for it: {e}"
-    return ""
 
 
 def is_factor(buffer: str, stores: Sequence[Store]) -> bool:
@@ -51,7 +41,7 @@ def taken_in(made: Store, axes: Sequence[Expr], stores: Sequence[Store]) -> list
         if places is None:
             lost.append(n)
             return n
-        return substitute(made.value, {v: e for v, e in places.items()})
+        return substitute(made.value, {**places})
 
     rewrite = Rewriter(replace=take)
     found = [rewrite.store(s) for s in stores]
