@@ -52,6 +52,12 @@ def int4(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
     return F.linear(x, (wide.view(n, s.shape[1], -1) * s[:, :, None]).view(n, 2 * half))
 
 
+def signed_int4(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    """The upper bits first, with a sign; one scale for a row."""
+    wide = torch.stack([w >> 4, (w << 4) >> 4], -1).reshape(w.shape[0], -1)
+    return F.linear(x, wide.to(x.dtype) * s[:, None])
+
+
 def gathered(x: Tensor, rows: Tensor, w: Tensor) -> Tensor:
     return F.relu(x[rows] @ w)
 
@@ -103,6 +109,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     ),
     "int4": (int4, (rand(16, 256), ints(48, 128, dtype=torch.uint8, least=0), rand(48, 2))),
     "int4_odd": (int4, (rand(3, 64), ints(5, 32, dtype=torch.uint8, least=0), rand(5, 2))),
+    "int4_half": (
+        int4,
+        (rand(5, 128).half(), ints(9, 64, dtype=torch.uint8, least=0), rand(9, 2).half()),
+    ),
+    "int4_signed": (signed_int4, (rand(5, 96), ints(9, 48), rand(9))),
     "gathered": (gathered, (rand(50, 64), torch.tensor([3, 49, 3, 0, 7]), rand(64, 40))),
     "several": (several, (rand(20, 64), rand(72, 64), rand(72))),
     "several_half": (several, (rand(20, 63, dtype=HALF), rand(31, 63).half(), rand(31).half())),
@@ -179,6 +190,30 @@ def test_scales_are_read_once_a_block_and_bytes_once() -> None:
 
 def _flat(case: tuple[Callable[..., Any], tuple[Tensor, ...]]) -> tuple[Any, ...]:
     return (case[0], *case[1])
+
+
+@pytest.mark.parametrize("name", ["int4", "int4_half", "int4_signed"])
+def test_packed_numbers_are_converted_together(name: str) -> None:
+    (kernel,) = stages(*_flat(CASES[name]))[1].kernels
+    assert kernel.source.count("litz.small_float(") == kernel.source.count("litz.times16(") == 2
+
+
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16])
+def test_all_bytes_are_converted_exactly(to: torch.dtype) -> None:
+    w = torch.arange(256, dtype=torch.uint8).repeat(1, 16).reshape(16, 256)
+    eye = torch.eye(512, dtype=to)
+
+    def unsigned(x: Tensor, w: Tensor) -> Tensor:
+        wide = torch.stack([w & 127, w >> 1], -1).reshape(16, 512)
+        return F.linear(x, (wide.to(torch.int16) - 100).to(x.dtype))
+
+    def signed(x: Tensor, w: Tensor) -> Tensor:
+        own = w.view(torch.int8)
+        return F.linear(x, torch.stack([own >> 3, (own << 2) >> 2], -1).reshape(16, 512).to(to))
+
+    for fn in (unsigned, signed):
+        found, s = stages(fn, eye, w)
+        assert torch.equal(found, fn(eye, w)) and templates(s)
 
 
 def test_what_is_not_finite_stays_so() -> None:

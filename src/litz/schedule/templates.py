@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from litz.index import Expr, Var, invert
+from litz.index import Expr, Substitution, Var, invert
 from litz.ir import body
-from litz.ir.body import Load, Node, Reduce, Rewriter, Store, substitute
+from litz.ir.body import Load, Node, Reduce, Rewriter, Store
 from litz.ir.program import ProgramNode, Template
 from litz.ir.skeletons import GROWING
 
@@ -41,7 +41,7 @@ def taken_in(made: Store, axes: Sequence[Expr], stores: Sequence[Store]) -> list
         if places is None:
             lost.append(n)
             return n
-        return substitute(made.value, {**places})
+        return Rewriter(Substitution(places))(made.value)
 
     rewrite = Rewriter(replace=take)
     found = [rewrite.store(s) for s in stores]

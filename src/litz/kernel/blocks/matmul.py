@@ -28,6 +28,7 @@ TOGETHER = 8  # blocks of rows that programs go through together
 FEW = 32  # rows up to which a product waits for memory alone
 SHARED = 200 << 10  # bytes that the blocks under way may take
 BUSY = PROGRAMS // 4  # programs that give each multiprocessor of a large machine one
+COMPUTED = 128 * 128  # elements of a block beside which registers hold factors that are computed
 PART = 512  # elements of a sum that are worth a program of their own
 
 # Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.
@@ -100,12 +101,14 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     element = p.left.dtype.bytes
     table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
     most = min(groups(p), default=1 << 30)  # within a block, no scale changes
+    plain = isinstance(p.left, Load) and isinstance(p.right, Load)
     found: dict[Config, None] = {}
     for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
         k = max(LEAST, min(k, power_of_two(r), most))
-        if stages * (m + n) * k * element <= SHARED:
+        held = m * n <= COMPUTED or plain
+        if stages * (m + n) * k * element <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
 

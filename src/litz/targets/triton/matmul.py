@@ -22,6 +22,7 @@ from litz.kernel.blocks.matmul import groups
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.values import Value, Values
+from litz.targets.triton import packed
 from litz.targets.triton.layout import Scope, decoded
 from litz.targets.triton.printer import Printer
 
@@ -196,7 +197,25 @@ class MatmulPrinter(Printer):
         return names[which]
 
     def operands(self, v: Value) -> tuple[Value, ...]:
-        return () if isinstance(v.node, Reduce) else super().operands(v)
+        if isinstance(v.node, Reduce):
+            return ()
+        if self.loop is not None:
+            if (bits := packed.small(v)) is not None:
+                return (bits.source,)
+            if (both := packed.factors(v)) is not None:
+                return both
+        return super().operands(v)
+
+    def spelled(self, v: Value) -> str:
+        if self.loop is None:
+            return super().spelled(v)
+        kind = TRITON_TYPES[v.node.dtype.name]
+        if (b := packed.small(v)) is not None:
+            numbers = f"{b.shift}, {b.mask}, {b.flip}, {b.minus}"
+            return f"litz.small_float({self.value(b.source)}, {numbers}, {kind})"
+        if (both := packed.factors(v)) is not None:
+            return f"litz.times16({', '.join(map(self.value, both))})"
+        return super().spelled(v)
 
     def reduced(self, v: Value) -> str:
         return "acc"
