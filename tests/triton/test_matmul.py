@@ -275,6 +275,16 @@ def test_products_that_libraries_do_better(fn: Any, args: tuple[Tensor, ...]) ->
     assert not templates(s) and [e.target_name for e in s.externs()] == ["aten.mm.out"]
 
 
+def test_what_lies_between_products_is_computed_once() -> None:
+    def fn(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.linear(F.linear(x, w).relu(), v).relu()
+
+    result, s = stages(fn, *(args := (rand(20, 64), rand(72, 64), rand(40, 72))))
+    check(result, fn, args)
+    assert s.schedule is not None and [len(n.nodes) for n in templates(s)] == [2, 2]
+    assert len(s.schedule.steps) == 2
+
+
 def test_costly_values_are_stored() -> None:
     def fn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.linear(torch.erf(torch.lgamma(x)), w, b).relu()

@@ -179,6 +179,10 @@ class _Neighbours:
             if any(self.program.root(x) == root for x in n.read_buffers()):
                 yield n
 
+    def by(self, buffer: str) -> list[ProgramNode]:
+        """Who writes a buffer."""
+        return [n for n in self.program.nodes if buffer in n.write_buffers()]
+
     def leaves(self, buffer: str) -> bool:
         """Whether somebody outside of the program sees a buffer."""
         p = self.program
@@ -189,9 +193,11 @@ class _Neighbours:
         """The one store that fills a factor's buffer, for this product alone."""
         if self.leaves(buffer) or [*self.readers(buffer)] != [self.c]:
             return None
-        writers = [n for n in self.program.nodes if buffer in n.write_buffers()]
+        writers = self.by(buffer)
         if len(writers) != 1 or not isinstance(writers[0], Loops) or writers[0].reduce_axes:
             return None
+        if any(isinstance(n, Contraction) for x in writers[0].read_buffers() for n in self.by(x)):
+            return None  # it is computed behind that product, once
         stores = writers[0].stores
         plain = len(stores) == 1 and stores[0].mode == "set" and not stores[0].indirect
         if not plain or stores[0].mask is not None:

@@ -227,10 +227,14 @@ class Fusion:
                 )  # fmt: skip
 
     def run(self) -> list[FusionGroup | Extern | Template]:
-        """Templates take in what was counted on when they were chosen, before others do."""
+        """Templates come first: they take in what was counted on when they were chosen.
+
+        What lies between two products is computed once, behind the first.
+        """
         if any(g.template is not None for g in self.groups.values()):
-            while self._round(True, templates=True):
-                pass
+            for side in (0, 1):
+                while self._round(True, side):
+                    pass
         for vertical in (True, False):
             while self._round(vertical):
                 pass
@@ -245,11 +249,12 @@ class Fusion:
             total *= size_hint(s, default=64)
         return total
 
-    def _round(self, vertical: bool, templates: bool = False) -> bool:
+    def _round(self, vertical: bool, side: int | None = None) -> bool:
+        """side: which of a pair has to be a template."""
         merged = False
         for _, _, a, b in self._candidates(vertical):
             a, b = self._find(a), self._find(b)
-            wanted = not templates or any(self.groups[k].template is not None for k in (a, b))
+            wanted = side is None or self.groups[(a, b)[side]].template is not None
             if a != b and wanted and self._try(a, b):
                 merged = True
         return merged

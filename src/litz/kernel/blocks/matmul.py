@@ -12,7 +12,7 @@ from typing import Final
 
 from litz.index import Expr, FloorDiv, Mod, Substitution, product, var
 from litz.ir import body, matmul
-from litz.ir.body import Index, Load, Rewriter, Store, load, replaced, walk
+from litz.ir.body import Index, Load, Rewriter, Store, load, loads, replaced, walk
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
 from litz.kernel.blocks.sizes import PROGRAMS, hint, power_of_two
@@ -27,15 +27,19 @@ LEAST = 16  # of a side that matrix units take
 TOGETHER = 8  # blocks of rows that programs go through together
 FEW = 32  # rows up to which a product waits for memory alone
 SHARED = 200 << 10  # bytes that the blocks under way may take
+FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory has enough to do
+STAGES = 8  # at most
 BUSY = PROGRAMS // 4  # programs that give each multiprocessor of a large machine one
 COMPUTED = 128 * 128  # elements of a block beside which registers hold factors that are computed
 PART = 512  # elements of a sum that are worth a program of their own
 
-# Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.
+# Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
+# ones have as many stages as memory needs bytes under way.
 Block = tuple[int, int, int, int, int]
 THIN: Final[tuple[Block, ...]] = (
-    (16, 64, 128, 4, 4), (16, 32, 256, 4, 4), (16, 64, 256, 4, 3), (16, 128, 128, 4, 4),
-    (16, 32, 128, 4, 5), (32, 64, 128, 4, 4), (32, 32, 256, 4, 3), (16, 64, 256, 8, 4),
+    (16, 64, 256, 4, 0), (16, 32, 256, 4, 0), (16, 64, 128, 4, 0), (16, 128, 128, 4, 0),
+    (16, 32, 512, 4, 0), (16, 64, 256, 8, 0), (32, 64, 128, 4, 0), (32, 32, 256, 4, 0),
+    (16, 64, 128, 2, 0), (32, 128, 128, 4, 0),
 )  # fmt: skip
 WIDE: Final[tuple[Block, ...]] = (
     (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4),
@@ -102,13 +106,17 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
     most = min(groups(p), default=1 << 30)  # within a block, no scale changes
     plain = isinstance(p.left, Load) and isinstance(p.right, Load)
+    width = min((n.dtype.bytes for n in loads((p.right,)) if p.inner[0] in n.vars), default=2)
     found: dict[Config, None] = {}
     for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
         k = max(LEAST, min(k, power_of_two(r), most))
+        if not stages:
+            beside = max(1, z * -(-y // m) * -(-x // n) // BUSY)  # programs on a multiprocessor
+            stages = max(3, min(STAGES, 1 - -FLIGHT // (beside * n * k * width)))
         held = m * n <= COMPUTED or plain
-        if stages * (m + n) * k * element <= SHARED and held:
+        if stages * (m * element + n * width) * k <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
 
