@@ -12,7 +12,11 @@ from litz.ir.body import Store
 from litz.ir.program import Template
 
 PARTS: Final[Mapping[str, Callable[[Sequence[Store], Sequence[Expr]], object]]] = MappingProxyType(
-    {attention.KIND: attention.parts, matmul.KIND: matmul.parts}
+    {
+        attention.KIND: attention.parts,
+        attention.GRADIENT: attention.gradient_parts,
+        matmul.KIND: matmul.parts,
+    }
 )
 # Of these, bodies may be put around what the stores say.
 GROWING: Final = frozenset({matmul.KIND})

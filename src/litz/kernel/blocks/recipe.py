@@ -12,7 +12,9 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["once", "persistent", "passes", "nest", "serial", "attention", "matmul"]
+Form = Literal[
+    "once", "persistent", "passes", "nest", "serial", "attention", "gradient", "matmul"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class BlockPlan:
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
     ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``attention``, ``matmul``: see ``litz.kernel.blocks``' files.
+    program, a loop for every dim; ``attention``, ``gradient``, ``matmul``: see the files of
+    ``litz.kernel.blocks``.
     passes: over the reduced axis, in order.  totals: sums of softmaxes and their maxima, by the
     numbers of the reductions (see ``litz.kernel.passes.reductions``).
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
