@@ -293,3 +293,20 @@ def test_costly_values_are_stored() -> None:
     check(result, fn, args)
     assert s.schedule is not None and len(s.schedule.steps) == 2
     assert "much would be computed again" in str(s.schedule.refused)
+
+
+def test_open_rows_have_blocks_for_many() -> None:
+    fn, args = CASES["int8"]
+    torch._dynamo.mark_dynamic(x := args[0].clone(), 0)
+    result, s = stages(fn, x, *args[1:])
+    check(result, fn, args)
+    (kernel,) = s.kernels
+    assert kernel.recipe.kernels[0].configs[0].block("y") == 64  # type: ignore[union-attr]
+
+
+def test_libraries_do_open_sizes_that_save_nothing() -> None:
+    fn, args = CASES["several"]
+    torch._dynamo.mark_dynamic(x := args[0].clone(), 0)
+    _, s = stages(fn, x, *args[1:])
+    (call,) = s.externs()
+    assert not templates(s) and "open sizes" in call.reason

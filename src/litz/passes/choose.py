@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import torch
 
-from litz.index import ONE, ZERO, Expr, size_hint, var
+from litz.index import ONE, ZERO, Const, Expr, size_hint, var
 from litz.ir import matmul
 from litz.ir.body import Node, Store, cast, load, loads
 from litz.ir.dtype import F32
@@ -65,12 +65,14 @@ class TakeTemplates:
         if costs is None or why:
             return c
         found = _Neighbours(program, c).look()
-        if not found.factors and (not found.behind or c.accumulate is F32 and _is_single(c)):
+        if not found.factors and (not found.behind or _is_single(c)):
             return c
+        if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
+            return _with_reason(c, "libraries look at open sizes when they are known")
         own, other = found.seconds(costs)
         if own >= AHEAD * other:
             said = f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us does not pay"
-            return replace(c, reason=f"{c.reason}; {said}" if c.reason else said)
+            return _with_reason(c, said)
         return template(program, c)
 
 
@@ -143,6 +145,10 @@ def _unfit(program: Program, c: Contraction) -> str:
     if sizes["k"] is ONE or ZERO in sizes.values() or (sizes["m"] is ONE and sizes["n"] is ONE):
         return "it is too small"
     return ""
+
+
+def _with_reason(c: Contraction, why: str) -> Contraction:
+    return replace(c, reason=f"{c.reason}; {why}" if c.reason else why)
 
 
 def _is_single(c: Contraction) -> bool:

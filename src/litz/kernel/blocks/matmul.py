@@ -26,6 +26,7 @@ GRID = 65535  # programs along the second and third axis of a grid
 LEAST = 16  # of a side that matrix units take
 TOGETHER = 8  # blocks of rows that programs go through together
 FEW = 32  # rows up to which a product waits for memory alone
+OPEN = 64  # rows that an open size is taken for at least: thin blocks of many would be slow
 SHARED = 200 << 10  # bytes that the blocks under way may take
 FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory has enough to do
 STAGES = 8  # at most
@@ -102,6 +103,8 @@ def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
 def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     """Blocks to choose from, the likeliest first: as large as the result fills the machine with."""
     z, y, x, r = (hint(a.size) for a in axes.all)
+    if not axes.blocked[0].size.is_const:
+        y = max(y, OPEN)
     element = p.left.dtype.bytes
     table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
     most = min(groups(p), default=1 << 30)  # within a block, no scale changes
