@@ -285,6 +285,16 @@ def test_what_lies_between_products_is_computed_once() -> None:
     assert len(s.schedule.steps) == 2
 
 
+def test_a_nest_is_behind_one_product() -> None:
+    def fn(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.silu(F.linear(x, w)) * F.linear(x, v)
+
+    result, s = stages(fn, *(args := (rand(20, 64), rand(72, 64), rand(72, 64, seed=1))))
+    check(result, fn, args)
+    assert s.schedule is not None and len(s.schedule.steps) == 2
+    assert len(templates(s)) == len(s.externs()) == 1
+
+
 def test_costly_values_are_stored() -> None:
     def fn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.linear(torch.erf(torch.lgamma(x)), w, b).relu()

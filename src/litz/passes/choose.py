@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
@@ -54,17 +54,19 @@ class TakeTemplates:
     name: ClassVar[str] = "take templates"
 
     def __call__(self, program: Program) -> Program:
+        taken: set[str] = set()  # names of nests that templates count on
         nodes = tuple(
-            self._chosen(program, n) if isinstance(n, Contraction) else n for n in program.nodes
+            self._chosen(program, n, taken) if isinstance(n, Contraction) else n
+            for n in program.nodes
         )
         return replace(program, nodes=nodes)
 
-    def _chosen(self, program: Program, c: Contraction) -> Contraction | Template:
+    def _chosen(self, program: Program, c: Contraction, taken: set[str]) -> Contraction | Template:
         costs = self.costs.get(c.device.partition(":")[0])
         why = "no kernels over blocks" if costs is None else _unfit(program, c)
         if costs is None or why:
             return c
-        found = _Neighbours(program, c).look()
+        found = _Neighbours(program, c, taken).look()
         if not found.factors and (not found.behind or _is_single(c)):
             return c
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
@@ -73,6 +75,7 @@ class TakeTemplates:
         if own >= AHEAD * other:
             said = f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us does not pay"
             return _with_reason(c, said)
+        taken.update(n.name for n in found.behind)
         return template(program, c)
 
 
@@ -163,12 +166,12 @@ class _Neighbours:
     """The nests around a contraction that a template would take in.
 
     factors: stores of what factors are read from, by the factor's buffer.  behind: nests that read
-    the result, or each other's, at every point of it.  joined: bytes of their results that nests
-    behind them read, which would be one kernel with them otherwise.
+    the result, or each other's, at every point of it.  taken: nests that others count on.
     """
 
     program: Program
     c: Contraction
+    taken: Set[str]
     factors: dict[str, Store] = field(default_factory=dict)
     behind: list[Loops] = field(default_factory=list)
 
@@ -222,6 +225,7 @@ class _Neighbours:
                 continue
             if (
                 isinstance(n, Loops)
+                and n.name not in self.taken
                 and not (n.reduce_axes or reads & others)
                 and matmul.elements(n.axes) == points
                 and all(s.mode == "set" for s in n.stores)
