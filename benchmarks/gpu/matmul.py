@@ -139,7 +139,7 @@ WIDE = ((4096, 4096), (11008, 4096), (4096, 11008), (3072, 768), (768, 3072))
 
 
 def cases() -> Iterator[Case]:
-    """62: two that goals name, then 60 shapes with and without something around them."""
+    """63: three that goals name, then 60 shapes with and without something around them."""
     goal = kinds(16, 8192, 8192)
     yield from (goal["int8"], goal["int8u"], goal["int4"])
     for m in (1, 16, 64):

@@ -41,10 +41,10 @@ class Pipeline:
 def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
-    costs: of those; a large GPU's where there are none.  Templates take any sizes: products that
-    ATen computes grow behind that choice.
+    costs: of those that have matrix units for templates; None: all are large GPUs.  Templates take
+    any sizes: products that ATen computes grow behind that choice.
     """
-    known = {kind: (costs or {}).get(kind, LARGE) for kind in blocks}
+    known = dict.fromkeys(blocks, LARGE) if costs is None else costs
     return Pipeline((TakeTemplates(known), PadContractions(blocks), ChooseContractions()))
 
 

@@ -39,7 +39,7 @@ class Target(Protocol):
         ...
 
     def costs(self, device: str) -> Costs | None:
-        """What a device can do; None where nobody weighs its kernels against others."""
+        """What a device can do; None where no template is weighed against a library."""
         ...
 
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:

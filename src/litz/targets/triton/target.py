@@ -28,7 +28,7 @@ class Triton:
     blocks: bool = True
     segments: bool = False
 
-    def costs(self, device: str) -> Costs:
+    def costs(self, device: str) -> Costs | None:
         return costs_of(device)
 
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:
