@@ -106,6 +106,7 @@ class BlockPlan:
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
     of all of them divide.  flat: the grid has one axis, from which the others are computed.
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
+    share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     unrolled: reduced dims of which a product is spelled for every value.
     together: blocks along axis y that programs go through together, so that caches keep what they
@@ -123,6 +124,7 @@ class BlockPlan:
     totals: tuple[tuple[int, int], ...] = ()
     rows: tuple[Expr, int] | None = None
     reaches: tuple[Expr, ...] | None = None
+    share: Expr | None = None
     unrolled: tuple[Expr, ...] = ()
     together: int = 1
 

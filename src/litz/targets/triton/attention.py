@@ -87,7 +87,7 @@ class AttentionPrinter(TilePrinter):
             if s is None:
                 continue
             self.used.update(str(v) for v in s.index.free)
-            names = {str(p.columns): columns[0]}
+            names = {str(p.columns): columns[0], str(p.rows): self.row(p.rows)[0]}
             at = self.pointer(s.buffer, render(s.index, TRITON, names))
             tail = f", {mask}" if mask else ""
             self.top.emit(f"tl.store({at}, {text}{tail})")

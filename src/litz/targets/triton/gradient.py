@@ -90,7 +90,8 @@ class GradientPrinter(TilePrinter):
             mask = " & ".join(m for m in (self.mask("x"), columns[1]) if m)
             s = g.store
             self.used.update(str(v) for v in s.index.free)
-            at = self.pointer(s.buffer, render(s.index, TRITON, {str(g.column): columns[0]}))
+            names = {str(g.column): columns[0], str(p.rows): self.row(p.rows)[0]}
+            at = self.pointer(s.buffer, render(s.index, TRITON, names))
             kind = TRITON_TYPES[s.value.dtype.name]
             tail = f", {mask}" if mask else ""
             self.top.emit(f"tl.store({at}, litz.cast(acc{k}, {kind}){tail})")

@@ -57,7 +57,8 @@ def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
         flat=made.flat,
         checks=printer.checks,
         scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
-        contract=style.contract,
+        # Sums along blocks are in no order of eager mode's: nothing is kept by roundings there.
+        contract=style.contract or made.form in ("attention", "gradient"),
     )
 
 
