@@ -42,7 +42,9 @@ def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B0
 def _divided(plan: KernelPlan) -> Phases | None:
     if plan.skeleton is None:
         return split.divide(plan)
-    return (matmul if plan.skeleton.kind == product.KIND else attention).divide(plan)
+    if plan.skeleton.kind == product.KIND:
+        return matmul.divide(plan)
+    return attention.divide(plan)
 
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
