@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,18 +28,20 @@ class MemoryRegion:
     """Memory to place items in.
 
     capacity: bytes, None: as much as it takes.  busy: (first, last) steps in which it serves
-    something else.  placed: by offset.  extent: bytes in use.
+    something else.  used: (start, end) of what lies in it, by step.  extent: bytes in use.
     """
 
     name: str
     capacity: int | None
     busy: tuple[int, int] | None = None
-    placed: list[tuple[int, Item]] = field(default_factory=list)
+    used: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     extent: int = 0
 
     def put(self, offset: int, item: Item) -> None:
-        insort(self.placed, (offset, item), key=lambda p: p[0])
-        self.extent = max(self.extent, offset + aligned(item.nbytes))
+        end = offset + aligned(item.nbytes)
+        for step in range(item.birth, item.death + 1):
+            self.used.setdefault(step, []).append((offset, end))
+        self.extent = max(self.extent, end)
 
     def free(self, item: Item) -> bool:
         """Whether the memory serves nothing else while ``item`` lives."""
@@ -50,12 +51,12 @@ class MemoryRegion:
         """The lowest offset where ``item`` fits below ``limit`` bytes; None where there is none."""
         if not self.free(item):
             return None
-        offset = 0
-        for start, other in self.placed:
-            if item.birth <= other.death and other.birth <= item.death:
-                if start - offset >= aligned(item.nbytes):
-                    break
-                offset = max(offset, start + aligned(other.nbytes))
+        offset, need = 0, aligned(item.nbytes)
+        life = range(item.birth, item.death + 1)
+        for start, end in sorted({span for step in life for span in self.used.get(step, ())}):
+            if start - offset >= need:
+                break
+            offset = max(offset, end)
         return offset if limit is None or offset + item.nbytes <= limit else None
 
 
