@@ -238,12 +238,68 @@ class Cast(Total):
 
 
 def test_autocast() -> None:
-    check(Cast(), [X], "no equal regions")
+    """An activation that several calls cast is another one in a part's own trace."""
+    check(Cast(), [X], "casts")
+    with torch.no_grad():
+        check(Cast().eval(), [X], "traced once: 3 x")
 
 
-def test_autocast_around() -> None:
+class Tied(nn.Module):
+    """Two calls of one layer with the same weight, which autocast casts once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.linear(self.norm(x)).sin().cos().tanh().float().exp()).float().neg()
+
+
+def test_autocast_of_a_weight_used_twice() -> None:
+    total = Cast()
+    total.layers = stack(*(Tied() for _ in range(3)))
+    with torch.no_grad():
+        check(total.eval(), [X], "casts")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        check(stack(*(Block() for _ in range(3))), [X], "autocast is on")
+        check(total.layers, [X], "traced once: 2 x")
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_autocast_around(cache: bool) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
+        check(stack(*(Block() for _ in range(3))), [X], "traced once: 3 x")
+        check(encoder(), [X], "traced once: 2 x")
+        with torch.no_grad():
+            check(stack(*(Block() for _ in range(3))).eval(), [X], "traced once: 3 x")
+
+
+def test_autocast_around_the_forward_alone() -> None:
+    around = torch.autocast("cpu", dtype=torch.bfloat16)
+    with around, torch._functorch.config.patch(backward_pass_autocast="off"):
+        check(stack(*(Block() for _ in range(3))), [X], "another one for gradients")
+
+
+class Masked(Total):
+    """A tensor is filled in before the layers, as T5's masks are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(x)
+        mask[:, 1:] = -1.0
+        return self.layers(x) + mask
+
+
+class MaskedWithin(Masked):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(x)
+        for layer in self.layers:
+            mask[:, 1:] = -1.0
+            x = layer(x) + mask
+        return x
+
+
+def test_items_that_are_set() -> None:
+    check(Masked(), [X], "traced once: 3 x")
+    check(MaskedWithin(), [X], "no equal regions")
 
 
 class Checkpointed(Total):
