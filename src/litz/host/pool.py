@@ -76,9 +76,10 @@ Places = dict[str, tuple[str, int]]
 def pack(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, int]:
     """Place every item: ((region, offset) by name, bytes of scratch memory).
 
-    hosts: of known capacity.  Greedy by size, the largest first, and among equals in the order of birth or in that of death
-    from the end: hosts that are free late go well with the one, hosts that are free early with the
-    other, so the better is kept.  The scratch memory goes by the empty name.
+    hosts: of known capacity.  Greedy by size, the largest first, and among equals in the order of
+    birth or in that of death from the end: hosts that are free late go well with the one, hosts
+    that are free early with the other, so the better is kept.  The scratch memory goes by the empty
+    name.
     """
     forth = sorted(items, key=lambda i: (-i.nbytes, i.birth))
     back = sorted(items, key=lambda i: (-i.nbytes, -i.death))
