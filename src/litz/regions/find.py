@@ -94,6 +94,7 @@ def _cast_once(r: Repeat) -> Iterator[Node]:
 
 # --- where a part may lie ---
 
+
 @dataclass(frozen=True)
 class _State:
     """grad: the gradient mode, where it was set to another one.  casts: autocasts entered."""
