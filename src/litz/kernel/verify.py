@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
 from litz.index import Expr
+from litz.ir import attention
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
@@ -15,7 +16,7 @@ from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Values
 
 # Forms that run along some dims by themselves.
-SOME_DIMS = ("nest", "serial", "attention")
+SOME_DIMS = ("nest", "serial", "attention", "gradient")
 
 
 def verify(recipe: BlockRecipe | LaneRecipe) -> None:
@@ -101,6 +102,9 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     space, plan = k.space, k.plan
     yield from _same("parallel", (*space.units, *space.serial), plan.parallel)
     yield from _same("reduced", space.reduced, plan.reduced)
+    if k.form == "attention":
+        yield from _attention(k)
+        return
     if k.divided is not None and k.divided not in space.reduced:
         yield f"threads divide {k.divided}, which is not reduced"
     if (k.form == "rows") != (not k.block) or any(n < 1 for n in k.block):
@@ -116,6 +120,18 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     yield from (f"{n} is named, but not computed" for n in known if n not in nodes)
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)
+
+
+def _attention(k: LanePlan) -> Iterator[str]:
+    skeleton = k.plan.skeleton
+    limits = skeleton.sizes if skeleton is not None and skeleton.sizes else k.block
+    if any(n < 1 or n & (n - 1) or most % n for n, most in zip(k.block, limits, strict=True)):
+        yield f"blocks of {k.block} do not divide those of the mask, {limits}"
+    elif k.block[1] % (k.lanes * k.tile[1]) or not 1 <= k.tile[0] <= k.block[0]:
+        yield f"tiles of {k.tile} do not divide blocks of {k.block}"
+    p = attention.parts(k.plan.stores, k.plan.parallel)
+    if k.kept[:2] != (p.query, p.key) or k.kept[2:] not in ((), (p.value,)):
+        yield "what is kept are not query, key and value"
 
 
 def _cuts(k: LanePlan, nodes: frozenset[Node]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["once", "persistent", "passes", "nest", "serial", "attention"]
+Form = Literal["once", "persistent", "passes", "nest", "serial", "attention", "gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class BlockPlan:
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
     ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``attention``: see ``litz.kernel.blocks.attention``.
+    program, a loop for every dim; ``attention``, ``gradient``: see
+    ``litz.kernel.blocks.attention``.
     passes: over the reduced axis, in order.  totals: sums of softmaxes and their maxima, by the
     numbers of the reductions (see ``litz.kernel.passes.reductions``).
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks

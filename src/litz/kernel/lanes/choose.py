@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
-from litz.kernel.lanes import phases, regroup
+from litz.kernel.lanes import attention, phases, regroup
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import ROOM, worth_keeping
@@ -43,6 +43,8 @@ INLINED = 1000  # additions in all functions that a body has inlined: g++ needs 
 def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     """One kernel, or several phases.  lanes: f32 elements in a vector register."""
     lanes = width(plan, lanes)
+    if plan.skeleton is not None:
+        return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
     several = regroup.divide(plan) or phases.divide(prepared, space)
     if several is None:

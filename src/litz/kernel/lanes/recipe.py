@@ -13,7 +13,7 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["rows", "columns", "tiles"]
+Form = Literal["rows", "columns", "tiles", "attention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ class LanePlan:
 
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
-    transposed in registers, in blocks of ``block`` rows and lanes.
+    transposed in registers, in blocks of ``block`` rows and lanes; ``attention``: its skeleton, in
+    blocks of ``block`` queries and keys, whose operands ``kept`` a thread copies, and whose products
+    are done ``tile`` rows and vectors at a time.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of
@@ -82,6 +84,7 @@ class LanePlan:
     chunks: tuple[Chunk, ...] = ()
     copies: tuple[Copies, ...] = ()
     called: tuple[str, ...] = ()
+    tile: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from litz.targets.cpp.tree import (
     Kernel,
     Lanes,
     Let,
+    Line,
     Merge,
     MergeMoments,
     Put,
@@ -58,7 +59,13 @@ class Printer:
         self.pad = "  "
         self.others: dict[type, Callable[[Any, Speller], None]] = {
             **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
-            **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
+            **{
+                Line: lambda s, _: self.line(s.text),
+                Tiles: self.tiles,
+                Blocks: self.blocks,
+                Range: self.range,
+                Lanes: self.lanes,
+            },
         }
         self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 

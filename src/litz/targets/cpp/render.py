@@ -10,7 +10,7 @@ from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import columns, split, tiles
+from litz.targets.cpp import attention, columns, split, tiles
 from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.printer import print_kernel
 from litz.targets.cpp.tree import GRAIN, Kernel
@@ -19,6 +19,8 @@ from litz.targets.cpp.units import ALWAYS, joined
 
 def build(made: LanePlan, name: str) -> Kernel:
     """The loop tree of a plan."""
+    if made.form == "attention":
+        return attention.AttentionBuilder(made, name).build()
     if made.divided is not None:
         return split.build(made, name, made.divided)
     builders: dict[str, type[TreeBuilder]] = {
@@ -63,6 +65,7 @@ def _phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
 
 # Headers of functions that come from the form of a loop or an access, not from an op.
 _BY_NAME = (
+    ("litz::block_", "litz/attention.h"),
     ("litz::turn_", "litz/tiles.h"),
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_strided<", "litz/memory.h"),

@@ -232,6 +232,13 @@ class Array:
     size: int | Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A statement of C++ as it is: a call of one of the header's functions, or what it takes."""
+
+    text: str
+
+
 @dataclass(slots=True, eq=False)
 class Range:
     """This thread's share of the lane dim ``var``, in whole vectors: sets ``lo`` and ``hi``."""
@@ -273,6 +280,7 @@ Stmt = (
     | Counted
     | Combine
     | Keep
+    | Line
     | For
     | Lanes
     | Blocks
@@ -391,6 +399,8 @@ def _line(s: Stmt) -> str:
         return f"{s.acc.name} counts {s.terms}"
     if isinstance(s, Keep):
         return f"keep {s.array} = {s.value.text}"
+    if isinstance(s, Line):
+        return s.text
     return _loop(s)
 
 

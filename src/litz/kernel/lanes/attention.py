@@ -1,0 +1,75 @@
+"""Recipes of attention: a thread keeps a block of queries and their results as float32.
+
+It goes over blocks of keys, whose scores it keeps too: products in register tiles, then the body
+that modifies them with vectors along keys, then weights, then what these add to the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from litz.index import Expr, coefficient, const, product, size_hint
+from litz.ir import attention
+from litz.ir.body import Load, Op, walk
+from litz.ir.dtype import F32
+from litz.ir.ops import op as op_row
+from litz.kernel.lanes.recipe import LanePlan
+from litz.kernel.lanes.reuse import ROOM
+from litz.kernel.lanes.space import CACHED, Space
+from litz.kernel.nodes import extent, int_value
+from litz.kernel.plan import KernelPlan
+
+ROWS = 64  # queries of a block: what is done once a key block, to turn it, is little beside them
+KEYS = 128  # of a block
+TILE = 4  # rows of a register tile
+MANY = 16  # lanes of machines with 32 registers of vectors
+
+
+def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
+    """One kernel whose threads divide batches, heads and blocks of queries."""
+    p = attention.parts(plan.stores, plan.parallel)
+    space = Space(plan.parallel[:-1], plan.parallel[-1:], plan.reduced, p.keys)
+    inner, columns = (padded(v, lanes) for v in (p.inner, p.columns))
+    sizes = plan.skeleton.sizes if plan.skeleton is not None else ()
+    rows_most, keys_most = sizes or (ROWS, KEYS)
+    keys = KEYS
+    while keys > lanes and keys * 4 * max(inner, columns) > ROOM // 2:
+        keys //= 2
+    keys = max(lanes, min(keys, keys_most, _power(p.keys)))
+    rows = min(ROWS, rows_most, _power(p.rows))
+    while rows > TILE and rows * 4 * (inner + columns + keys) > CACHED // 2:
+        rows //= 2
+    vectors = min(4 if lanes >= MANY else 2, keys // lanes)
+    ops = sum(op_row(n.name).cost for n in walk((p.score,)) if isinstance(n, Op))
+    points = product(extent(v) for v in (*space.units, p.keys))
+    return LanePlan(
+        plan,
+        space,
+        "attention",
+        lanes,
+        points * (inner + columns + ops),
+        (rows, keys),
+        kept=tuple(_kept(p, lanes)),
+        tile=(min(TILE, rows), vectors),
+    )
+
+
+def _kept(p: attention.Parts, lanes: int) -> Iterator[Load]:
+    """Operands that are copied, block by block: a value is not if it lies as a copy would."""
+    yield from (p.query, p.key)
+    steps = [coefficient(p.value.index, v) for v in (p.keys, p.columns)]
+    width = padded(p.columns, lanes)
+    lies = steps == [const(width), const(1)] and extent(p.columns) is const(width)
+    if not lies or p.value.dtype is not F32:
+        yield p.value
+
+
+def padded(v: Expr, lanes: int) -> int:
+    """A row's elements in whole vectors."""
+    return -(-int_value(extent(v)) // lanes) * lanes
+
+
+def _power(v: Expr) -> int:
+    """The power of two that holds all of an axis, as far as its size is known."""
+    n = max(1, size_hint(extent(v), 1 << 10))
+    return 1 << (n - 1).bit_length()

@@ -1,0 +1,154 @@
+"""Attention with functions of scores in C++, against eager and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import litz
+from litz.ir.parse import parse
+from litz.ir.program import Template
+from litz.ir.text import program_text
+from litz.kernel.lanes.recipe import LaneRecipe
+from litz.kernel.parse import parse_recipe
+from litz.kernel.verify import verify
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+Tensor = torch.Tensor
+SLOPE = torch.tensor([0.1, -0.2, 0.3, 0.05])
+BIAS = torch.randn(4, 70, 90, generator=torch.Generator().manual_seed(5))
+DOCUMENT = torch.arange(150) // 37
+
+
+def distance(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s + (i - j) * SLOPE[h]
+
+
+def biased(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s + BIAS[h, i, j]
+
+
+def capped(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return torch.tanh(s / 2) * 2 + b
+
+
+def low(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return torch.where(i >= j, s, -torch.inf)
+
+
+def earlier(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return i >= j
+
+
+def same_document(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return (DOCUMENT[i] == DOCUMENT[j]) & (i >= j)
+
+
+def never_first(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return (i > 20) & (j < 50)  # some rows see nothing
+
+
+# Heads of queries and keys, lengths of both, widths of keys and values, block of the mask.
+CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
+    "plain": (None, None, (2, 2, 40, 150, 16, 16), 0),
+    "distance": (distance, None, (4, 4, 33, 64, 24, 32), 0),
+    "biased": (biased, None, (4, 4, 70, 90, 80, 40), 0),
+    "one_head": (capped, None, (1, 1, 16, 17, 8, 24), 0),
+    "widest": (None, earlier, (1, 1, 70, 70, 256, 256), 128),
+    "causal": (None, earlier, (2, 2, 70, 70, 16, 16), 16),
+    "grouped": (distance, earlier, (4, 2, 130, 130, 32, 64), 64),
+    "one_key_head": (None, earlier, (4, 1, 40, 48, 16, 16), 16),
+    "document": (capped, same_document, (2, 2, 150, 150, 16, 16), 32),
+    "nothing_seen": (low, never_first, (2, 2, 64, 64, 16, 16), 16),
+    "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
+    "one_query": (distance, None, (4, 2, 1, 300, 64, 64), 0),
+    "one_query_masked": (None, never_first, (2, 2, 1, 300, 16, 16), 128),
+}
+
+
+def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    score, mask, (h, g, m, n, e, c), block = CASES[name]
+    made = mask and create_block_mask(mask, None, None, m, n, "cpu", BLOCK_SIZE=block)
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(
+            q, k, v, score_mod=score, block_mask=made, enable_gqa=h != g, return_lse=True
+        )
+
+    gen = torch.Generator().manual_seed(3)
+    shapes = (2, h, m, e), (2, g, n, e), (2, g, n, c)
+    return fn, tuple(torch.randn(s, generator=gen) for s in shapes)
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    seen = exact.isfinite()
+    assert torch.equal(found[~seen].double(), exact[~seen])
+    return float((found.double() - exact)[seen].norm() / exact[seen].norm().clamp_min(1e-30))
+
+
+def judge(found: Any, fn: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
+    exact, eager = fn(*(a.double() for a in args)), fn(*args)
+    for out, own, ref in zip(found, eager, exact, strict=True):
+        assert out.stride() == own.stride() and out.dtype is own.dtype
+        assert error(out, ref) <= 2 * error(own, ref) + 1e-7
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_one_kernel(name: str) -> None:
+    fn, args = attention(name)
+    report = litz.explain(fn, *args)
+    judge(report.result, fn, args)
+    (graph,) = report.graphs
+    program = graph.stages.program
+    assert program is not None
+    assert "flex_attention" not in {e.target_name for e in graph.stages.externs()}
+    (node,) = (n for n in program.nodes if isinstance(n, Template))
+    assert len(node.skeleton.slots) == (4 if 0 < CASES[name][3] < CASES[name][2][3] else 0)
+    assert program_text(parse(program_text(program))) == program_text(program)
+    made = [k.recipe for k in graph.stages.kernels if k.plan.skeleton is not None]
+    assert len(made) == 1
+    for k in made:
+        assert isinstance(k, LaneRecipe) and parse_recipe(k.text) == k
+        verify(k)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["grouped", "biased"])
+def test_low_precision(name: str, dtype: torch.dtype) -> None:
+    fn, args = attention(name)
+    args = tuple(a.to(dtype) for a in args)
+    judge(torch.compile(fn, backend="litz")(*args), fn, args)
+
+
+def test_operands_as_they_lie() -> None:
+    fn, (q, k, v) = attention("grouped")
+    turned = (q.transpose(1, 2).contiguous().transpose(1, 2), k.mT.contiguous().mT)
+    args = (*turned, torch.cat([v, v], 3)[..., ::2])
+    judge(torch.compile(fn, backend="litz")(*args), fn, args)
+    one = k[:1].expand_as(k)
+    judge(torch.compile(fn, backend="litz")(q, one, v), fn, (q, one, v))
+
+
+def test_nan_and_infinite_scores() -> None:
+    fn, (q, k, v) = attention("causal")
+    q[0, 0, 5, 3] = torch.nan
+    q[1, 0, 60, 3] = torch.inf
+    v[0, 1, 7, 2] = torch.inf
+    found = torch.compile(fn, backend="litz")(q, k, v)
+    for a, b in zip(found, fn(q, k, v), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def test_open_sizes_are_one_kernel() -> None:
+    def fn(q: Tensor, k: Tensor) -> Tensor:
+        return flex_attention(q, k, k, score_mod=distance)  # type: ignore[return-value]
+
+    compiled = torch.compile(fn, backend="litz", dynamic=True)
+    for m, n in ((32, 40), (150, 33), (7, 300)):
+        q, k = torch.randn(2, 4, m, 16), torch.randn(2, 4, n, 16)
+        torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
