@@ -273,10 +273,43 @@ def test_autocast_around(cache: bool) -> None:
             check(stack(*(Block() for _ in range(3))).eval(), [X], "traced once: 3 x")
 
 
+class CastInTurn(Total):
+    """Equal layers under other types, and each within a region of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast("cpu", dtype=dtype):
+                x = self.layers[2](self.layers[1](x.float()))
+        for layer in self.layers:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = layer(x.float())
+        return x
+
+
+def test_autocasts_in_turn() -> None:
+    with torch.no_grad():
+        check(CastInTurn().eval(), [X], "")
+
+
 def test_autocast_around_the_forward_alone() -> None:
     around = torch.autocast("cpu", dtype=torch.bfloat16)
     with around, torch._functorch.config.patch(backward_pass_autocast="off"):
         check(stack(*(Block() for _ in range(3))), [X], "another one for gradients")
+
+
+class WritesLater(nn.Module):
+    """What all layers read is written behind their backs, after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block() for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.exp()
+        for layer in self.layers:
+            x = (layer(x) * scale).tanh()
+        scale.data.mul_(3)
+        return x + scale
 
 
 class Masked(Total):
@@ -297,9 +330,22 @@ class MaskedWithin(Masked):
         return x
 
 
+class MaskedLater(WritesLater):
+    """What all layers read is filled in after them, by way of a view."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.exp()
+        for layer in self.layers:
+            x = (layer(x) * scale).tanh()
+        scale[1:][0, 1:] = 3.0
+        return x + scale
+
+
 def test_items_that_are_set() -> None:
     check(Masked(), [X], "traced once: 3 x")
     check(MaskedWithin(), [X], "no equal regions")
+    with torch.no_grad():
+        check(MaskedLater(), [X], "scale is written")
 
 
 class Checkpointed(Total):
@@ -323,21 +369,6 @@ def test_writes() -> None:
         return y + x
 
     check(program, [X], "no equal regions")
-
-
-class WritesLater(nn.Module):
-    """What all layers read is written behind their backs, after them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = stack(*(Block() for _ in range(3)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale = x.exp()
-        for layer in self.layers:
-            x = (layer(x) * scale).tanh()
-        scale.data.mul_(3)
-        return x + scale
 
 
 def test_writes_past_autograd() -> None:

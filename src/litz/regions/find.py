@@ -6,6 +6,7 @@ parameters and what else comes from outside numbered by their first use.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -123,11 +124,17 @@ def _states(graph: Graph, calls: Sequence[Node]) -> list[_State]:
             state = replace(state, casts=(*state.casts, n.args))
         elif name == "_exit_autocast":
             state = replace(state, casts=state.casts[:-1])
-        elif value(n) is None and name not in ("_log_api_usage_once", "setitem"):
-            # What setitem writes is known to be written: no part reads it.
+        elif value(n) is None and name != "_log_api_usage_once" and not _sets_items(n):
             raise NotEqual(f"{name or n.target} may change what follows")
         out.append(state)
     return out
+
+
+def _sets_items(n: Node) -> bool:
+    """Whether a call writes into its first argument alone, whose memory is then known as written:
+    no part reads it."""
+    target = n.args[0] if n.target is operator.setitem else None
+    return isinstance(target, Node) and isinstance(value(target), torch.Tensor)
 
 
 def _kind(n: Node) -> object | None:

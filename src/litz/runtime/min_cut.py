@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
+from threading import RLock
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,7 @@ __all__ = ["minimum_cut", "quick_cuts"]
 
 Capacities = Mapping[str, Mapping[str, float]]
 Partition = tuple[set[str], set[str]]
+_ONE_AT_A_TIME = RLock()  # so that what was there before is there again behind the last
 
 
 @contextmanager
@@ -27,20 +29,20 @@ def quick_cuts() -> Iterator[None]:
     """
     import networkx  # type: ignore[import-untyped]  # the partitioner does, and takes a while
 
-    own: Callable[..., Any] = networkx.minimum_cut
-
     def cut(graph: Any, source: str, sink: str, *more: Any, **named: Any) -> Any:
-        if more or named or not graph.is_directed() or graph.is_multigraph():
-            return own(graph, source, sink, *more, **named)
-        edges = {
-            u: {v: d.get("capacity", inf) for v, d in others.items()}
-            for u, others in graph.adjacency()
-        }
-        found = minimum_cut(edges, source, sink)
-        return own(graph, source, sink) if found is None else found
+        found = None
+        if not (more or named) and graph.is_directed() and not graph.is_multigraph():
+            edges = {
+                u: {v: d.get("capacity", inf) for v, d in others.items()}
+                for u, others in graph.adjacency()
+            }
+            found = minimum_cut(edges, source, sink)
+        return own(graph, source, sink, *more, **named) if found is None else found
 
-    with mock.patch.object(networkx, "minimum_cut", cut):
-        yield
+    with _ONE_AT_A_TIME:
+        own: Callable[..., Any] = networkx.minimum_cut
+        with mock.patch.object(networkx, "minimum_cut", cut):
+            yield
 
 
 def minimum_cut(edges: Capacities, source: str, sink: str) -> tuple[float, Partition] | None:
