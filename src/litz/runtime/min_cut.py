@@ -55,7 +55,7 @@ def minimum_cut(edges: Capacities, source: str, sink: str) -> tuple[float, Parti
     backwards: dict[str, dict[str, float]] = {u: {} for u in edges}
     for u, others in edges.items():
         for v, c in others.items():
-            if c != inf and (c < 0 or c != int(c)):
+            if c != inf and not (c >= 0 and c % 1 == 0):
                 return None
             backwards[v][u] = c
     before = _closure(edges, source)
