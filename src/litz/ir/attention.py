@@ -106,6 +106,26 @@ def top_value(score: Node, keys: Expr) -> Node:
     return reduce("max", (keys,), score) * (1 / math.log(2))
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Results of attention over all keys, from those over shares of them."""
+
+    out: Node
+    lse: Node
+    top: Node | None
+
+
+def merged(out: Node, lse: Node, top: Node | None, share: Expr) -> Merged:
+    """out, lse, top: of one share, over the variable that counts shares."""
+    most = _shift(reduce("max", (share,), lse))
+    weights = op("exp", (lse - most) * LN2)
+    total = reduce("sum", (share,), weights)
+    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total)
+    found = reduce("sum", (share,), weights * out) / whole
+    best = None if top is None else reduce("max", (share,), top)
+    return Merged(found, op("log", total) * (1 / LN2) + most, best)
+
+
 def _weights(score: Node, keys: Expr) -> tuple[Node, Node, Node]:
     """Each key's weight, their sum, and the maximum, which is 0 where all is masked."""
     top = reduce("max", (keys,), score)

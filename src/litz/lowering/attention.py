@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX
 from litz.graph.values import attribute_value, fake_mode
-from litz.index import Const, Expr, const, floordiv, provably_le, var
+from litz.index import Const, Expr, Substitution, const, floordiv, provably_le, var
 from litz.ir import attention, body
 from litz.ir.body import Load, Node, Rewriter, Store, load
 from litz.ir.dtype import BOOL, F32, I64
@@ -83,11 +84,19 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         out.append(low.b.of_buffer(made))
     slots = [(mask[k - 1], mask[k]) for k in (3, 5) if mask[k] is not None]
     skeleton, visits = visited(low, n, attention.KIND, slots, mask[-3:-1], loops)
+    if group is not ONE:  # heads that share keys have a variable of their own
+        kv, shared = var("kv", k.shape[1]), var("shared", group)
+        heads = tuple(x for x, n in ((kv, k.shape[1]), (shared, group)) if n is not ONE)
+        h_place = shared if k.shape[1] is ONE else kv * group + shared
+        apart = Rewriter(Substitution({loops[1]: h_place}))
+        stores = [apart.store(s) for s in stores]
+        skeleton = replace(skeleton, slots=tuple(apart(x) for x in skeleton.slots))
+        loops = (loops[0], *heads, *loops[2:])
     low.b.nodes.append(
         Template(
             f"attention{len(low.b.nodes)}",
-            tuple(x for x in (*loops[:3], at_column) if x is not ZERO),
-            tuple(x for x in (loops[3], at_inner, *visits) if x is not ZERO),
+            tuple(x for x in (*loops[:-1], at_column) if x is not ZERO),
+            tuple(x for x in (loops[-1], at_inner, *visits) if x is not ZERO),
             tuple(stores),
             own[0].device,
             skeleton,

@@ -241,12 +241,13 @@ def _functions(
     mark = len(low.b.nodes)
     found = inline(gm, [*given, *(low.env[a] for a in taken)])
     touched = {x for node in low.b.nodes[mark:] for x in node.read_buffers()}
-    kinds = [x.dtype for x in found if isinstance(x, TensorValue)]
-    if not touched.isdisjoint(names) or len(kinds) != 3 or kinds[1:] != [F32, F32]:
+    floats = [x.dtype.is_float for x in found if isinstance(x, TensorValue)]
+    if not touched.isdisjoint(names) or len(floats) != 3 or not all(floats[1:]):
         low.b.roll_back(mark)
         return None
     mask, score, slope = (Rewriter(replace=positions)(x.node) for x in found)
-    return Functions(n.name, body.cast(mask, BOOL), score, slope)
+    # Their gradient may be of the query's type: PyTorch traces it with scores that are.
+    return Functions(n.name, body.cast(mask, BOOL), body.cast(score, F32), body.cast(slope, F32))
 
 
 def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, list[FxNode]]:

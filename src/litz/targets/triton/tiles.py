@@ -8,6 +8,7 @@ for those in which nothing is masked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from litz.index import TRITON, Expr, render
@@ -66,7 +67,10 @@ class TilePrinter(Printer):
         raise ValueError(f"{self.name}: a reduction within a tile")
 
     def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
-        return node.buffer if node.buffer in self.placed else super().load(v, node, args)
+        """What functions read is there at every place of a tile, masked ones too."""
+        if node.buffer in self.placed:
+            return node.buffer
+        return super().load(replace(v, conds=()), node, args)
 
     # --- operands -----------------------------------------------------------------------------
 
@@ -84,7 +88,9 @@ class TilePrinter(Printer):
         return place, "" if size == block_of(size) else f"({place} < {size})"
 
     def row(self, v: Expr) -> tuple[str, str]:
-        return str(v), self.mask("x")
+        """The places of rows, as a block even if there is one, and their mask."""
+        alone = len(self.axes.parallel[-1].dims) == 1
+        return "xindex" if alone else str(v), self.mask("x")
 
     def ranges(self, *variables: Expr) -> None:
         """The places along rows."""
@@ -100,7 +106,13 @@ class TilePrinter(Printer):
         """
         if not self.slots:
             size = self.index(self.axes.all[-1].size)
-            self.over(lambda: steps(True), f"rstart in range(0, {size}, RBLOCK)")
+            first, last = self.part(f"tl.cdiv({size}, RBLOCK)")
+            self.over(
+                lambda: steps(True),
+                f"rstart in range({first} * RBLOCK, {last} * RBLOCK, RBLOCK)"
+                if self.made.share is not None
+                else f"rstart in range(0, {size}, RBLOCK)",
+            )
             return
         self.visits(rows, lambda: steps(True), *self.slots[:2])
         if self.slots[2:]:
@@ -111,7 +123,9 @@ class TilePrinter(Printer):
         _, columns = self.sizes
         assert isinstance(count, Load) and isinstance(which, Load)
         visit = next((v for v in which.index.free if v not in count.index.free), None)
-        first = f"({self.pids['x']} * {self.axes.parallel[-1].block})"
+        x = self.axes.parallel[-1]
+        # Rows of several heads lie in one block of the mask.
+        first = f"({self.pids['x']} * {x.block})" if len(x.dims) == 1 else "0"
         names = {str(rows): first, **({} if visit is None else {str(visit): "visit"})}
         self.used.update(str(v) for v in count.index.free)
         number = self.fresh("visits")
@@ -119,16 +133,37 @@ class TilePrinter(Printer):
         self.outer.emit(f"{number} = tl.load({at})")
         block = self.pointer(which.buffer, render(which.index, TRITON, names))
         each = f"({columns} // RBLOCK)"
-        first = f"tl.load({block}){self.wide} * {columns}"
+        begin, end = self.part(f"{number} * {each}")
+        # What a step loads from is known a step ahead: so loads can be.
+        start = f"tl.load({block}){self.wide} * {columns} + TURN % {each} * RBLOCK"
+        turns = f"({end})"
+        self.outer.emit(f"visit = {begin} // {each}")
+        self.outer.emit(f"rnext = {start.replace('TURN', begin)}")
         self.over(
             steps,
-            f"turn in range(0, {number} * {each})",
-            f"visit = turn // {each}",
-            f"rstart = {first} + turn % {each} * RBLOCK",
+            f"turn in range({begin}, {end})",
+            "rstart = rnext",
+            after=(
+                f"visit = tl.minimum(turn + 1, {turns} - 1) // {each}",
+                f"rnext = {start.replace('TURN', '(turn + 1)')}",
+            ),
         )
 
-    def over(self, steps: Callable[[], None], loop: str, *lines: str) -> None:
-        """One loop over blocks of the other side."""
+    def part(self, steps: str) -> tuple[str, str]:
+        """The first of so many steps, and the one behind the last, that a program does."""
+        if self.made.share is None:
+            return "0", steps
+        self.used.add(str(self.made.share))
+        count = int_value(extent(self.made.share))
+        each, end = self.fresh("each"), self.fresh("end")
+        self.outer.emit(f"{each} = tl.cdiv({steps}, {count})")
+        self.outer.emit(f"{end} = tl.minimum({steps}, ({self.made.share} + 1) * {each})")
+        return f"{self.made.share} * {each}", end
+
+    def over(
+        self, steps: Callable[[], None], loop: str, *lines: str, after: Sequence[str] = ()
+    ) -> None:
+        """One loop over blocks of the other side.  after: lines at its end."""
         child = Scope(self.outer.depth + 1, self.outer)
         self.scope = self.inner = child
         for line in lines:
@@ -141,6 +176,8 @@ class TilePrinter(Printer):
         assert axis is not None
         self.decode(child, axis)
         steps()
+        for line in after:
+            child.emit(line)
         self.scope, self.inner = self.outer, None
         self.outer.emit(f"for {loop}:")
         self.outer.lines += child.lines
