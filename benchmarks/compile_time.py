@@ -5,6 +5,7 @@ model and inputs already built, the median over ``--runs``; backends take turns.
 
 cold s    on empty caches; +aot s: beyond the same of ``aot_eager``, which builds nothing
 2nd s     in another process that finds the first one's caches
++dyn s    each beyond the same of ``eager``, which is Dynamo alone
 next s    on empty caches, in a process that has compiled something else before
 x peer    how many times the peer's figure is this one: cold, 2nd, next
 split     of the cold call, in milliseconds: import of the backend, Dynamo, AOTAutograd, and of Litz
@@ -48,6 +49,7 @@ NAMES = (
     "bert_training",
     "gpt2_training",
 )
+DYNAMO = "eager"  # runs what Dynamo traced as it is
 QUICK = ("softmax", "cross_entropy_training", "bert")
 WAYS = ("cold", "second", "next")
 HEADER = (
@@ -55,8 +57,10 @@ HEADER = (
     "sizes",
     "backend",
     "cold s",
+    "+dyn s",
     "+aot s",
     "2nd s",
+    "+dyn s",
     "next s",
     "x peer",
     "2nd",
@@ -76,9 +80,11 @@ class Cell:
     def median(self, way: str) -> float | None:
         return statistics.median(self.seconds[way]) if self.seconds[way] else None
 
-    def beyond(self, other: Cell) -> float | None:
-        """Seconds of a cold call beyond another backend's, the median over runs."""
-        pairs = zip(self.seconds["cold"], other.seconds["cold"], strict=False)
+    def beyond(self, other: Cell | None, way: str) -> float | None:
+        """Seconds beyond another backend's, the median over runs; None beside itself or none."""
+        if other is None or other is self:
+            return None
+        pairs = zip(self.seconds[way], other.seconds[way], strict=False)
         return statistics.median([a - b for a, b in pairs] or [float("nan")])
 
     def split(self) -> str:
@@ -139,8 +145,7 @@ def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, .
         if cell.failure:
             out.append((name, "", backend, f"FAIL {cell.failure}", *[""] * (len(HEADER) - 4)))
             continue
-        base, peer = cells.get(BASELINE), cells.get(PEER)
-        beyond = cell.beyond(base) if base is not None and base is not cell else None
+        base, peer, alone = cells.get(BASELINE), cells.get(PEER), cells.get(DYNAMO)
         ratios = [
             None if peer is None or peer is cell else paired(cell.seconds[way], peer.seconds[way])
             for way in WAYS
@@ -152,8 +157,10 @@ def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, .
                 "dynamic" if dynamic else "static",
                 backend,
                 first,
-                number(beyond, 2),
+                number(cell.beyond(alone, "cold"), 2),
+                number(cell.beyond(base, "cold"), 2),
                 second,
+                number(cell.beyond(alone, "second"), 2),
                 following,
                 *(number(r, 2) for r in ratios),
                 cell.split(),
@@ -165,7 +172,7 @@ def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, .
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = described("compile_time", __doc__)
     add_only(parser, WORKLOADS)
-    backends = (BASELINE, PEER, "litz")
+    backends = (DYNAMO, BASELINE, PEER, "litz")
     parser.add_argument("--backends", type=names, default=backends, help=",".join(backends))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--sizes", type=names, default=("static", "dynamic"))

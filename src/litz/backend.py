@@ -240,10 +240,10 @@ def compile_and_bind(
     keep: told of the artifact while its kernels are still being built.
     See ``compile_graph`` for the arguments, and for the errors beside those of ``bind``.
     """
-    from litz.compiler import compile_graph, on_gpu  # who binds what is kept does without it
-
     s = stages or Stages()
     start = time.perf_counter()
+    with s.timed("import"):  # who binds what is kept does without it
+        from litz.compiler import compile_graph, on_gpu
     if on_gpu(graph):
         from litz.runtime.triton.build import start_workers  # the CPU does without it
 

@@ -18,6 +18,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
+from litz.runtime.min_cut import quick_cuts
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
 _TRACE = logging.getLogger("torch.__trace")
@@ -40,7 +41,8 @@ def compile_through_aot(
 
     def partition(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         place(joint.graph)
-        parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        with quick_cuts():
+            parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
     compiled: Callable[..., Any] = aot_autograd(

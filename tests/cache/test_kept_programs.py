@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from litz.cache import programs, records, store
 from litz.cache.key import NotCached
 from litz.errors import ToolchainError
 from litz.options import make_options
+from litz.runtime import cache
 from litz.runtime.cache import Cache
 from litz.targets.tools import Tools
 
@@ -335,6 +339,43 @@ def test_operators_of_higher_order_have_no_key() -> None:
     kernel = torch._higher_order_ops.triton_kernel_wrap.triton_kernel_wrapper_mutation
     with pytest.raises(NotCached, match="no operator of PyTorch"):
         programs._Written(fx.GraphModule({}, fx.Graph())).function(kernel)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
+def test_a_folder_that_cannot_be_written(
+    error: int, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept there is found; what is new goes to a temporary folder, and is right."""
+    expected = runs(training)
+    kept = runs.entries()
+    assert kept
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(error, os.strerror(error))
+
+    inner = cache._write
+
+    def write(folder: Path, *args: Any) -> Path:
+        if folder.is_relative_to(runs.folder):
+            fails()
+        return inner(folder, *args)
+
+    monkeypatch.setattr(cache, "_write", write)
+    if error == errno.EROFS:
+        monkeypatch.setattr(cache.os, "utime", fails)
+        monkeypatch.setattr("filelock.FileLock.acquire", fails)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = runs(training)
+    assert not runs.traced
+    assert all(map(torch.equal, found, expected))
+    with pytest.warns(RuntimeWarning, match=os.strerror(error)):
+        (out,) = runs(inference)
+    assert runs.traced
+    torch.testing.assert_close(out, inference(lambda f: f)[0])
+    assert runs.entries() == kept
+    runs(inference)
+    assert not runs.traced  # from the temporary folder
 
 
 def test_damaged_programs_are_misses(runs: Runs) -> None:

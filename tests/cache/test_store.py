@@ -47,7 +47,7 @@ with torch.no_grad():
     results += [b.float() for b in conv.buffers()]
 digest = hashlib.sha256(b"".join(r.contiguous().numpy().tobytes() for r in results))
 print(len(compiled), [tuple(r.stride()) for r in results], digest.hexdigest())
-rooms = ("compiler", "lowering", "schedule", "kernel", "ir", "index", "verify")
+rooms = ("compiler", "lowering", "schedule", "kernel", "ir", "index", "verify", "regions.place")
 found = [room for room in rooms if "litz." + room in sys.modules]
 assert bool(found) == bool(compiled), found  # who compiles nothing imports no stage
 if task == "save":

@@ -238,12 +238,114 @@ class Cast(Total):
 
 
 def test_autocast() -> None:
-    check(Cast(), [X], "no equal regions")
+    """An activation that several calls cast is another one in a part's own trace."""
+    check(Cast(), [X], "casts")
+    with torch.no_grad():
+        check(Cast().eval(), [X], "traced once: 3 x")
 
 
-def test_autocast_around() -> None:
+class Tied(nn.Module):
+    """Two calls of one layer with the same weight, which autocast casts once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.linear(self.norm(x)).sin().cos().tanh().float().exp()).float().neg()
+
+
+def test_autocast_of_a_weight_used_twice() -> None:
+    total = Cast()
+    total.layers = stack(*(Tied() for _ in range(3)))
+    with torch.no_grad():
+        check(total.eval(), [X], "casts")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        check(stack(*(Block() for _ in range(3))), [X], "autocast is on")
+        check(total.layers, [X], "traced once: 2 x")
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_autocast_around(cache: bool) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
+        check(stack(*(Block() for _ in range(3))), [X], "traced once: 3 x")
+        check(encoder(), [X], "traced once: 2 x")
+        with torch.no_grad():
+            check(stack(*(Block() for _ in range(3))).eval(), [X], "traced once: 3 x")
+
+
+class CastInTurn(Total):
+    """Equal layers under other types, and each within a region of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast("cpu", dtype=dtype):
+                x = self.layers[2](self.layers[1](x.float()))
+        for layer in self.layers:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = layer(x.float())
+        return x
+
+
+def test_autocasts_in_turn() -> None:
+    with torch.no_grad():
+        check(CastInTurn().eval(), [X], "")
+
+
+def test_autocast_around_the_forward_alone() -> None:
+    around = torch.autocast("cpu", dtype=torch.bfloat16)
+    with around, torch._functorch.config.patch(backward_pass_autocast="off"):
+        check(stack(*(Block() for _ in range(3))), [X], "another one for gradients")
+
+
+class WritesLater(nn.Module):
+    """What all layers read is written behind their backs, after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block() for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.exp()
+        for layer in self.layers:
+            x = (layer(x) * scale).tanh()
+        scale.data.mul_(3)
+        return x + scale
+
+
+class Masked(Total):
+    """A tensor is filled in before the layers, as T5's masks are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(x)
+        mask[:, 1:] = -1.0
+        return self.layers(x) + mask
+
+
+class MaskedWithin(Masked):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(x)
+        for layer in self.layers:
+            mask[:, 1:] = -1.0
+            x = layer(x) + mask
+        return x
+
+
+class MaskedLater(WritesLater):
+    """What all layers read is filled in after them, by way of a view."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.exp()
+        for layer in self.layers:
+            x = (layer(x) * scale).tanh()
+        scale[1:][0, 1:] = 3.0
+        return x + scale
+
+
+def test_items_that_are_set() -> None:
+    check(Masked(), [X], "traced once: 3 x")
+    check(MaskedWithin(), [X], "no equal regions")
+    with torch.no_grad():
+        check(MaskedLater(), [X], "scale is written")
 
 
 class Checkpointed(Total):
@@ -267,21 +369,6 @@ def test_writes() -> None:
         return y + x
 
     check(program, [X], "no equal regions")
-
-
-class WritesLater(nn.Module):
-    """What all layers read is written behind their backs, after them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = stack(*(Block() for _ in range(3)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale = x.exp()
-        for layer in self.layers:
-            x = (layer(x) * scale).tanh()
-        scale.data.mul_(3)
-        return x + scale
 
 
 def test_writes_past_autograd() -> None:

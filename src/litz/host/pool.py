@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 ALIGNMENT = 64
 
@@ -29,33 +30,43 @@ class MemoryRegion:
     """Memory to place items in.
 
     capacity: bytes, None: as much as it takes.  busy: (first, last) steps in which it serves
-    something else.  placed: by offset.  extent: bytes in use.
+    something else.  used: (start, end) of what lies in it, by step; taken: bytes of that.
+    extent: bytes in use.
     """
 
     name: str
     capacity: int | None
     busy: tuple[int, int] | None = None
-    placed: list[tuple[int, Item]] = field(default_factory=list)
+    used: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
     extent: int = 0
 
     def put(self, offset: int, item: Item) -> None:
-        insort(self.placed, (offset, item), key=lambda p: p[0])
-        self.extent = max(self.extent, offset + aligned(item.nbytes))
+        end = offset + aligned(item.nbytes)
+        for step in range(item.birth, item.death + 1):
+            self.used.setdefault(step, []).append((offset, end))
+            self.taken[step] = self.taken.get(step, 0) + item.nbytes
+        self.extent = max(self.extent, end)
 
     def free(self, item: Item) -> bool:
         """Whether the memory serves nothing else while ``item`` lives."""
         return not (self.busy and item.birth <= self.busy[1] and self.busy[0] <= item.death)
 
     def find(self, item: Item, limit: int | None) -> int | None:
-        """The lowest offset where ``item`` fits below ``limit`` bytes; None where there is none."""
-        if not self.free(item):
-            return None
-        offset = 0
-        for start, other in self.placed:
-            if item.birth <= other.death and other.birth <= item.death:
-                if start - offset >= aligned(item.nbytes):
-                    break
-                offset = max(offset, start + aligned(other.nbytes))
+        """The lowest offset where ``item`` fits below ``limit`` bytes; None where there is none.
+
+        The memory is ``free`` for it.
+        """
+        if limit is not None:  # mostly there is none, which a look at two steps says
+            held = max(self.taken.get(item.birth, 0), self.taken.get(item.death, 0))
+            if held + item.nbytes > limit:
+                return None
+        offset, need = 0, aligned(item.nbytes)
+        life = range(item.birth, item.death + 1)
+        for start, end in sorted({span for step in life for span in self.used.get(step, ())}):
+            if start - offset >= need:
+                break
+            offset = max(offset, end)
         return offset if limit is None or offset + item.nbytes <= limit else None
 
 
@@ -65,9 +76,10 @@ Places = dict[str, tuple[str, int]]
 def pack(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places, int]:
     """Place every item: ((region, offset) by name, bytes of scratch memory).
 
-    Greedy by size, the largest first, and among equals in the order of birth or in that of death
-    from the end: hosts that are free late go well with the one, hosts that are free early with the
-    other, so the better is kept.  The scratch memory goes by the empty name.
+    hosts: of known capacity.  Greedy by size, the largest first, and among equals in the order of
+    birth or in that of death from the end: hosts that are free late go well with the one, hosts
+    that are free early with the other, so the better is kept.  The scratch memory goes by the empty
+    name.
     """
     forth = sorted(items, key=lambda i: (-i.nbytes, i.birth))
     back = sorted(items, key=lambda i: (-i.nbytes, -i.death))
@@ -84,8 +96,9 @@ def _place(items: Sequence[Item], hosts: Sequence[MemoryRegion]) -> tuple[Places
         for h in sorted(hosts, key=lambda h: h.capacity or 0)
     ]
     for item in items:
-        tries = [(scratch, scratch.extent), *((r, r.capacity) for r in rooms), (scratch, None)]
-        for region, limit in tries:
+        larger = bisect_left(rooms, item.nbytes, key=lambda r: r.capacity or 0)
+        some = ((r, r.capacity) for r in rooms[larger:] if r.free(item))
+        for region, limit in chain(((scratch, scratch.extent),), some, ((scratch, None),)):
             offset = region.find(item, limit)
             if offset is not None:
                 region.put(offset, item)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch.fx import Graph, GraphModule
 
-from litz.regions.find import NotEqual, Repeat, repeats
-from litz.regions.place import Region, Unseen, outlined, place
+from litz.regions.find import NotEqual, repeats
 from litz.regions.trace import Tracer
-
-TRIES = 4  # how often gradients may arrive in another layout
 
 
 def traced_once(
@@ -28,31 +25,12 @@ def traced_once(
     """
     try:
         found, reasons = repeats(gm.graph) if wanted else ([], ["they are not asked for"])
-        regions = [Region(r, tracer, i) for i, r in enumerate(found)]
-        traced = False
+        if found:
+            # An operator is registered there, for which PyTorch looks through all modules.
+            from litz.regions.place import compiled
 
-        def placed(graph: Graph) -> None:
-            nonlocal traced
-            traced = True
-            place(graph, regions)
-
-        for _ in range(TRIES if regions else 0):
-            traced = False
-            try:
-                with outlined(gm, regions):
-                    return compile_graph(placed, _shared(found))
-            except Unseen:
-                reasons = ["gradients arrive in many layouts"]
-            except Exception as e:
-                if traced:  # what came after the trace failed
-                    raise
-                raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
+            return compiled(gm, found, tracer, compile_graph)
     except NotEqual as e:
         reasons = [str(e)]
     why = f": {'; '.join(reasons)}" if reasons else ""
     return compile_graph(lambda graph: None, f"no equal regions{why}")
-
-
-def _shared(found: Sequence[Repeat]) -> str:
-    shared = (f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
-    return f"equal regions are traced once: {', '.join(shared)}"

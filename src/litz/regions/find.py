@@ -6,9 +6,10 @@ parameters and what else comes from outside numbered by their first use.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from litz.runtime.fake import FakeTensor
-from litz.runtime.torch_private import storage_address
+from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
 
 LITERALS: Final = (
     type(None), bool, int, float, complex, str, type(...),
@@ -36,12 +37,14 @@ class Repeat:
     """Equal parts of a graph.
 
     parts: the calls of each.  inputs: what each reads from outside, by first use.
-    outputs: which of its calls somebody outside reads.
+    outputs: which of its calls somebody outside reads.  casts: the regions of autocast around them,
+    as arguments of ``torch.autocast``.
     """
 
     parts: tuple[tuple[Node, ...], ...]
     inputs: tuple[tuple[Node, ...], ...]
     outputs: tuple[int, ...]
+    casts: tuple[tuple[Any, ...], ...] = ()
 
 
 def value(n: Node) -> Any:
@@ -59,7 +62,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     numbers: dict[object, int] = {}
     kinds = []
     for i, (n, state) in enumerate(zip(calls, states, strict=True)):
-        kind = _kind(n) if state == _START else None
+        kind = _kind(n) if state.grad is None else None
         kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
     owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
     tensors = [n for n in graph.nodes if isinstance(value(n), torch.Tensor)]
@@ -71,35 +74,67 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     reasons: list[str] = []
     found: list[Repeat] = []
     _search(calls, kinds, owners, 0, len(calls), found, reasons)
-    return found, list(dict.fromkeys(reasons))
+    casts = {n: state.casts for n, state in zip(calls, states, strict=True)}
+    made = []
+    for r in found:
+        given = casts[r.parts[0][0]]
+        if given and (kept := next(_cast_once(r), None)) is not None:
+            reasons.append(f"autocast casts {kept.name} once for several calls")
+        else:
+            made.append(replace(r, casts=given))
+    return made, list(dict.fromkeys(reasons))
+
+
+def _cast_once(r: Repeat) -> Iterator[Node]:
+    """Inputs that autocast may cast for one call and hand to others, depending on where they are
+    made: a part's own trace makes none of them."""
+    for n in r.inputs[0]:
+        if value(n).requires_grad and sum(n in c.all_input_nodes for c in r.parts[0]) > 1:
+            yield n
 
 
 # --- where a part may lie ---
 
-_START: Final = (None, 0)
+
+@dataclass(frozen=True)
+class _State:
+    """grad: the gradient mode, where it was set to another one.  casts: autocasts entered."""
+
+    grad: bool | None = None
+    casts: tuple[tuple[Any, ...], ...] = ()
 
 
-def _states(graph: Graph, calls: Sequence[Node]) -> list[tuple[bool | None, int]]:
-    """Of each call: the gradient mode, where it was set, and how many autocasts are entered."""
-    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-        raise NotEqual("autocast is on")
+def _states(graph: Graph, calls: Sequence[Node]) -> list[_State]:
+    """The modes around each call."""
+    around = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    if around and not backward_autocasts_as_forward():
+        raise NotEqual("autocast is on, and is another one for gradients")
     for n in graph.find_nodes(op="placeholder"):
         sizes = value(n).shape if isinstance(value(n), torch.Tensor) else (value(n),)
         if any(isinstance(s, torch.SymInt | torch.SymFloat | torch.SymBool) for s in sizes):
             raise NotEqual("sizes are open")
-    grad: bool | None = None
-    depth = 0
+    state = _State()
     out = []
     for n in calls:
         name = getattr(n.target, "__name__", "")
         if name == "_set_grad_enabled":
             grad = None if n.args[0] == torch.is_grad_enabled() else bool(n.args[0])
-        elif name in ("_enter_autocast", "_exit_autocast"):
-            depth += 1 if name == "_enter_autocast" else -1
-        elif value(n) is None and name != "_log_api_usage_once":
+            state = replace(state, grad=grad)
+        elif name == "_enter_autocast":
+            state = replace(state, casts=(*state.casts, n.args))
+        elif name == "_exit_autocast":
+            state = replace(state, casts=state.casts[:-1])
+        elif value(n) is None and name != "_log_api_usage_once" and not _sets_items(n):
             raise NotEqual(f"{name or n.target} may change what follows")
-        out.append((grad, depth))
+        out.append(state)
     return out
+
+
+def _sets_items(n: Node) -> bool:
+    """Whether a call writes into its first argument alone, whose memory is then known as written:
+    no part reads it."""
+    target = n.args[0] if n.target is operator.setitem else None
+    return isinstance(target, Node) and isinstance(value(target), torch.Tensor)
 
 
 def _kind(n: Node) -> object | None:

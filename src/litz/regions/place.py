@@ -23,6 +23,7 @@ from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.torch_private import storage_address
 
 Tangents = tuple[Layout | None, ...]
+TRIES = 4  # how often gradients may arrive in another layout
 
 _LIBRARY = torch.library.Library("litz", "FRAGMENT")  # type: ignore[no-untyped-call]
 _SCHEMA = "region(Tensor[] given, int[] which, str results) -> Tensor[]"
@@ -152,6 +153,36 @@ def _caller(region: Region, call: int) -> Callable[..., Any]:
         return _Call.apply(region, call, *given)  # type: ignore[no-untyped-call]
 
     return litz_region
+
+
+def compiled(
+    gm: GraphModule,
+    found: Sequence[Repeat],
+    tracer: Tracer,
+    compile_graph: Callable[[Callable[[Graph], None], str], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
+    regions = [Region(r, tracer, i) for i, r in enumerate(found)]
+    shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
+    traced = False
+
+    def placed(graph: Graph) -> None:
+        nonlocal traced
+        traced = True
+        place(graph, regions)
+
+    for _ in range(TRIES):
+        traced = False
+        try:
+            with outlined(gm, regions):
+                return compile_graph(placed, f"equal regions are traced once: {shared}")
+        except Unseen:
+            continue
+        except Exception as e:
+            if traced:  # what came after the trace failed
+                raise
+            raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
+    raise NotEqual("gradients arrive in many layouts")
 
 
 # --- placed back ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -50,11 +51,18 @@ class _Part(torch.nn.Module):
     """Calls of Dynamo's graph, and the gradients of what of their results has a tangent.
 
     wanted: which inputs have gradients.  chosen: which results have tangents, in order.
+    casts: the regions of autocast that the calls lie in.
     """
 
-    def __init__(self, body: GraphModule, wanted: Sequence[bool], chosen: Sequence[int]) -> None:
+    def __init__(
+        self,
+        body: GraphModule,
+        wanted: Sequence[bool],
+        chosen: Sequence[int],
+        casts: Sequence[tuple[Any, ...]],
+    ) -> None:
         super().__init__()
-        self.body, self.wanted, self.chosen = body, wanted, chosen
+        self.body, self.wanted, self.chosen, self.casts = body, wanted, chosen, casts
 
     def forward(self, *args: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inputs, tangents = args[: len(self.wanted)], args[len(self.wanted) :]
@@ -76,7 +84,10 @@ class _Part(torch.nn.Module):
         return list(zip(xs, self.wanted, strict=True))
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with preserve_node_meta():
+        with ExitStack() as around:
+            for given in self.casts:
+                around.enter_context(torch.autocast(*given))
+            around.enter_context(preserve_node_meta())
             results: tuple[torch.Tensor, ...] = Interpreter(self.body).run(*inputs)
         return results
 
@@ -92,7 +103,7 @@ def record(repeat: Repeat, tangents: Sequence[Layout | None], tracer: Tracer) ->
     with inputs[0].fake_mode, torch.no_grad():
         given = [_empty(layout(x)) for x in inputs] + [_empty(t) for t in tangents if t is not None]
     try:
-        graph = tracer(_Part(_body(repeat), wanted, chosen), given).graph
+        graph = tracer(_Part(_body(repeat), wanted, chosen, repeat.casts), given).graph
     except Exception as e:
         raise NotEqual(f"PyTorch does not trace a part by itself: {e}") from e
     return _taken_apart(graph, len(inputs), len(chosen), len(repeat.outputs), any(wanted))

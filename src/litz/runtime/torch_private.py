@@ -236,6 +236,12 @@ def bundled_entries(
     return record
 
 
+def backward_autocasts_as_forward() -> bool:
+    """Whether AOTAutograd traces gradients under the autocast that is on around the forward."""
+    config = getattr(torch._functorch, "config", None)
+    return getattr(config, "backward_pass_autocast", None) == "same_as_forward"
+
+
 # --- kernels that a process registered over PyTorch's ---
 
 _own: weakref.WeakSet[Library] = weakref.WeakSet()
