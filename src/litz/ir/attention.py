@@ -88,7 +88,8 @@ def out_value(score: Node, value: Node, keys: Expr, dtype: DType) -> Node:
 
 def lse_value(score: Node, keys: Expr) -> Node:
     _, total, top = _weights(score, keys)
-    return op("log", total) * (1 / math.log(2)) + top * (1 / math.log(2))
+    value = op("log", total) * (1 / math.log(2)) + top * (1 / math.log(2))
+    return masked(op("eq", top, const(F32, math.inf)), top, value)
 
 
 def top_value(score: Node, keys: Expr) -> Node:
