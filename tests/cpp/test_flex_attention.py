@@ -152,3 +152,26 @@ def test_open_sizes_are_one_kernel() -> None:
     for m, n in ((32, 40), (150, 33), (7, 300)):
         q, k = torch.randn(2, 4, m, 16), torch.randn(2, 4, n, 16)
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
+
+
+def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eager mode refuses gradients on the CPU, where it computes them all the same.
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    fn, args = attention("distance")
+
+    def loss(*inputs: Tensor) -> Tensor:
+        out, lse = fn(*inputs)
+        return (out.sin().sum() + lse.sum()) * 1.0
+
+    own, ref = ([a.clone().requires_grad_() for a in args] for _ in range(2))
+    torch.compile(loss, backend="litz")(*own).backward()
+    loss(*ref).backward()
+    for a, b in zip(own, ref, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+@pytest.mark.parametrize("name", ["grouped", "one_query"])
+def test_other_machines(name: str, isa: str) -> None:
+    fn, args = attention(name)
+    judge(torch.compile(fn, backend="litz", options={"isa": isa})(*args), fn, args)
