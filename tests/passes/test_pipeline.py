@@ -41,13 +41,16 @@ ARGS = torch.ones(4, 3), torch.ones(3, 2)
 
 
 def test_a_pipeline_prints_itself() -> None:
-    assert str(pipeline(("cuda",))) == "PadContractions(blocks=('cuda',))\nChooseContractions()"
+    assert str(pipeline(("cuda",))) == (
+        "FindAttention(blocks=('cuda',))\nPadContractions(blocks=('cuda',))\nChooseContractions()"
+    )
 
 
 def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     litz.explain(product, *ARGS, options={"show": "program"})
     text = capsys.readouterr().err.split("--- program ---\n")[1]
-    assert text.startswith("# PadContractions(blocks=())\n# ChooseContractions()\nprogram(")
+    names = ("FindAttention(blocks=())", "PadContractions(blocks=())", "ChooseContractions()")
+    assert text.startswith("\n".join((*(f"# {n}" for n in names), "program(")))
     assert isinstance(parse(text).nodes[0], Extern)
 
 

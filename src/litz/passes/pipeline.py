@@ -14,6 +14,7 @@ from litz.errors import CompilationError
 from litz.ir.program import Program
 from litz.ir.verify import verify
 from litz.options import GraphHook
+from litz.passes.attend import FindAttention
 from litz.passes.choose import ChooseContractions
 from litz.passes.pad import PadContractions
 
@@ -40,9 +41,10 @@ class Pipeline:
 def pipeline(blocks: tuple[str, ...]) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
-    Products grow before it is chosen who computes them: the larger ones are ATen's too.
+    Attention is found while its products are such.  Products grow before it is chosen who computes
+    them: the larger ones are ATen's too.
     """
-    return Pipeline((PadContractions(blocks), ChooseContractions()))
+    return Pipeline((FindAttention(blocks), PadContractions(blocks), ChooseContractions()))
 
 
 def run_passes(
