@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import litz
 from litz.ir.parse import parse
-from litz.ir.program import Template
+from litz.ir.program import Program, Template
 from litz.ir.text import program_text
 from litz.kernel.parse import parse_recipe
 
@@ -55,6 +55,20 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "nothing_seen": (None, never_first, (2, 2, 64, 64, 16, 16), 16),
     "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
 }
+
+
+class Seen:
+    """A hook that keeps the texts of programs."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, program: Program) -> Program:
+        self.texts.append(program_text(program))
+        return program
+
+    def uuid(self) -> str:
+        return "seen"
 
 
 def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
@@ -126,21 +140,51 @@ def test_open_sizes_are_one_kernel() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
-def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["distance", "grouped", "document", "nothing_seen"])
+def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
-    fn, args = attention("distance")
+    fn, args = attention(name)
+    out, _ = fn(*args)
+    comes = torch.randn(out.shape, generator=torch.Generator().manual_seed(5))
 
     def loss(*inputs: Tensor) -> Tensor:
         out, lse = fn(*inputs)
-        return (out.sin().sum() + lse.sum()) * 1.0
+        return (out * comes.to(out.dtype)).sum() + torch.where(lse.isfinite(), lse, 0).sum()
 
-    own = [a.clone().requires_grad_() for a in args]
-    ref = [a.clone().requires_grad_() for a in args]
-    torch.compile(loss, backend="litz", options={"target": "triton"})(*own).backward()
-    loss(*ref).backward()
-    for a, b in zip(own, ref, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+    def gradients(f: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
+        own = [a.clone().requires_grad_() for a in given]
+        return list(torch.autograd.grad(f(*own), own))
+
+    hook = Seen()
+    options = {"target": "triton", "after_program_passes": hook, "graph_cache": False}
+    compiled = torch.compile(loss, backend="litz", options=options)
+    found = gradients(compiled, list(args))
+    exact = gradients(loss, [a.double() for a in args])
+    for mine, own, ref in zip(found, gradients(loss, list(args)), exact, strict=True):
+        assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
+    assert sum(text.count("skeleton attention_gradient") for text in hook.texts) == 2
+    for text in hook.texts:
+        assert program_text(parse(text)) == text
+
+
+def test_gradients_of_what_functions_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    q, slopes = torch.randn(2, 4, 33, 16), torch.randn(4)
+
+    def loss(q: Tensor, slopes: Tensor) -> Tensor:
+        return flex_attention(
+            q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j) * slopes[h]
+        ).sum()  # type: ignore[union-attr]
+
+    compiled = torch.compile(loss, backend="litz", options={"target": "triton"})
+    for f in (compiled, loss):
+        own = q.clone().requires_grad_(), slopes.clone().requires_grad_()
+        grads = torch.autograd.grad(f(*own), own)
+        if f is compiled:
+            found = grads
+    for a, b in zip(found, grads, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 def test_scores_that_are_no_expression_run_step_by_step() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.optim.adamw import adamw
 
 pytest.importorskip("triton.language")
@@ -145,6 +146,21 @@ def uneven_loss(h: Tensor, w: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(h, w).float(), target, ignore_index=-1)
 
 
+def biased(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:
+    """Attention with a function of scores that captures a tensor."""
+    return flex_attention(  # type: ignore[return-value]
+        q, k, v, score_mod=lambda s, b, h, i, j: s + (j - i) * slopes[h], enable_gqa=True
+    )
+
+
+def in_blocks(q: Tensor, k: Tensor, v: Tensor, count: Tensor, which: Tensor) -> Tensor:
+    """Attention whose mask says which blocks of keys are met."""
+    mask = BlockMask.from_kv_blocks(
+        count, which, count, which, 128, lambda b, h, i, j: i >= j, (250, 250)
+    )
+    return flex_attention(q, k, v, block_mask=mask)  # type: ignore[return-value]
+
+
 def qkv(*shape: int, dtype: torch.dtype = F32, form: Any = None) -> tuple[Spec, ...]:
     return (floats(*shape, dtype=dtype, form=form),) * 3
 
@@ -195,6 +211,28 @@ CASES: dict[str, Case] = {
     ),
     "decomposed_attention": Case(
         F.scaled_dot_product_attention, (*qkv(2, 4, 13, 16), data(13, 13, dtype=torch.bool))
+    ),
+    "flex": Case(
+        biased,
+        (
+            floats(2, 4, 256, 64, dtype=BF16),
+            *(floats(2, 2, 192, 64, dtype=BF16) for _ in range(2)),
+            data(4),
+        ),
+    ),
+    "flex_blocks": Case(
+        in_blocks,
+        (
+            *qkv(2, 4, 250, 128, dtype=F16),
+            data(1, 1, 2, dtype=torch.int32),
+            data(1, 1, 2, 2, dtype=torch.int32),
+        ),
+        dynamic=False,
+    ),
+    "flex_decoding": Case(
+        lambda q, k, v: flex_attention(q, k, v, enable_gqa=True),
+        (data(2, 8, 1, 64, dtype=BF16), *(data(2, 2, 3000, 64, dtype=BF16) for _ in range(2))),
+        graphs=1,
     ),
     "convolutions": Case(
         Convolved,
@@ -273,7 +311,10 @@ CASES: dict[str, Case] = {
 SLOW = ("convolutions", "group_norm", "gru", "grid_sample", "upsample_cubic")
 DYNAMIC = [n for n, c in CASES.items() if c.dynamic and n not in SLOW]
 # What is lowered, printed and built alike need not be built twice.
-BUILT = ("attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell")
+BUILT = (
+    "attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell", "flex",
+    "flex_blocks", "flex_decoding",
+)  # fmt: skip
 
 
 def compiled(name: str, dynamic: bool = False) -> list[Trace]:
@@ -315,6 +356,7 @@ def test_program(name: str) -> None:
     case = CASES[name]
     assert len(made) == case.graphs
     calls = {c for t in made for c in t.calls()}
+    assert not any("higher_order" in c for c in calls)
     assert calls.issuperset(case.calls), sorted(calls)
     if name in BUILT:
         build(made)

@@ -11,9 +11,19 @@ and, where wanted, the logarithm (base 2) of the sum of exponentials, and the ma
 is masked as a whole gives zeros.  ``attention`` builds these stores and ``parts`` knows them
 again: equal nodes are one object.
 
-Slots of its skeleton: the number of key blocks that a query block visits, and which (at the
-variable that counts visits); then the same of blocks in which nothing is masked.  Without slots all
-keys are visited.  sizes: of a query block and of a key block.  Who is not visited is masked.
+Its gradient is two such nests, of which ``out`` and ``lse`` are known.  With what is above::
+
+    weight = exp(score - lse)
+    slope  = any body over dot, positions, loads and d = weight * (sum over c of grad[.., c] *
+             value[.., k, c] - delta); 0 where it is masked
+    query's, over keys: out = sum over k of slope * key[.., k, e]
+    key's, over queries q and the heads that share a key: out = sum of slope * query[.., q, e];
+    value's: out = sum of weight * grad[.., q, c]
+
+Slots of a skeleton: the number of key blocks that a query block visits, and which (at the
+variable that counts visits); then the same of blocks in which nothing is masked.  Without slots
+all keys are visited.  sizes: of a query block and of a key block.  Who is not visited is masked.
+Of a gradient over queries both change places.
 """
 
 from __future__ import annotations
@@ -41,6 +51,8 @@ from litz.ir.body import (
 from litz.ir.dtype import F32, DType
 
 KIND: Final = "attention"
+GRADIENT: Final = "attention_gradient"
+LN2: Final = math.log(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +80,7 @@ class Parts:
     @property
     def unmasked(self) -> Node:
         """The score where nothing is masked."""
-        s = self.score
-        return s.args[1] if isinstance(s, Masked) else s
+        return unmasked(self.score)
 
 
 def dot(query: Node, key: Node, inner: Expr) -> Node:
@@ -95,6 +106,26 @@ def lse_value(score: Node, keys: Expr) -> Node:
 
 def top_value(score: Node, keys: Expr) -> Node:
     return reduce("max", (keys,), score) * (1 / math.log(2))
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Results of attention over all keys, from those over shares of them."""
+
+    out: Node
+    lse: Node
+    top: Node | None
+
+
+def merged(out: Node, lse: Node, top: Node | None, share: Expr) -> Merged:
+    """out, lse, top: of one share, over the variable that counts shares."""
+    most = _shift(reduce("max", (share,), lse))
+    weights = op("exp", (lse - most) * LN2)
+    total = reduce("sum", (share,), weights)
+    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total)
+    found = reduce("sum", (share,), weights * out) / whole
+    best = None if top is None else reduce("max", (share,), top)
+    return Merged(found, op("log", total) * (1 / LN2) + most, best)
 
 
 def _weights(score: Node, keys: Expr) -> tuple[Node, Node, Node]:
@@ -131,6 +162,127 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
         query, key, value, found, score, axes[-2], axes[-1], keys, found.axes[0], out,
         roles.get("lse"), roles.get("top"),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of two loads, summed over ``inner``: along the block that stays, and that moves."""
+
+    node: Node
+    left: Load
+    right: Load
+    inner: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """What a store sums up: a tile, times a load at ``column``."""
+
+    store: Store
+    tile: Node
+    operand: Load
+    column: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The parts of a gradient's stores.
+
+    rows, over: the variables that count the block that stays, and the one that moves.  heads: that
+    of the heads that share a row; None: there is one.  weight, score, shift: a node of weights, the
+    score that it is of, and what that is shifted by.
+    """
+
+    rows: Expr
+    over: Expr
+    heads: Expr | None
+    products: tuple[Product, ...]
+    sums: tuple[Growing, ...]
+    weight: Node
+    score: Node
+    shift: Node
+
+
+def weight(score: Node, lse: Node) -> Node:
+    """The weight of a score, from the logarithm (base 2) of the sum of its row's exponentials."""
+    return op("exp", score - _shift(lse) * LN2)
+
+
+def gradient_value(tile: Node, operand: Node, over: tuple[Expr, ...], dtype: DType) -> Node:
+    return cast(reduce("sum", over, op("mul", cast(tile, F32), cast(operand, F32))), dtype)
+
+
+def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradient:
+    """The parts of a gradient's stores.  Raises ValueError for others."""
+    sums = tuple(_growing(s, parallel) for s in stores)
+    (over,) = {_sum(s).axes for s in stores}
+    nodes = list(walk([g.tile for g in sums]))
+    products: dict[Node, Product] = {}
+    for n in nodes:
+        if isinstance(n, Reduce):
+            a, b = (_load(x) for x in n.args[0].args)
+            left, right = (a, b) if over[-1] not in a.index.free else (b, a)
+            products[n] = Product(n, left, right, n.axes[0])
+    found = next(n for n in nodes if _is_weight(n))
+    score, shifted = found.args[0].args
+    columns = {g.column for g in sums}
+    rows = [
+        v
+        for v in parallel
+        if v not in columns and v in next(iter(products.values())).left.index.free
+    ]
+    return Gradient(
+        rows[-1], over[-1], over[0] if len(over) > 1 else None, tuple(products.values()), sums,
+        found, score, shifted.args[0],
+    )  # fmt: skip
+
+
+def unmasked(tile: Node) -> Node:
+    """A tile or score where nothing is masked."""
+    return tile.args[1] if isinstance(tile, Masked) else tile
+
+
+def _shift(lse: Node) -> Node:
+    return masked(op("eq", lse, const(F32, -math.inf)), const(F32, 0), lse)
+
+
+def _is_weight(n: Node) -> bool:
+    if not isinstance(n, Op) or n.name != "exp" or not isinstance(n.args[0], Op):
+        return False
+    if n.args[0].name != "sub":
+        return False
+    score, shifted = n.args[0].args
+    loads = [x for x in walk((shifted,)) if isinstance(x, Load)]
+    return len(loads) == 1 and n is weight(score, loads[0])
+
+
+def _sum(s: Store) -> Reduce:
+    n = s.value
+    while isinstance(n, Op) and n.name == "cast":
+        (n,) = n.args
+    if not isinstance(n, Reduce) or not isinstance(n.args[0], Op) or n.args[0].name != "mul":
+        raise ValueError("a store that is no sum of products is no gradient of attention")
+    return n
+
+
+def _growing(s: Store, parallel: Sequence[Expr]) -> Growing:
+    tile, operand = _sum(s).args[0].args
+    load = _load(operand)
+    column = next(
+        (
+            v
+            for v in parallel
+            if v in s.index.free
+            and v in load.index.free
+            and not any(isinstance(x, Load) and v in x.index.free for x in walk((tile,)))
+        ),
+        None,
+    )
+    if column is None:
+        raise ValueError("a gradient of attention without columns")
+    while isinstance(tile, Op) and tile.name == "cast" and tile.dtype is F32:
+        (tile,) = tile.args
+    return Growing(s, tile, load, column)
 
 
 def _exp(score: Node, keys: Expr) -> Node:

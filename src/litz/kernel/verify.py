@@ -16,7 +16,7 @@ from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Values
 
 # Forms that run along some dims by themselves.
-SOME_DIMS = ("nest", "serial", "attention")
+SOME_DIMS = ("nest", "serial", "attention", "gradient")
 
 
 def verify(recipe: BlockRecipe | LaneRecipe) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX
 from litz.graph.values import attribute_value, fake_mode
-from litz.index import Const, Expr, const, floordiv, provably_le, var
+from litz.index import Const, Expr, Substitution, const, floordiv, provably_le, var
 from litz.ir import attention, body
 from litz.ir.body import Load, Node, Rewriter, Store, load
 from litz.ir.dtype import BOOL, F32, I64
@@ -44,10 +45,9 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
     own = [r for a in (query, key, value) if (r := low.result(a.meta["val"])) is not None]
     if len(results) + len(own) < 6:
         return None
-    if not _fits(own) or not isinstance(scale, int | float):
+    if not fits(own) or not isinstance(scale, int | float):
         return None
-    refs = [argument(low, a, n) for a in (query, key, value)]
-    q, k, v = (r for r in refs if isinstance(r, TensorRef))
+    q, k, v = (operand(low, a, n) for a in (query, key, value))
     b, h, m, e = q.shape
     keys, columns = k.shape[2], v.shape[3]
     require(low, *q.shape, *k.shape, *v.shape)
@@ -56,16 +56,16 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
     at_inner, at_column = var("e", e), var("c", columns)
     group = h // k.shape[1]
     raw = attention.dot(
-        _at(q, (*loops[:3], at_inner)),
-        _at(k, (_broadcast(k, loops[0]), floordiv(loops[1], group), loops[3], at_inner)),
+        at(q, (*loops[:3], at_inner)),
+        at(k, (broadcast(k, loops[0]), floordiv(loops[1], group), loops[3], at_inner)),
         at_inner,
     )
     score = _score(low, n, (b, h, m, keys), own[0].device, float(scale), inline)
     if score is None:
         return None
     name = f"{n.name}_score"
-    score = Rewriter(replace=lambda _, x: raw if _is_of(x, name) else x)(score)
-    element = _at(v, (_broadcast(v, loops[0]), floordiv(loops[1], group), loops[3], at_column))
+    score = Rewriter(replace=lambda _, x: raw if is_of(x, name) else x)(score)
+    element = at(v, (broadcast(v, loops[0]), floordiv(loops[1], group), loops[3], at_column))
     values = (
         attention.out_value(score, element, loops[3], own[0].dtype),
         attention.lse_value(score, loops[3]),
@@ -82,12 +82,21 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         where = (*loops[:3], at_column) if i == 0 else loops[:3]
         stores.append(Store(made.name, linear(where, made.strides), node))
         out.append(low.b.of_buffer(made))
-    skeleton, visits = _visits(low, n, mask, loops)
+    slots = [(mask[k - 1], mask[k]) for k in (3, 5) if mask[k] is not None]
+    skeleton, visits = visited(low, n, attention.KIND, slots, mask[-3:-1], loops)
+    if group is not ONE:  # heads that share keys have a variable of their own
+        kv, shared = var("kv", k.shape[1]), var("shared", group)
+        heads = tuple(x for x, n in ((kv, k.shape[1]), (shared, group)) if n is not ONE)
+        h_place = shared if k.shape[1] is ONE else kv * group + shared
+        apart = Rewriter(Substitution({loops[1]: h_place}))
+        stores = [apart.store(s) for s in stores]
+        skeleton = replace(skeleton, slots=tuple(apart(x) for x in skeleton.slots))
+        loops = (loops[0], *heads, *loops[2:])
     low.b.nodes.append(
         Template(
             f"attention{len(low.b.nodes)}",
-            tuple(x for x in (*loops[:3], at_column) if x is not ZERO),
-            tuple(x for x in (loops[3], at_inner, *visits) if x is not ZERO),
+            tuple(x for x in (*loops[:-1], at_column) if x is not ZERO),
+            tuple(x for x in (loops[-1], at_inner, *visits) if x is not ZERO),
             tuple(stores),
             own[0].device,
             skeleton,
@@ -101,7 +110,7 @@ def _arguments(n: FxNode) -> Sequence[Any]:
     return n.args
 
 
-def _fits(own: list[Any]) -> bool:
+def fits(own: list[Any]) -> bool:
     """Whether a block holds rows of query and value, and matrix units take their type."""
     q, k, v = own
     if q.dtype.name not in TYPES or not q.dtype is k.dtype is v.dtype:
@@ -118,16 +127,28 @@ def _fits(own: list[Any]) -> bool:
     return some and v.shape[:3] == k.shape[:3]
 
 
-def _at(ref: TensorRef, index: tuple[Expr, ...]) -> Node:
+def operand(low: GraphLowering, a: Any, n: FxNode) -> TensorRef:
+    """A tensor in memory, each element of a row at a place of its own."""
+    ref = argument(low, a, n)
+    assert isinstance(ref, TensorRef)
+    rows = zip(ref.shape[2:], ref.strides[2:], strict=True)
+    if any(step is ZERO and size is not ONE for size, step in rows):
+        made = low.b.realize(low.env[a].without_memory()).ref
+        assert made is not None
+        return made
+    return ref
+
+
+def at(ref: TensorRef, index: tuple[Expr, ...]) -> Node:
     moving = [ZERO if s is ONE else i for s, i in zip(ref.shape, index, strict=True)]
     return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
 
 
-def _broadcast(ref: TensorRef, at: Expr) -> Expr:
+def broadcast(ref: TensorRef, at: Expr) -> Expr:
     return ZERO if ref.shape[0] is ONE else at
 
 
-def _is_of(n: Node, name: str) -> bool:
+def is_of(n: Node, name: str) -> bool:
     return isinstance(n, Load) and n.buffer == name
 
 
@@ -147,12 +168,12 @@ def _score(
     if name in touched or not isinstance(score, TensorValue) or score.dtype is not F32:
         low.b.roll_back(mark)
         return None
-    return Rewriter(replace=_positions)(
+    return Rewriter(replace=positions)(
         attention.masked_score(body.cast(mask.node, BOOL), score.node)
     )
 
 
-def _positions(_: Node, n: Node) -> Node:
+def positions(_: Node, n: Node) -> Node:
     """A sum or difference of positions as a position."""
     if not isinstance(n, body.Op) or n.name not in ("add", "sub") or n.dtype is not I64:
         return n
@@ -174,8 +195,8 @@ def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, li
         known = dict(zip(taken, operands, strict=True))
         of_score, of_mask = ([known.get(a, a) for a in some] for some in others)
         places = [torch.arange(size, device=scores.device) for size in scores.shape]
-        masked = _over_places(mask, 0, len(of_mask))(*places, *of_mask)
-        found = _over_places(modify, 1, len(of_score))(scores * scale, *places, *of_score)
+        masked = over_places(mask, 0, len(of_mask))(*places, *of_mask)
+        found = over_places(modify, 1, len(of_score))(scores * scale, *places, *of_score)
         return masked, found
 
     with fake_mode(n.graph):
@@ -184,7 +205,7 @@ def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, li
         return make_fx(functionalize(steps))(scores, *(a.meta["val"] for a in taken)), taken
 
 
-def _over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:
+def over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:
     """A function of one score and its four places over all of them."""
     for place in (3, 2, 1, 0):
         mapped = tuple(0 if k == place else None for k in range(4))
@@ -192,27 +213,33 @@ def _over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[.
     return fn
 
 
-def _visits(
-    low: GraphLowering, n: FxNode, mask: Any, loops: tuple[Expr, ...]
+def visited(
+    low: GraphLowering,
+    n: FxNode,
+    kind: str,
+    slots: Sequence[tuple[Any, Any]],
+    sizes: tuple[Any, Any],
+    loops: Sequence[Expr],
 ) -> tuple[Skeleton, tuple[Expr, ...]]:
-    """The skeleton, and the variable that counts visits."""
-    *_, rows, columns, _ = mask
-    sizes = (rows, columns)
+    """The skeleton, and the variable that counts visits.
+
+    slots: how many blocks are visited, and which.  sizes: of a block of rows, and of what they
+    meet.  loops: batch, head, row, and what it meets.
+    """
+    rows, met = sizes
     tiles = all(isinstance(s, int) and s >= SMALLEST and not s & (s - 1) for s in sizes)
-    whole = isinstance(columns, int) and (
-        columns >= UNBLOCKED or provably_le(loops[3].extent, const(columns))  # type: ignore[attr-defined]
+    whole = isinstance(met, int) and (
+        met >= UNBLOCKED or provably_le(loops[3].extent, const(met))  # type: ignore[attr-defined]
     )
     if not tiles or whole:
-        return Skeleton(attention.KIND), ()
-    slots: list[Node] = []
+        return Skeleton(kind), ()
+    found: list[Node] = []
     visit: Expr = ZERO
-    for k in (3, 5):
-        if mask[k] is None:
-            continue
-        count, which = argument(low, mask[k - 1], n), argument(low, mask[k], n)
+    for pair in slots:
+        count, which = (argument(low, a, n) for a in pair)
         assert isinstance(count, TensorRef) and isinstance(which, TensorRef)
         require(low, *which.shape)
         visit = var("visit", which.shape[3])
-        at = (loops[0], loops[1], floordiv(loops[2], rows))
-        slots += [_at(count, at), _at(which, (*at, visit))]
-    return Skeleton(attention.KIND, tuple(slots), sizes), (visit,)
+        place = (loops[0], loops[1], floordiv(loops[2], rows))
+        found += [at(count, place), at(which, (*place, visit))]
+    return Skeleton(kind, tuple(found), (rows, met)), (visit,)

@@ -18,9 +18,10 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.calls import higher_order_name
-from litz.graph.dialect import COND, FLEX, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
+from litz.graph.dialect import COND, FLEX, FLEX_GRADIENT, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
 from litz.graph.values import attribute_value, fake_mode
 from litz.ir.program import Subgraph
+from litz.lowering.attention_gradient import wanted_of_captured
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
@@ -29,8 +30,8 @@ from litz.runtime import control_flow
 
 REASON: Final = "its bodies are compiled by themselves"
 _RUNS: Final = {
-    COND: "cond", WHILE_LOOP: "while_loop", REGION: "region", FLEX: "region", MAP: "scan",
-    SCAN: "scan",
+    COND: "cond", WHILE_LOOP: "while_loop", REGION: "region", FLEX: "region",
+    FLEX_GRADIENT: "region", MAP: "scan", SCAN: "scan",
 }  # fmt: skip
 
 
@@ -51,7 +52,11 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     name = higher_order_name(n.target)
     if low.compile_body is None:
         raise GraphUnsupported(f"a call of {name}, whose bodies nobody checks")
-    vals = n.meta.get("val")
+    vals: Any = n.meta.get("val")
+    if name == FLEX_GRADIENT:
+        if wanted_of_captured(n):
+            raise GraphUnsupported("the gradient of what attention's functions capture")
+        vals = (*vals[:3], *vals[3])
     if not isinstance(vals, tuple | list) or any(map(is_symbolic, vals)):
         raise GraphUnsupported(f"a call of {name} that gives numbers")
     runs: Any = getattr(control_flow, _RUNS[name])
@@ -60,7 +65,7 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     if name == REGION:
         attribute, identifier, *taken = n.args
         bodies, given = (_region(low, attribute, identifier),), (tuple(taken),)
-    elif name == FLEX:
+    elif name in (FLEX, FLEX_GRADIENT):
         gm, operands = _steps(low, n)
         bodies, given = (low.subgraph(gm),), (operands,)
     elif name == COND:
@@ -79,7 +84,8 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
         given = tuple(map(tuple, parts))
     args = (*bodies, *(argument(low, v, n) for v in given))
     called = f"higher_order.{name}"
-    return add_call(low, n, runs, args, (), tuple(vals), REASON, single=False, called=called)
+    found = add_call(low, n, runs, args, (), tuple(vals), REASON, single=False, called=called)
+    return (*found[:3], found[3:]) if name == FLEX_GRADIENT else found
 
 
 def _region(low: GraphLowering, attribute: Any, identifier: Any) -> Subgraph:
@@ -103,7 +109,8 @@ def _steps(low: GraphLowering, n: FxNode) -> tuple[GraphModule, tuple[FxNode, ..
         args, kwargs = map_arg(
             (n.args, n.kwargs), lambda a: known[a] if a in known else attribute_value(low.gm, a)
         )
-        return tuple(eager(*args, **kwargs))
+        *found, last = eager(*args, **kwargs)
+        return (*found, *last) if isinstance(last, tuple) else (*found, last)
 
     with fake_mode(n.graph):
         return make_fx(functionalize(steps))(*(a.meta["val"] for a in taken)), taken

@@ -19,6 +19,7 @@ from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import families, limits, values
 from litz.lowering.attention import lower_attention
+from litz.lowering.attention_gradient import lower_attention_gradient
 from litz.lowering.bindings import Handed
 from litz.lowering.context import GraphUnsupported, Settings, Unsupported, WrongMetadata
 from litz.lowering.contractions import contraction
@@ -192,8 +193,10 @@ class _Walk(GraphLowering):
         if is_user_operator(n.target):
             return lower_functional_call(self, n)
         if has_bodies(n.target):
-            found = lower_attention(self, n, self.inline)
-            return lower_control_flow(self, n) if found is None else found
+            for template in (lower_attention, lower_attention_gradient):
+                if (found := template(self, n, self.inline)) is not None:
+                    return found
+            return lower_control_flow(self, n)
         if (picked := picked_result(n)) is not None:
             source, at = picked
             return self.env[source][at]

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
-from litz.index import Expr
+from litz.index import Expr, const, product, size_hint, var
 from litz.ir import attention
+from litz.ir.body import Load, Node, Store, cast, load, walk
+from litz.ir.dtype import F32, DType
 from litz.kernel.blocks.reach import is_wide, reaches
-from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
-from litz.kernel.blocks.sizes import hint, power_of_two
+from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Form, Style
+from litz.kernel.blocks.sizes import PROGRAMS, hint, power_of_two
+from litz.kernel.blocks.split import normalised
 from litz.kernel.nodes import extent, int_value
-from litz.kernel.plan import KernelPlan
+from litz.kernel.phases import Phases, Temporary, linear, phase
+from litz.kernel.plan import Dim, KernelPlan
 
 GRID = 65535  # programs along the second axis of a grid
 LEAST = 16  # of a side that matrix units take
+SMALL = 16  # rows of a block for few queries
+SHORT = 256  # keys that are worth a program of their own
+SHARE = "share"  # the dim that counts shares of keys
 
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
-    """One program for a block of queries of one head: axis z counts heads, x queries, r keys."""
-    p = attention.parts(plan.stores, plan.parallel)
-    z, x, r = Axis("z", plan.parallel[:-2]), Axis("x", (p.rows,)), Axis("r", (p.keys,))
+    """One program for a block of rows of one head: z counts heads, x rows, r what these meet.
+
+    Where rows are few, those of the heads that meet the same are rows of one block.
+    """
+    skeleton = plan.skeleton
+    assert skeleton is not None
+    form: Form = "gradient" if skeleton.kind == attention.GRADIENT else "attention"
+    rows, over, widths, kind, table = _sides(plan, form)
+    together = _together(plan) if form == "attention" else ()
+    heads = tuple(v for v in plan.parallel if v not in (rows, *together) and v not in widths)
+    z, x, r = Axis("z", heads), Axis("x", (*together, rows)), Axis("r", (over,))
     axes = Axes((z, x), r)
-    configs = _configs(plan, p, x.size, r.size)
+    width = max(int_value(extent(v)) for v in widths)
+    configs = _configs(table, width, kind, skeleton.sizes, x.size, r.size)
     if not style.widely:
         configs = configs[:1]
     even = frozenset(
@@ -32,28 +50,126 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     flat = not z.size.is_const or int_value(z.size) > GRID
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
-    made = BlockPlan(plan, "attention", axes, configs, even, wide, flat)
+    share = next((v for v in heads if v.name == SHARE), None)  # type: ignore[attr-defined]
+    made = BlockPlan(plan, form, axes, configs, even, wide, flat, share=share)
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
 
-def _configs(plan: KernelPlan, p: attention.Parts, rows: Expr, keys: Expr) -> tuple[Config, ...]:
-    """Blocks of queries and keys, the likeliest first, no larger than blocks of a mask."""
-    width = max(int_value(extent(v)) for v in (p.inner, p.columns))
-    single = p.query.dtype.bytes > 2
-    first: tuple[tuple[int, int], ...]
-    if single:
-        first = ((64, 32), (64, 16)) if width <= 128 else ((32, 16), (16, 16))
-    elif width <= 64:
-        first = ((128, 64), (64, 64), (128, 128))
-    else:
-        first = ((128, 128), (64, 64)) if width <= 128 else ((64, 32), (64, 64), (32, 32))
+def _together(plan: KernelPlan) -> tuple[Expr, ...]:
+    """The dims of heads that share keys and values, where all rows of a head fit a small block."""
+    p, skeleton = attention.parts(plan.stores, plan.parallel), plan.skeleton
+    assert skeleton is not None
+    few = extent(p.rows).hi
+    if few is None or few > SMALL or (skeleton.slots and few > skeleton.sizes[0]):
+        return ()
+    met = {v for n in (p.key, p.value, *skeleton.slots) for v in n.vars}
+    return tuple(v for v in plan.parallel[:-2] if v not in met and v.name != SHARE)  # type: ignore[attr-defined]
+
+
+def divide(plan: KernelPlan) -> Phases | None:
+    """Attention of few rows: programs go over shares of the keys, and a second kernel merges."""
     skeleton = plan.skeleton
-    limits = skeleton.sizes if skeleton is not None and skeleton.sizes else (1 << 30, 1 << 30)
+    if skeleton is None or skeleton.kind != attention.KIND:
+        return None
+    p = attention.parts(plan.stores, plan.parallel)
+    together = _together(plan)
+    rows = size_hint(product(extent(v) for v in (*together, p.rows)), default=1 << 10)
+    heads = [v for v in plan.parallel[:-2] if v not in together]
+    programs = size_hint(product(extent(v) for v in heads), default=1 << 10) * -(-rows // SMALL)
+    count = min(PROGRAMS // max(programs, 1), size_hint(extent(p.keys)) // SHORT)
+    if count < 2 or rows > SMALL:
+        return None
+    share, each = var(SHARE, const(count)), var("shares", const(count))
+    points, cells = plan.parallel[:-1], plan.parallel
+    stores: list[Store] = []
+    temps: list[Temporary] = []
+
+    def left(value: Node, dims: tuple[Expr, ...]) -> Node:
+        """A value of every share, in memory; as the second kernel reads it."""
+        size = product(extent(v) for v in dims)
+        t = Temporary(f"part{len(temps)}", F32, size * count)
+        temps.append(t)
+        stores.append(Store(t.name, share * size + linear(dims), value))
+        return load(F32, t.name, each * size + linear(dims))
+
+    out = left(attention.out_value(p.score, p.value, p.keys, F32), cells)
+    lse = left(attention.lse_value(p.score, p.keys), points)
+    top = None if p.top is None else left(attention.top_value(p.score, p.keys), points)
+    merged = attention.merged(out, lse, top, each)
+    dims = (Dim(share, "p"), *plan.dims)
+    first = replace(phase(plan, temps, dims, tuple(stores), None), skeleton=skeleton)
+    read = {n.buffer: None for n in walk(skeleton.slots) if isinstance(n, Load)}
+    params = (*first.params, *(q for q in plan.params if q.name in read and q not in first.params))
+    plans = [replace(first, params=params)]
+    for s, value in ((p.out, merged.out), (p.lse, merged.lse), (p.top, merged.top)):
+        if s is not None:
+            assert value is not None
+            done = replace(s, value=cast(value, s.value.dtype))
+            over = cells if s is p.out else points
+            plans.append(normalised(plan, temps, over, (each,), (done,)))
+    return Phases(tuple(plans), tuple(temps))
+
+
+Tables = Mapping[int, Mapping[int, tuple[tuple[int, int, int, int], ...]]]
+
+
+def _sides(plan: KernelPlan, form: Form) -> tuple[Expr, Expr, frozenset[Expr], DType, Tables]:
+    """The variables of rows and of what they meet, those within rows, the type, known blocks."""
+    if form == "attention":
+        p = attention.parts(plan.stores, plan.parallel)
+        return p.rows, p.keys, frozenset((p.inner, p.columns)), p.query.dtype, _ATTENTION
+    g = attention.gradient_parts(plan.stores, plan.parallel)
+    within = frozenset((*(x.inner for x in g.products), *(s.column for s in g.sums)))
+    return g.rows, g.over, within, g.products[0].left.dtype, _GRADIENT[len(g.sums)]
+
+
+# (rows, what they meet, warps, stages), the likeliest first, by an element's bytes and by the
+# widest row that fits.
+_ATTENTION: Final[Tables] = {
+    2: {
+        64: ((64, 64, 4, 1), (128, 64, 4, 3), (128, 128, 8, 2)),
+        128: ((128, 128, 8, 2), (64, 64, 4, 2)),
+        256: ((64, 32, 8, 2), (64, 64, 8, 2), (32, 32, 4, 2)),
+    },
+    4: {128: ((64, 32, 4, 2), (64, 16, 4, 2)), 256: ((32, 16, 4, 2), (16, 16, 4, 2))},
+}
+# By the results of a kernel.
+_GRADIENT: Final[Mapping[int, Tables]] = {
+    1: {
+        2: {
+            64: ((128, 64, 8, 2), (64, 64, 4, 2), (64, 128, 8, 2)),
+            128: ((128, 64, 8, 2), (64, 64, 4, 1), (64, 64, 4, 2)),
+            256: ((32, 32, 4, 1), (64, 32, 8, 1)),
+        },
+        4: {64: ((32, 32, 4, 2), (64, 32, 4, 1)), 128: ((32, 16, 4, 1),), 256: ((16, 16, 4, 1),)},
+    },
+    2: {
+        2: {
+            64: ((128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3)),
+            128: ((128, 32, 8, 3), (64, 64, 4, 2), (128, 32, 8, 2)),
+            256: ((32, 32, 4, 1), (64, 16, 8, 1)),
+        },
+        4: {64: ((32, 32, 4, 2), (64, 32, 4, 1)), 128: ((32, 16, 4, 1),), 256: ((16, 16, 4, 1),)},
+    },
+}
+
+
+def _configs(
+    known: Tables,
+    width: int,
+    kind: DType,
+    sizes: tuple[int, ...],
+    rows: Expr,
+    met: Expr,
+) -> tuple[Config, ...]:
+    """Blocks no larger than blocks of a mask.  width: elements of the widest row."""
+    by_width = known[2 if kind.bytes == 2 else 4]
+    first = next(blocks for most, blocks in by_width.items() if width <= most)
+    limits = sizes or (1 << 30, 1 << 30)
     found: dict[Config, None] = {}
-    for m, n in first:
+    for m, n, warps, stages in first:
         x = max(LEAST, min(m, limits[0], power_of_two(hint(rows))))
-        r = max(LEAST, min(n, limits[1], power_of_two(hint(keys))))
-        warps = 8 if x * max(r, width) >= 128 * 128 else 4
-        stages = 2 if single or width > 64 else 3
-        found[Config((("x", x), ("r", r)), warps, stages)] = None
+        r = max(LEAST, min(n, limits[1], power_of_two(hint(met))))
+        few = warps if (x, r) == (m, n) else 4
+        found[Config((("x", x), ("r", r)), few, stages)] = None
     return tuple(found)

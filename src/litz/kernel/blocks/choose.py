@@ -32,7 +32,7 @@ def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B0
     """One kernel, several where few rows are long, none where no point is."""
     if any(extent(v).is_const and int_value(extent(v)) == 0 for v in plan.parallel):
         return BlockRecipe(plan, (), style=style)
-    several = split.divide(plan) if plan.skeleton is None else None
+    several = (split if plan.skeleton is None else attention).divide(plan)
     plans, temporaries = (several.plans, several.temps) if several else ((plan,), ())
     return BlockRecipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
 

@@ -12,7 +12,7 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["once", "persistent", "passes", "nest", "serial", "attention"]
+Form = Literal["once", "persistent", "passes", "nest", "serial", "attention", "gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,14 @@ class BlockPlan:
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
     ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``attention``: see ``litz.kernel.blocks.attention``.
+    program, a loop for every dim; ``attention``, ``gradient``: see
+    ``litz.kernel.blocks.attention``.
     passes: over the reduced axis, in order.  totals: sums of softmaxes and their maxima, by the
     numbers of the reductions (see ``litz.kernel.passes.reductions``).
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
     of all of them divide.  flat: the grid has one axis, from which the others are computed.
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
+    share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     """
 
@@ -117,6 +119,7 @@ class BlockPlan:
     totals: tuple[tuple[int, int], ...] = ()
     rows: tuple[Expr, int] | None = None
     reaches: tuple[Expr, ...] | None = None
+    share: Expr | None = None
 
     @property
     def persistent(self) -> bool:

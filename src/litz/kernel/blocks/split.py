@@ -280,15 +280,25 @@ class _Maker:
         return self.leave(stores, mean), self.leave(stores, deviations)
 
     def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
-        """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
-        axes, reduced, merged = merge_loops(
-            parallel, reduced, tuple(stores), {t.name for t in self.temps} if not reduced else ()
-        )
-        accesses = accesses_of(merged, _sizes(self.plan))
-        if not accesses:  # temporary memory is small: what is left there decides by itself
-            own = accesses_of(merged, {t.name: t.dtype.bytes for t in self.temps})
-            accesses = [a for a in own if a.is_store]
-        tiling = choose_tiling(axes, reduced, accesses)
-        dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in reduced))
-        made = phase(self.plan, self.temps, dims, merged, tiling.lane)
-        return replace(made, tile=tiling.tile)
+        return normalised(self.plan, self.temps, parallel, reduced, stores)
+
+
+def normalised(
+    plan: KernelPlan,
+    temps: Sequence[Temporary],
+    parallel: Loops,
+    reduced: Loops,
+    stores: Sequence[Store],
+) -> KernelPlan:
+    """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
+    axes, left, merged = merge_loops(
+        parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
+    )
+    accesses = accesses_of(merged, _sizes(plan))
+    if not accesses:  # temporary memory is small: what is left there decides by itself
+        own = accesses_of(merged, {t.name: t.dtype.bytes for t in temps})
+        accesses = [a for a in own if a.is_store]
+    tiling = choose_tiling(axes, left, accesses)
+    dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in left))
+    made = phase(plan, temps, dims, merged, tiling.lane)
+    return replace(made, tile=tiling.tile)

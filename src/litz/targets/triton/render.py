@@ -9,6 +9,7 @@ from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Style
 from litz.kernel.plan import KernelPlan, Param
 from litz.targets.triton.attention import AttentionPrinter
 from litz.targets.triton.extents import extents
+from litz.targets.triton.gradient import GradientPrinter
 from litz.targets.triton.nest import NestPrinter
 from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.printer import Printer
@@ -55,13 +56,16 @@ def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
         flat=made.flat,
         checks=printer.checks,
         scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
-        contract=style.contract,
+        # Sums along blocks are in no order of eager mode's: nothing is kept by roundings there.
+        contract=style.contract or made.form in ("attention", "gradient"),
     )
 
 
 def _printer(made: BlockPlan, name: str, style: Style) -> Printer:
     if made.form == "attention":
         return AttentionPrinter(made, name)
+    if made.form == "gradient":
+        return GradientPrinter(made, name)
     if made.form in ("nest", "serial"):
         return NestPrinter(made, name)
     return (RectanglePrinter if style.block_pointers else PassPrinter)(made, name)

@@ -1,0 +1,97 @@
+"""Printing attention's gradients: tiles of weights and slopes, computed anew, times what they meet.
+
+A program keeps a block of queries and goes over keys (the query's gradient), or the other way round
+(those of keys and values).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from litz.index import TRITON, Expr, render
+from litz.ir import attention
+from litz.ir.attention import unmasked
+from litz.ir.body import Load, Rewriter, load
+from litz.ir.dtype import F32
+from litz.ir.ops import TRITON_TYPES
+from litz.kernel.blocks.recipe import BlockPlan
+from litz.kernel.nodes import extent, int_value
+from litz.targets.triton.layout import Scope
+from litz.targets.triton.tiles import LOG2E, TilePrinter, block_of
+
+WEIGHT: Final = "weight"  # no buffer of a plan is called so
+
+
+class GradientPrinter(TilePrinter):
+    """Prints a plan whose stores are a gradient of attention."""
+
+    def __init__(self, made: BlockPlan, name: str) -> None:
+        super().__init__(made, name)
+        self.parts = p = attention.gradient_parts(self.plan.stores, self.plan.parallel)
+        self.turns = p.heads
+        place = p.rows + p.over
+        self.known = {x.node: load(F32, f"dot{k}", place) for k, x in enumerate(p.products)}
+        weights = {p.weight: load(F32, WEIGHT, place)}
+        self.with_products = Rewriter(replace=lambda _, n: self.known.get(n, n))
+        self.with_weight = Rewriter(replace=lambda old, n: weights.get(old, self.known.get(old, n)))
+        self.placed = {WEIGHT, *(x.buffer for x in self.known.values())}
+
+    def body(self) -> None:
+        p, emit = self.parts, self.top.emit
+        self.ranges(*(x.inner for x in p.products), *(s.column for s in p.sums))
+        for k, x in enumerate(p.products):
+            places = {p.rows: self.row(p.rows), x.inner: self.along(x.inner, "[None, :]")}
+            emit(f"left{k} = {self.operand(x.left, places)}")
+        block = self.axes.parallel[-1].block
+        for k, s in enumerate(p.sums):
+            columns = block_of(int_value(extent(s.column)))
+            emit(f"acc{k} = tl.zeros([{block}, {columns}], tl.float32)")
+        if p.heads is not None:
+            self.outer = Scope(self.top.depth + 1, self.top)
+        self.everything(p.rows, self.step)
+        if p.heads is not None:
+            emit(f"for {p.heads} in range(0, {int_value(extent(p.heads))}):")
+            self.top.lines += self.outer.lines
+        self.scope = self.outer = self.top
+        self.results()
+
+    def step(self, masked: bool) -> None:
+        p, emit = self.parts, self.scope.emit
+        loaded: dict[str, str] = {}
+
+        def moving(n: Load, column: Expr) -> str:
+            """A block of the other side, loaded once."""
+            text = self.operand(n, {p.over: self.moving(), column: self.along(column, "[None, :]")})
+            alike = text.replace(f"{column}s", "columns")
+            if alike not in loaded:
+                loaded[alike] = name = f"right{len(loaded)}"
+                emit(f"{name} = {text}")
+            return loaded[alike]
+
+        for k, x in enumerate(p.products):
+            emit(f"dot{k} = litz.dot(left{k}, tl.trans({moving(x.right, x.inner)}))")
+        score = self.wide_value(self.values(self.with_products(p.score)))
+        shift = self.wide_value(self.values(p.shift))
+        emit(f"shift = {shift}")
+        scores = self.within(score, "float('-inf')")
+        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {LOG2E}, -shift))")
+        for k, s in enumerate(p.sums):
+            tile = self.with_weight(s.tile if masked else unmasked(s.tile))
+            text = self.within(self.wide_value(self.values(tile)), "0")
+            kind = TRITON_TYPES[s.operand.dtype.name]
+            operand = moving(s.operand, s.column)
+            emit(f"tile{k} = litz.cast({text}, {kind})")
+            emit(f"acc{k} = litz.dot(tile{k}, {operand}, acc{k})")
+
+    def results(self) -> None:
+        p = self.parts
+        for k, g in enumerate(p.sums):
+            columns = self.along(g.column, "[None, :]")
+            mask = " & ".join(m for m in (self.mask("x"), columns[1]) if m)
+            s = g.store
+            self.used.update(str(v) for v in s.index.free)
+            names = {str(g.column): columns[0], str(p.rows): self.row(p.rows)[0]}
+            at = self.pointer(s.buffer, render(s.index, TRITON, names))
+            kind = TRITON_TYPES[s.value.dtype.name]
+            tail = f", {mask}" if mask else ""
+            self.top.emit(f"tl.store({at}, litz.cast(acc{k}, {kind}){tail})")
