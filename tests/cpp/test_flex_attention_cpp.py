@@ -72,6 +72,7 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
 
 
 def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    torch._dynamo.reset()  # every case is another one of the same code
     score, mask, (h, g, m, n, e, c), block = CASES[name]
     made = mask and create_block_mask(mask, None, None, m, n, "cpu", BLOCK_SIZE=block)
 
