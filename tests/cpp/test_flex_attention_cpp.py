@@ -67,6 +67,8 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "nothing_seen": (low, never_first, (2, 2, 64, 64, 16, 16), 16),
     "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
     "one_query": (distance, None, (4, 2, 1, 300, 64, 64), 0),
+    "few_queries": (distance, never_first, (4, 1, 30, 150, 24, 40), 32),
+    "few_grouped": (biased, earlier, (4, 2, 7, 90, 80, 80), 16),
     "one_query_masked": (None, never_first, (2, 2, 1, 300, 16, 16), 128),
 }
 

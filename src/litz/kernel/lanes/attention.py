@@ -28,7 +28,10 @@ MANY = 16  # lanes of machines with 32 registers of vectors, half of which hold 
 def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
     """One kernel whose threads divide batches, heads and blocks of queries."""
     p = attention.parts(plan.stores, plan.parallel)
-    space = Space(plan.parallel[:-1], plan.parallel[-1:], plan.reduced, p.keys)
+    shared = _shared(plan, p)
+    units = tuple(v for v in plan.parallel[:-1] if v not in shared)
+    space = Space(units, (*shared, p.columns), plan.reduced, p.keys)
+    heads = int_value(product(extent(v) for v in shared))
     inner, columns = (padded(v, lanes) for v in (p.inner, p.columns))
     sizes = plan.skeleton.sizes if plan.skeleton is not None else ()
     rows_most, keys_most = sizes or (ROWS, KEYS)
@@ -37,13 +40,13 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
         keys //= 2
     keys = max(lanes, min(keys, keys_most, _power(p.keys)))
     rows = min(ROWS, rows_most, _power(p.rows))
-    while rows > TILE and rows * 4 * (inner + columns + keys) > CACHED // 2:
+    while rows > TILE and rows * heads * 4 * (inner + columns + keys) > CACHED // 2:
         rows //= 2
-    kept = tuple(_kept(p, lanes, rows))
-    tile = min(TILE, rows)
+    kept = tuple(_kept(p, lanes, rows * heads))
+    tile = min(TILE, rows * heads)
     vectors = min(8, (16 if lanes >= MANY else 8) // tile)
     ops = sum(op_row(n.name).cost for n in walk((p.score,)) if isinstance(n, Op))
-    points = product(extent(v) for v in (*space.units, p.keys))
+    points = product(extent(v) for v in (*plan.parallel[:-1], p.keys))
     return LanePlan(
         plan,
         space,
@@ -54,6 +57,14 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
         kept=kept,
         tile=(tile, vectors),
     )
+
+
+def _shared(plan: KernelPlan, p: attention.Parts) -> tuple[Expr, ...]:
+    """The dim of heads that share their keys, where a block holds the queries of them all."""
+    slots = plan.skeleton.slots if plan.skeleton is not None else ()
+    fixed = {v for n in walk((p.key, p.value, *slots)) for v in n.vars}
+    dims = [v for v in plan.parallel[-3:-2] if v not in fixed and extent(v).is_const]
+    return tuple(v for v in dims if int_value(extent(v)) * _power(p.rows) <= ROWS)
 
 
 def _kept(p: attention.Parts, lanes: int, rows: int) -> Iterator[Load]:

@@ -53,7 +53,7 @@ class LanePlan:
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes; ``attention``: its skeleton, in
     blocks of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has
-    products ``tile`` rows and vectors at a time.
+    products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of

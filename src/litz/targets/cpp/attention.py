@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from litz.index import Expr, coefficient, const, divides, min_, substitute, symbol
+from litz.index import Expr, coefficient, const, divides, min_, product, substitute, symbol
 from litz.ir import attention
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, load, walk
 from litz.ir.dtype import F32
@@ -19,7 +19,7 @@ from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp import tree
 from litz.targets.cpp.scope import Placer, Scope
-from litz.targets.cpp.tree import Kernel, Line, Ref
+from litz.targets.cpp.tree import Kernel, Line, Ref, Stmt
 from litz.targets.cpp.values import Speller
 
 SCORES = "scores_"  # no buffer of a plan is called so
@@ -37,6 +37,10 @@ class AttentionBuilder(Placer):
         self.spell = Speller(self.lanes)
         self.row0, self.key0 = symbol(f"{p.rows}_lo"), symbol(f"{p.keys}_b")
         self.row = p.rows - self.row0
+        self.shared = tuple(v for v in space.serial if v is not p.columns)
+        for v in self.shared:  # heads, one behind the other
+            self.row = self.row + v * symbol("rows_")
+        self.heads = int_value(product(extent(v) for v in self.shared))
         self.kernel = Kernel(
             plan,
             name,
@@ -47,12 +51,13 @@ class AttentionBuilder(Placer):
             checks=self.checks,
             grains={p.rows: self.rows},
         )
-        tail = -(-self.rows // self.lanes) * self.lanes
+        rows = self.rows * self.heads
+        tail = -(-rows // self.lanes) * self.lanes
         sizes = {
-            "query_": self.rows * self.inner,
+            "query_": rows * self.inner,
             "key_": self.keys * int_value(extent(p.inner)) * (p.key in made.kept),
             "value_": self.keys * self.columns * (p.value in made.kept),
-            SCORES: self.rows * self.keys,
+            SCORES: rows * self.keys,
             "out_": tail * self.columns,
             **dict.fromkeys(("top_", "total_", "scale_"), tail),
         }
@@ -74,9 +79,11 @@ class AttentionBuilder(Placer):
         """A block of queries."""
         p, put = self.parts, scope.body
         put.append(self.count("rows_", extent(p.rows) - self.row0, self.rows))
-        query = self.place_of(p.query, p.rows)
-        put.append(self.call("rows", *query, "query_", "rows_", extent(p.inner), self.inner))
-        put.append(self.call("start", "top_", "total_", "out_", "rows_", self.columns))
+        put.append(Line(f"const int64_t all_ = {self.heads} * rows_;"))
+        to = f"query_ + {self.spell.index((self.row - p.rows + self.row0) * self.inner)}"
+        query = *self.place_of(p.query, p.rows), to, "rows_", extent(p.inner), self.inner
+        put += self.over_heads([self.call("rows", *query)])
+        put.append(self.call("start", "top_", "total_", "out_", "all_", self.columns))
         skeleton = self.made.plan.skeleton
         assert skeleton is not None
         if not skeleton.slots:
@@ -108,7 +115,7 @@ class AttentionBuilder(Placer):
         put.append(Line(f"const int64_t {self.parts.keys}_e = {self.key0} + keys_;"))
         put += self.products()
         self.modify(score, inner)
-        scores = SCORES, self.keys, "scale_", "top_", "total_", "rows_", "keys_"
+        scores = SCORES, self.keys, "scale_", "top_", "total_", "all_", "keys_"
         put += [self.call("weights", *scores), *self.values()]
         scope.body.append(tree.For(self.key0, stop, put, start, self.keys))
 
@@ -116,7 +123,7 @@ class AttentionBuilder(Placer):
         """Queries times keys."""
         p, size = self.parts, extent(self.parts.inner)
         at, step, stride = self.place_of(p.key, p.keys)
-        query, scores = ("query_", self.inner), (SCORES, self.keys, "rows_")
+        query, scores = ("query_", self.inner), (SCORES, self.keys, "all_")
         if p.key not in self.made.kept:
             yield self.call("dots", *query, at, step, *scores, "keys_", size)
             return
@@ -138,7 +145,7 @@ class AttentionBuilder(Placer):
         while left:  # as many wide tiles as there are, and one for the rest
             vectors = min(self.vectors, left)
             size = left // vectors * vectors * self.lanes
-            out = f"out_ + {at}", self.columns, "scale_", "rows_", size, "keys_"
+            out = f"out_ + {at}", self.columns, "scale_", "all_", size, "keys_"
             args = SCORES, self.keys, f"{value} + {at}", step, *out
             yield self.call("update", *args, tile=vectors)
             at, left = at + size, left % vectors
@@ -150,7 +157,7 @@ class AttentionBuilder(Placer):
         raw = load(F32, SCORES, at)
         score = Rewriter(replace=lambda _, n: raw if n is p.dot else n)(score)
         self.analyse([score])
-        row = Scope(scope, [], p.rows)
+        row = self.row_scope(scope)
         lanes = Scope(row, [], p.keys)
         self.place(raw, lanes)  # before masks: all of them are there
         value = self.place(score, lanes)
@@ -167,12 +174,12 @@ class AttentionBuilder(Placer):
             tree.Finish(found, top, F32, "value"),
             Line(f"scale_[{self.spell.index(self.row)}] = {found};"),
         ]
-        scope.body.append(self.over_rows(row))
+        scope.body += self.over_rows(row)
 
     def results(self, scope: Scope) -> None:
         """The stores, from what the loop has left of their reductions."""
         p = self.parts
-        row = Scope(scope, [], p.rows)
+        row = self.row_scope(scope)
         lanes = Scope(row, [], p.columns)
         at = self.spell.index(self.row)
         for n in walk(s.value for s in (p.out, p.lse, p.top) if s is not None):
@@ -188,15 +195,26 @@ class AttentionBuilder(Placer):
         row.body += [self.put(s, row) for s in (p.lse, p.top) if s is not None]
         exact = extent(p.columns) is const(self.columns)
         row.body.append(tree.Lanes(p.columns, extent(p.columns), lanes.body, exact=exact))
-        scope.body.append(self.over_rows(row))
+        scope.body += self.over_rows(row)
 
     # --- pieces ---------------------------------------------------------------------------------
 
     def put(self, s: Store, scope: Scope) -> tree.Put:
         return tree.Put(s, self.place(s.value, scope))
 
-    def over_rows(self, row: Scope) -> tree.For:
-        return tree.For(self.parts.rows, self.row0 + symbol("rows_"), row.body, self.row0)
+    def row_scope(self, scope: Scope) -> Scope:
+        for v in (*self.shared, self.parts.rows):
+            scope = Scope(scope, [], v)
+        return scope
+
+    def over_rows(self, row: Scope) -> list[Stmt]:
+        """The loop over a block's rows; what is the same in all rows of a head goes before."""
+        loop = tree.For(self.parts.rows, self.row0 + symbol("rows_"), row.body, self.row0)
+        before = row.parent.body if self.shared and row.parent is not None else []
+        return self.over_heads([*before, loop])
+
+    def over_heads(self, body: list[Stmt]) -> list[Stmt]:
+        return [tree.For(v, extent(v), body) for v in self.shared] or body
 
     def count(self, name: str, left: Expr, most: int) -> Line:
         return Line(f"const int64_t {name} = {self.spell.index(min_(left, const(most)))};")
