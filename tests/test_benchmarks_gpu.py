@@ -20,6 +20,7 @@ import torch
 from benchmarks import gpu_check
 from benchmarks.gpu import __main__ as gpu_main
 from benchmarks.gpu import clock as clocks
+from benchmarks.gpu import matmul as products
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu.__main__ import main, parse
 from benchmarks.gpu.backends import backend_called
@@ -502,3 +503,22 @@ def test_arguments() -> None:
         parse(["--only", "no_such"])
     with pytest.raises(SystemExit):
         parse(["--rounds", "0"])
+
+
+# --- matrix products ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("take", ["chosen", "never"])
+def test_products_are_measured_and_judged(take: str) -> None:
+    pytest.importorskip("triton")
+    args = products.parse(["--device", "cpu", "--rounds", "1", "--take", take])
+    row = products.run_case(products.kinds(16, 32, 128)["int4"], clocks.clock_of("cpu"), args)
+    assert row.right and row.litz > 0 and row.peer is None
+    assert row.kernel.startswith("ATen") == (take == "never")
+    wrong = products.Row(**{**row.__dict__, "error": 1.0})
+    assert "WRONG" in products.table([row, wrong]) and products.table([row]).count("ok") == 1
+
+
+def test_cases_of_products_have_names_of_their_own() -> None:
+    names = [c.name for c in products.cases()]
+    assert len(set(names)) == len(names) == 63

@@ -102,7 +102,8 @@ def compile_graph(
         s.program = lowered.program
     _check(lowered.program, "lowering", options, s)
     with s.timed("program passes"):
-        chosen = pipeline(settings.blocks)
+        costs = {d: target_of(d).costs(d) for d in settings.blocks}
+        chosen = pipeline(settings.blocks, {d: c for d, c in costs.items() if c is not None})
         s.program = program = run_program_passes(
             lowered.program, chosen, hooks=options.hooks, check=checked
         )

@@ -118,6 +118,8 @@ BROKEN = [
     ("bounds", "load buf0[64*i0 + r0]", "load buf0[64*i0 + r0 - 1]", "leaves the 512 elements"),
     ("bounds", "load buf0[64*i0 + r0]", "load buf0[r0 // 4 + 512]", "leaves the 512 elements"),
     ("bounds", "buf5[64*i0 + i1 + 512]", "buf5[64*i0 + i1 + 640]", "leaves the 640 elements"),
+    ("skeleton", "buf1[i0] = %1", "buf1[i0] = %1\nskeleton matmul [] sizes []", "is no product"),
+    ("skeleton", "buf1[i0] = %1", "buf1[i0] = %1\nskeleton knot [] sizes []", "no skeleton knot"),
     ("device", "[r0 < 64] @cpu", "[r0 < 64] @cuda:0", "runs on cuda:0, buf0 lies on cpu"),
 ]
 

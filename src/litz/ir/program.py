@@ -125,11 +125,12 @@ class Template(Nest):
     """A loop nest whose kernel is a skeleton that its bodies are put into.
 
     The stores say all that it computes, as those of any nest do; a skeleton says how, better than
-    loops could.  origins: as of ``Loops``.
+    loops could.  origins: as of ``Loops``.  nodes: in a schedule, the program's nests in it.
     """
 
     skeleton: Skeleton
     origins: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     def reads(self) -> tuple[Load, ...]:
         return loads(nest_roots(self))

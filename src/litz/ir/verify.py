@@ -24,8 +24,10 @@ from litz.ir.program import (
     Nest,
     Program,
     Subgraph,
+    Template,
     TensorRef,
 )
+from litz.ir.skeletons import fault
 from litz.ir.text import ValuePrinter, node_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
@@ -65,6 +67,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a contraction is of tensors of one type and agreeing sizes, and fills a temp of them"
         ),
         "body": Rule("a call runs bodies of the program, which take what its tuples hold"),
+        "skeleton": Rule("a template's stores are what its skeleton computes"),
         "bounds": Rule("no access lies outside of its buffer"),
         "device": Rule("a nest touches the memory of its own device, and numbers of the host"),
     }
@@ -202,6 +205,8 @@ class _Checker:
             if runs and s.mask is None:
                 self.bounds(s.buffer, s.index, s.indirect, s)
         self.effects(n, reads, runs)
+        if isinstance(n, Template) and (why := fault(n)):
+            self.fail("skeleton", f"{n.name}: {why}")
 
     def effects(self, n: Nest, reads: Iterable[str], runs: bool) -> None:
         written = {s.buffer: None for s in n.stores}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Sum, Symbol, const, symbol, var
-from litz.ir import body
+from litz.ir import body, matmul
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, op
 from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer, Skeleton, Template
@@ -37,10 +37,10 @@ class KernelBuilder:
 
     def __call__(self, group: Group | Template) -> BoundKernel:
         if isinstance(group, Template):
-            return _canonical(
-                group.axes, group.reduce_axes, group.stores, None, None, self.buffers,
-                group.device, group.skeleton,
-            )  # fmt: skip
+            nest = (group.axes, group.reduce_axes, group.stores)
+            if not group.skeleton.slots and group.skeleton.kind == matmul.KIND:
+                nest = merge_loops(*nest)
+            return _canonical(*nest, None, None, self.buffers, group.device, group.skeleton)
         names: dict[str, str] = {}
         for n in _nodes(group.stores):
             if isinstance(n, Load):

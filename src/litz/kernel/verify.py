@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from litz.errors import VerifyError
 from litz.index import Expr
-from litz.ir import attention
+from litz.ir import attention, matmul
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
@@ -43,7 +44,7 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
 
 
 def _blocks(k: BlockPlan) -> Iterator[str]:
-    dims = [v for a in k.axes.all for v in a.dims]
+    dims = [*(v for a in k.axes.all for v in a.dims), *k.unrolled]
     wanted = [d.var for d in k.plan.dims if k.form not in SOME_DIMS or d.var in dims]
     if sorted(map(str, dims)) != sorted(map(str, wanted)):
         yield f"axes are over {dims}, the plan over {wanted}"
@@ -63,8 +64,24 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
     if k.form == "passes":
         reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]
         yield from _passes(k.passes, reduces, k.plan.stores, k.plan.reduced, dict(k.totals))
+    elif k.form == "matmul":
+        yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+
+
+def _matmul(k: BlockPlan) -> Iterator[str]:
+    try:
+        p = matmul.parts(k.plan.stores, k.plan.parallel)
+    except ValueError as e:
+        yield f"no product: {e}"
+        return
+    wanted = (p.batch, p.rows, p.columns, p.inner)
+    *parallel, reduced = (a.dims for a in k.axes.all)
+    if (*parallel, (*reduced, *k.unrolled)) != wanted:
+        yield f"axes are {k.axes}, a product's {wanted}"
+    if any(n < LEAST for c in k.configs for _, n in c.blocks) or k.together < 1:
+        yield f"a matrix unit takes no side of less than {LEAST}"
 
 
 def _passes(

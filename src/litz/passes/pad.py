@@ -136,6 +136,7 @@ class _Trial:
         sizes = (("m", m, m2), ("n", n, n2), ("k", k, k2))
         larger = ", ".join(f"{axis} {new} for {old}" for axis, old, new in sizes if new != old)
         why = f"{larger}, so that rows are of whole 16 bytes"
+        why = f"{c.reason}; {why}" if c.reason else why
         self.put(self.name, replace(self.product, left=left, right=right, bias=bias, reason=why))
         return True
 

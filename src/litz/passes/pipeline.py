@@ -6,7 +6,7 @@ A pass is a frozen dataclass with a name, typed fields and one function from pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -15,7 +15,8 @@ from litz.ir.program import Program
 from litz.ir.verify import verify
 from litz.options import GraphHook
 from litz.passes.attend import FindAttention
-from litz.passes.choose import ChooseContractions
+from litz.passes.choose import ChooseContractions, TakeTemplates
+from litz.passes.costs import LARGE, Costs
 from litz.passes.pad import PadContractions
 
 
@@ -38,13 +39,16 @@ class Pipeline:
         return "\n".join(map(str, self.passes))
 
 
-def pipeline(blocks: tuple[str, ...]) -> Pipeline:
+def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
-    Attention is found while its products are such.  Products grow before it is chosen who computes
-    them: the larger ones are ATen's too.
+    costs: of those that have matrix units for templates; None: all are large GPUs.  Attention is
+    found while its products are such.  Templates take any sizes: products that ATen computes grow
+    behind that choice.
     """
-    return Pipeline((FindAttention(blocks), PadContractions(blocks), ChooseContractions()))
+    known = dict.fromkeys(blocks, LARGE) if costs is None else costs
+    found = FindAttention(blocks), TakeTemplates(known)
+    return Pipeline((*found, PadContractions(blocks), ChooseContractions()))
 
 
 def run_passes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.ir.program import Extern, Program, Template
 from litz.schedule.fuse import Fusion, FusionGroup, FusionSettings
 from litz.schedule.groups import Group, Schedule, Step
@@ -25,7 +27,10 @@ def schedule(
             steps.append(d)
             continue
         stores = tuple(s for s in d.stores if s.buffer in kept[d.first] or s.buffer in kept[-1])
-        if stores:
+        if stores and d.template is not None:
+            names[fusion.number(d)] = d.template.name
+            steps.append(replace(d.template, stores=stores))
+        elif stores:
             names[fusion.number(d)] = f"group{len(steps)}"
             steps.append(
                 Group(

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from litz.index import Expr, Substitution, Var, size_hint
-from litz.ir import body
+from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
 from litz.ir.program import Extern, Loops, Program, Template
+from litz.ir.skeletons import fault
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
+from litz.schedule.templates import APART, MANY, NO_PLACE, READ, TWO, grows, is_factor, taken_in
 
 # Why two groups that touch one buffer stay apart.
 DEVICES: Final = "they run on different devices"
@@ -51,7 +53,7 @@ class FusionSettings:
 
 @dataclass
 class FusionGroup:
-    """A group under construction."""
+    """A group under construction.  template: whose skeleton runs it, where it came from one."""
 
     first: int
     last: int
@@ -60,6 +62,7 @@ class FusionGroup:
     device: str
     nodes: tuple[str, ...]
     origins: tuple[str, ...]
+    template: Template | None = None
     loads: tuple[Load, ...] = ()
     size: int = 0
     reads: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
@@ -217,12 +220,21 @@ class Fusion:
         self.refused: dict[tuple[int, ...], str] = {}
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
-            if isinstance(n, Loops):
+            if isinstance(n, Loops) or (isinstance(n, Template) and grows(n)):
                 self.groups[k] = FusionGroup(
-                    k, k, Space(n.axes, n.reduce_axes), n.stores, n.device, (n.name,), n.origins
-                )
+                    k, k, Space(n.axes, n.reduce_axes), n.stores, n.device, (n.name,), n.origins,
+                    n if isinstance(n, Template) else None,
+                )  # fmt: skip
 
     def run(self) -> list[FusionGroup | Extern | Template]:
+        """Templates come first: they take in what was counted on when they were chosen.
+
+        What lies between two products is computed once, behind the first.
+        """
+        if any(g.template is not None for g in self.groups.values()):
+            for side in (0, 1):
+                while self._round(True, side):
+                    pass
         for vertical in (True, False):
             while self._round(vertical):
                 pass
@@ -237,11 +249,13 @@ class Fusion:
             total *= size_hint(s, default=64)
         return total
 
-    def _round(self, vertical: bool) -> bool:
+    def _round(self, vertical: bool, side: int | None = None) -> bool:
+        """side: which of a pair has to be a template."""
         merged = False
         for _, _, a, b in self._candidates(vertical):
             a, b = self._find(a), self._find(b)
-            if a != b and self._try(a, b):
+            wanted = side is None or self.groups[(a, b)[side]].template is not None
+            if a != b and wanted and self._try(a, b):
                 merged = True
         return merged
 
@@ -314,12 +328,76 @@ class Fusion:
         params = {*first.reads, *first.writes, *second.reads, *second.writes}
         if len(params) > self.settings.max_params:
             return BUFFERS
+        if first.template is not None or second.template is not None:
+            return self._with_template(a, b)
+        return self._in_one_space(first, second)
+
+    def _in_one_space(self, first: FusionGroup, second: FusionGroup) -> FusionGroup | str:
         merged = self._aligned(first, second)
         if isinstance(merged, str) and any(x in first.writes for x in second.reads):
             cut = first.unfolded(), second.unfolded()
             if cut[0] is not first or cut[1] is not second:
                 merged = self._aligned(*cut)
         return merged
+
+    def _with_template(self, a: int, b: int) -> FusionGroup | str:
+        """What follows a product, or what its factors are computed from, as part of its kernel."""
+        first, second = self.groups[a], self.groups[b]
+        template = first.template or second.template
+        assert template is not None
+        if first.template is not None and second.template is not None:
+            return TWO
+        between = [x for x in second.reads if x in first.writes]
+        if not between:
+            return APART
+        if second.template is not None and any(is_factor(x, second.stores) for x in between):
+            merged = self._taken_in(a, b)
+        else:
+            merged = self._in_one_space(first, second)
+        if isinstance(merged, str):
+            return merged
+        space = merged.space
+        grown = replace(
+            template, axes=space.axes, reduce_axes=space.reduce_axes, stores=merged.stores,
+            origins=merged.origins, nodes=merged.nodes,
+        )  # fmt: skip
+        why = fault(grown)
+        return f"{NO_PLACE}: {why}" if why else replace(merged, template=grown)
+
+    def _taken_in(self, a: int, b: int) -> FusionGroup | str:
+        """Template ``b`` that computes what group ``a`` stores where it reads that."""
+        first, second = self.groups[a], self.groups[b]
+        if len(first.stores) > 1 or first.space.reduce_axes:
+            return MANY
+        (made,) = first.stores
+        if first.plain_store(made.buffer) is None:
+            return MANY
+        if not self._is_between(made.buffer, a, b):
+            return READ
+        if {self.roots[x] for x in second.writes} & {self.roots[x] for x in first.reads}:
+            return ELSEWHERE
+        if why := matmul.refused(made, self.program.buffers):
+            return why
+        stores = taken_in(made, first.space.axes, second.stores)
+        if isinstance(stores, str):
+            return stores
+        return FusionGroup(
+            min(first.first, second.first), max(first.last, second.last), second.space,
+            tuple(stores), first.device, (*first.nodes, *second.nodes),
+            tuple(dict.fromkeys((*first.origins, *second.origins))),
+        )  # fmt: skip
+
+    def _is_between(self, buffer: str, a: int, b: int) -> bool:
+        """Whether group ``a`` alone writes a buffer and ``b`` alone reads it."""
+        p, root = self.program, self.roots[buffer]
+        shown = {self.roots[r.buffer] for r in p.output_refs()}
+        if root != buffer or root in shown or p.buffers[buffer].kind != "temp":
+            return False
+        for k, n in enumerate(p.nodes):
+            for names, group in ((n.write_buffers(), a), (n.read_buffers(), b)):
+                if any(self.roots[x] == root for x in names) and self._find(k) != group:
+                    return False
+        return True
 
     def _aligned(self, first: FusionGroup, second: FusionGroup) -> FusionGroup | str:
         """Both in one iteration space, or why the last that was tried does not serve."""
@@ -384,7 +462,10 @@ class Fusion:
         out: list[FusionGroup | Extern | Template] = []
         for k in order:
             node = self.program.nodes[k]
-            out.append(node if isinstance(node, Extern | Template) else self.groups[k])
+            if k in self.groups:
+                out.append(self.groups[k])
+            elif isinstance(node, Extern | Template):
+                out.append(node)
         return out
 
     def apart(self) -> dict[tuple[int, int], str]:

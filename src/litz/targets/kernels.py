@@ -11,6 +11,7 @@ from litz.index import Expr, const, substitute
 from litz.ir.program import Buffer, Extern, Template
 from litz.kernel.build import KernelBuilder
 from litz.kernel.plan import KernelPlan
+from litz.passes.costs import Costs
 from litz.schedule.groups import Group, Schedule
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Target(Protocol):
     @property
     def segments(self) -> bool:
         """Whether kernels that follow each other can be called as one, and watched one by one."""
+        ...
+
+    def costs(self, device: str) -> Costs | None:
+        """What a device can do; None where no template is weighed against a library."""
         ...
 
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:

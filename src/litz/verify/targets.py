@@ -10,8 +10,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.graph.aliasing import AliasSets, is_view_op, writes, written
 from litz.graph.calls import argument, is_random
-from litz.ir.program import Binding, Program
-from litz.schedule.groups import Group, Schedule
+from litz.ir.program import Binding, Extern, Program
+from litz.schedule.groups import Schedule
 from litz.verify.reference import RULES, reads_storage
 
 # The step before the first: inputs, constants and views of them are there from the start.
@@ -143,7 +143,8 @@ class _Finder:
         self.touched = [frozenset((*s.read_buffers(), *s.write_buffers())) for s in steps]
         of_node: dict[str, tuple[int, frozenset[str]]] = {}
         for k, s in enumerate(steps):
-            names = s.nodes if isinstance(s, Group) else (s.name,)
+            names = () if isinstance(s, Extern) else s.nodes
+            names = names or (s.name,)
             of_node.update(dict.fromkeys(names, (k, frozenset(s.write_buffers()))))
         self.number[None] = -1
         for number, n in enumerate(self.program.nodes):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.index import Expr, divides
+from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, is_even, walk
 from litz.ir.reductions import by_update
-from litz.kernel.blocks import attention, split
+from litz.kernel.blocks import attention, matmul, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, BlockRecipe, Config, Form, Style
@@ -22,6 +23,7 @@ from litz.kernel.blocks.sizes import (
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots, row_start
 from litz.kernel.passes import choose_passes, pairs, reductions
+from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
 from litz.kernel.values import Values
 
@@ -32,14 +34,24 @@ def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B0
     """One kernel, several where few rows are long, none where no point is."""
     if any(extent(v).is_const and int_value(extent(v)) == 0 for v in plan.parallel):
         return BlockRecipe(plan, (), style=style)
-    several = (split if plan.skeleton is None else attention).divide(plan)
+    several = _divided(plan)
     plans, temporaries = (several.plans, several.temps) if several else ((plan,), ())
     return BlockRecipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
+
+
+def _divided(plan: KernelPlan) -> Phases | None:
+    if plan.skeleton is None:
+        return split.divide(plan)
+    if plan.skeleton.kind == product.KIND:
+        return matmul.divide(plan)
+    return attention.divide(plan)
 
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One plan as one kernel."""
     if plan.skeleton is not None:
+        if plan.skeleton.kind == product.KIND:
+            return matmul.in_blocks(plan, style)
         return attention.in_blocks(plan, style)
     wide = is_wide(plan)
     serial = is_serial(plan)

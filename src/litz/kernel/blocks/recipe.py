@@ -12,7 +12,9 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["once", "persistent", "passes", "nest", "serial", "attention", "gradient"]
+Form = Literal[
+    "once", "persistent", "passes", "nest", "serial", "attention", "gradient", "matmul"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ class BlockPlan:
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
     ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``attention``, ``gradient``: see
-    ``litz.kernel.blocks.attention``.
+    program, a loop for every dim; ``attention``, ``gradient``, ``matmul``: see the files of
+    ``litz.kernel.blocks``.
     passes: over the reduced axis, in order.  totals: sums of softmaxes and their maxima, by the
     numbers of the reductions (see ``litz.kernel.passes.reductions``).
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
@@ -106,6 +108,9 @@ class BlockPlan:
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
     share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
+    unrolled: reduced dims of which a product is spelled for every value.
+    together: blocks along axis y that programs go through together, so that caches keep what they
+    share (1: they follow each other along x).
     """
 
     plan: KernelPlan
@@ -120,6 +125,8 @@ class BlockPlan:
     rows: tuple[Expr, int] | None = None
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
+    unrolled: tuple[Expr, ...] = ()
+    together: int = 1
 
     @property
     def persistent(self) -> bool:

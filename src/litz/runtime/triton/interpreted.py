@@ -102,6 +102,22 @@ def dot(a, b, acc=None):
     return _tensor(found if acc is None else found + _array(acc), tl.float32)
 
 
+def small_float(x, shift, mask, flip, minus, to):
+    shift, mask, flip, minus, to = (getattr(c, "value", c) for c in (shift, mask, flip, minus, to))
+    found = (_array(x).astype(np.int32) >> shift & mask ^ flip) - minus
+    return _rounded(found.astype(np.float32), to)
+
+
+def times16(a, b):
+    return _rounded(_widened(a).astype(np.float32) * _widened(b).astype(np.float32), a.dtype)
+
+
+def _rounded(data, to):
+    """float32 numbers as a 16-bit type, to the nearest."""
+    wide = _tensor(data, tl.float32)
+    return to_bf16(wide) if to == tl.bfloat16 else _tensor(data.astype(np.float16), to)
+
+
 def check(inside):
     if not np.all(_array(inside)):
         raise IndexError("index out of range")
@@ -143,6 +159,8 @@ FUNCTIONS = {
     "flush_exp2": flush_exp2,
     "fma": fma,
     "dot": dot,
+    "small_float": small_float,
+    "times16": times16,
     "prod": _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype)),
     "max": _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True)),
     "min": _reduction(lambda a, axis: np.min(a, axis=axis, keepdims=True)),

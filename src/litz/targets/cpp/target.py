@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import KernelPlan
+from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
 from litz.targets.cpp.render import headers, render
 from litz.targets.kernels import Kernel
@@ -22,6 +23,9 @@ class Cpp:
     language: str = "c++"
     blocks: bool = False
     segments: bool = True
+
+    def costs(self, device: str) -> Costs | None:
+        return None
 
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:
         recipe = choose(plan, self.lanes())

@@ -46,10 +46,8 @@ class AttentionPrinter(TilePrinter):
 
     def step(self, masked: bool) -> None:
         p, emit = self.parts, self.scope.emit
-        inner = self.along(p.inner, "[:, None]")
-        rmask = "" if "r" in self.made.even else "rmask"
-        key = self.operand(p.key, {p.keys: ("rindex", rmask), p.inner: inner})
-        emit(f"{SCORE} = litz.dot(query, {key})")
+        places = {p.keys: self.moving(), p.inner: self.along(p.inner, "[None, :]")}
+        emit(f"{SCORE} = litz.dot(query, tl.trans({self.operand(p.key, places)}))")
         score = p.score if masked else p.unmasked
         found = self.wide_value(self.values(self.with_raw(score)))
         scores = self.within(found, "float('-inf')")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from litz.index import TRITON, Expr, render
+from litz.index import TRITON, Expr, render, substitute, var
 from litz.ir import attention
 from litz.ir.attention import unmasked
 from litz.ir.body import Load, Rewriter, load
@@ -57,15 +57,15 @@ class GradientPrinter(TilePrinter):
 
     def step(self, masked: bool) -> None:
         p, emit = self.parts, self.scope.emit
-        loaded: dict[str, str] = {}
+        loaded: dict[tuple[str, Expr], str] = {}
 
         def moving(n: Load, column: Expr) -> str:
             """A block of the other side, loaded once."""
-            text = self.operand(n, {p.over: self.moving(), column: self.along(column, "[None, :]")})
-            alike = text.replace(f"{column}s", "columns")
+            alike = n.buffer, substitute(n.index, {column: var("column", extent(column))})
             if alike not in loaded:
+                places = {p.over: self.moving(), column: self.along(column, "[None, :]")}
                 loaded[alike] = name = f"right{len(loaded)}"
-                emit(f"{name} = {text}")
+                emit(f"{name} = {self.operand(n, places)}")
             return loaded[alike]
 
         for k, x in enumerate(p.products):

@@ -10,6 +10,7 @@ from litz.kernel.plan import KernelPlan, Param
 from litz.targets.triton.attention import AttentionPrinter
 from litz.targets.triton.extents import extents
 from litz.targets.triton.gradient import GradientPrinter
+from litz.targets.triton.matmul import MatmulPrinter
 from litz.targets.triton.nest import NestPrinter
 from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.printer import Printer
@@ -64,6 +65,8 @@ def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
 def _printer(made: BlockPlan, name: str, style: Style) -> Printer:
     if made.form == "attention":
         return AttentionPrinter(made, name)
+    if made.form == "matmul":
+        return MatmulPrinter(made, name)
     if made.form == "gradient":
         return GradientPrinter(made, name)
     if made.form in ("nest", "serial"):

@@ -9,9 +9,11 @@ from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style
 from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
+from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
 from litz.targets.kernels import Kernel
 from litz.targets.triton.copies import copied, most_copies
+from litz.targets.triton.costs import costs_of
 from litz.targets.triton.render import render
 
 LARGE = 1 << 23  # points of a kernel that keeps a machine busy by itself
@@ -25,6 +27,9 @@ class Triton:
     language: str = "triton"
     blocks: bool = True
     segments: bool = False
+
+    def costs(self, device: str) -> Costs | None:
+        return costs_of(device)
 
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:
         """Beyond the first device, the name says which it is."""

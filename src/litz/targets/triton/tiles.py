@@ -8,6 +8,7 @@ for those in which nothing is masked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from litz.index import TRITON, Expr, render
@@ -66,7 +67,10 @@ class TilePrinter(Printer):
         raise ValueError(f"{self.name}: a reduction within a tile")
 
     def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
-        return node.buffer if node.buffer in self.placed else super().load(v, node, args)
+        """What functions read is there at every place of a tile, masked ones too."""
+        if node.buffer in self.placed:
+            return node.buffer
+        return super().load(replace(v, conds=()), node, args)
 
     # --- operands -----------------------------------------------------------------------------
 

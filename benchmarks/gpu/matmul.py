@@ -1,0 +1,310 @@
+"""``python -m benchmarks.gpu.matmul``: matrix products and what is around them, on a GPU.
+
+Each case runs in eager mode, as Litz compiles it and, with ``--peer``, as the peer does; times are
+medians of replays of CUDA graphs on a cold last-level cache, in turns.  What the columns mean:
+
+us           of a replay; "kernel" says who computed the product for Litz: the template or ATen
+x eager, x   how many times faster than eager, and than the peer, Litz is
+right        ok: the result lies at most twice as far from float64 as eager's does
+
+``--take always`` has every product run as a template, which shows what the choice is worth;
+``--take never`` none.  Cases that ``--out FILE`` holds already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.arguments import described, names
+from benchmarks.gpu.backends import backend_called
+from benchmarks.gpu.clock import Clock, Replay, clock_of
+
+BF16 = torch.bfloat16
+SLACK = 2.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """fn: of the tensors that ``make`` gives on a device."""
+
+    name: str
+    fn: Callable[..., Tensor]
+    make: Callable[[str], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times in microseconds; errors relative to float64."""
+
+    name: str
+    kernel: str
+    eager: float
+    litz: float
+    peer: float | None
+    error: float
+    eager_error: float
+    first: float
+
+    @property
+    def right(self) -> bool:
+        return self.error <= SLACK * self.eager_error + 1e-7
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+def plain(x: Tensor, w: Tensor) -> Tensor:
+    return F.linear(x, w)
+
+
+def gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, w, b))
+
+
+def residual(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    return torch.sigmoid(F.linear(x, w, b)) * r
+
+
+def int8(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return F.linear(x, w.to(x.dtype)) * s
+
+
+def int8_upright(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return x @ w.to(x.dtype) * s
+
+
+def int4(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    """Two in a byte, the lower bits first; a scale for a group of neighbours."""
+    n, half = w.shape
+    low, high = (w & 15).to(torch.int8) - 8, (w >> 4).to(torch.int8) - 8
+    wide = torch.stack([low, high], -1).reshape(n, 2 * half).to(x.dtype)
+    return F.linear(x, (wide.view(n, s.shape[1], -1) * s[:, :, None]).view(n, 2 * half))
+
+
+def floats(device: str, *shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, device=device) * scale).to(BF16)
+
+
+def bytes_of(device: str, *shape: int, dtype: torch.dtype = torch.int8) -> Tensor:
+    least, end = (0, 256) if dtype is torch.uint8 else (-128, 128)
+    return torch.randint(least, end, shape, device=device, dtype=dtype)
+
+
+def kinds(m: int, n: int, k: int) -> Mapping[str, Case]:
+    """The cases of one shape."""
+
+    def with_weight(*others: Callable[[str], Tensor]) -> Callable[[str], tuple[Tensor, ...]]:
+        return lambda d: (
+            floats(d, m, k),
+            floats(d, n, k, scale=k**-0.5),
+            *(make(d) for make in others),
+        )
+
+    def bias(d: str) -> Tensor:
+        return floats(d, n)
+
+    made: dict[str, tuple[Callable[..., Tensor], Callable[[str], tuple[Tensor, ...]]]] = {
+        "plain": (plain, with_weight()),
+        "gelu": (gelu, with_weight(bias)),
+        "residual": (residual, with_weight(bias, lambda d: floats(d, m, n))),
+        "int8": (int8, lambda d: (floats(d, m, k), bytes_of(d, n, k), bias(d))),
+        "int8u": (int8_upright, lambda d: (floats(d, m, k), bytes_of(d, k, n), bias(d))),
+        "int4": (
+            int4,
+            lambda d: (
+                floats(d, m, k),
+                bytes_of(d, n, k // 2, dtype=torch.uint8),
+                floats(d, n, k // 128),
+            ),
+        ),
+    }
+    shape = f"{m}x{n}x{k}"
+    return {kind: Case(f"{kind} {shape}", fn, make) for kind, (fn, make) in made.items()}
+
+
+WIDE = ((4096, 4096), (11008, 4096), (4096, 11008), (3072, 768), (768, 3072))
+
+
+def cases() -> Iterator[Case]:
+    """63: three that goals name, then 60 shapes with and without something around them."""
+    goal = kinds(16, 8192, 8192)
+    yield from (goal["int8"], goal["int8u"], goal["int4"])
+    for m in (1, 16, 64):
+        for n, k in WIDE:
+            found = kinds(m, n, k)
+            yield found["gelu"]
+            yield found["int8" if k != 768 else "residual"]
+    for m in (16, 128):
+        for n, k in WIDE[:3]:
+            yield kinds(m, n, k)["int4"]
+    for m in (128, 512, 2048, 8192):
+        for n, k in WIDE:
+            found = kinds(m, n, k)
+            yield found["gelu" if m != 512 else "residual"]
+    for m, n, k in ((1000, 1000, 1000), (300, 500, 700), (4096, 4096, 512), (8192, 1024, 64)):
+        yield kinds(m, n, k)["gelu"]
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+class Take:
+    """A program pass that has all products run as templates, or none."""
+
+    def __init__(self, always: bool) -> None:
+        self.always = always
+
+    def uuid(self) -> str:
+        return f"benchmarks.gpu.matmul {self.always}"
+
+    def __call__(self, program: Any) -> Any:
+        from litz.ir.program import Contraction
+        from litz.passes.choose import ChooseContractions, template
+
+        if not self.always:
+            return ChooseContractions()(program)
+        made = (template(program, n) if isinstance(n, Contraction) else n for n in program.nodes)
+        return replace(program, nodes=tuple(made))
+
+
+def double(args: Sequence[Tensor]) -> list[Tensor]:
+    return [a.double() if a.is_floating_point() else a for a in args]
+
+
+def distance(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+def who(fn: Callable[..., Any], args: Sequence[Tensor], options: dict[str, Any]) -> str:
+    """Who computes a case's product for Litz, and with which blocks by default."""
+    import litz
+    from litz.ir.program import Template
+
+    (graph,) = litz.explain(fn, *args, options=options).graphs
+    assert graph.stages.schedule is not None
+    steps = graph.stages.schedule.steps
+    if not any(isinstance(s, Template) for s in steps):
+        return f"ATen +{len(steps) - 1}"
+    kernels = [k for s in graph.stages.kernels for k in s.recipe.kernels]
+    blocks = next(k.configs[0] for k in kernels if k.form == "matmul")
+    sizes = "x".join(str(n) for _, n in blocks.blocks)
+    return f"{sizes} w{blocks.warps} s{blocks.stages} of {len(kernels)}"
+
+
+def run_case(case: Case, clock: Clock, args: argparse.Namespace) -> Row:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    given = case.make(args.device)
+    options: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"} if args.tune else {}
+    if args.device == "cpu":
+        options["target"] = "triton"  # interpreted: of use for results alone
+    if args.take != "chosen":
+        options["before_program_passes"] = Take(args.take == "always")
+    exact = case.fn(*double(given))
+    calls: dict[str, Callable[[], Any]] = {"eager": lambda: case.fn(*given)}
+    start = time.perf_counter()
+    compiled = torch.compile(case.fn, backend="litz", dynamic=False, options=options)
+    found = compiled(*given)
+    clock.synchronize()
+    first = time.perf_counter() - start
+    calls["litz"] = lambda: compiled(*given)
+    if args.peer:
+        mode = "max-autotune-no-cudagraphs" if args.peer == "max-autotune" else None
+        other = torch.compile(case.fn, backend="inductor", dynamic=False, mode=mode)
+        other(*given)
+        calls["peer"] = lambda: other(*given)
+    error, own = distance(found, exact), distance(case.fn(*given), exact)
+    del exact, found
+    if args.device == "cuda":
+        calls = {name: Replay(call) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(args.rounds):
+        for name, call in calls.items():
+            times[name] += clock.measure(call, 0.02, 10)
+    us = {name: 1e6 * statistics.median(t) for name, t in times.items()}
+    kernel = who(case.fn, given, options)
+    return Row(case.name, kernel, us["eager"], us["litz"], us.get("peer"), error, own, first)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def mean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else math.nan
+
+
+def table(rows: Sequence[Row]) -> str:
+    head = (
+        f"{'case':28}{'kernel':>26}{'eager':>9}{'litz':>9}{'peer':>9}{'x eager':>9}{'x':>7}  right"
+    )
+    lines = [head]
+    for r in rows:
+        peer = "-" if r.peer is None else f"{r.peer:.1f}"
+        times = "-" if r.peer is None else f"{r.peer / r.litz:.2f}"
+        right = "ok" if r.right else f"WRONG {r.error:.1e} {r.eager_error:.1e}"
+        lines.append(
+            f"{r.name:28}{r.kernel:>26}{r.eager:9.1f}{r.litz:9.1f}{peer:>9}"
+            f"{r.eager / r.litz:9.2f}{times:>7}  {right}"
+        )
+    over = mean([r.eager / r.litz for r in rows])
+    ahead = mean([r.peer / r.litz for r in rows if r.peer is not None])
+    lines.append(f"geometric mean of {len(rows)}: x eager {over:.3f}, x peer {ahead:.3f}")
+    return "\n".join(lines)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = described("gpu.matmul", __doc__)
+    parser.add_argument("--only", type=names, default=(), help="cases whose names contain one")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--peer", choices=("default", "max-autotune"), help="measure the peer too")
+    parser.add_argument("--take", choices=("chosen", "always", "never"), default="chosen")
+    parser.add_argument("--tune", action="store_true", help="max_autotune for Litz")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=460, metavar="SECONDS", help="of the run")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="rows as JSON, one a line")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cases; the exit status is 1 where a result is not right or a case failed."""
+    args = parse(arguments)
+    backend_called("litz")
+    start, rows, failed = time.monotonic(), [], False
+    if args.out and args.out.exists():
+        rows = [Row(**json.loads(line)) for line in args.out.read_text().splitlines()]
+    done = {r.name for r in rows}
+    clock = clock_of(args.device)
+    for case in cases():
+        if case.name in done or (args.only and not any(x in case.name for x in args.only)):
+            continue
+        if time.monotonic() - start > args.limit:
+            print("out of time; run it again with the same --out", file=sys.stderr)
+            break
+        try:
+            rows.append(run_case(case, clock, args))
+        except Exception as e:  # one case is no reason to lose the others
+            print(f"{case.name}: {type(e).__name__}: {e}"[:2000], file=sys.stderr)
+            failed = True
+            continue
+        if args.out:
+            with args.out.open("a") as f:
+                f.write(json.dumps(asdict(rows[-1])) + "\n")
+    print(table(rows))
+    return int(failed or not all(r.right for r in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Recipes of matrix products: a block of the result, and blocks of both factors along the sum.
+
+Axis z counts batches, y rows, x columns, r the sum.  Where few blocks of a result have long sums,
+several programs share each: they leave parts in temporary memory, which a second kernel adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from litz.index import Expr, FloorDiv, Mod, Substitution, product, var
+from litz.ir import body, matmul
+from litz.ir.body import Index, Load, Rewriter, Store, load, loads, replaced, walk
+from litz.kernel.blocks.reach import is_wide, reaches
+from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
+from litz.kernel.blocks.sizes import PROGRAMS, hint, power_of_two
+from litz.kernel.merge import merge_loops
+from litz.kernel.nodes import extent, int_value
+from litz.kernel.phases import Phases, Temporary, linear, phase
+from litz.kernel.plan import Dim, KernelPlan
+from litz.kernel.tiling import accesses_of, choose_tiling
+
+GRID = 65535  # programs along the second and third axis of a grid
+LEAST = 16  # of a side that matrix units take
+TOGETHER = 8  # blocks of rows that programs go through together
+FEW = 32  # rows up to which a product waits for memory alone
+OPEN = 64  # rows that an open size is taken for at least: thin blocks of many would be slow
+SHARED = 200 << 10  # bytes that the blocks under way may take
+FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory has enough to do
+STAGES = 8  # at most
+BUSY = PROGRAMS // 4  # programs that give each multiprocessor of a large machine one
+COMPUTED = 128 * 128  # elements of a block beside which registers hold factors that are computed
+PART = 512  # elements of a sum that are worth a program of their own
+
+# Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
+# ones have as many stages as memory needs bytes under way.
+Block = tuple[int, int, int, int, int]
+THIN: Final[tuple[Block, ...]] = (
+    (16, 64, 256, 4, 0), (16, 32, 256, 4, 0), (16, 64, 128, 4, 0), (16, 128, 128, 4, 0),
+    (16, 32, 512, 4, 0), (16, 64, 256, 8, 0), (32, 64, 128, 4, 0), (32, 32, 256, 4, 0),
+    (16, 64, 128, 2, 0), (32, 128, 128, 4, 0),
+)  # fmt: skip
+WIDE: Final[tuple[Block, ...]] = (
+    (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4),
+    (64, 64, 64, 4, 4), (128, 128, 64, 4, 3), (256, 128, 64, 8, 3), (64, 256, 64, 8, 3),
+    (64, 64, 128, 4, 3), (64, 32, 128, 4, 4), (32, 128, 64, 4, 4),
+)  # fmt: skip
+SINGLE: Final[tuple[Block, ...]] = (
+    (64, 64, 32, 8, 2), (64, 32, 32, 4, 2), (32, 64, 32, 4, 2), (16, 64, 32, 4, 3),
+    (128, 64, 16, 8, 2),
+)  # fmt: skip
+
+
+def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
+    """One program for a block of one result."""
+    plan, unrolled = _unrolled(plan)
+    p = matmul.parts(plan.stores, plan.parallel)
+    axes = _axes(p, unrolled)
+    y, x, r = axes.blocked
+    configs = _configs(p, axes)
+    if not style.widely:
+        configs = configs[:1]
+    even = frozenset(
+        a.name
+        for a in (y, x, r)
+        if a.size.is_const and all(int_value(a.size) % c.block(a.name) == 0 for c in configs)
+    )
+    flat = any(not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel[:2])
+    counted = replace(plan, dims=())  # no index runs over all of its dims
+    wide = is_wide(counted)
+    several = hint(y.size) > TOGETHER * configs[0].block("y") // 2
+    made = BlockPlan(
+        plan, "matmul", axes, configs, even, wide, flat,
+        unrolled=unrolled, together=TOGETHER if several else 1,
+    )  # fmt: skip
+    return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
+
+
+def _axes(p: matmul.Parts, unrolled: tuple[Expr, ...] = ()) -> Axes:
+    parallel = Axis("z", p.batch), Axis("y", p.rows), Axis("x", p.columns)
+    return Axes(parallel, Axis("r", tuple(v for v in p.inner if v not in unrolled)))
+
+
+def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
+    """A plan whose sum is cut where factors cut it finely, as packed numbers do; and the cut dim.
+
+    What lies in one byte is then read once, and known by a constant of each product.
+    """
+    (k, *more) = plan.reduced
+    p = matmul.parts(plan.stores, plan.parallel)
+    steps = [s for s in _cuts(p, k) if s < LEAST]
+    count = math.lcm(*steps)
+    if more or not steps or not extent(k).is_const or int_value(extent(k)) % count:
+        return plan, ()
+    outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
+    move = Rewriter(Substitution({k: outer * count + inner}))
+    dims = (*(d for d in plan.dims if d.role == "p"), Dim(outer, "r"), Dim(inner, "r"))
+    return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
+
+
+def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
+    """Blocks to choose from, the likeliest first: as large as the result fills the machine with."""
+    z, y, x, r = (hint(a.size) for a in axes.all)
+    if not axes.blocked[0].size.is_const:
+        y = max(y, OPEN)
+    element = p.left.dtype.bytes
+    table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
+    most = min(groups(p), default=1 << 30)  # within a block, no scale changes
+    plain = isinstance(p.left, Load) and isinstance(p.right, Load)
+    width = min((n.dtype.bytes for n in loads((p.right,)) if p.inner[0] in n.vars), default=2)
+    found: dict[Config, None] = {}
+    for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
+        m, n, k, warps, stages = block
+        m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
+        k = max(LEAST, min(k, power_of_two(r), most))
+        if not stages:
+            beside = max(1, z * -(-y // m) * -(-x // n) // BUSY)  # programs on a multiprocessor
+            stages = max(3, min(STAGES, 1 - -FLIGHT // (beside * n * k * width)))
+        held = m * n <= COMPUTED or plain
+        if stages * (m * element + n * width) * k <= SHARED and held:
+            found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
+    return tuple(found)
+
+
+def _turns(block: Block, z: int, y: int, x: int) -> float:
+    """How long a machine takes with blocks of a size: turns of all its processors, by their work.
+
+    Larger blocks read less for each operation.
+    """
+    m, n, *_ = block
+    m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
+    programs = z * -(-y // m) * -(-x // n)
+    return -(-programs // BUSY) * m * n * (1 + 64 / m + 64 / n)
+
+
+def groups(p: matmul.Parts) -> tuple[int, ...]:
+    """Steps of the sum in which a factor's scales change, where blocks can be as long: powers of 2.
+
+    Such scales are read at ``k // step``.
+    """
+    return tuple(s for s in _cuts(p, p.inner[0], (FloorDiv,)) if s >= LEAST and s & (s - 1) == 0)
+
+
+def _cuts(
+    p: matmul.Parts, v: Expr, kinds: tuple[type[Expr], ...] = (FloorDiv, Mod)
+) -> tuple[int, ...]:
+    """The constants that a reduced dim is divided by in the factors."""
+    found: dict[int, None] = {}
+    nodes = list(walk((p.left, p.right)))
+    stack = [n.index for n in nodes if isinstance(n, Load)]
+    stack += [n.expr for n in nodes if isinstance(n, Index)]
+    while stack:
+        part = stack.pop()
+        stack.extend(part.children())
+        if isinstance(part, FloorDiv | Mod) and isinstance(part, kinds) and part.num is v:
+            if part.den.is_const:
+                found[int_value(part.den)] = None
+    return tuple(found)
+
+
+# --- sums that programs share ---------------------------------------------------------------------
+
+
+def divide(plan: KernelPlan) -> Phases | None:
+    """A product of parts of long sums, and the sum of these; None where one kernel serves."""
+    p = matmul.parts(plan.stores, plan.parallel)
+    if len(p.inner) != 1 or not extent(p.inner[0]).is_const:
+        return None
+    (k,) = p.inner
+    count = _parts(plan, p, int_value(extent(k)))
+    if count < 2:
+        return None
+    part = int_value(extent(k)) // count
+    which, within, back = var("xpart", count), var("rpart", part), var("rparts", count)
+    points, at = product(extent(v) for v in plan.parallel), linear(plan.parallel)
+    t = Temporary("part0", p.product.dtype, points * count)
+    move = Rewriter(Substitution({k: which * part + within}))
+    of_part = body.reduce("sum", (within,), move(p.product.args[0]))
+    first = _phase(
+        plan, t, (which, *plan.parallel), (within,),
+        (Store(t.name, which * points + at, of_part),), lane=False,
+    )  # fmt: skip
+    whole = body.reduce("sum", (back,), load(t.dtype, t.name, back * points + at))
+    last = _phase(plan, t, plan.parallel, (back,), replaced(plan.stores, {p.product: whole}))
+    return Phases((replace(first, skeleton=plan.skeleton), last), (t,))
+
+
+def _parts(plan: KernelPlan, p: matmul.Parts, inner: int) -> int:
+    """How many programs share a sum, each with whole blocks of it."""
+    axes = _axes(p)
+    config = _configs(p, axes)[0]
+    blocks = 1
+    for a in axes.parallel:
+        blocks *= -(-hint(a.size) // config.block(a.name))
+    count = 1
+    step = config.block("r")
+    while 2 * count * blocks <= BUSY and inner % (2 * count * step) == 0:
+        if inner // (2 * count) < PART:
+            break
+        count *= 2
+    return count
+
+
+def _phase(
+    plan: KernelPlan,
+    t: Temporary,
+    parallel: tuple[Expr, ...],
+    reduced: tuple[Expr, ...],
+    stores: tuple[Store, ...],
+    lane: bool = True,
+) -> KernelPlan:
+    if not lane:
+        dims = (*(Dim(v, "p") for v in parallel), *(Dim(v, "r") for v in reduced))
+        return phase(plan, (t,), dims, stores, None)
+    axes, reduced, merged = merge_loops(parallel, reduced, stores)
+    sizes = {x.name: x.dtype.bytes for x in plan.params} | {t.name: t.dtype.bytes}
+    tiling = choose_tiling(axes, reduced, accesses_of(merged, sizes))
+    dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in reduced))
+    return replace(phase(plan, (t,), dims, merged, tiling.lane), tile=tiling.tile)

@@ -1,0 +1,246 @@
+"""Printing matrix products: the loop along the sum, between whose loads and stores bodies stand.
+
+Both factors are bodies of their own over blocks of two axes: rows and sum, sum and columns.  Along
+the sum each has its own axis, r and q, since it lies across the other's.  What changes only from
+block to block along the sum, such as scales of groups, is read once a block (axis s).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from litz.index import Expr, Substitution, ceildiv, const, floordiv, var
+from litz.ir import body, matmul
+from litz.ir.body import Const, Load, Node, Op, Reduce, Rewriter, walk
+from litz.ir.dtype import BOOL
+from litz.ir.ops import TRITON_TYPES
+from litz.kernel.blocks.matmul import groups
+from litz.kernel.blocks.recipe import Axis, BlockPlan
+from litz.kernel.nodes import extent, int_value
+from litz.kernel.values import Value, Values
+from litz.targets.triton import packed
+from litz.targets.triton.layout import Scope, decoded
+from litz.targets.triton.printer import Printer
+
+SPREAD: Final = {"y": "[:, None]", "q": "[:, None]", "x": "[None, :]", "r": "[None, :]"}
+BLOCKS: Final = {"y": "YBLOCK", "x": "XBLOCK", "r": "RBLOCK", "q": "RBLOCK"}
+COMPARE: Final[Mapping[str, Callable[..., bool]]] = {
+    n: getattr(operator, n) for n in ("lt", "le", "gt", "ge", "eq", "ne")
+}
+INNER: Final = ("r", "q", "s")  # axes that the loop along the sum binds
+# Ops that give zero for an operand that is.
+KEEP_ZERO: Final = ("cast", "round_to", "neg", "and_", "shl", "shr")
+
+
+class MatmulPrinter(Printer):
+    """Prints a plan whose stores are a product's."""
+
+    def __init__(self, made: BlockPlan, name: str) -> None:
+        super().__init__(made, name)
+        self.loop: Scope | None = None
+        self.halves: dict[Node, list[str]] = {}
+        p = self.parts = matmul.parts(self.plan.stores, self.plan.parallel)
+        (*outer,) = self.axes.all[-1].dims
+        own: dict[Expr, Expr] = {v: var(f"q{i}", extent(v)) for i, v in enumerate(outer)}
+        self.q = Axis("q", tuple(own.values()))
+        # What the sum's position is divided by, where all blocks divide that in turn.
+        longest = max(c.block("r") for c in made.configs)
+        k = p.inner[0]
+        self.at = {
+            g: var(f"s{g}", ceildiv(extent(k), const(g))) for g in groups(p) if g % longest == 0
+        }
+        known = {**self.axes.of_dims, **dict.fromkeys(made.unrolled, "r")}
+        known |= dict.fromkeys(own.values(), "q") | dict.fromkeys(self.at.values(), "s")
+        self.values = Values(known)
+        dims = {v: e for a in (*self.axes.all, self.q) for v, e in decoded(a)}
+        self.flat = Substitution(dims)
+        uniform = Substitution({floordiv(k, g): v for g, v in self.at.items()})
+        self.both = var("windex", extent(k) * 2)
+        self.pairs: dict[Node, tuple[Load, int]] = {}
+        self.factors = [
+            (self.one(p.left, uniform, turn), self.one(p.right, uniform, {**turn, **own}))
+            for turn in _turns(made.unrolled)
+        ]
+
+    def one(self, n: Node, uniform: Substitution, turn: Mapping[Expr, Expr]) -> Node:
+        """A factor with dims replaced, and what is known then."""
+        n = Rewriter(uniform)(n)
+        move = Rewriter(Substitution(turn), replace=_known)
+        for x in walk((n,)):
+            pair = self.pair(x)
+            if pair is not None:
+                self.pairs[move(x)] = pair, int_value(turn[self.made.unrolled[0]])
+        return move(n)
+
+    def pair(self, n: Node) -> Load | None:
+        """A load of both neighbours that two turns take, by their place in the sum (``w0``)."""
+        if len(self.made.unrolled) != 1 or not isinstance(n, Load) or n.indirect:
+            return None
+        (inner,), (outer,) = self.made.unrolled, self.axes.all[-1].dims
+        rest = n.index - outer * 2 - inner
+        if inner in rest.free or outer in rest.free or extent(inner) is not const(2):
+            return None
+        return body.load(n.dtype, n.buffer, rest + self.both)
+
+    # --- blocks of two axes -------------------------------------------------------------------
+
+    def home(self, v: Value) -> Scope:
+        inside = self.loop is not None and any(a in v.axes for a in INNER)
+        return self.loop if inside and self.loop is not None else self.top
+
+    def spread(self, axis: str) -> str:
+        return SPREAD[axis]
+
+    def extents(self, axes: Iterable[str]) -> str:
+        names = tuple(axes)
+        return f"[{', '.join(BLOCKS[a] if a in names else '1' for a in ('y', 'x'))}]"
+
+    def mask(self, axes: Iterable[str], conds: Sequence[str] = ()) -> str:
+        wanted = set(axes)
+        parts = [f"{a}mask" for a in BLOCKS if a in wanted and not self.is_covered(a)]
+        return " & ".join([*parts, *conds])
+
+    def is_covered(self, axis: str) -> bool:
+        return ("r" if axis == "q" else axis) in self.covered
+
+    def program_ids(self, axes: tuple[Axis, ...]) -> dict[str, str]:
+        pids = super().program_ids(axes)
+        if self.made.together == 1:
+            return pids
+        y, x = (f"tl.cdiv({self.index(a.size)}, {a.block})" for a in self.axes.parallel[1:])
+        at = f"{pids['y']}, {pids['x']}, {y}, {x}, {self.made.together}"
+        self.top.emit(f"yblock, xblock = tl.swizzle2d({at})")
+        return {**pids, "y": "yblock", "x": "xblock"}
+
+    # --- the product --------------------------------------------------------------------------
+
+    def body(self) -> None:
+        kind = TRITON_TYPES[self.parts.product.dtype.name]
+        self.top.emit(f"acc = tl.zeros([YBLOCK, XBLOCK], {kind})")
+        axis = self.axes.reduced
+        assert axis is not None
+        size = self.index(axis.size)
+        wide = ".to(tl.int64)" if self.made.wide else ""
+        child = Scope(2, self.top)
+        for name, a in (("r", axis), ("q", self.q)):
+            child.emit(f"{name}index = rstart + tl.arange(0, RBLOCK){SPREAD[name]}{wide}")
+            if not self.is_covered(name):
+                child.emit(f"{name}mask = {name}index < {size}")
+            self.decode(child, a)
+        if self.pairs:
+            child.emit(f"windex = 2 * rstart + tl.arange(0, 2 * RBLOCK)[None, :]{wide}")
+            if not self.is_covered("r"):
+                child.emit(f"wmask = windex < 2 * ({size})")
+        for g, v in self.at.items():
+            child.emit(f"{v} = rstart // {g}{wide}")
+        self.scope = self.loop = child
+        for one, other in self.factors:
+            left, right = self.factor(one, "yr"), self.factor(other, "qx")
+            child.emit(f"acc = litz.dot({left}, {right}, acc)")
+        self.scope, self.loop = self.top, None
+        self.top.emit(f"for rstart in range(0, {size}, RBLOCK):")
+        self.top.lines += child.lines
+        self.stores(self.plan.stores)
+
+    def factor(self, n: Node, axes: str) -> str:
+        """A block of a factor, zero beyond the end of the sum."""
+        v = self.values(n)
+        text = self.value(v)
+        inner = "r" if "r" in axes else "q"
+        if not self.is_covered(inner) and not self.keeps_zero(n, inner):
+            text = f"tl.where({inner}mask, {text}, 0)"
+        if not all(a in v.axes for a in axes):
+            text = f"tl.broadcast_to({text}, [{', '.join(BLOCKS[a] for a in axes)}])"
+        return text
+
+    def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
+        if v.conds or args:
+            return super().load(v, node, args)
+        if node in self.pairs and "r" in v.axes:
+            return self.half(v, *self.pairs[node])
+        return self.ahead(v, node) if "s" in v.axes else super().load(v, node, args)
+
+    def ahead(self, v: Value, node: Load) -> str:
+        """What changes from block to block along the sum, asked for a turn before its use."""
+        mask, size = self.mask(v.axes), self.index(self.axes.all[-1].size)
+
+        def at(place: str) -> str:
+            """The load of what lies at a place of the sum."""
+            places = {str(x): f"({place} // {g})" for g, x in self.at.items()}
+            where = self.pointer(node.buffer, self.index(node.index, places))
+            return f"tl.load({where}{f', {mask}, other=0' if mask else ''})"
+
+        name, kept = self.fresh(), self.fresh("ahead")
+        self.top.emit(f"{kept} = {at('0')}")
+        home = self.home(v)
+        home.emit(f"{name} = {kept}")
+        home.emit(f"{kept} = {at(f'tl.minimum(rstart + RBLOCK, {size} - 1)')}")
+        return name
+
+    def half(self, v: Value, pair: Load, which: int) -> str:
+        """Of two neighbours both at once: one place after the other is what memory is fast at."""
+        names = self.halves.get(pair)
+        if names is None:
+            shape = [BLOCKS[a] if a in v.axes else "1" for a in "yr"]
+            mask = self.mask(v.axes - {"r"}, () if self.is_covered("r") else ("wmask",))
+            at = self.pointer(pair.buffer, self.index(pair.index))
+            both, *names = self.fresh("pair"), self.fresh(), self.fresh()
+            home = self.home(v)
+            home.emit(f"{both} = tl.load({at}{f', {mask}, other=0' if mask else ''})")
+            halves = f"tl.reshape({both}, [{', '.join([*shape, '2'])}])"
+            home.emit(f"{', '.join(names)} = tl.split({halves})")
+            self.halves[pair] = names
+        return names[which]
+
+    def operands(self, v: Value) -> tuple[Value, ...]:
+        if isinstance(v.node, Reduce):
+            return ()
+        if self.loop is not None:
+            if (bits := packed.small(v)) is not None:
+                return (bits.source,)
+            if (both := packed.factors(v)) is not None:
+                return both
+        return super().operands(v)
+
+    def spelled(self, v: Value) -> str:
+        if self.loop is None:
+            return super().spelled(v)
+        kind = TRITON_TYPES[v.node.dtype.name]
+        if (b := packed.small(v)) is not None:
+            numbers = f"{b.shift}, {b.mask}, {b.flip}, {b.minus}"
+            return f"litz.small_float({self.value(b.source)}, {numbers}, {kind})"
+        if (both := packed.factors(v)) is not None:
+            return f"litz.times16({', '.join(map(self.value, both))})"
+        return super().spelled(v)
+
+    def reduced(self, v: Value) -> str:
+        return "acc"
+
+    def keeps_zero(self, n: Node, inner: str) -> bool:
+        """Whether a factor is zero where what it loads along the sum is."""
+        if isinstance(n, Load):
+            return inner in self.values(n).axes
+        if not isinstance(n, Op):
+            return False
+        if n.name == "mul":
+            a, b = n.args
+            return isinstance(b, Const) and math.isfinite(b.value) and self.keeps_zero(a, inner)
+        return n.name in KEEP_ZERO and self.keeps_zero(n.args[0], inner)
+
+
+def _turns(unrolled: Sequence[Expr]) -> list[dict[Expr, Expr]]:
+    """All values of some dims."""
+    counts = [range(int_value(extent(v))) for v in unrolled]
+    return [dict(zip(unrolled, map(const, at), strict=True)) for at in itertools.product(*counts)]
+
+
+def _known(_: Node, n: Node) -> Node:
+    """Comparisons of numbers as what they are."""
+    if not isinstance(n, Op) or n.name not in COMPARE:
+        return n
+    a, b = (x.value if isinstance(x, Const) else None for x in n.args)
+    return n if a is None or b is None else body.const(BOOL, COMPARE[n.name](a, b))

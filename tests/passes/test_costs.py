@@ -1,0 +1,41 @@
+"""What GPUs can do, from what their driver says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from litz.passes.costs import LARGE
+from litz.targets.triton.costs import costs_of
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch, major: int, minor: int, **facts: Any) -> None:
+    found = {"clock_rate": 1_980_000, "multi_processor_count": 132, "memory_clock_rate": 3_201_000,
+             "memory_bus_width": 6144, **facts}  # fmt: skip
+    properties = SimpleNamespace(major=major, minor=minor, **found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+def test_rates_are_those_of_its_units_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu(monkeypatch, 9, 0)
+    found = costs_of("cuda:0")
+    assert found is not None and found.matrix == pytest.approx(1.07e15, rel=0.01)
+    assert found.memory == pytest.approx(4.18e12, rel=0.01)
+
+
+@pytest.mark.parametrize("facts", [{"memory_clock_rate": 0}, {"multi_processor_count": 0}])
+def test_what_says_nothing_is_large(monkeypatch: pytest.MonkeyPatch, facts: Any) -> None:
+    assert costs_of("cpu") is LARGE
+    gpu(monkeypatch, 9, 0, **facts)
+    assert costs_of("cuda") is LARGE
+    gpu(monkeypatch, 99, 0)
+    assert costs_of("cuda") is LARGE
+
+
+def test_old_ones_have_no_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu(monkeypatch, 7, 5)
+    assert costs_of("cuda:1") is None

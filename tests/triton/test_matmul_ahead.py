@@ -1,0 +1,114 @@
+"""Kernels of matrix products build for a GPU that is not there, without spills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton.language")
+
+from test_ahead_of_time import H200, SHARED, check  # noqa: E402
+
+from litz.ir.parse import parse  # noqa: E402
+from litz.ir.program import Template  # noqa: E402
+from litz.kernel.blocks.choose import choose  # noqa: E402
+from litz.kernel.blocks.recipe import Style  # noqa: E402
+from litz.kernel.build import KernelBuilder  # noqa: E402
+from litz.kernel.verify import verify as verify_recipe  # noqa: E402
+from litz.passes.pipeline import pipeline, run_passes  # noqa: E402
+from litz.runtime.cache import Cache  # noqa: E402
+from litz.runtime.triton.build import submit  # noqa: E402
+from litz.runtime.triton.job import KernelJob  # noqa: E402
+from litz.schedule.build import schedule  # noqa: E402
+from litz.targets.triton.cuda import job_of, likely_variant  # noqa: E402
+from litz.targets.triton.render import render  # noqa: E402
+
+# A factor of a kind: the memory's type, the lines that compute it, and the last one's name.
+FACTORS = {
+    "int8": ("i8", "%0: i8 = load w[{k}*i0 + i1]\n%1: bf16 = cast %0 to bf16", "%1"),
+    "int8_upright": ("i8", "%0: i8 = load w[{n}*i1 + i0]\n%1: bf16 = cast %0 to bf16", "%1"),
+    "int4": (
+        "u8",
+        """\
+%0: i64 = index i1%2
+%1: bool = lt %0, i64(1)
+%2: u8 = load w[{half}*i0 + i1//2]
+%3: u8 = and_ %2, u8(15)
+%4: i8 = cast %3 to i8
+%5: i8 = sub %4, i8(8)
+%6: u8 = shr %2, u8(4)
+%7: i8 = cast %6 to i8
+%8: i8 = sub %7, i8(8)
+%9: i8 = masked %1, %5, %8
+%10: bf16 = cast %9 to bf16
+%11: f32 = cast %10 to f32
+%12: bf16 = load g[{groups}*i0 + i1//128]
+%13: f32 = cast %12 to f32
+%14: f32 = mul %11, %13
+%15: bf16 = cast %14 to bf16""",
+        "%15",
+    ),
+}
+
+
+def program(kind: str, m: int, n: int, k: int) -> str:
+    """``silu(x @ w')``, where ``w'`` is a factor of a kind."""
+    dtype, lines, last = FACTORS[kind]
+    lines = lines.format(n=n, k=k, half=k // 2, groups=k // 128)
+    count = n * k // (2 if kind == "int4" else 1)
+    factor = f"buf0: bf16[{k}, {n}]{{1, {k}}}+0"
+    return f"""\
+program(x, w, g) {{
+  x: bf16[{m}, {k}]{{{k}, 1}} @cuda:0 input
+  w: {dtype}[{count}]{{1}} @cuda:0 input
+  g: bf16[{n * max(1, k // 128)}]{{1}} @cuda:0 input
+  buf0: bf16[{n}, {k}]{{{k}, 1}} @cuda:0 temp
+  buf1: bf16[{m}, {n}]{{{n}, 1}} @cuda:0 temp
+  buf2: bf16[{m}, {n}]{{{n}, 1}} @cuda:0 temp
+  loops0 = loops [i0 < {n}, i1 < {k}] @cuda:0 {{
+{lines}
+store buf0[{k}*i0 + i1] = {last}
+  }}
+  product0 = contraction [m {m}, n {n}, k {k}] in f32 (x, {factor}) -> (buf1) @cuda:0
+  loops1 = loops [i0 < {m}, i1 < {n}] @cuda:0 {{
+%0: bf16 = load buf1[{n}*i0 + i1]
+%1: f32 = cast %0 to f32
+%2: f32 = sigmoid %1
+%3: f32 = mul %1, %2
+%4: bf16 = cast %3 to bf16
+store buf2[{n}*i0 + i1] = %4
+  }}
+  return (buf2,)
+}}"""
+
+
+SIZES = {"thin": (16, 8192, 8192), "few": (16, 1024, 4096), "wide": (1024, 4096, 512),
+         "odd": (100, 1000, 768)}  # fmt: skip
+
+
+def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
+    made = run_passes(parse(program(kind, *SIZES[size])), pipeline(("cuda",)), check=True)
+    (step,) = schedule(made).steps
+    assert isinstance(step, Template)
+    recipe = choose(KernelBuilder(made.buffers)(step).plan, Style(widely))
+    verify_recipe(recipe)
+    launches = render(recipe, "kernel").launches
+    return [job_of(x, c, H200, likely_variant(x)) for x in launches for c in x.configs]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["int8", "int8_upright", "int4"])
+def test_default_configurations(kind: str, size: str, tmp_path: Path) -> None:
+    found = jobs(kind, size, False)
+    check(submit(found, Cache(tmp_path), 2), found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_all_configurations(kind: str, size: str, tmp_path: Path) -> None:
+    found = jobs(kind, size, True)
+    assert len(found) > 3
+    for job, binary in zip(found, submit(found, Cache(tmp_path), 2).wait(), strict=True):
+        assert binary.entry == job.name and binary.shared <= SHARED
