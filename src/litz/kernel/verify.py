@@ -176,10 +176,10 @@ def _attention(k: LanePlan) -> Iterator[str]:
     limits = skeleton.sizes if skeleton is not None and skeleton.sizes else k.block
     if any(n < 1 or n & (n - 1) or most % n for n, most in zip(k.block, limits, strict=True)):
         yield f"blocks of {k.block} do not divide those of the mask, {limits}"
-    elif k.block[1] % (k.lanes * k.tile[1]) or not 1 <= k.tile[0] <= k.block[0]:
-        yield f"tiles of {k.tile} do not divide blocks of {k.block}"
+    elif k.block[1] % k.lanes or k.tile[0] < 1 or k.tile[1] < 1:
+        yield f"tiles of {k.tile} in blocks of {k.block}"
     p = attention.parts(k.plan.stores, k.plan.parallel)
-    if k.kept[:2] != (p.query, p.key) or k.kept[2:] not in ((), (p.value,)):
+    if k.kept != tuple(n for n in (p.query, p.key, p.value) if n is p.query or n in k.kept):
         yield "what is kept are not query, key and value"
 
 

@@ -52,13 +52,8 @@ class Printer:
         self.pad = "  "
         self.others: dict[type, Callable[[Any, Speller], None]] = {
             **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
-            **{
-                Line: lambda s, _: self.line(s.text),
-                Tiles: self.tiles,
-                Blocks: self.blocks,
-                Range: self.range,
-                Lanes: self.lanes,
-            },
+            **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
+            Line: lambda s, _: self.line(s.text),
         }
         self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
@@ -242,8 +237,7 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        text = converted(self.held(acc), acc.dtype, s.dtype)
-        self.line(f"const auto {s.name} = {text};")
+        self.line(f"const auto {s.name} = {converted(self.held(acc), acc.dtype, s.dtype)};")
 
     def combine(self, s: Combine, spell: Speller) -> None:
         at = self.expr(s.index)
