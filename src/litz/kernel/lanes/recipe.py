@@ -52,13 +52,8 @@ class LanePlan:
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes; ``attention``: its skeleton, in
-<<<<<<< HEAD
-    blocks of ``block`` queries and keys, whose operands ``kept`` a thread copies, and whose
-    products are done ``tile`` rows and vectors at a time.
-=======
     blocks of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has
     products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads.
->>>>>>> h-cpuattn
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of

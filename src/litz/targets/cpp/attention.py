@@ -89,12 +89,7 @@ class AttentionBuilder(Placer):
         if not skeleton.slots:
             self.over(p.score, const(0), extent(p.keys), scope)
         for i, score in zip(range(0, len(skeleton.slots), 2), (p.score, p.unmasked), strict=False):
-<<<<<<< HEAD
-            count, which = skeleton.slots[i : i + 2]
-            self.visits(score, count, which, skeleton.sizes[1], scope)
-=======
             self.visits(score, skeleton.slots[i : i + 2], skeleton.sizes[1], scope)
->>>>>>> h-cpuattn
         self.results(scope)
 
     def visits(self, score: Node, slots: tuple[Node, ...], size: int, scope: Scope) -> None:
