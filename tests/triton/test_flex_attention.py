@@ -57,6 +57,15 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
 }
 
 
+# Heads of queries and of keys, queries, the mask.
+FEW: dict[str, tuple[int, int, int, Any]] = {
+    "one": (2, 2, 1, None),
+    "grouped": (8, 2, 3, None),
+    "masked": (8, 2, 1, lambda b, h, i, j: (j < 700) & (j % 3 != 0)),
+    "nothing_seen": (2, 2, 5, lambda b, h, i, j: (j < 40) & (i > 1)),
+}
+
+
 class Seen:
     """A hook that keeps the texts of programs."""
 
@@ -128,6 +137,49 @@ def test_nan_and_infinite_scores() -> None:
     found = torch.compile(fn, backend="litz", options={"target": "triton"})(q, k, v)
     for a, b in zip(found, fn(q, k, v), strict=True):
         torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("keys", [40, 700])
+def test_scores_beyond_all_numbers(keys: int) -> None:
+    """Their weights are nan, and the logarithm of their sum is not; in shares of keys too."""
+
+    def fn(q: Tensor, k: Tensor) -> Any:
+        return flex_attention(
+            q,
+            k,
+            k,
+            score_mod=lambda s, b, h, i, j: torch.where((j == 33) & (i == 1), torch.inf, s),
+            return_lse=True,
+        )
+
+    q, k = torch.randn(2, 2, 3, 16), torch.randn(2, 2, keys, 16)
+    found = torch.compile(fn, backend="litz", options={"target": "triton"})(q, k)
+    for a, b in zip(found, fn(q, k), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_queries_go_over_shares_of_keys(name: str) -> None:
+    heads, groups, queries, mask = FEW[name]
+    made = mask and create_block_mask(mask, None, None, queries, 900, "cpu")
+
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, block_mask=made, enable_gqa=heads != groups, return_lse=True)
+
+    gen = torch.Generator().manual_seed(3)
+    shapes = (2, heads, queries, 16), (2, groups, 900, 16), (2, groups, 900, 24)
+    args = [torch.randn(s, generator=gen) for s in shapes]
+    report = litz.explain(fn, *args, options={"target": "triton"})
+    exact, eager = fn(*(a.double() for a in args)), fn(*args)
+    for found, own, ref in zip(report.result, eager, exact, strict=True):
+        assert error(found, ref) <= 2 * error(own, ref) + 1e-7
+    (recipe,) = (
+        r for k in report.graphs[0].stages.kernels if (r := k.recipe).plan.skeleton is not None
+    )
+    first, *others = recipe.kernels
+    assert first.share is not None and others and recipe.temporaries
+    assert len(first.axes.parallel[-1].dims) == (1 if heads == groups else 2)
+    assert parse_recipe(recipe.text) == recipe
 
 
 def test_open_sizes_are_one_kernel() -> None:

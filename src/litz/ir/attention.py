@@ -125,7 +125,8 @@ def merged(out: Node, lse: Node, top: Node | None, share: Expr) -> Merged:
     whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total)
     found = reduce("sum", (share,), weights * out) / whole
     best = None if top is None else reduce("max", (share,), top)
-    return Merged(found, op("log", total) * (1 / LN2) + most, best)
+    sums = op("log", total) * (1 / LN2) + most
+    return Merged(found, masked(op("eq", most, const(F32, math.inf)), most, sums), best)
 
 
 def _weights(score: Node, keys: Expr) -> tuple[Node, Node, Node]:

@@ -76,10 +76,10 @@ class AttentionPrinter(TilePrinter):
         rows = self.mask("x")
         both = " & ".join(m for m in (rows, columns[1]) if m)
         kind = TRITON_TYPES[p.out.value.dtype.name]
-        shift = "tl.where(top == float('-inf'), 0.0, top)"
+        inf, shift = "float('inf')", "tl.where(top == float('-inf'), 0.0, top)"
         for s, text, mask in (
             (p.out, f"litz.cast(acc / total_or_one, {kind})", both),
-            (p.lse, f"tl.log2(total) + {shift} * {scale}", rows),
+            (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {scale})", rows),
             (p.top, f"tl.where(total == total, top, total) * {scale}", rows),
         ):
             if s is None:
