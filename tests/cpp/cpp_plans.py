@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def library(source: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
 
 def source(plan: KernelPlan, lanes: int = 16) -> str:
     """The source; threads share all work, however little it is."""
-    return unit([(plan, render(choose(plan, lanes), "kernel", grain=1))])
+    return unit([(plan, render(replace(choose(plan, lanes), grain=1), "kernel"))])
 
 
 _together: dict[str, ctypes._NamedFuncPointer] = {}
@@ -72,7 +73,9 @@ _together: dict[str, ctypes._NamedFuncPointer] = {}
 def build_together(plans: Sequence[KernelPlan], lanes: int = 16) -> None:
     """One run of g++ for all, which `check` and `call` find: to start it and to read the headers
     takes as long as a small kernel."""
-    drawn = [(p, render(choose(p, lanes), f"kernel{i}", grain=1)) for i, p in enumerate(plans)]
+    drawn = [
+        (p, render(replace(choose(p, lanes), grain=1), f"kernel{i}")) for i, p in enumerate(plans)
+    ]
     made = library(unit(drawn))
     for i, plan in enumerate(plans):
         _together[source(plan, lanes)] = getattr(made, f"kernel{i}")

@@ -439,3 +439,19 @@ def test_output_in_the_memory_of_an_input_that_dies(lane: str, size: tuple[int, 
         call(plan, apart)
         call(plan, {**apart, "a": shared, "c": shared})
         assert torch.equal(shared, apart["c"])
+
+
+def test_rows_that_get_no_memory_are_a_fault() -> None:
+    """Kept values of rows whose size only the call knows."""
+    s0 = symbol("s0", 1, hint=1000)
+    x, r = var("x0", 2), var("r0", s0)
+    value = B.load(F32, "a", x * s0 + r)
+    power = B.op("exp", B.op("sub", value, B.reduce("max", (r,), value)))
+    stores = (Store("c", x * s0 + r, B.op("div", power, B.reduce("sum", (r,), power))),)
+    plan = make_plan((x,), (r,), stores, r, ints=(s0,))
+    assert "Scratch" in source(plan)
+    rows = torch.randn(2, 50)
+    found = torch.empty(2, 50)
+    assert call(plan, {"a": rows, "c": found}, {"s0": 50}) == 0
+    torch.testing.assert_close(found, rows.softmax(1))
+    assert call(plan, {"a": rows, "c": found}, {"s0": 1 << 58}) == 4

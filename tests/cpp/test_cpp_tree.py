@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cpp_plans import make_plan, source
+from tree_text import text
 
 from litz.index import Expr, const, symbol, var
 from litz.ir import body as B
@@ -13,7 +14,7 @@ from litz.kernel.lanes.choose import choose, in_lanes, width
 from litz.kernel.lanes.space import prepare
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.render import build, render, unit
-from litz.targets.cpp.tree import Kernel, text
+from litz.targets.cpp.tree import Kernel
 
 
 def tree_of(plan: KernelPlan) -> Kernel:

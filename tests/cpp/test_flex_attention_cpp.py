@@ -67,11 +67,14 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "nothing_seen": (low, never_first, (2, 2, 64, 64, 16, 16), 16),
     "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
     "one_query": (distance, None, (4, 2, 1, 300, 64, 64), 0),
+    "few_queries": (distance, never_first, (4, 1, 30, 150, 24, 40), 32),
+    "few_grouped": (biased, earlier, (4, 2, 7, 90, 80, 80), 16),
     "one_query_masked": (None, never_first, (2, 2, 1, 300, 16, 16), 128),
 }
 
 
 def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    torch._dynamo.reset()  # every case is another one of the same code
     score, mask, (h, g, m, n, e, c), block = CASES[name]
     made = mask and create_block_mask(mask, None, None, m, n, "cpu", BLOCK_SIZE=block)
 
@@ -152,3 +155,26 @@ def test_open_sizes_are_one_kernel() -> None:
     for m, n in ((32, 40), (150, 33), (7, 300)):
         q, k = torch.randn(2, 4, m, 16), torch.randn(2, 4, n, 16)
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
+
+
+def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eager mode refuses gradients on the CPU, where it computes them all the same.
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    fn, args = attention("distance")
+
+    def loss(*inputs: Tensor) -> Tensor:
+        out, lse = fn(*inputs)
+        return (out.sin().sum() + lse.sum()) * 1.0
+
+    own, ref = ([a.clone().requires_grad_() for a in args] for _ in range(2))
+    torch.compile(loss, backend="litz")(*own).backward()
+    loss(*ref).backward()
+    for a, b in zip(own, ref, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ["avx2", "generic"])
+@pytest.mark.parametrize("name", ["grouped", "one_query"])
+def test_other_machines(name: str, isa: str) -> None:
+    fn, args = attention(name)
+    judge(torch.compile(fn, backend="litz", options={"isa": isa})(*args), fn, args)

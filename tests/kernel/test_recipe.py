@@ -56,6 +56,7 @@ def test_text_of_passes() -> None:
         "passes: {groups: [[0, 1], [2]], stores: [], reads: again}",
         "passes: {groups: [], stores: [0], reads: last}",
         "totals: [[1, 0]]",
+        "neighbours: 4",
     ]
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 aten = torch.ops.aten
+SQUARE = torch.eye(4) * 3 + 1
 
 
 def memory(results: Any, args: tuple[torch.Tensor, ...]) -> list[int]:
@@ -17,6 +18,10 @@ def memory(results: Any, args: tuple[torch.Tensor, ...]) -> list[int]:
     outs = list(results) if isinstance(results, tuple) else [results]
     every = [t.untyped_storage().data_ptr() for t in (*args, *outs)]
     return [every.index(p) for p in every[len(args) :]]
+
+
+def solve_right(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.solve_triangular(SQUARE.tril(), x.t(), upper=False, left=False)
 
 
 FRESH: list[tuple[str, Callable[..., Any]]] = [
@@ -35,6 +40,9 @@ FRESH: list[tuple[str, Callable[..., Any]]] = [
     ("a broadcast result", lambda x: (x.sum(0) + 1).expand(3, 6)),
     ("a slice", lambda x: x[1:]),
     ("a copied slice", lambda x: (torch.slice_copy(x, 0, 1), x[1:])),
+    ("a triangular solve", lambda x: torch.linalg.solve_triangular(SQUARE.triu(), x, upper=True)),
+    ("one from the right", lambda x: solve_right(x)),
+    ("a Cholesky solve", lambda x: torch.cholesky_solve(x, SQUARE)),
 ]
 
 

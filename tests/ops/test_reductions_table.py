@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -135,7 +136,9 @@ def outputs(plan: KernelPlan, rows: int) -> list[torch.Tensor]:
 
 def by_cpp(plans: Sequence[KernelPlan], rows: torch.Tensor) -> list[list[torch.Tensor]]:
     """What kernels of one translation unit make of ``rows``."""
-    texts = [(p, render(choose_lanes(p, 16), f"k{i}", grain=1)) for i, p in enumerate(plans)]
+    texts = [
+        (p, render(replace(choose_lanes(p, 16), grain=1), f"k{i}")) for i, p in enumerate(plans)
+    ]
     library = build('#pragma GCC diagnostic ignored "-Wunused-variable"\n' + unit(texts))
     made = []
     for i, p in enumerate(plans):
@@ -245,6 +248,24 @@ XOR = Reduction(
     triton="{0} ^ {1}",
     triton_fold="tl.xor_sum({0}, {axis}, keep_dims=True)",
 )
+
+
+def test_a_reduction_brings_the_header_of_its_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = replace(
+        XOR,
+        name="norm",
+        results=(Result("norm", "value", 0),),
+        elements="f",
+        exact="",
+        op="hypot",
+        cpp="litz::hypot",
+        cpp_fold=XOR.cpp_fold.replace("xor_", "hypot"),
+    )
+    monkeypatch.setattr(reductions, "TABLE", reductions.table((*TABLE.rows, norm)))
+    rows = moderate(dt.F32, 4 * WIDTH).reshape(4, WIDTH).abs()
+    plans = [plan_of(["norm"], dt.F32, *rows.shape, lane) for lane in ("across", "along")]
+    for (found,) in by_cpp(plans, rows):
+        torch.testing.assert_close(found, rows.double().norm(dim=1).float())
 
 
 def test_a_new_reduction_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
 from litz.ir.dtype import F16, F32  # noqa: E402
 from litz.kernel.blocks import sizes as blocks  # noqa: E402
+from litz.kernel.blocks.narrow import narrow_nodes  # noqa: E402
 from litz.kernel.softmax import is_total  # noqa: E402
-from litz.targets.triton.narrow import narrow_nodes  # noqa: E402
 
 TRITON = {"target": "triton"}
 HALF = (torch.float16, torch.bfloat16)

@@ -1,4 +1,9 @@
-"""Which values of a graph share memory, and which of that memory leaves the graph or is written."""
+"""Which values of a graph share memory, where they begin in it, and which leaves or is written.
+
+That PyTorch's metadata says of values: the storage (``same_memory``) and the offset in it.  What a
+call does with memory its operator's schema says: a row a target (``sharing``).  Writes count for
+all of a storage, wherever they lie in it: functionalisation leaves few, most of them at the end.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +105,11 @@ def owner(n: Node, *, copies: bool = False) -> Node:
         if source is None or maybe and not same_memory(n.meta["val"], source.meta["val"]):
             return n
         n = source
+
+
+def offset_of(n: Node) -> Any:
+    """Where a tensor begins in its storage (a plain number where it is known)."""
+    return n.meta["val"].storage_offset()
 
 
 def shares_memory(n: Node) -> bool:

@@ -1,9 +1,9 @@
 """Folding small subgraphs that no input reaches.
 
 A folded value is what ATen computes, once, while compiling.  Where all of its elements are the same
-bits it becomes ``full``, which kernels take as an immediate; where tensor constants went into it,
-it becomes a tensor constant.  What is computed from indices alone (masks of ``arange``) stays: a
-kernel makes it faster than it loads it.
+bits it becomes ``full``, which kernels take as an immediate; a matrix product, or what tensor
+constants went into, becomes a tensor constant.  What else is computed from indices alone (masks of
+``arange``) stays: a kernel makes it faster than it loads it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ MAKERS = frozenset({
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.eye.default,
     aten.linspace.default,
 })  # fmt: skip
+PRODUCTS = frozenset({
+    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.dot.default,
+    aten.mv.default, aten.addmv.default,
+})  # fmt: skip
 LIFTS = (aten.lift_fresh_copy.default, aten.lift_fresh.default)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -40,7 +44,8 @@ def fold_constants(gm: GraphModule) -> bool:
     for n in wanted:
         if n not in touched and not leaves(n):
             value = _evaluate(gm, n, values)
-            changed |= value is not None and _replace(gm, n, value, from_tensors=constant[n])
+            tensors = constant[n] or n.target in PRODUCTS
+            changed |= value is not None and _replace(gm, n, value, from_tensors=tensors)
     return changed
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.aliasing import is_returned, leaves, shares_memory, written
+from litz.graph.aliasing import is_returned, leaves, offset_of, shares_memory, written
 from litz.graph.patterns import CallPattern, Capture, Match, Rule, rewrite
 from litz.graph.values import same_dims, same_value
 
@@ -96,16 +96,11 @@ class _Keep:
         if not isinstance(x, Node) or not same_value(n.meta.get("val"), x.meta.get("val")):
             return False
         if shares_memory(n):
-            if is_returned(n) or not _same_offset(n, x):
+            if is_returned(n) or not same_dims((offset_of(n),), (offset_of(x),)):
                 return False
         elif leaves(n):
             return False
         return n not in self.written and x not in self.written
-
-
-def _same_offset(n: Node, x: Node) -> bool:
-    a, b = n.meta["val"].storage_offset(), x.meta["val"].storage_offset()
-    return same_dims((a,), (b,))
 
 
 def _unary(target: torch._ops.OpOverload) -> CallPattern:

@@ -49,13 +49,12 @@ RESHAPES: Final = frozenset({aten.view.default, aten.reshape.default, aten._unsa
 COPY: Final = aten.copy_.default
 
 
-def _written(n: Node) -> tuple[Node, Node] | None:
-    """The argument that a call copies a new value into, and that value."""
-    if n.op != "call_function" or n.target is not COPY:
-        return None
-    target, value = n.args[0], n.args[1]
-    fits = isinstance(target, Node) and isinstance(value, Node) and target.op == "placeholder"
-    return (target, value) if fits else None  # type: ignore[return-value]
+def _copies(gm: GraphModule) -> Iterator[tuple[Node, Node, Node]]:
+    """Calls that copy a new value into an argument, with the argument and the value."""
+    for n in gm.graph.find_nodes(op="call_function", target=COPY):
+        target, value = n.args[0], n.args[1]
+        if isinstance(target, Node) and isinstance(value, Node) and target.op == "placeholder":
+            yield n, target, value
 
 
 def read_what_was_written(gm: GraphModule) -> bool:
@@ -66,11 +65,7 @@ def read_what_was_written(gm: GraphModule) -> bool:
     """
     order = {n: k for k, n in enumerate(gm.graph.nodes)}
     changed = False
-    for n in list(gm.graph.nodes):
-        found = _written(n)
-        if found is None:
-            continue
-        target, value = found
+    for n, target, value in _copies(gm):
         if not same_value(target.meta.get("val"), value.meta.get("val"), idle=False):
             continue
         for u in list(value.users):
@@ -121,11 +116,7 @@ def _viewed(n: Node) -> Node | None:
 def write_in_place(gm: GraphModule) -> bool:
     """Undo functionalisation for arguments whose new value differs from the old one in a part."""
     changed = False
-    for n in list(gm.graph.nodes):
-        found = _written(n)
-        if found is None:
-            continue
-        target, value = found
+    for n, target, value in _copies(gm):
         first, chain = _chain(target, value)
         if not chain:
             continue

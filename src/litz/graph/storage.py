@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from litz.graph.aliasing import is_returned, owner
+from litz.graph.aliasing import is_returned, offset_of, owner
 from litz.graph.values import add_call, same_dims
 
 aten = torch.ops.aten
@@ -49,7 +49,7 @@ def _read(n: Node) -> bool:
     x, size, stride, offset = _given(n)
     base = owner(x, copies=True)
     absolute = offset is not None and not _is_computed(base)
-    offset = _offset(x) if offset is None else offset
+    offset = offset_of(x) if offset is None else offset
     same = not absolute and _same_view(x.meta["val"], size, stride, offset)
     if n.target is READS[0] and same and not is_returned(n):
         n.replace_all_uses_with(x)
@@ -58,7 +58,7 @@ def _read(n: Node) -> bool:
     if not _is_computed(base):
         if absolute:
             n.args, n.kwargs = (base, size, stride, offset), {}
-        elif _equal(_offset(x), _offset(base)):
+        elif _equal(offset_of(x), offset_of(base)):
             n.args, n.kwargs = (base, size, stride), {}
         else:
             n.meta[ANCHORED] = True
@@ -74,7 +74,7 @@ def _read(n: Node) -> bool:
 
 def _scatter(n: Node) -> bool:
     x, source, size, stride, offset = _given(n)
-    offset = _offset(x) if offset is None else offset
+    offset = offset_of(x) if offset is None else offset
     base = owner(x, copies=True)
     if not _is_computed(base):
         return False
@@ -90,7 +90,7 @@ def _scatter(n: Node) -> bool:
         else:
             written = _call(SCATTER, flat, source, size, stride, offset)
             written.meta[FLAT] = True
-        own = (list(val.shape), list(val.stride()), _offset(x))
+        own = (list(val.shape), list(val.stride()), offset_of(x))
         result = _call(READS[0], written, *(_numbers(n, v) for v in own))
         result.meta[FLAT] = True
     n.replace_all_uses_with(result)
@@ -113,7 +113,7 @@ def _is_computed(base: Node) -> bool:
 def _flat(base: Node) -> Node | None:
     """The elements of a computed value's storage in order; None where they leave gaps."""
     val = base.meta.get("val")
-    if not isinstance(val, torch.Tensor) or not _is_zero(val.storage_offset()):
+    if not isinstance(val, torch.Tensor) or not _is_zero(offset_of(base)):
         return None
     # The results of a higher-order operator may be views of what it takes.
     call = base.args[0] if base.target is operator.getitem else base
@@ -165,11 +165,6 @@ def _value(s: Any) -> Any:
 
 def _equal(a: Any, b: Any) -> bool:
     return same_dims((_value(a),), (_value(b),))
-
-
-def _offset(x: Node) -> Any:
-    """Where a tensor begins in its storage (a plain number where it is known)."""
-    return x.meta["val"].storage_offset()
 
 
 def _is_zero(offset: Any) -> bool:

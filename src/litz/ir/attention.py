@@ -91,15 +91,17 @@ def masked_score(mask: Node, score: Node) -> Node:
     return masked(mask, score, const(F32, -math.inf))
 
 
-def out_value(score: Node, value: Node, keys: Expr, dtype: DType) -> Node:
+def out_value(score: Node, value: Node, keys: Expr, dtype: DType, *, guarded: bool = True) -> Node:
+    """A result; guarded: zeros where all is masked, which is nan otherwise, as of a softmax."""
     weight, total, _ = _weights(score, keys)
-    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total)
+    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total) if guarded else total
     return cast(reduce("sum", (keys,), weight * cast(value, F32)) / whole, dtype)
 
 
 def lse_value(score: Node, keys: Expr) -> Node:
     _, total, top = _weights(score, keys)
-    return op("log", total) * (1 / math.log(2)) + top * (1 / math.log(2))
+    value = op("log", total) * (1 / math.log(2)) + top * (1 / math.log(2))
+    return masked(op("eq", top, const(F32, math.inf)), top, value)
 
 
 def top_value(score: Node, keys: Expr) -> Node:
@@ -153,7 +155,8 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
         n for n in walk((score,)) if isinstance(n, Reduce) and n.kind == "sum" and _is_dot(n)
     )
     query, key = (_load(a) for a in found.args[0].args)
-    if out.value is not out_value(score, value, keys, out.value.dtype):
+    dtype = out.value.dtype
+    if not any(out.value is out_value(score, value, keys, dtype, guarded=g) for g in (True, False)):
         raise ValueError("a store is not attention's")
     return Parts(
         query, key, value, found, score, axes[-2], axes[-1], keys, found.axes[0], out,

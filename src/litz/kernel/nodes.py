@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import Load, Node, Reduce, Store, walk
+from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
+from litz.ir.ops import CHECKS
 
 
 def extent(v: Expr) -> Expr:
@@ -95,6 +96,22 @@ def readers_first(
         left.remove(found)
         out.append(groups[found])
     return out
+
+
+def reads(value: Node) -> bool:
+    """Whether a value loads, or checks an index."""
+    below = walk((value,))
+    return any(isinstance(n, Load) or (isinstance(n, Op) and n.name in CHECKS) for n in below)
+
+
+def by_loops(
+    stores: Iterable[Store], loops: Callable[[Store], tuple[Expr, ...]]
+) -> dict[tuple[Expr, ...], list[Store]]:
+    """Stores by the loops that they run over, as they come."""
+    groups: dict[tuple[Expr, ...], list[Store]] = {}
+    for s in stores:
+        groups.setdefault(loops(s), []).append(s)
+    return groups
 
 
 def loaded(nodes: Sequence[Node]) -> set[str]:

@@ -78,23 +78,20 @@ def choose_passes(
         tuple((*g, *(i for i, top in totals.items() if top == g[0])) for g in groups)
         for groups in rounds
     ]
-    return passes_of(online, along, full, plan.stores)
+    left = [s for s in full if not any(s in some for some in along)]
+    return passes_of(online, along, [left] if left else [], plan.stores)
 
 
 def passes_of(
     rounds: Sequence[tuple[tuple[int, ...], ...]],
     along: Sequence[Sequence[Store]],
-    full: Sequence[Store],
+    left: Sequence[Sequence[Store]],
     stores: Sequence[Store],
 ) -> tuple[Pass, ...]:
-    """A pass for each round, and one for the stores of the full space that are left, if any."""
+    """A pass for each round, with the stores along, and one for each of the groups left."""
     number = {s: i for i, s in enumerate(stores)}
-    done = {s for some in along for s in some}
-    left = tuple(number[s] for s in full if s not in done)
-    parts = [
-        (groups, tuple(number[s] for s in some)) for groups, some in zip(rounds, along, strict=True)
-    ]
-    parts += [((), left)] if left else []
+    every = zip((*rounds, *(() for _ in left)), (*along, *left), strict=True)
+    parts = [(groups, tuple(number[s] for s in some)) for groups, some in every]
     last = len(parts) - 1
     reads: list[Reads] = ["again" if i < last else "last" if i else "once" for i in range(last + 1)]
     return tuple(Pass(groups, own, kind) for (groups, own), kind in zip(parts, reads, strict=True))

@@ -10,6 +10,7 @@ from litz.ir import attention, matmul
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
+from litz.kernel.lanes.nests import around, point
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
 from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
@@ -68,6 +69,20 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+    elif k.form in ("nest", "serial"):
+        if sorted(i for p in k.passes for i in p.stores) != list(range(len(k.plan.stores))):
+            yield "not every store is done in one pass"
+    elif k.late:
+        yield f"stores of {k.form} come late, as those of a nest alone do"
+    if k.neighbours < 1 or k.neighbours & (k.neighbours - 1):
+        yield f"{k.neighbours} neighbours share a maximum, which is no power of two"
+    yield from _known(frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed))
+    if not set(k.flushed) <= set(k.narrow):
+        yield "what is flushed is not in a cheaper form"
+
+
+def _known(nodes: frozenset[Node], named: Sequence[Node]) -> Iterator[str]:
+    yield from (f"{n} is named, but not computed" for n in named if n not in nodes)
 
 
 def _matmul(k: BlockPlan) -> Iterator[str]:
@@ -129,14 +144,31 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     if k.reductions != reductions_of(plan.stores):
         yield f"{len(k.reductions)} reductions are not those of the plan, in order"
     yield from _passes(k.passes, k.reductions, plan.stores, space.reduced, dict(k.totals))
+    yield from _nests(k)
     nodes = frozenset(walk(roots(plan.stores)))
-    yield from (f"store {i} is streamed, but none" for i in k.streamed if i >= len(plan.stores))
+    if k.late and k.form != "columns":
+        yield f"stores of {k.form} come late, as those of columns alone do"
+    if (k.turned or k.turned_stores) and k.form != "tiles":
+        yield f"accesses of {k.form} go through tiles"
+    given = (*k.streamed, *k.turned_stores)
+    yield from (f"store {i} is named, but there is none" for i in given if i >= len(plan.stores))
     yield from _cuts(k, nodes)
     named = [x.of for x in k.chunks] + [x.of for x in k.copies]
-    known = (*k.kept, *k.branches, *(n for of in named for n in of))
-    yield from (f"{n} is named, but not computed" for n in known if n not in nodes)
+    yield from _known(nodes, (*k.kept, *k.turned, *k.branches, *(n for of in named for n in of)))
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)
+
+
+def _nests(k: LanePlan) -> Iterator[str]:
+    """Reductions of a pass run in the same loops; stores along with them at every point."""
+    every = point(k.space)[-1:]
+    for n, p in enumerate(k.passes):
+        some = [k.reductions[i] for g in p.groups for i in g if i < len(k.reductions)]
+        within = {(around(r, k.space), frozenset(r.axes)) for r in some}
+        if len(within) > 1:
+            yield f"reductions of pass {n} run within other loops"
+        if p.stores and some and within != {(frozenset(every), frozenset(some[0].axes))}:
+            yield f"stores of pass {n} run along with what is not reduced at every point"
 
 
 def _attention(k: LanePlan) -> Iterator[str]:
@@ -144,10 +176,10 @@ def _attention(k: LanePlan) -> Iterator[str]:
     limits = skeleton.sizes if skeleton is not None and skeleton.sizes else k.block
     if any(n < 1 or n & (n - 1) or most % n for n, most in zip(k.block, limits, strict=True)):
         yield f"blocks of {k.block} do not divide those of the mask, {limits}"
-    elif k.block[1] % (k.lanes * k.tile[1]) or not 1 <= k.tile[0] <= k.block[0]:
-        yield f"tiles of {k.tile} do not divide blocks of {k.block}"
+    elif k.block[1] % k.lanes or k.tile[0] < 1 or k.tile[1] < 1:
+        yield f"tiles of {k.tile} in blocks of {k.block}"
     p = attention.parts(k.plan.stores, k.plan.parallel)
-    if k.kept[:2] != (p.query, p.key) or k.kept[2:] not in ((), (p.value,)):
+    if k.kept != tuple(n for n in (p.query, p.key, p.value) if n is p.query or n in k.kept):
         yield "what is kept are not query, key and value"
 
 

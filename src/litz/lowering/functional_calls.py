@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import offset_of
 from litz.graph.calls import leaves
 from litz.index import Expr
 from litz.ir.program import TensorRef
@@ -225,7 +226,7 @@ def _offsets(base: FxNode) -> list[Any]:
     PyTorch counts from where the memory of the state began of which it was made, be it the
     argument itself or one of the values that have taken its place since.
     """
-    return [s.meta["val"].storage_offset() for s in states_before(base) or [base]]
+    return [offset_of(s) for s in states_before(base) or [base]]
 
 
 def _is_negative(e: Expr) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import Node as FxNode
 
-from litz.graph.aliasing import owner, viewed
+from litz.graph.aliasing import offset_of, owner, viewed
 from litz.graph.values import eager_value
 from litz.ir import body
 from litz.lowering import values
@@ -116,5 +116,5 @@ def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> Tens
     assert v.lazy is not None
     if any(low.b.root(x.buffer) != root for x in body.loads((v.lazy,))):
         return v
-    gap = low.expr(val.storage_offset()) - low.expr(base.meta["val"].storage_offset())
+    gap = low.expr(offset_of(n)) - low.expr(offset_of(base))
     return values.strided(own, v.shape, r.strides, own.ref.offset + gap)

@@ -14,6 +14,7 @@ from litz.errors import CompilationError
 from litz.ir.program import Program
 from litz.ir.verify import verify
 from litz.options import GraphHook
+from litz.passes.attend import FindAttention
 from litz.passes.choose import ChooseContractions, TakeTemplates
 from litz.passes.costs import LARGE, Costs
 from litz.passes.pad import PadContractions
@@ -41,11 +42,13 @@ class Pipeline:
 def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
-    costs: of those that have matrix units for templates; None: all are large GPUs.  Templates take
-    any sizes: products that ATen computes grow behind that choice.
+    costs: of those that have matrix units for templates; None: all are large GPUs.  Attention is
+    found while its products are such.  Templates take any sizes: products that ATen computes grow
+    behind that choice.
     """
     known = dict.fromkeys(blocks, LARGE) if costs is None else costs
-    return Pipeline((TakeTemplates(known), PadContractions(blocks), ChooseContractions()))
+    found = FindAttention(blocks), TakeTemplates(known)
+    return Pipeline((*found, PadContractions(blocks), ChooseContractions()))
 
 
 def run_passes(

@@ -120,37 +120,26 @@ def _sides(plan: KernelPlan, form: Form) -> tuple[Expr, Expr, frozenset[Expr], D
         return p.rows, p.keys, frozenset((p.inner, p.columns)), p.query.dtype, _ATTENTION
     g = attention.gradient_parts(plan.stores, plan.parallel)
     within = frozenset((*(x.inner for x in g.products), *(s.column for s in g.sums)))
-    return g.rows, g.over, within, g.products[0].left.dtype, _GRADIENT[len(g.sums)]
+    return g.rows, g.over, within, g.products[0].left.dtype, _GRADIENT
 
 
 # (rows, what they meet, warps, stages), the likeliest first, by an element's bytes and by the
 # widest row that fits.
 _ATTENTION: Final[Tables] = {
     2: {
-        64: ((64, 64, 4, 1), (64, 64, 4, 2), (128, 64, 4, 1), (128, 128, 8, 2)),
-        128: ((64, 64, 4, 3), (128, 128, 8, 2), (128, 64, 4, 2)),
+        64: ((64, 128, 4, 2), (64, 64, 4, 3), (128, 64, 4, 2), (128, 128, 8, 2)),
+        128: ((64, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 3)),
         256: ((64, 32, 8, 2), (64, 64, 8, 2), (32, 32, 4, 2)),
     },
     4: {128: ((64, 32, 4, 2), (64, 16, 4, 2)), 256: ((32, 16, 4, 2), (16, 16, 4, 2))},
 }
-# By the results of a kernel.
-_GRADIENT: Final[Mapping[int, Tables]] = {
-    1: {
-        2: {
-            64: ((64, 64, 4, 2), (128, 32, 4, 3), (64, 128, 4, 1)),
-            128: ((64, 64, 4, 1), (64, 128, 4, 1), (128, 32, 8, 3)),
-            256: ((32, 32, 4, 1), (64, 32, 8, 1)),
-        },
-        4: {64: ((32, 32, 4, 2), (64, 32, 4, 1)), 128: ((32, 16, 4, 1),), 256: ((16, 16, 4, 1),)},
-    },
+_GRADIENT: Final[Tables] = {
     2: {
-        2: {
-            64: ((128, 32, 4, 3), (64, 64, 4, 2), (128, 32, 8, 3)),
-            128: ((128, 32, 8, 3), (64, 64, 4, 2), (128, 32, 8, 2)),
-            256: ((32, 32, 4, 1), (64, 16, 8, 1)),
-        },
-        4: {64: ((32, 32, 4, 2), (64, 32, 4, 1)), 128: ((32, 16, 4, 1),), 256: ((16, 16, 4, 1),)},
+        64: ((64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 3)),
+        128: ((64, 64, 4, 2), (128, 64, 8, 2), (64, 64, 4, 3), (128, 32, 8, 3)),
+        256: ((32, 32, 4, 1), (64, 32, 8, 1)),
     },
+    4: {64: ((32, 32, 4, 2), (64, 32, 4, 1)), 128: ((32, 16, 4, 1),), 256: ((16, 16, 4, 1),)},
 }
 
 

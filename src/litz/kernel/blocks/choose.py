@@ -10,16 +10,11 @@ from litz.ir.body import Load, Reduce, is_even, walk
 from litz.ir.reductions import by_update
 from litz.kernel.blocks import attention, matmul, split
 from litz.kernel.blocks.axes import choose_axes
+from litz.kernel.blocks.narrow import flushed, narrow
+from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.reach import is_wide, reaches
-from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, BlockRecipe, Config, Form, Style
-from litz.kernel.blocks.sizes import (
-    choose_configs,
-    hint,
-    is_persistent,
-    narrowest,
-    power_of_two,
-    widened,
-)
+from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
+from litz.kernel.blocks.sizes import choose_configs, is_persistent, narrowest, widened
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots, row_start
 from litz.kernel.passes import choose_passes, pairs, reductions
@@ -49,6 +44,12 @@ def _divided(plan: KernelPlan) -> Phases | None:
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One plan as one kernel."""
+    made = _in_form(plan, style)
+    stores = made.plan.stores
+    return replace(made, narrow=narrow(stores), flushed=flushed(stores))
+
+
+def _in_form(plan: KernelPlan, style: Style) -> BlockPlan:
     if plan.skeleton is not None:
         if plan.skeleton.kind == product.KIND:
             return matmul.in_blocks(plan, style)
@@ -56,7 +57,7 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     wide = is_wide(plan)
     serial = is_serial(plan)
     if serial or not is_even(plan.stores, plan.reduced):
-        made = _nest(plan, "serial" if serial else "nest", wide)
+        made = in_nest(plan, "serial" if serial else "nest", wide)
     else:
         made = _blocks(plan, wide, style)
     return replace(made, reaches=reaches(plan)) if wide and plan.ints else made
@@ -67,17 +68,6 @@ def is_serial(plan: KernelPlan) -> bool:
     return any(
         s.mode != "set" and plan.dtype(s.buffer).name not in by_update(s.mode).triton_atomic
         for s in plan.stores
-    )
-
-
-def _nest(plan: KernelPlan, form: Form, wide: bool) -> BlockPlan:
-    """Parallel dims in blocks, or as loops too."""
-    axis = Axis("x", () if form == "serial" else plan.parallel)
-    block = min(128, power_of_two(hint(axis.size)))
-    config = Config((("x", block),), 4 if block > 64 else 1)
-    even = axis.size.is_const and hint(axis.size) % block == 0
-    return BlockPlan(
-        plan, form, Axes((axis,), None), (config,), frozenset("x" if even else ""), wide
     )
 
 
@@ -99,8 +89,26 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
     totals = pairs(reduces)
     passes = choose_passes(plan, reduces, totals, values) if form == "passes" else ()
     even = _even(axes, configs)
-    online = tuple(totals.items())
-    return BlockPlan(plan, form, axes, configs, even, wide, _flat(axes), passes, online, rows)
+    return BlockPlan(
+        plan,
+        form,
+        axes,
+        configs,
+        even,
+        wide,
+        _flat(axes),
+        passes,
+        tuple(totals.items()),
+        _neighbours(plan, configs[0]) if totals and passes else 1,
+        rows=rows,
+    )
+
+
+def _neighbours(plan: KernelPlan, config: Config) -> int:
+    """Elements along the reduced axis that one thread loads at once."""
+    if plan.lane not in plan.reduced:
+        return 1
+    return max(1, min(16 // narrowest(plan), config.block("r")))
 
 
 def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from litz.index import Expr, product
+from litz.ir.body import Node
 from litz.kernel.nodes import extent
 from litz.kernel.passes import Pass
 from litz.kernel.phases import Temporary
@@ -101,8 +102,10 @@ class BlockPlan:
     ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
     program, a loop for every dim; ``attention``, ``gradient``, ``matmul``: see the files of
     ``litz.kernel.blocks``.
-    passes: over the reduced axis, in order.  totals: sums of softmaxes and their maxima, by the
-    numbers of the reductions (see ``litz.kernel.passes.reductions``).
+    passes: over the reduced axis, in order; of a nest the loops of stores.  totals: sums of
+    softmaxes and their maxima, by the numbers of the reductions (see
+    ``litz.kernel.passes.reductions``); so many neighbours share a maximum.
+    late: what a nest stores outside of its loops comes last, computed first.
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
     of all of them divide.  flat: the grid has one axis, from which the others are computed.
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
@@ -111,6 +114,8 @@ class BlockPlan:
     unrolled: reduced dims of which a product is spelled for every value.
     together: blocks along axis y that programs go through together, so that caches keep what they
     share (1: they follow each other along x).
+    narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
+    exponentials of which nobody can tell what is subnormal from zero.
     """
 
     plan: KernelPlan
@@ -122,11 +127,15 @@ class BlockPlan:
     flat: bool = False
     passes: tuple[Pass, ...] = ()
     totals: tuple[tuple[int, int], ...] = ()
+    neighbours: int = 1
+    late: bool = False
     rows: tuple[Expr, int] | None = None
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     unrolled: tuple[Expr, ...] = ()
     together: int = 1
+    narrow: tuple[Node, ...] = ()
+    flushed: tuple[Node, ...] = ()
 
     @property
     def persistent(self) -> bool:

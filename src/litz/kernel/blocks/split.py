@@ -19,6 +19,7 @@ from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import (
+    by_loops,
     extent,
     loaded,
     loops_of,
@@ -166,9 +167,7 @@ class _Maker:
                 plans.append(self.phase(self.plan.parallel, (self.r, *self.kept), stores))
         # What does not run over all reduced dims must not be done more than once: it may read
         # what it replaces.
-        spaces: dict[Loops, list[Store]] = {}
-        for s in left:
-            spaces.setdefault(loops_of(s, self.plan.reduced), []).append(s)
+        spaces = by_loops(left, lambda s: loops_of(s, self.plan.reduced))
         order = readers_first([replaced(stores, known) for stores in spaces.values()])
         if order is None:
             return None

@@ -89,6 +89,14 @@ def as_index(n: Node) -> Expr:
     return const(int(n.value))
 
 
+def turned(index: Expr, down: Expr, across: Expr) -> Expr | None:
+    """The stride along the lanes of an access that is contiguous down the rows, else None."""
+    if down not in index.free or coefficient(index, down) is not const(1):
+        return None
+    stride = coefficient(index, across)
+    return None if stride is None or stride in (const(0), const(1)) else stride
+
+
 def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access:
     """data: symbols in ``e`` whose values differ from lane to lane."""
     free = e.free

@@ -22,13 +22,16 @@ from litz.kernel.plan import KernelPlan
 ROWS = 64  # queries of a block: what is done once a key block, to turn it, is little beside them
 KEYS = 128  # of a block
 TILE = 4  # rows of a register tile
-MANY = 16  # lanes of machines with 32 registers of vectors
+MANY = 16  # lanes of machines with 32 registers of vectors, half of which hold sums
 
 
 def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
     """One kernel whose threads divide batches, heads and blocks of queries."""
     p = attention.parts(plan.stores, plan.parallel)
-    space = Space(plan.parallel[:-1], plan.parallel[-1:], plan.reduced, p.keys)
+    shared = _shared(plan, p)
+    units = tuple(v for v in plan.parallel[:-1] if v not in shared)
+    space = Space(units, (*shared, p.columns), plan.reduced, p.keys)
+    heads = int_value(product(extent(v) for v in shared))
     inner, columns = (padded(v, lanes) for v in (p.inner, p.columns))
     sizes = plan.skeleton.sizes if plan.skeleton is not None else ()
     rows_most, keys_most = sizes or (ROWS, KEYS)
@@ -37,11 +40,13 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
         keys //= 2
     keys = max(lanes, min(keys, keys_most, _power(p.keys)))
     rows = min(ROWS, rows_most, _power(p.rows))
-    while rows > TILE and rows * 4 * (inner + columns + keys) > CACHED // 2:
+    while rows > TILE and rows * heads * 4 * (inner + columns + keys) > CACHED // 2:
         rows //= 2
-    vectors = min(4 if lanes >= MANY else 2, keys // lanes)
+    kept = tuple(_kept(p, lanes, rows * heads))
+    tile = min(TILE, rows * heads)
+    vectors = min(8, (16 if lanes >= MANY else 8) // tile)
     ops = sum(op_row(n.name).cost for n in walk((p.score,)) if isinstance(n, Op))
-    points = product(extent(v) for v in (*space.units, p.keys))
+    points = product(extent(v) for v in (*plan.parallel[:-1], p.keys))
     return LanePlan(
         plan,
         space,
@@ -49,18 +54,33 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
         lanes,
         points * (inner + columns + ops),
         (rows, keys),
-        kept=tuple(_kept(p, lanes)),
-        tile=(min(TILE, rows), vectors),
+        kept=kept,
+        tile=(tile, vectors),
     )
 
 
-def _kept(p: attention.Parts, lanes: int) -> Iterator[Load]:
-    """Operands that are copied, block by block: a value is not if it lies as a copy would."""
-    yield from (p.query, p.key)
-    steps = [coefficient(p.value.index, v) for v in (p.keys, p.columns)]
-    width = padded(p.columns, lanes)
-    lies = steps == [const(width), const(1)] and extent(p.columns) is const(width)
-    if not lies or p.value.dtype is not F32:
+def _shared(plan: KernelPlan, p: attention.Parts) -> tuple[Expr, ...]:
+    """The dim of heads that share their keys, where a block holds the queries of them all."""
+    slots = plan.skeleton.slots if plan.skeleton is not None else ()
+    fixed = {v for n in walk((p.key, p.value, *slots)) for v in n.vars}
+    dims = [v for v in plan.parallel[-3:-2] if v not in fixed and extent(v).is_const]
+    return tuple(v for v in dims if int_value(extent(v)) * _power(p.rows) <= ROWS)
+
+
+def _kept(p: attention.Parts, lanes: int, rows: int) -> Iterator[Load]:
+    """Operands that are copied, block by block.
+
+    A key is turned unless so few rows read it that they take it as it lies; a value is copied if it
+    lies apart or is to be widened many times.
+    """
+    few = rows <= TILE
+    yield p.query
+    if not few or coefficient(p.key.index, p.inner) is not const(1):
+        yield p.key
+    width = const(padded(p.columns, lanes))
+    whole = coefficient(p.value.index, p.columns) is const(1) and extent(p.columns) is width
+    together = coefficient(p.value.index, p.keys) is width and p.value.dtype is F32
+    if not whole or not (few or together):
         yield p.value
 
 

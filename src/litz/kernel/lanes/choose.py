@@ -8,22 +8,15 @@ from collections.abc import Sequence
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
-from litz.kernel.lanes import attention, phases, regroup
+from litz.kernel.lanes import attention, nests, phases, regroup
+from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
-from litz.kernel.lanes.reuse import ROOM, worth_keeping
+from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
-from litz.kernel.nodes import (
-    extent,
-    int_value,
-    loops_of,
-    over_all,
-    reduce_levels,
-    roots,
-)
-from litz.kernel.passes import Pass, along_passes, pairs, passes_of, reductions
+from litz.kernel.nodes import extent, int_value, over_all, roots
+from litz.kernel.passes import Pass, passes_of
 from litz.kernel.plan import KernelPlan
-from litz.kernel.values import Values
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
@@ -68,17 +61,20 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     nodes = tuple(walk(roots(stores)))
     uses = Counter(n.name for n in nodes if isinstance(n, Op))
     reduces = reductions_of(stores)
-    passes = _passes(stores, space, reduces)
+    passes = nests.passes(stores, space, reduces)
     block: tuple[int, ...] = TILES if form == "tiles" else ()
     if form == "columns":
         block = (_block(stores, space, len(passes), lanes),)
     divided = _divided(stores, space, reduces, passes)
-    kept = _kept(stores, space, reduces, passes, lanes)
+    keep = nests.lane_values if form == "columns" else _kept
+    kept = keep(stores, space, reduces, passes, lanes)
     totals: tuple[tuple[int, int], ...] = ()
     if form == "rows" and divided is None and not kept:
-        totals = _online(stores, space, reduces, passes)
+        totals = nests.online(stores, space, reduces, passes)
     if totals:
-        passes = passes_of([((0, 1),)], [()], _full(stores, space), stores)
+        last = nests.in_order(nests.stores_of_all(stores, space), space, set(reduces))
+        passes = passes_of([((0, 1),)], [()], last, stores)
+    turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
     made = LanePlan(
         plan,
         space,
@@ -91,8 +87,11 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         reduces,
         passes,
         totals,
+        form == "columns" and nests.replaces_late(stores, space, passes),
         kept,
         tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
+        turned,
+        turned_stores,
         called=_called(uses),
     )
     return Cuts(made, nodes).chosen()
@@ -103,48 +102,6 @@ def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Exp
     cost = ops + 2 * (loads + len(plan.stores)) + 1
     cost *= SCALAR if space.lane is None else 1
     return product(extent(d.var) for d in plan.dims) * cost
-
-
-def _passes(stores: Sequence[Store], space: Space, reduces: Sequence[Reduce]) -> tuple[Pass, ...]:
-    """A round for reductions that can share loops: of one level, over the same dims."""
-    levels = reduce_levels(roots(stores))
-    rounds: dict[object, list[int]] = {}
-    for i, n in enumerate(reduces):
-        key = levels[n], frozenset(n.axes), n.row.counts, space.lane in n.vars
-        rounds.setdefault(key, []).append(i)
-    nodes = [[reduces[i] for i in some] for some in rounds.values()]
-    masked = [n for n in levels if isinstance(n, Reduce) and n not in reduces]
-
-    def may(s: Store, n: Reduce) -> bool:
-        same = set(loops_of(s, space.reduced)) == set(n.axes)
-        return same and s.mode == "set" and not n.row.counts
-
-    full = _full(stores, space)
-    every = [*nodes, masked] if masked else nodes
-    along = along_passes(full, stores, every, levels, False, may)[: len(nodes)]
-    groups = [tuple((i,) for i in some) for some in rounds.values()]
-    return passes_of(groups, along, full, stores)
-
-
-def _full(stores: Sequence[Store], space: Space) -> list[Store]:
-    """The stores of the full space."""
-    return [s for s in stores if loops_of(s, space.reduced)]
-
-
-def _online(
-    stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
-) -> tuple[tuple[int, int], ...]:
-    """A softmax's sum and its maximum, where long rows are read once more after both."""
-    row = product(extent(v) for v in space.reduced)
-    if len(reduces) != 2 or len(passes) != 3 or any(p.stores for p in passes[:2]):
-        return ()
-    if space.lane not in space.reduced or any(set(n.axes) != set(space.reduced) for n in reduces):
-        return ()
-    if size_hint(row, 0) * reduces[0].dtype.bytes <= ROOM:
-        return ()
-    axes = dict.fromkeys((*space.units, *space.serial), "x") | dict.fromkeys(space.reduced, "r")
-    found = reductions(Values(axes), stores)
-    return ((1, 0),) if pairs(found) and [v.node for v in found] == list(reduces) else ()
 
 
 def _form(plan: KernelPlan, space: Space) -> Form:
@@ -201,6 +158,18 @@ def _streams(plan: KernelPlan, s: Store) -> bool:
     return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
 
 
+def _turned(plan: KernelPlan, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[int, ...]]:
+    """Loads and stores whose neighbours lie down the rows of a tile."""
+    down, across = plan.tile, plan.lane
+    assert down is not None and across is not None
+    loads = [n for n in nodes if isinstance(n, Load) and not n.indirect]
+    sets = [(i, s) for i, s in enumerate(plan.stores) if s.mode == "set" and not s.indirect]
+    return (
+        tuple(n for n in loads if turned(n.index, down, across) is not None),
+        tuple(i for i, s in sets if s.mask is None and turned(s.index, down, across) is not None),
+    )
+
+
 def _called(uses: Counter[str]) -> tuple[str, ...]:
     """The ops of a long body that it calls: C++ compilers take their time for what is inlined."""
     costs = {name: op_row(name).cost for name in uses if op_row(name).cost >= FUNCTION}
@@ -220,7 +189,7 @@ def _divided(
         return None
     if any(isinstance(a, Reduce) for n in every for a in walk(n.args)):
         return None
-    full = _full(stores, space)
+    full = nests.stores_of_all(stores, space)
     # What a unit leaves unchanged is reduced outside of its loop, where no store can join.
     inside = all(set(space.units) <= set(n.vars) for n in reduces)
     if full and not (len(passes) == 1 and inside and all(over_all(s, space.reduced) for s in full)):

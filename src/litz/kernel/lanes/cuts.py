@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from litz.index import Expr
-from litz.ir.body import Load, Masked, Node, Op, Reduce, walk
-from litz.ir.ops import CHECKS
+from litz.ir.body import Masked, Node, Op, Reduce, walk
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.access import in_ranges, uniform
 from litz.kernel.lanes.recipe import Chunk, Copies, LanePlan, Limit
 from litz.kernel.lanes.reuse import cost
-from litz.kernel.nodes import below, extent, int_value, roots
+from litz.kernel.nodes import below, extent, int_value, reads, roots
 
 TERMS = 16  # additions into one accumulator before it is added to an outer one, of 64 bits
 UNROLL = 4
@@ -172,9 +171,3 @@ class Cuts:
                 same = lane not in cond.vars
                 same = same or (isinstance(cond, Op) and uniform(cond, lane, self.lanes))
                 yield SKIPPED * ((same and lane in n.vars) or n in self.made.branches)
-
-
-def reads(value: Node) -> bool:
-    """Whether a value loads, or checks an index."""
-    below = walk((value,))
-    return any(isinstance(n, Load) or (isinstance(n, Op) and n.name in CHECKS) for n in below)

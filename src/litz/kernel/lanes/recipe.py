@@ -52,15 +52,19 @@ class LanePlan:
     form: ``rows``: vectors along the lane, one after the other; ``columns``: reductions whose lane
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes; ``attention``: its skeleton, in
-    blocks of ``block`` queries and keys, whose operands ``kept`` a thread copies, and whose products
-    are done ``tile`` rows and vectors at a time.
+    blocks of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has
+    products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of
-    reductions and stores it has the places.
+    reductions and stores it has the places.  Each is one nest of loops, within those that its
+    reductions depend on.  late: what runs over no reduced dim is stored behind the last pass, which
+    still reads what it replaces.
     totals: sums of softmaxes that share a pass with their maxima, by the places of both.
-    kept: values that more than one pass needs, which the first of them keeps for a row.
+    kept: values that more than one pass needs, which the first of them keeps for a row; in columns
+    values that are the same in several rows, computed before these for all lanes of a block.
     streamed: places of stores that go past the caches.
+    turned: loads, and places of stores, that go through transposed tiles.
     branches: masked regions that vectors without lanes in them skip.
     limits, chunks, copies: how loops over reduced dims are cut and unrolled.
     called: ops whose C++ function is called, where those of others are inlined.
@@ -77,8 +81,11 @@ class LanePlan:
     reductions: tuple[Reduce, ...] = ()
     passes: tuple[Pass, ...] = ()
     totals: tuple[tuple[int, int], ...] = ()
+    late: bool = False
     kept: tuple[Node, ...] = ()
     streamed: tuple[int, ...] = ()
+    turned: tuple[Node, ...] = ()
+    turned_stores: tuple[int, ...] = ()
     branches: tuple[Node, ...] = ()
     limits: tuple[Limit, ...] = ()
     chunks: tuple[Chunk, ...] = ()
@@ -89,11 +96,15 @@ class LanePlan:
 
 @dataclass(frozen=True, slots=True)
 class LaneRecipe:
-    """How a plan runs: kernels in order, and the memory between them."""
+    """How a plan runs: kernels in order, and the memory between them.
+
+    grain: work that is worth a thread, in additions: some microseconds.
+    """
 
     plan: KernelPlan
     kernels: tuple[LanePlan, ...]
     temporaries: tuple[Temporary, ...] = ()
+    grain: int = 1 << 20
 
     @property
     def text(self) -> str:

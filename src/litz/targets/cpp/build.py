@@ -18,10 +18,11 @@ from litz.targets.cpp.units import joined
 from litz.targets.parts import Callables, CppPart
 from litz.targets.tools import Tools
 
-# By the numbers that kernels report: a bad index is 1, a divisor of zero 2, both together 3.
+# By the numbers that kernels report: a bad index is 1, a divisor of zero 2, no memory 4, and sums.
 INDEX_FAULT: Fault = (OutOfRangeError, "index out of range in a compiled kernel")
 ZERO_FAULT: Fault = (RuntimeError, "ZeroDivisionError in a compiled kernel")
-FAULTS = (INDEX_FAULT, ZERO_FAULT, INDEX_FAULT)
+MEMORY_FAULT: Fault = (MemoryError, "no memory for the rows that a compiled kernel keeps")
+FAULTS = (INDEX_FAULT, ZERO_FAULT, INDEX_FAULT, *[MEMORY_FAULT] * 4)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ lane across rows (accumulators, values that only depend on the lane) sits in arr
 from __future__ import annotations
 
 from litz.index import Expr
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
+from litz.ir.body import Node, Op, Reduce, Store, walk
 from litz.ir.dtype import F64, DType
-from litz.kernel.lanes.access import access
 from litz.kernel.lanes.cuts import adds, order
 from litz.kernel.lanes.recipe import LanePlan
-from litz.kernel.nodes import extent, loaded, roots
+from litz.kernel.nodes import below, extent, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import TreeBuilder, position
 from litz.targets.cpp.scope import Scope
@@ -31,6 +30,7 @@ class ColumnBuilder(TreeBuilder):
         self.block_depth = 0
         self.preludes: dict[Scope, Stmt] = {}
         (self.size,) = made.block
+        self.lane_values = set(made.kept)
 
     # --- loops ----------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class ColumnBuilder(TreeBuilder):
     def early(self, n: Node, scope: Scope) -> bool:
         """Compute a lane's value once before the rows, if it is the same in all of them."""
         depth = scope.binds(self.across)
-        if depth is None or self.lane not in n.vars or not self.worth_keeping(n):
+        if depth is None or n not in self.lane_values:
             return False
         if scope.guard is not None and self.reads[n]:
             return False
@@ -82,11 +82,6 @@ class ColumnBuilder(TreeBuilder):
             return False
         self.keep(n, scope.at(outer))
         return True
-
-    def worth_keeping(self, n: Node) -> bool:
-        if isinstance(n, Load):
-            return access(n.index, self.across, self.lanes).kind not in ("next", "same")
-        return isinstance(n, (Op, Masked))
 
     def keep(self, n: Node, home: Scope) -> Ref:
         """Compute ``n`` for the block's lanes at ``home``, into an array."""
@@ -139,7 +134,8 @@ class ColumnBuilder(TreeBuilder):
             inner.append(acc)
             outer.append(total)
             scope.body.append(tree.Update(acc, value))
-        self.merge_stores(group, home, scope)
+        if home.guard is None:
+            self.stores_along(group, scope)
         rows.body.append(self.lanes_stmt(scope.body))
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk)
@@ -165,6 +161,10 @@ class ColumnBuilder(TreeBuilder):
         if acc.block is None:
             super().take_moments(acc, mean, m2, terms, chunk)
             return
+        # What the deviations in all rows share: the chunk's mean.
+        for r in (n for n in walk([mean, m2]) if isinstance(n, Reduce)):
+            own = (n for n in below(r.args) if isinstance(n, Op) and self.across in n.vars)
+            self.lane_values.update(n for n in own if r.axes[-1] not in n.vars)
         scope = Scope(chunk, [], self.across)
         super().take_moments(acc, mean, m2, terms, scope)
         chunk.body.append(self.lanes_stmt(scope.body))
@@ -182,13 +182,9 @@ class ColumnBuilder(TreeBuilder):
     # --- stores -----------------------------------------------------------------------------------
 
     def point(self, scope: Scope) -> None:
-        flat = self.start(scope)
         self.reduce_first(roots(self.stores), scope)
-        full = self.full_stores()
-        read = loaded(roots(self.pending))
-        # Stores of a lane's values come first, unless the full space still reads what they replace.
-        late = self.flat(flat, scope, any(s.buffer in read for s in flat))
-        for dims, stores in full:
+        late = self.flat(self.flat_stores(), scope, self.made.late)
+        for dims, stores in self.last_passes():
             levels, _ = self.open_levels(dims, scope)
             rows = levels[-1].scope
             inner = Scope(rows, [], self.across)

@@ -18,7 +18,8 @@ from litz.ir.body import reduce as reduce_node
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
-from litz.kernel.nodes import below, extent, int_value, loops_of, readers_first, roots
+from litz.kernel.nodes import below, extent, int_value, loops_of, roots
+from litz.kernel.passes import Pass
 from litz.targets.cpp import tree
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
@@ -55,7 +56,7 @@ class TreeBuilder(Placer):
         self.stores = made.plan.stores
         super().__init__(name, space.lane, made.lanes, self.stores)
         self.open = list(made.reductions)
-        self.rounds = [[self.open[i] for g in p.groups for i in g] for p in made.passes if p.groups]
+        self.nests = {n: p for p in made.passes for n in self.reduced_in(p)}
         pairs = [(self.open[i], self.open[j]) for j, i in made.totals]
         self.online = {n: pair for pair in pairs for n in pair}
         self.branches = frozenset(made.branches)
@@ -63,9 +64,6 @@ class TreeBuilder(Placer):
         self.chunk_of = {n: c for c in made.chunks for n in c.of}
         self.streamed = {self.stores[i] for i in made.streamed}
         self.fresh = 0
-        # Stores of the full space that no pass runs yet, and the scope in which passes run.
-        self.pending: list[Store] = []
-        self.inmost: Scope | None = None
         self.rows: dict[Node, tuple[str, Scope]] = {}
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, DimRange] = {}
@@ -128,36 +126,25 @@ class TreeBuilder(Placer):
         if scope.guard is not None and self.reads[n]:
             depth = max(depth, scope.guard)
         home = scope.at(depth)
-        group = [n]
         if n in self.online and home.guard is None:
             self.online_loops(*self.online[n], home)
             return
-        if home.guard is None and n in self.open:
-            group = [r for r in self.open if r is n or self.joins(r, n, home)]
+        group = [n]
+        if home.guard is None and n in self.nests:
+            group = self.reduced_in(self.nests[n])
         if n.row.counts:
-            group = [r for r in (self.open if home.guard is None else ()) if twins(r, n)] or [n]
             acc = self.moment_loops(n, home)
             for r in group:
                 home.env[r] = self.moment(r, acc, home)
         else:
             self.nest(group, home)
 
+    def reduced_in(self, p: Pass) -> list[Reduce]:
+        return [self.open[i] for g in p.groups for i in g]
+
     def home_depth(self, n: Reduce, scope: Scope) -> int:
         inside = max((self.ranges[v].depth for v in n.axes if v in self.ranges), default=0)
         return max(self.bound_depth(n.vars, scope), inside)
-
-    def joins(self, r: Reduce, n: Reduce, home: Scope) -> bool:
-        """Whether ``r`` runs in the same loops as ``n``."""
-        if self.levels[r] != self.levels[n] or set(r.axes) != set(n.axes):
-            return False
-        if r.row.counts:
-            return False
-        if any(home.binds(v) is None for v in r.vars if v is not self.lane):
-            return False
-        lane = self.lane is not None and self.lane in r.vars
-        if lane is not (self.lane is not None and self.lane in n.vars):
-            return False
-        return home.find(r) is None and self.home_depth(r, home) == home.depth
 
     def nest(self, group: list[Reduce], home: Scope) -> None:
         for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
@@ -196,7 +183,7 @@ class TreeBuilder(Placer):
             scope.body.append(tree.Update(acc, value))
         if home.guard is None and bodies is group:
             self.keep_values(scope, home)
-            self.merge_stores(group, home, scope)
+            self.stores_along(group, scope)
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
         return outer
@@ -290,19 +277,11 @@ class TreeBuilder(Placer):
         home.body.append(tree.Finish(ref.text, acc, r.dtype, r.gives.part))
         return ref
 
-    def merge_stores(self, group: list[Reduce], home: Scope, scope: Scope) -> None:
+    def stores_along(self, group: list[Reduce], scope: Scope) -> None:
         """Run the stores of the full space that the pass of these reductions does."""
-        at = next((i for i, own in enumerate(self.rounds) if group[0] in own), None)
-        if at is None or home is not self.inmost or set(group) != set(self.rounds[at]):
-            return
-        stores = self.stores
-        before = {stores[i] for p in self.made.passes[:at] for i in p.stores}
-        known = all(home.find(r) is not None for own in self.rounds[:at] for r in own)
-        if not known or any(s in before for s in self.pending):
-            return  # a pass before has not run here: what it reads or stores is still to come
-        merged = [stores[i] for i in self.made.passes[at].stores]
-        scope.body.extend([self.put(s, scope) for s in merged])
-        self.pending = [s for s in self.pending if s not in merged]
+        if group[0] in self.nests:
+            stores = [self.stores[i] for i in self.nests[group[0]].stores]
+            scope.body.extend([self.put(s, scope) for s in stores])
 
     def renamed(self, group: list[Reduce], axes: list[Expr]) -> tuple[list[Reduce], list[Expr]]:
         """The group with fresh variables, for a nest inside loops over its own axes."""
@@ -443,34 +422,25 @@ class TreeBuilder(Placer):
 
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
-        flat = self.start(scope)
         self.reduce_first(roots(self.stores), scope)
-        puts = [self.put(s, scope) for s in flat]
-        for dims, stores in self.full_stores():
+        puts = [self.put(s, scope) for s in self.flat_stores()]
+        for dims, stores in self.last_passes():
             levels, _ = self.open_levels(dims, scope)
             inner = levels[-1].scope
             inner.body.extend([self.put(s, inner) for s in stores])
             self.close(levels)
         scope.body.extend(puts)
 
-    def start(self, scope: Scope) -> list[Store]:
-        """Note where passes run and which stores wait for one; return those of the point itself."""
-        self.inmost = scope
-        reduced = self.space.reduced
-        self.pending = [s for s in self.stores if loops_of(s, reduced)]
-        return [s for s in self.stores if not loops_of(s, reduced)]
+    def flat_stores(self) -> list[Store]:
+        """Those of the point itself."""
+        return [s for s in self.stores if not loops_of(s, self.space.reduced)]
 
-    def full_stores(self) -> list[tuple[tuple[Expr, ...], list[Store]]]:
-        """Stores that no pass has run, by the reduced dims that they run over, in a safe order."""
-        groups: dict[tuple[Expr, ...], list[Store]] = {}
-        for s in self.pending:
-            groups.setdefault(loops_of(s, self.space.reduced), []).append(s)
-        assert self.inmost is not None
-        done = [r for r in self.open if self.inmost.find(r) is not None]
-        order = readers_first(list(groups.values()), done)
-        if order is None:
-            raise ValueError("stores over different dims overwrite each other's loads")
-        return [(loops_of(stores[0], self.space.reduced), list(stores)) for stores in order]
+    def last_passes(self) -> Iterator[tuple[tuple[Expr, ...], list[Store]]]:
+        """The dims and stores of passes that reduce nothing."""
+        for p in self.made.passes:
+            if not p.groups:
+                stores = [self.stores[i] for i in p.stores]
+                yield loops_of(stores[0], self.space.reduced), stores
 
     def reduce_first(self, nodes: Sequence[Node], scope: Scope) -> None:
         """Run the reductions that ``nodes`` wait for, so that values which they keep are there."""
@@ -489,11 +459,6 @@ class TreeBuilder(Placer):
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)
         return tree.Put(s, value, indirect, mask, s in self.streamed)
-
-
-def twins(r: Reduce, n: Reduce) -> bool:
-    """Whether one accumulator gives both."""
-    return r.row.counts and r.row is n.row and r.args == n.args and set(r.axes) == set(n.axes)
 
 
 def position(r: Reduce) -> Expr:

@@ -1,8 +1,4 @@
-"""Loop trees as C++ text.
-
-A kernel is a static function that runs a range of units of work, and an entry point that hands the
-units to threads.
-"""
+"""The statements of loop trees as C++ text; ``functions`` puts them into a kernel's functions."""
 
 from __future__ import annotations
 
@@ -10,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from litz.index import Expr, Var, as_expr, ceildiv, const, product, render
+from litz.index import Expr, Var, ceildiv, render
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.nodes import extent
-from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.tree import (
     Acc,
-    Array,
     Blocks,
     Branch,
     Clear,
@@ -37,7 +31,6 @@ from litz.targets.cpp.tree import (
     Ref,
     Rescale,
     Slot,
-    Split,
     Stmt,
     Tiles,
     Update,
@@ -59,13 +52,8 @@ class Printer:
         self.pad = "  "
         self.others: dict[type, Callable[[Any, Speller], None]] = {
             **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
-            **{
-                Line: lambda s, _: self.line(s.text),
-                Tiles: self.tiles,
-                Blocks: self.blocks,
-                Range: self.range,
-                Lanes: self.lanes,
-            },
+            **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
+            Line: lambda s, _: self.line(s.text),
         }
         self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
@@ -249,8 +237,7 @@ class Printer:
                 value, at = f"{s.name}f.value", f"{s.name}f.at"
             self.line(f"const auto {s.name} = {value if s.part == 'value' else at};")
             return
-        text = converted(self.held(acc), acc.dtype, s.dtype)
-        self.line(f"const auto {s.name} = {text};")
+        self.line(f"const auto {s.name} = {converted(self.held(acc), acc.dtype, s.dtype)};")
 
     def combine(self, s: Combine, spell: Speller) -> None:
         at = self.expr(s.index)
@@ -405,117 +392,9 @@ class Printer:
             self.block(s.body, spell, c)
             self.close()
 
-    # --- the functions --------------------------------------------------------------------------
-
     def unit_count(self, v: Expr) -> Expr:
         """How many units lie along one dim."""
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
-
-    def functions(self) -> None:
-        """Those that the kernel calls, for scalars and vectors alike."""
-        for op, name in self.called.items():
-            head = "template <class... T> static LITZ_CALLED auto"
-            self.lines.append(f"{head} {name}(T... x) {{ return litz::{op}(x...); }}")
-
-    def part(self) -> None:
-        """The function that a thread runs, on its units."""
-        k = self.kernel
-        room = ", char* room_" if k.split is not None else ""
-        self.function(k, "part", f"int64_t unit_, const int64_t units_{room}")
-        if k.split is not None:
-            self.rooms(k.split)
-            size, stop = k.split.size, self.expr(extent(k.split.by))
-            self.line(f"const int64_t from_ = unit_ * {size};")
-            self.line(f"const int64_t to_ = litz::least({stop}, units_ * {size});")
-        self.decompose()
-        self.finish_function(k)
-
-    def end(self, split: Split) -> None:
-        """The function that one thread runs after all others."""
-        k = split.end
-        self.function(k, "end", "char* room_, const int64_t parts_")
-        self.rooms(split)
-        points = self.expr(split.points)
-        self.line(f"const int64_t cells_ = {len(split.slots)} * ({points});")
-        self.finish_function(k)
-
-    def function(self, k: Kernel, name: str, arguments: str) -> None:
-        self.lines.append(
-            f"static int {k.name}_{name}(void* const* ptrs, const int64_t* ints, {arguments}) {{"
-        )
-        self.arguments(k.plan)
-        if k.checks:
-            self.line("int bad = 0;")
-        for a in k.arrays:
-            self.array(a)
-
-    def array(self, a: Array) -> None:
-        """On the stack where its size is known."""
-        size, kind = as_expr(a.size), ctype(a.dtype)
-        if size.is_const:
-            self.line(f"alignas(64) {kind} {a.name}[{self.expr(size)}];")
-            return
-        self.line(f"const litz::Scratch {a.name}_s({a.dtype.bytes} * ({self.expr(size)}));")
-        self.line(f"{kind}* const {a.name} = ({kind}*){a.name}_s.at;")
-
-    def finish_function(self, k: Kernel) -> None:
-        start = len(self.lines)
-        self.block(k.body, Speller(k.lanes, called=self.called))
-        if any("litz::store_stream(" in text for text in self.lines[start:]):
-            self.line("litz::stream_fence();")
-        self.line("return bad;" if k.checks else "return 0;")
-        self.lines.append("}")
-
-    def rooms(self, split: Split) -> None:
-        points = self.expr(split.points)
-        for i, slot in enumerate(split.slots):
-            kind = ctype(slot.dtype)
-            self.line(f"{kind}* {slot.name} = ({kind}*)(room_ + {8 * i} * ({points}));")
-
-    def arguments(self, plan: KernelPlan) -> None:
-        for i, p in enumerate(plan.params):
-            kind = f"{ctype(p.dtype)}*"
-            if p.mode == "in":
-                kind = "const " + kind
-            # No __restrict: an output may lie in the memory of an input that dies here.
-            self.line(f"{kind} {p.name} = ({kind})ptrs[{i}];")
-        self.sizes(plan)
-
-    def sizes(self, plan: KernelPlan) -> None:
-        for i, s in enumerate(plan.ints):
-            self.line(f"const int64_t {s} = ints[{i}];")
-
-    def decompose(self) -> None:
-        """Where this thread's first unit lies in every unit dim."""
-        k = self.kernel
-        if not k.units:
-            return
-        rest = "unit_"
-        for i, v in reversed(list(enumerate(k.units))):
-            count = self.expr(self.unit_count(v))
-            text = rest if i == 0 else f"{rest} % ({count})"
-            if v in k.grains:
-                text = f"({text}) * {k.grains[v]}"
-            self.line(f"int64_t {self.start_of(v)} = {text};")
-            if i:
-                self.line(f"const int64_t unit_{i} = {rest} / ({count});")
-                rest = f"unit_{i}"
-
-    def entry(self, linkage: str) -> None:
-        k = self.kernel
-        self.lines.append(f"{linkage} int {k.name}(void* const* ptrs, const int64_t* ints) {{")
-        self.sizes(k.plan)
-        work = self.expr(k.work if k.work is not None else const(0))
-        if k.split is not None:
-            cells = f"{len(k.split.slots)} * ({self.expr(k.split.points)})"
-            units = self.expr(k.split.units)
-            call = f"run_split({k.name}_part, {k.name}_end, ptrs, ints, {units}, {cells}, "
-        else:
-            units = self.expr(product(self.unit_count(v) for v in k.units))
-            call = f"run_units({k.name}_part, ptrs, ints, {units}, "
-            work = work if k.units else "0"
-        self.line(f"return litz::{call}{work}, {k.grain});")
-        self.lines.append("}")
 
 
 def converted(text: str, source: DType, to: DType) -> str:
@@ -526,14 +405,3 @@ def offset(spell: Speller) -> str:
     """Where the current lanes lie in a block's arrays."""
     assert spell.lane is not None
     return f"({spell.lane.name} - {spell.lane.name}_b)"
-
-
-def print_kernel(kernel: Kernel, linkage: str = 'extern "C"') -> str:
-    """The functions of one kernel."""
-    p = Printer(kernel)
-    p.functions()
-    p.part()
-    if kernel.split is not None:
-        p.end(kernel.split)
-    p.entry(linkage)
-    return "\n".join(p.lines) + "\n"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from litz.ir.body import Op, walk
+from litz.ir.body import Op, Reduce, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp import attention, columns, split, tiles
+from litz.targets.cpp.functions import print_kernel
 from litz.targets.cpp.loops import TreeBuilder
-from litz.targets.cpp.printer import print_kernel
-from litz.targets.cpp.tree import GRAIN, Kernel
+from litz.targets.cpp.tree import Kernel
 from litz.targets.cpp.units import ALWAYS, joined
 
 
@@ -31,17 +30,16 @@ def build(made: LanePlan, name: str) -> Kernel:
     return builders[made.form](made, name).build()
 
 
-def render(recipe: LaneRecipe, name: str, comment: str = "", grain: int = GRAIN) -> str:
+def render(recipe: LaneRecipe, name: str, comment: str = "") -> str:
     """The C++ source of one kernel: ``extern "C" int NAME(void** ptrs, const int64_t* ints)``.
 
     comment: lines for the kernel's head.
-    grain: work, in additions on vectors' elements, that is worth a thread.
     """
     head = "".join(f"// {line}".rstrip() + "\n" for line in comment.splitlines())
     if len(recipe.kernels) == 1:
         (made,) = recipe.kernels
-        return head + print_kernel(replace(build(made, name), grain=grain))
-    kernels = [replace(build(k, f"{name}_{i}"), grain=grain) for i, k in enumerate(recipe.kernels)]
+        return head + print_kernel(build(made, name), recipe.grain)
+    kernels = [build(k, f"{name}_{i}") for i, k in enumerate(recipe.kernels)]
     return head + _phases(recipe, name, kernels)
 
 
@@ -60,7 +58,9 @@ def _phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
         lines.append(f"  void* {k.name}_ptrs[] = {{{ptrs}}};")
         lines.append(f"  bad |= {k.name}({k.name}_ptrs, ints);")
     lines += ["  return bad;", "}"]
-    return "".join(print_kernel(k, "static") for k in kernels) + "\n".join(lines) + "\n"
+    return (
+        "".join(print_kernel(k, recipe.grain, "static") for k in kernels) + "\n".join(lines) + "\n"
+    )
 
 
 # Headers of functions that come from the form of a loop or an access, not from an op.
@@ -76,9 +76,12 @@ _BY_NAME = (
 
 def headers(plan: KernelPlan, text: str) -> tuple[str, ...]:
     """The headers that a kernel needs beside those of all, given as a plan and its source."""
-    found = {
-        cpp_header(n.name, n.args[-1].dtype) for n in walk(roots(plan.stores)) if isinstance(n, Op)
-    }
+    found = set()
+    for n in walk(roots(plan.stores)):
+        if isinstance(n, Op):
+            found.add(cpp_header(n.name, n.args[-1].dtype))
+        elif isinstance(n, Reduce) and n.row.op:
+            found.update(cpp_header(n.row.op, t) for t in (n.dtype, n.row.total(n.dtype)))
     found.update(h for name, h in _BY_NAME if name in text)
     return tuple(sorted(found.difference(ALWAYS)))
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from litz.index import Expr, ceildiv, const, product, symbol
-from litz.ir.body import Node, Reduce, Store
+from litz.ir.body import Reduce, Store
 from litz.ir.dtype import F64, I64, DType
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import extent, loops_of
 from litz.targets.cpp import columns, tree
-from litz.targets.cpp.loops import DimRange, TreeBuilder, twins
+from litz.targets.cpp.loops import DimRange, TreeBuilder
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
 from litz.targets.cpp.values import ctype
@@ -56,24 +56,13 @@ class Parts(TreeBuilder):
         self.ranges[by] = DimRange(symbol("from_"), symbol("to_"), None, 0)
 
     def point(self, scope: Scope) -> None:
-        self.start(scope)
-        done: set[Node] = set()
-        for n in self.open:
-            if n in done:
+        for group in map(self.reduced_in, self.made.passes):
+            home = scope.at(self.home_depth(group[0], scope))
+            if group[0].row.counts:
+                self.leave(group, self.moment_loops(group[0], home), home, scope)
                 continue
-            home = scope.at(self.home_depth(n, scope))
-            if n.row.counts:
-                group = [r for r in self.open if twins(r, n)]
-                accs = [self.moment_loops(n, home)]
-                self.leave(group, accs[0], home, scope)
-            else:
-                group = [r for r in self.open if r is n or self.joins(r, n, home)]
-                group = [r for r in group if r not in done]
-                for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
-                    self.leave([r], acc, home, scope)
-            done.update(group)
-        if self.pending:
-            raise ValueError(f"{self.kernel_name}: stores are left over from a single pass")
+            for r, acc in zip(group, self.reduce_loops(group, home), strict=True):
+                self.leave([r], acc, home, scope)
 
     def leave(self, group: list[Reduce], acc: Acc, home: Scope, scope: Scope) -> None:
         refs = self.state(acc, home)

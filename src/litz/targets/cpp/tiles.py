@@ -8,9 +8,10 @@ all of each line is used.
 
 from __future__ import annotations
 
-from litz.index import Expr, coefficient
-from litz.ir.body import Load, Node, Store
+from litz.index import Expr
+from litz.ir.body import Load, Node
 from litz.ir.dtype import DType
+from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
@@ -31,20 +32,9 @@ class TileBuilder(TreeBuilder):
         others = tuple(v for v in space.units if v is not self.across and v is not self.down)
         self.kernel.units = (*others, self.down, self.across)
         self.kernel.grains = dict(zip((self.down, self.across), made.block, strict=True))
+        self.loads = frozenset(made.turned)
         exact = self.exact(self.across) and self.exact(self.down)
         self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact)
-
-    def turned(self, index: Expr) -> Expr | None:
-        """The stride along the lanes of an access that is contiguous down the rows, else None."""
-        if self.down not in index.free:
-            return None
-        step = coefficient(index, self.down)
-        if step is None or not step.is_const or int(step) != 1:  # type: ignore[call-overload]
-            return None
-        stride = coefficient(index, self.across)
-        if stride is None or (stride.is_const and int(stride) in (0, 1)):  # type: ignore[call-overload]
-            return None
-        return stride
 
     def parallel_loops(self) -> tuple[Scope, list[tuple[Scope, Stmt]]]:
         scope = Scope(None, self.kernel.body)
@@ -72,28 +62,26 @@ class TileBuilder(TreeBuilder):
 
     def early(self, n: Node, scope: Scope) -> bool:
         """Loads that run down the rows come from a transposed tile."""
-        if not isinstance(n, Load) or n.indirect or scope.guard is not None:
+        if n not in self.loads or scope.guard is not None:
             return False
-        stride = self.turned(n.index)
-        if stride is None:
-            return False
+        assert isinstance(n, Load)
         name = self.tile(n.dtype)
-        self.tiles.loads.append(tree.Turn(name, n.buffer, n.index, stride))
+        self.tiles.loads.append(self.turn(name, n.buffer, n.index))
         lanes = scope.at(scope.binds(self.across) or 0)
         lanes.env[n] = Ref(f"litz::load<{self.lanes}>({self.row(name)})", n.dtype, True)
         return True
 
     def point(self, scope: Scope) -> None:
         puts = [self.put(s, scope) for s in self.stores]
-        for p in puts:
-            scope.body.append(self._turned_put(p.store, p) or p)
+        for i, p in enumerate(puts):
+            scope.body.append(self.turned_put(p) if i in self.made.turned_stores else p)
 
-    def _turned_put(self, s: Store, p: tree.Put) -> Stmt | None:
-        stride = None
-        if s.mode == "set" and not s.indirect and s.mask is None:
-            stride = self.turned(s.index)
-        if stride is None:
-            return None
+    def turned_put(self, p: tree.Put) -> Stmt:
         name = self.tile(p.value.dtype)
-        self.tiles.stores.append(tree.Turn(name, s.buffer, s.index, stride))
+        self.tiles.stores.append(self.turn(name, p.store.buffer, p.store.index))
         return tree.Keep(name, p.value, self.row(name))
+
+    def turn(self, array: str, buffer: str, index: Expr) -> tree.Turn:
+        stride = turned(index, self.down, self.across)
+        assert stride is not None
+        return tree.Turn(array, buffer, index, stride)

@@ -206,8 +206,11 @@ class Speller:
         mask = self.mask(s.mask)
         at = "" if how.kind == "any" else self.scalar_index(n.index, data)
         width = f"<{self.lanes}>"
-        if how.kind == "same" and mask is None:
-            return f"{self.vtype(n.dtype)}({n.buffer}[{at}])"
+        if how.kind == "same":
+            one = f"{n.buffer}[{at}]"
+            if mask is not None:
+                one = f"litz::hany({mask}) ? {one} : {number(0, n.dtype)}"
+            return f"{self.vtype(n.dtype)}({one})"
         if how.kind == "next":
             p = f"{n.buffer} + ({at})"
             if mask is not None:

@@ -1,20 +1,16 @@
-"""Loops within loops: for plans whose reductions do not all run over the same dims.
-
-Every reduced dim is a loop of its own and every reduction walks its dims point by point, so that
-any nesting is right; only the parallel dims make blocks.  Updates that have no atomic instruction
-make the parallel dims loops too: one program then runs them in turn.
-"""
+"""Printing loops within loops: see ``litz.kernel.blocks.nest``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from litz.index import Expr
-from litz.ir.body import Node, Reduce, Store
+from litz.ir.body import Reduce, Store
 from litz.ir.reductions import by_update
+from litz.kernel.blocks.nest import early, loops, loops_around, values
 from litz.kernel.blocks.recipe import BlockPlan
-from litz.kernel.nodes import below, extent, loaded, loops_of, readers_first, roots
+from litz.kernel.nodes import extent
 from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
@@ -26,68 +22,23 @@ class NestPrinter(Printer):
 
     def __init__(self, made: BlockPlan, name: str) -> None:
         super().__init__(made, name)
-        loops = [d.var for d in self.plan.dims if d.var not in made.axes.parallel[0].dims]
-        self.loops = tuple(loops)
-        self.values.axis_of.update({v: str(v) for v in loops})
+        self.axis = made.axes.parallel[0]
+        self.loops = loops(self.plan, self.axis)
+        self.values = values(self.plan, self.axis)
 
     def body(self) -> None:
-        """Stores by their loops, the deepest first, but each behind those that read where it goes.
-
-        Where that is not enough, what depends on no loop is computed first.
-        """
-        groups: dict[tuple[Expr, ...], list[Store]] = {}
-        for s in self.plan.stores:
-            groups.setdefault(self.dims_of(s), []).append(s)
-        some = sorted(groups.values(), key=lambda g: -len(self.dims_of(g[0])))
-        order = readers_first(some)
-        early: list[tuple[Store, tuple[str, ...]]] = []
-        if order is None:
-            done = self.reduce_early(some)
-            early = [(s, self.evaluate(s)) for s in groups.pop((), [])]
-            order = readers_first([g for g in some if self.dims_of(g[0])], done)
-        if order is None or any(self.reads_late(self.dims_of(g[0]), g) for g in order):
-            raise ValueError(f"{self.name}: no order of loops reads all before it is replaced")
-        for stores in order:
-            with self.nested(self.dims_of(stores[0])):
+        groups = [[self.plan.stores[i] for i in p.stores] for p in self.made.passes]
+        last: list[tuple[Store, tuple[str, ...]]] = []
+        if self.made.late:
+            for v in early(self.values, self.plan.stores, self.loops):
+                self.value(v)
+            if not loops_around(groups[-1][0], self.plan, self.axis):
+                last = [(s, self.evaluate(s)) for s in groups.pop()]
+        for stores in groups:
+            with self.nested(loops_around(stores[0], self.plan, self.axis)):
                 self.stores(stores)
-        for s, texts in early:
+        for s, texts in last:
             self.put(s, texts)
-
-    def reduce_early(self, groups: Iterable[Sequence[Store]]) -> set[Node]:
-        """Do the reductions that depend on no loop, wherever they are used; their nodes."""
-        stack = [self.values(r) for stores in groups for r in roots(stores)]
-        found: dict[Value, None] = {}
-        seen: set[int] = set()
-        while stack:
-            v = stack.pop()
-            if isinstance(v.node, Reduce):
-                found[v] = None
-            elif id(v) not in seen:
-                seen.add(id(v))
-                stack += reversed((*v.args, *v.conds))
-        names = {str(v) for v in self.loops}
-        bound = {v.node for v in found if v.axes & names}
-        free = [v for v in found if v.node not in bound]
-        for v in free:
-            self.value(v)
-        return {v.node for v in free}
-
-    def reads_late(self, dims: Sequence[Expr], stores: Sequence[Store]) -> bool:
-        """Whether a reduction within loops would read what their earlier turns have replaced.
-
-        It does not if it depends on the outermost loops alone, at the head of which it is done.
-        """
-        written = {s.buffer for s in stores}
-        for n in below(roots(stores)):
-            if isinstance(n, Reduce) and loaded((n,)) & written:
-                fixed = [v in n.vars for v in dims]
-                if fixed != sorted(fixed, reverse=True):
-                    return True
-        return False
-
-    def dims_of(self, s: Store) -> tuple[Expr, ...]:
-        parallel = tuple(v for v in self.loops if v in self.plan.parallel)
-        return (*parallel, *loops_of(s, self.plan.reduced))
 
     @contextmanager
     def nested(self, dims: Sequence[Expr]) -> Iterator[None]:

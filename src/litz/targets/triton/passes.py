@@ -14,7 +14,6 @@ from litz.index import TRITON, Expr, divides, render
 from litz.ir.body import Op, Reduce
 from litz.ir.reductions import EXPONENTIALS
 from litz.kernel.blocks.recipe import BlockPlan
-from litz.kernel.blocks.sizes import narrowest
 from litz.kernel.nodes import loops_of, row_start
 from litz.kernel.passes import Pass, reductions
 from litz.kernel.values import Value
@@ -155,7 +154,13 @@ class PassPrinter(Printer):
                 dtype = group[0].args[0].node.dtype
                 exact = any(b.node not in self.narrow for b in sums)
                 acc: Accumulator = SoftmaxAccumulator(
-                    EXPONENTIALS, dtype, self.fresh("acc"), shape, self.at, self.neighbours(), exact
+                    EXPONENTIALS,
+                    dtype,
+                    self.fresh("acc"),
+                    shape,
+                    self.at,
+                    self.made.neighbours,
+                    exact,
                 )
             else:
                 acc = accumulator(group, self.fresh("acc"), shape, self.at, self.turns())
@@ -177,12 +182,6 @@ class PassPrinter(Printer):
             for v in group:
                 assert isinstance(v.node, Reduce)
                 self.top.known[v] = acc.result(v.node)
-
-    def neighbours(self) -> int:
-        """Elements along the reduced axis that one thread loads at once."""
-        if self.plan.lane not in self.plan.reduced:
-            return 1
-        return max(1, min(16 // narrowest(self.plan), self.made.configs[0].block("r")))
 
     def turns(self) -> str:
         """How many turns of a loop over the reduced axis each lane takes part in, unless all."""

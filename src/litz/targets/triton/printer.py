@@ -12,16 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from litz.index import TRITON, Expr, Substitution, Symbol, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
+from litz.kernel.blocks.narrow import one_plus
 from litz.kernel.blocks.reach import fits
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, loops_of
 from litz.kernel.values import Value, Values
 from litz.targets.triton.layout import Scope, decoded
-from litz.targets.triton.narrow import is_close_quotient, narrow_nodes, one_plus, vanishing_nodes
 from litz.targets.triton.spell import literal, op_text
-
-# Ops with a cheaper form for values that are rounded to 16 bits.
-NARROW = ("div", "exp", "sigmoid")
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
@@ -59,8 +56,7 @@ class Printer(ABC):
         self.scalars = {p.name for p in plan.params if p.by_value}
         self.checks = False
         self.covered = made.even  # the axes along which no mask is needed where lines go
-        self.narrow = narrow_nodes(plan.stores)
-        self.vanishing = vanishing_nodes(plan.stores)
+        self.narrow, self.flushed = frozenset(made.narrow), frozenset(made.flushed)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
 
     # --- what subclasses say ------------------------------------------------------------------
@@ -246,11 +242,7 @@ class Printer(ABC):
             text = self.same_position(v, args)
             if text:
                 return text
-        if node in self.narrow:
-            text = self.narrow_text(v, node, args)
-            if text:
-                return text
-        return op_text(node, args)
+        return self.narrow_text(v, node, args) if node in self.narrow else op_text(node, args)
 
     def same_position(self, v: Value, args: Sequence[str]) -> str:
         """A position compared with what is fixed where it runs: in 32 bits."""
@@ -267,11 +259,8 @@ class Printer(ABC):
 
     def narrow_text(self, v: Value, node: Op, args: Sequence[str]) -> str:
         """An op whose result is rounded to 16 bits, in fewer instructions where there are such."""
-        if node.name == "exp" and node in self.vanishing:
-            return f"litz.flush_exp({args[0]})"
-        if node.name in NARROW and (node.name != "div" or is_close_quotient(node)):
-            return f"litz.narrow_{node.name}({', '.join(args)})"
-        return ""
+        name = "flush_exp" if node in self.flushed else f"narrow_{node.name}"
+        return f"litz.{name}({', '.join(args)})"
 
     def index_value(self, e: Expr) -> str:
         """An index as a value, computed in 64 bits where it may need them."""

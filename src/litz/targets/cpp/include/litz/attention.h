@@ -45,10 +45,41 @@ LITZ_BLOCK void block_turned(const T* p, i64 step, i64 stride, float* to, i64 ro
   }
 }
 
+// scores[i * s_step + j] = sum over e < size of query[i * q_step + e] * key[j * step + e], where so
+// few rows i read a key that it is not worth turning.  Rows of the query are padded to vectors.
+LITZ_BLOCK void block_dots(const float* query, i64 q_step, const T* key, i64 step, float* scores,
+                           i64 s_step, i64 rows, i64 keys, i64 size) {
+  for (i64 j = 0; j < keys; j += N, key += N * step) {
+    for (i64 i = 0; i < rows; i++) {
+      Vec<float, N> part[N];
+      LITZ_UNROLL
+      for (int k = 0; k < N; k++) part[k] = Vec<float, N>(0.0f);
+      for (i64 e = 0; e < size; e += N) {
+        const Vec<float, N> left = load<N>(query + i * q_step + e);
+        if (j + N <= keys && e + N <= size) {
+          LITZ_UNROLL
+          for (int k = 0; k < N; k++)
+            part[k] = mad(left, cast<float>(load<N>(key + k * step + e)), part[k]);
+        } else {
+          for (int k = 0; k < N && j + k < keys; k++)
+            part[k] = mad(left, cast<float>(load_partial<N>(key + k * step + e, size - e)), part[k]);
+        }
+      }
+      transpose(part);
+      LITZ_UNROLL
+      for (int half = N / 2; half > 0; half /= 2) {
+        LITZ_UNROLL
+        for (int k = 0; k < half; k++) part[k] = part[k] + part[k + half];
+      }
+      store(scores + i * s_step + j, part[0]);
+    }
+  }
+}
+
 namespace detail {
 // R rows by W vectors of a product: put(r, w, sum over k < depth of a[r, k] * b[k, w]).
-template <int N, int R, int W, class F>
-LITZ_FN void product_tile(const float* a, i64 a_step, const float* b, i64 b_step, i64 depth, F put) {
+template <int N, int R, int W, class T, class F>
+LITZ_FN void product_tile(const float* a, i64 a_step, const T* b, i64 b_step, i64 depth, F put) {
   Vec<float, N> sum[R][W];
   LITZ_UNROLL
   for (int r = 0; r < R; r++) {
@@ -58,7 +89,7 @@ LITZ_FN void product_tile(const float* a, i64 a_step, const float* b, i64 b_step
   for (i64 k = 0; k < depth; k++, b += b_step) {
     Vec<float, N> right[W];
     LITZ_UNROLL
-    for (int w = 0; w < W; w++) right[w] = load<N>(b + w * N);
+    for (int w = 0; w < W; w++) right[w] = cast<float>(load<N>(b + w * N));
     LITZ_UNROLL
     for (int r = 0; r < R; r++) {
       const Vec<float, N> left(a[r * a_step + k]);
@@ -93,8 +124,9 @@ LITZ_TILES void block_product(const float* a, i64 a_step, const float* b, i64 b_
 }
 
 // c[i] = c[i] * scale[i] + that.
-LITZ_TILES void block_update(const float* a, i64 a_step, const float* b, i64 b_step, float* c,
-                             i64 c_step, const float* scale, i64 rows, i64 columns, i64 depth) {
+template <int N, int R, int W, class T>
+static LITZ_CALLED void block_update(const float* a, i64 a_step, const T* b, i64 b_step, float* c,
+                                     i64 c_step, const float* scale, i64 rows, i64 columns, i64 depth) {
   for (i64 j = 0; j < columns; j += W * N) {
     i64 i = 0;
     auto put = [&](int r, int w, Vec<float, N> sum) LITZ_LAMBDA {
@@ -118,10 +150,11 @@ template <int N> static LITZ_CALLED void block_start(float* top, float* total, f
 }
 
 namespace detail {
-// exp, and 0 for what is not normal: on x86 it would make products slow, and it weighs nothing.
+// exp, and 0 for what is not normal: to make it and to multiply it is slow on x86, and it weighs
+// nothing.
 template <class V> LITZ_FN V weight_of(V x) {
-  const V w = exp(x);
-  return where(w < V(0x1p-126f), V(0.0f), w);
+  const auto gone = x < V(-87.0f);
+  return where(gone, V(0.0f), exp(where(gone, V(0.0f), x)));
 }
 }  // namespace detail
 

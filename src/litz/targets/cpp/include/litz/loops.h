@@ -26,6 +26,9 @@ template <class T> LITZ_FN double rescaled(double sum, T top, T part) {
 
 // ---- threads
 
+// What a kernel reports that got no memory, beside 1 and 2 of failed checks.
+inline constexpr int no_memory = 4;
+
 // Runs units w .. w1 of a kernel; not 0 if an index check failed.
 using Part = int (*)(void* const*, const i64*, i64, i64);
 
@@ -56,6 +59,7 @@ static inline int run_split(PartOf part, End end, void* const* ptrs, const i64* 
   i64 nt = most <= 1 ? 1 : least(most, omp_get_max_threads());
   int bad = 0;
   char* room = (char*)malloc(8 * (unsigned long)(cells * nt));
+  if (!room) return no_memory;
   if (nt <= 1) {
     bad = part(ptrs, ints, 0, units, room);
   } else {
@@ -73,12 +77,12 @@ static inline int run_split(PartOf part, End end, void* const* ptrs, const i64* 
   return bad;
 }
 
-// A thread's memory of a size that only the call knows, at a cache line.
+// A thread's memory of a size that only the call knows, at a cache line; null where there is none.
 struct Scratch {
   void* const start;
   void* const at;
   explicit Scratch(i64 bytes)
-      : start(malloc((u64)bytes + 64)), at((void*)(((u64)start + 63) & ~(u64)63)) {}
+      : start(malloc((u64)bytes + 64)), at((void*)(start ? ((u64)start + 63) & ~(u64)63 : 0)) {}
   Scratch(const Scratch&) = delete;
   ~Scratch() { free(start); }
 };

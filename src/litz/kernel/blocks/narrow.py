@@ -16,6 +16,29 @@ from litz.kernel.nodes import roots
 from litz.kernel.softmax import is_total, lowered
 
 PASSING = frozenset({"mul", "div", "neg", "abs"})
+CHEAPER = ("div", "exp", "sigmoid")  # ops with a cheaper form for values of 16 bits
+
+
+def narrow(stores: Sequence[Store]) -> tuple[Node, ...]:
+    """The values that are computed in a cheaper form: it changes no digit that is kept."""
+    found = narrow_nodes(stores)
+    return tuple(n for n in walk(roots(stores)) if n in found and _is_cheaper(n))
+
+
+def _is_cheaper(n: Node) -> bool:
+    if not isinstance(n, Op):
+        return is_total(n)
+    if n.name == "div":
+        return is_close_quotient(n)
+    return n.name in CHEAPER or one_plus(n) is not None
+
+
+def flushed(stores: Sequence[Store]) -> tuple[Node, ...]:
+    """The exponentials in a cheaper form whose subnormal values may become zero."""
+    vanishing = vanishing_nodes(stores)
+    return tuple(
+        n for n in narrow(stores) if isinstance(n, Op) and n.name == "exp" and n in vanishing
+    )
 
 
 def narrow_nodes(stores: Sequence[Store]) -> frozenset[Node]:

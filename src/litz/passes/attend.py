@@ -1,0 +1,243 @@
+"""Attention written by hand: two products around a softmax, as one template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from litz.index import Const, Expr, const, floordiv, mod, product, provably_le, size_hint, var
+from litz.ir import attention
+from litz.ir.body import Load, Node, Op, Reduce, Rewriter, Store, load, loads, substitute, walk
+from litz.ir.dtype import F32
+from litz.ir.program import Contraction, Loops, Program, ProgramNode, Skeleton, Template, TensorRef
+
+WIDEST = 256  # elements of a query or a value that a block can hold whole
+LEAST = 1 << 16  # scores of a call that are worth a kernel: fewer stay in the nearest caches
+
+
+@dataclass(frozen=True)
+class FindAttention:
+    """A softmax of scores, between the products that make and weigh them, is their template.
+
+    In float32, where nobody else reads the scores, their body or the weights.
+    blocks: the kinds of devices whose kernels run over blocks, which have libraries for it.
+    """
+
+    name: ClassVar[str] = "find attention"
+    blocks: tuple[str, ...]
+
+    def __call__(self, program: Program) -> Program:
+        for n in program.nodes:
+            if isinstance(n, Contraction) and n.device.partition(":")[0] not in self.blocks:
+                program = _Finder(program, n).found() or program
+        return program
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A value that the template loads, and which node loaded it before."""
+
+    node: Load
+    by: ProgramNode
+
+
+class _Finder:
+    """Looks for attention whose last product is ``last``."""
+
+    def __init__(self, program: Program, last: Contraction) -> None:
+        self.program, self.last = program, last
+        self.places = {n.name: i for i, n in enumerate(program.nodes)}
+        self.makers: dict[str, list[ProgramNode]] = {}
+        for n in program.nodes:
+            for name in n.write_buffers():
+                self.makers.setdefault(program.root(name), []).append(n)
+
+    def found(self) -> Program | None:
+        """The program with the template, if there is one."""
+        c = self.last
+        *batch, m, keys = c.left.shape
+        if not _plain(c) or keys is const(1) or not provably_le(const(1), keys):
+            return None
+        points = (*(var(f"i{k}", s) for k, s in enumerate((*batch, m))), var("r0", keys))
+        if size_hint(product(c.left.shape), 0) < LEAST:
+            return None
+        score = self.softmax(load(F32, c.left.buffer, _at(c.left, points)), points)
+        return None if score is None else self.template(score, points)
+
+    def softmax(self, weight: Load, points: tuple[Expr, ...]) -> _Scores | None:
+        """The scores whose softmax over the last point a load is of."""
+        made = self.value(weight, points)
+        if made is None or not _is(made, "div") or not _is(made.args[0], "exp"):
+            return None
+        exp, total = made.args
+        if not _is(exp.args[0], "sub"):
+            return None
+        score, top = exp.args[0].args
+        rows = points[:-1]
+        for n, kind, over in ((top, "max", score), (total, "sum", exp)):
+            whole = self.value(n, rows) if isinstance(n, Load) else None
+            if not isinstance(whole, Reduce) or whole.kind != kind or len(whole.axes) != 1:
+                return None
+            if substitute(whole.args[0], {whole.axes[0]: points[-1]}) is not over:
+                return None
+        return self.scores(score, self.maker(top), points)  # type: ignore[arg-type]
+
+    def scores(self, n: Node, by: ProgramNode | None, points: tuple[Expr, ...]) -> _Scores | None:
+        """Down to the product, through what only computes elements."""
+        while by is not None:
+            below = loads((n,))
+            first = [x for x in below if isinstance(self.maker(x), Contraction)]
+            if first:
+                made = self.maker(first[0])
+                assert isinstance(made, Contraction)
+                out = self.program.buffers[made.out]
+                same = first[0].index is _linear(points, out.strides, const(0))
+                ok = len(first) == 1 and same and _plain(made)
+                return _Scores(n, first[0], made, by) if ok else None
+            known: dict[Node, Node] = {}
+            for x in below:
+                if (v := self.value(x, points)) is not None:
+                    known[x] = v
+            makers = [self.maker(x) for x in below if x in known]
+            by = min((k for k in makers if k), key=lambda k: self.places[k.name], default=None)
+            n = Rewriter(memo=known)(n)
+        return None
+
+    def template(self, s: _Scores, points: tuple[Expr, ...]) -> Program | None:
+        c, first = self.last, s.product
+        *outer, keys = points
+        inner, column = var("r1", first.left.shape[-1]), var(f"i{len(outer)}", c.right.shape[-1])
+        sizes = inner.extent, column.extent
+        if not all(isinstance(x, Const) and 1 < x.value <= WIDEST for x in sizes):
+            return None
+        if any(isinstance(n, Reduce) for n in walk((s.score,))):
+            return None
+        query = self.operand(first.left, (*outer, inner), first)
+        key = self.operand(first.right, (*outer[:-1], inner, keys), first)
+        value = self.operand(c.right, (*outer[:-1], keys, column), c)
+        dot = attention.dot(query.node, key.node, inner)
+        score = Rewriter(memo={s.load: dot})(s.score)
+        reads = [query, key, value, *(_Read(x, s.by) for x in loads((s.score,)) if x is not s.load)]
+        if any(map(self.changed, reads)):
+            return None
+        out = attention.out_value(score, value.node, keys, F32, guarded=False)
+        axes, at = (*outer, column), self.program.buffers[c.out].strides
+        made = Template(
+            f"attention_{c.name}", axes, (keys, inner),
+            (Store(c.out, _linear(axes, at, const(0)), out),), c.device,
+            Skeleton(attention.KIND), tuple(dict.fromkeys((*first.origins, *c.origins))),
+        )  # fmt: skip
+        return self.replaced(made, first)
+
+    def replaced(self, made: Template, first: Contraction) -> Program | None:
+        """The program with the template, if the scores need not be made any more."""
+        p = self.program
+        left = [made if n is self.last else n for n in p.nodes]
+        returned = {p.root(r.buffer) for r in p.output_refs()}
+        while True:
+            read = returned.union(*({p.root(b) for b in n.read_buffers()} for n in left))
+            kept = [n for n in left if n is made or not self.idle(n, read)]
+            if len(kept) == len(left):
+                break
+            left = kept
+        if first in left or any(n in left for n in self.makers[p.root(self.last.left.buffer)]):
+            return None
+        written = {b for n in left for b in n.write_buffers()}
+        gone = {b for n in p.nodes for b in n.write_buffers()} - written
+        names, behind = {n.name for n in left} - {made.name}, dict[str | None, str | None]()
+        last: str | None = None
+        for n in p.nodes:
+            last = made.name if n is self.last else n.name if n.name in names else last
+            behind[n.name] = last
+        bindings = (
+            replace(b, behind=behind.get(b.behind)) for b in p.bindings if b.ref.buffer not in gone
+        )
+        buffers = {k: b for k, b in p.buffers.items() if k not in gone}
+        return replace(p, nodes=tuple(left), buffers=buffers, bindings=tuple(bindings))
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def idle(self, n: ProgramNode, read: set[str]) -> bool:
+        if not isinstance(n, Loops | Contraction):
+            return False
+        return all(self.temporary(b) and b not in read for b in n.write_buffers())
+
+    def temporary(self, name: str) -> bool:
+        b = self.program.buffers[name]
+        return b.kind == "temp" and b.alias is None and len(self.makers.get(name, ())) == 1
+
+    def maker(self, n: Load) -> ProgramNode | None:
+        """The node that makes a temporary."""
+        return self.makers[n.buffer][0] if self.temporary(n.buffer) else None
+
+    def value(self, n: Load, points: Sequence[Expr]) -> Node | None:
+        """What has been stored where ``n`` loads, computed at the same point of as many."""
+        made = self.maker(n)
+        if not isinstance(made, Loops) or len(made.stores) != 1 or n.indirect:
+            return None
+        (store,) = made.stores
+        sizes = [v.extent for v in made.axes]  # type: ignore[attr-defined]
+        if store.mode != "set" or store.mask is not None or store.indirect:
+            return None
+        if product(sizes) is not product(v.extent for v in points):  # type: ignore[attr-defined]
+            return None
+        same = dict(_unrolled(points, made.axes))
+        if substitute(load(n.dtype, n.buffer, store.index), same) is not n:
+            return None
+        return substitute(store.value, same)
+
+    def operand(self, ref: TensorRef, points: Sequence[Expr], by: ProgramNode) -> _Read:
+        """An element of an operand: where it was copied from, if it was."""
+        own = load(F32, ref.buffer, _at(ref, points))
+        source = self.value(own, points)
+        if isinstance(source, Load) and source.dtype is F32 and not source.indirect:
+            made = self.maker(own)
+            assert made is not None
+            return _Read(source, made)
+        return _Read(own, by)
+
+    def changed(self, r: _Read) -> bool:
+        """Whether something is written, between a load and the template, to where it loads from."""
+        start, stop = self.places[r.by.name], self.places[self.last.name]
+        writers = self.makers.get(self.program.root(r.node.buffer), ())
+        return any(start < self.places[n.name] < stop for n in writers)
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """A body of scores over ``load``, an element of the product; by: the node that reads first."""
+
+    score: Node
+    load: Load
+    product: Contraction
+    by: ProgramNode
+
+
+def _plain(c: Contraction) -> bool:
+    numbers = c.alpha == 1 and c.bias is None
+    return numbers and c.left.dtype is F32 and c.right.dtype is F32 and c.accumulate is F32
+
+
+def _is(n: Node, name: str) -> bool:
+    return isinstance(n, Op) and n.name == name
+
+
+def _at(ref: TensorRef, points: Sequence[Expr]) -> Expr:
+    return _linear(points, ref.strides, ref.offset)
+
+
+def _linear(points: Sequence[Expr], strides: Sequence[Expr], offset: Expr) -> Expr:
+    for v, s in zip(points, strides, strict=True):
+        offset = offset + v * s
+    return offset
+
+
+def _unrolled(points: Sequence[Expr], axes: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
+    """Each of some axes at a point of others, by its position in row-major order."""
+    at: Expr = const(0)
+    for v in points:
+        at = at * v.extent + v  # type: ignore[attr-defined]
+    for v in reversed(axes):
+        yield v, mod(at, v.extent)  # type: ignore[attr-defined]
+        at = floordiv(at, v.extent)  # type: ignore[attr-defined]

@@ -1,0 +1,180 @@
+"""Attention written by hand becomes its template, where nobody can tell; else it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import litz
+from litz.ir.parse import parse
+from litz.ir.program import Template
+from litz.ir.text import program_text
+
+Tensor = torch.Tensor
+B, H, T, N, D = 2, 3, 130, 110, 24
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / 5.0, -1) @ v
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = (q @ k.mT * 0.25).masked_fill(m < -1, -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def earlier(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) * 0.25
+    seen = torch.arange(T)[:, None] >= torch.arange(N)[None]
+    scores = torch.where(seen, scores, torch.finfo(scores.dtype).min)
+    return torch.einsum("bhij,bhjd->bhid", torch.softmax(scores, -1), v)
+
+
+def capped(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(torch.tanh(q @ k.mT / 20) * 4 + m, -1) @ v
+
+
+def by_rows(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    q, k, v = (x.transpose(1, 2).reshape(B, -1, H * D) for x in (q, k, v))
+    q, k, v = (x.view(B, -1, H, D).transpose(1, 2) for x in (q, k, v))
+    weights = F.softmax(torch.matmul(q, k.transpose(2, 3)) * 0.2 + m, dim=-1)
+    return torch.matmul(weights, v).transpose(1, 2).reshape(B, T, H * D)
+
+
+def matrices(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    q, k, v = (x[0].reshape(-1, D) for x in (q, k, v))
+    return torch.softmax(q @ k.T, 1) @ v
+
+
+def changed(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    m = m * 1.5
+    scores = q @ k.mT + m
+    m.mul_(2)
+    return torch.softmax(scores, -1) @ v + m.sum()
+
+
+FOUND = (plain, masked, earlier, capped, by_rows, matrices, changed)
+
+
+def weights_too(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    weights = torch.softmax(q @ k.mT, -1)
+    return weights @ v, weights
+
+
+def scores_too(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    scores = q @ k.mT
+    return torch.softmax(scores, -1) @ v, scores
+
+
+def largest_too(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    scores = q @ k.mT
+    return torch.softmax(scores, -1) @ v, scores.sum(-1)
+
+
+def other_sum(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = q @ k.mT
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return (weights / (2 * weights).sum(-1, keepdim=True)) @ v
+
+
+def other_row(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = q @ k.mT
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True).flip(2))
+    return (weights / weights.sum(-1, keepdim=True)) @ v
+
+
+def across(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT, -2) @ v
+
+
+def turned(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    return torch.softmax((q @ q.mT).mT, -1) @ q
+
+
+KEPT = (weights_too, scores_too, largest_too, other_sum, other_row, across, turned)
+
+
+def arguments(dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    gen = torch.Generator().manual_seed(2)
+    shapes = (B, H, T, D), (B, H, N, D), (B, H, N, D), (B, 1, T, N)
+    q, k, v, m = (torch.randn(s, generator=gen) for s in shapes)
+    m[1, 0, 7] = -9.0  # a row of which nothing is seen
+    return tuple(x.to(dtype) for x in (q, k, v, m))
+
+
+def judge(fn: Callable[..., Any], args: tuple[Tensor, ...], found: Any) -> None:
+    exact, own = fn(*(a.double() for a in args)), fn(*args)
+    if isinstance(own, Tensor):
+        exact, own, found = (exact,), (own,), (found,)
+    for a, b, ref in zip(found, own, exact, strict=True):
+        assert a.stride() == b.stride() and a.dtype is b.dtype
+        assert torch.equal(a.isnan(), b.isnan())
+        seen = ref.isfinite()
+        errors = [float((x.double() - ref)[seen].norm() / ref[seen].norm()) for x in (a, b)]
+        assert errors[0] <= 2 * errors[1] + 1e-7
+
+
+def templates(fn: Callable[..., Any], *args: Tensor) -> list[Template]:
+    """Those of a function's program, whose results are judged."""
+    with torch.no_grad():
+        report = litz.explain(fn, *args)
+        judge(fn, args, report.result)
+    (graph,) = report.graphs
+    program = graph.stages.program
+    assert program is not None
+    assert program_text(parse(program_text(program))) == program_text(program)
+    found = [n for n in program.nodes if isinstance(n, Template)]
+    names = [e.target_name for e in graph.stages.externs()]
+    assert not found or not any("mm" in name for name in names)
+    return found
+
+
+@pytest.mark.parametrize("fn", FOUND)
+def test_attention_is_found(fn: Callable[..., Any]) -> None:
+    (made,) = templates(fn, *arguments())
+    assert made.skeleton.kind == "attention"
+
+
+@pytest.mark.parametrize("fn", KEPT)
+def test_what_is_read_otherwise_stays(fn: Callable[..., Any]) -> None:
+    assert not templates(fn, *arguments())
+
+
+def test_copies_are_left_out() -> None:
+    (made,) = templates(by_rows, *arguments())
+    assert len({n.buffer for n in made.reads()}) == 4
+
+
+def test_few_scores_and_other_types_stay() -> None:
+    assert not templates(plain, *(x[:, :, :9] for x in arguments()))
+    assert not templates(plain, *arguments(torch.bfloat16))
+    assert not templates(plain, *arguments(torch.float64))
+
+
+def test_training_keeps_what_its_backward_needs() -> None:
+    own, ref = ([x.clone().requires_grad_() for x in arguments()] for _ in range(2))
+    torch.compile(plain, backend="litz")(*own).sum().backward()
+    plain(*ref).sum().backward()
+    for a, b in zip(own[:3], ref[:3], strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_open_sizes() -> None:
+    compiled = torch.compile(plain, backend="litz", dynamic=True)
+    with torch.no_grad():
+        for t in (130, 90):
+            args = tuple(x[:, :, :t] for x in arguments())
+            judge(plain, args, compiled(*args))
+
+
+def test_infinite_and_nan_scores() -> None:
+    q, k, v, m = arguments()
+    q[0, 0, 3, 1], q[1, 2, 100, 0] = torch.nan, torch.inf
+    v[1, 1, 5, 2] = torch.inf
+    with torch.no_grad():
+        found = torch.compile(masked, backend="litz")(q, k, v, m)
+        torch.testing.assert_close(found, masked(q, k, v, m), equal_nan=True)
