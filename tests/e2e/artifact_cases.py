@@ -140,10 +140,12 @@ CONTROL_FLOW = {
     "associative_scan": Case(_combined, (_square(),)),
     "regions": Case(_regions, (_square(), _square())),
     "regions, trained": Case(_Trained(_regions), (_square(), _square())),
-    "flex_attention": Case(_scored, (rand(1, 2, 8, 16),)),
+    # In double precision it runs step by step.
+    "flex_attention": Case(_scored, (rand(1, 2, 8, 16, dtype=torch.float64),)),
 }  # fmt: skip
 
 PROGRAMS = {
+    "scores": Case(_scored, (rand(1, 2, 8, 16),)),
     "chain": Case(lambda x, y: (torch.sigmoid(x) * y + 1, x.t()), (rand(9, 5), rand(5))),
     "reduced": Case(lambda x: (F.softmax(x, -1), x.var(0), x.amax()), (rand(17, 33),)),
     "half": Case(lambda x: F.layer_norm(x, (48,)), (rand(5, 48, dtype=torch.bfloat16),)),

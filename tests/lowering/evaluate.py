@@ -36,7 +36,7 @@ def _detached(args: Sequence[Any]) -> list[Any]:
 def lowered(gm: torch.fx.GraphModule, settings: Settings | None = None) -> Program:
     """The program of a graph, behind the program passes."""
     settings = settings or Settings()
-    return run_passes(lower_graph(gm, settings), pipeline(settings.blocks), check=True)
+    return run_passes(lower_graph(gm, settings), pipeline(settings.blocks, {}), check=True)
 
 
 def trace(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> torch.fx.GraphModule:
