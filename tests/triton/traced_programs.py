@@ -360,7 +360,7 @@ def test_program(name: str) -> None:
     assert calls.issuperset(case.calls), sorted(calls)
     if name in BUILT:
         # The gradients of wide heads are faster with some values in memory than in smaller blocks.
-        build(made, 160 if name == "flex_blocks" else 0)
+        build(made, 256 if name == "flex_blocks" else 0)
 
 
 def build(made: list[Trace], spilled: int = 0) -> None:
