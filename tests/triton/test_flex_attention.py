@@ -222,7 +222,8 @@ def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gradients_of_what_functions_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
-    q, slopes = torch.randn(2, 4, 33, 16), torch.randn(4)
+    gen = torch.Generator().manual_seed(3)
+    q, slopes = (torch.randn(s, generator=gen) for s in ((2, 4, 33, 16), (4,)))
 
     def loss(q: Tensor, slopes: Tensor) -> Tensor:
         return flex_attention(
@@ -236,7 +237,7 @@ def test_gradients_of_what_functions_capture(monkeypatch: pytest.MonkeyPatch) ->
         if f is compiled:
             found = grads
     for a, b in zip(found, grads, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
 def test_scores_that_are_no_expression_run_step_by_step() -> None:
