@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import litz
 from litz.ir.parse import parse
@@ -189,6 +189,21 @@ def test_open_sizes_are_one_kernel() -> None:
     compiled = torch.compile(fn, backend="litz", dynamic=True, options={"target": "triton"})
     for m, n in ((32, 40), (50, 33)):
         q, k = torch.randn(2, 4, m, 16), torch.randn(2, 4, n, 16)
+        torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
+
+
+def test_blocks_of_masks_of_open_sizes() -> None:
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (j % 48 != 5)
+
+    def over(mask: BlockMask) -> Callable[..., Any]:
+        return lambda q, k: flex_attention(q, k, k, block_mask=mask)
+
+    # One code, compiled again: the sizes of the mask's tables are open then, as are q's and k's.
+    for m, n in ((64, 96), (80, 144), (112, 176)):
+        q, k = torch.randn(1, 2, m, 16), torch.randn(1, 2, n, 16)
+        fn = over(create_block_mask(causal, None, None, m, n, "cpu", BLOCK_SIZE=16))
+        compiled = torch.compile(fn, backend="litz", options={"target": "triton"})
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
