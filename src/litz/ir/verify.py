@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from litz.errors import VerifyError
 from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
-from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
+from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Scan, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
 from litz.ir.program import (
@@ -27,6 +27,7 @@ from litz.ir.program import (
     Template,
     TensorRef,
 )
+from litz.ir.scans import faults as scan_faults
 from litz.ir.skeletons import fault
 from litz.ir.text import ValuePrinter, node_lines
 
@@ -59,6 +60,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "variable": Rule("a loop variable is used only inside its own loop"),
         "symbol": Rule("a size symbol is read from an input or from an extern's result"),
         "reduce": Rule("a reduction runs over distinct reduced variables of its nest"),
+        "scan": Rule("a scan runs over a reduced variable of its nest, and starts before it"),
         "full-space": Rule(
             "a loop nest uses reduced variables inside reductions only",
             unless=("schedule", "kernel"),
@@ -251,7 +253,11 @@ class _Checker:
                 self.fail("reduce", f"a reduction over [{text}] in {n.name}", node)
             if not node.row.takes(node.args[0].dtype):
                 self.fail("operand", f"{node.kind} of {node.args[0].dtype}", node)
-        self.variables(node.vars if isinstance(node, (Load, Index)) else (), n, node)
+        elif isinstance(node, Scan):
+            for rule, why in scan_faults(node, n.reduce_axes):
+                self.fail(rule, f"{why} in {n.name}", node)
+        leaves = node.at.free if isinstance(node, Scan) else ()
+        self.variables(node.vars if isinstance(node, (Load, Index)) else leaves, n, node)
 
     def op(self, node: Op) -> None:
         try:

@@ -55,7 +55,7 @@ BY_CHOICE: Mapping[str, str] = {
     **dict.fromkeys(
         ("_local_scalar_dense", "item", "nonzero"), "its result decides what Python does next"
     ),
-    **dict.fromkeys(("sort", "topk", "cumsum", "cumprod"), "a sort or scan: ATen computes it"),
+    **dict.fromkeys(("sort", "topk"), "a sort: ATen computes it"),
 }
 
 

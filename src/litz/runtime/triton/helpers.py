@@ -413,6 +413,58 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
     return min(tl.where(hit, at, 0x7FFFFFFFFFFFFFFF), axis)
 
 
+# --- scans --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def scan(x, axis: tl.constexpr, combine: tl.constexpr):
+    """A block, or a tuple of blocks, combined along ``axis`` from its beginning."""
+    return tl.associative_scan(x, axis, combine)
+
+
+@triton.jit
+def last(x, axis: tl.constexpr):
+    """The last element along ``axis``, the last of the block's, which stays; bit by bit."""
+    size: tl.constexpr = x.shape[axis]
+    wide: tl.constexpr = tl.int64 if x.dtype.primitive_bitwidth == 64 else tl.int32
+    here = tl.arange(0, size) == size - 1
+    if x.dtype.is_floating():
+        bits = tl.where(here, x.to(wide, bitcast=True), 0)
+        return tl.sum(bits, axis, keep_dims=True).to(x.dtype, bitcast=True)
+    else:
+        return tl.sum(tl.where(here, x.to(wide), 0), axis, keep_dims=True).to(x.dtype)
+
+
+@triton.jit
+def plus(a, b):
+    return a + b
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def log_add_exp(a, b):
+    """The logarithm of the sum of two exponentials."""
+    top, low = maximum(a, b), minimum(a, b)
+    return tl.where(tl.abs(top) == float("inf"), top, top + log1p(exp(low - top)))
+
+
+@triton.jit
+def latest_max(a, a_at, b, b_at):
+    """The larger value and where it is: nan before all, of equal ones the later."""
+    take = (b >= a) | (b != b)
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def latest_min(a, a_at, b, b_at):
+    take = (b <= a) | (b != b)
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
 # --- updates of memory --------------------------------------------------------------------------
 
 
