@@ -417,12 +417,6 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
 
 
 @triton.jit
-def scan(x, axis: tl.constexpr, combine: tl.constexpr):
-    """A block, or a tuple of blocks, combined along ``axis`` from its beginning."""
-    return tl.associative_scan(x, axis, combine)
-
-
-@triton.jit
 def last(x, axis: tl.constexpr):
     """The last element along ``axis``, the last of the block's, which stays; bit by bit."""
     size: tl.constexpr = x.shape[axis]
@@ -463,6 +457,41 @@ def latest_max(a, a_at, b, b_at):
 def latest_min(a, a_at, b, b_at):
     take = (b <= a) | (b != b)
     return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def scan_plus(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, plus)
+
+
+@triton.jit
+def scan_times(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, times)
+
+
+@triton.jit
+def scan_maximum(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, maximum)
+
+
+@triton.jit
+def scan_minimum(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, minimum)
+
+
+@triton.jit
+def scan_log_add_exp(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, log_add_exp)
+
+
+@triton.jit
+def scan_latest_max(x, at, axis: tl.constexpr):
+    return tl.associative_scan((x, at), axis, latest_max)
+
+
+@triton.jit
+def scan_latest_min(x, at, axis: tl.constexpr):
+    return tl.associative_scan((x, at), axis, latest_min)
 
 
 # --- updates of memory --------------------------------------------------------------------------
@@ -573,6 +602,8 @@ def hypot(a, b):
 
 
 if INTERPRETED:
-    from litz.runtime.triton.interpreted import FUNCTIONS
+    from litz.runtime.triton.interpreted import FUNCTIONS, in_steps
 
     globals().update(FUNCTIONS)
+    for name in [n for n in globals() if n.startswith("scan_")]:
+        globals()[name] = in_steps(globals()[name.removeprefix("scan_")])

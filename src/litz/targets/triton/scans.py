@@ -40,11 +40,10 @@ class Scans:
 
     def _parts(self, node: Scan, v: Value, home: Scope) -> tuple[str, ...]:
         p, count = self.printer, len(node.row.state)
-        found = tuple(p.fresh("s") for _ in range(count))
+        found = tuple(p.fresh("scan") for _ in range(count))
         values = ", ".join(p.wide_value(a) for a in v.args[:count])
-        values = f"({values})" if count > 1 else values
         function = f"litz.{node.row.scan}"
-        home.emit(f"{', '.join(found)} = litz.scan({values}, {self.axis}, {function})")
+        home.emit(f"{', '.join(found)} = litz.scan_{node.row.scan}({values}, {self.axis})")
         if p.made.persistent and not node.start:
             return found
         before = self._before(node, v)
@@ -61,7 +60,7 @@ class Scans:
         key = node.kind, v.args
         if key in self.before:
             return self.before[key]
-        names = self.before[key] = tuple(p.fresh("c") for _ in range(count))
+        names = self.before[key] = tuple(p.fresh("carry") for _ in range(count))
         shape = p.extents(a.name for a in p.axes.parallel)
         parts = zip(names, node.row.state, node.elements, strict=True)
         for i, (name, part, element) in enumerate(parts):
