@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, const, floordiv, mod, product, provably_le, size_hint, var
 from litz.ir import attention
 from litz.ir.body import Load, Node, Op, Reduce, Rewriter, Store, load, loads, substitute, walk

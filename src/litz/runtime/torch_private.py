@@ -11,12 +11,13 @@ import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch.library import Library
+
+from litz.dataclass import dataclass
 
 __all__ = [
     "AotNames",

@@ -27,11 +27,11 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+from litz.dataclass import dataclass
 from litz.errors import ToolchainError
 from litz.runtime.jobs import memory_bound, slots
 from litz.runtime.triton.worker import END, FORK, GRACE, REQUEST
