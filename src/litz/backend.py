@@ -17,7 +17,8 @@ from litz import dynamo
 from litz.artifact import Artifact
 from litz.binding import Binder, Recorder, bind
 from litz.cache import store
-from litz.cache.key import NotCached, graph_key, symbols
+from litz.cache.code import NotCached
+from litz.cache.key import graph_key, symbols
 from litz.cache.programs import Kept, Program, program_key, wrapped
 from litz.errors import (
     ArtifactError,
