@@ -100,7 +100,7 @@ def test_who_waits_for_a_slot_gets_the_one_that_is_given(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("free", "bound"), [(None, 0), (0, EACH), (EACH, EACH), (16 * EACH, 4 * EACH)]
+    ("free", "bound"), [(None, 0), (0, 2 * EACH), (EACH, 2 * EACH), (16 * EACH, 4 * EACH)]
 )
 def test_compilers_share_what_is_free(
     free: int | None, bound: int, monkeypatch: pytest.MonkeyPatch

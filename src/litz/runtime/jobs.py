@@ -30,12 +30,12 @@ def default_jobs() -> int:
 
 
 def memory_bound(jobs: int) -> int:
-    """Bytes that each of so many compilers may take, so that no one takes others' memory; 0: any.
+    """Bytes that each of so many compilers may take, so that none takes others' memory; 0: any.
 
-    What is free now is shared, down to ``EACH``.
+    What is free now is shared, down to what the largest kernels need.
     """
     free = free_memory()
-    return 0 if free is None else max(EACH, free // max(jobs, 1))
+    return 0 if free is None else max(2 * EACH, free // max(jobs, 1))
 
 
 class Slots:

@@ -261,11 +261,16 @@ def fork_workers(control: socket.socket, answer: Callable[[str], bytes]) -> None
         if what == FORK:
             if not (pid := os.fork()):
                 control.close()
+                status = 1
                 try:
                     work(files, number, answer)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
                 finally:
-                    sys.stdout.flush()
-                    os._exit(0)
+                    with suppress(Exception):
+                        sys.stdout.flush()
+                    os._exit(status)
             workers.add(pid)
             for file in files:
                 os.close(file)
@@ -303,6 +308,7 @@ def main() -> None:
     # This file's folder is no place for absolute imports to search.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asks may ignore its children's ends
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     gc.disable()  # a tenth of the time that importing takes, for what stays anyway
