@@ -122,8 +122,8 @@ class TilePrinter(Printer):
         """The loop over the blocks that one slot counts and another one names."""
         _, columns = self.sizes
         assert isinstance(count, Load) and isinstance(which, Load)
-        turns = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
-        visit = next(turns, None)
+        counted = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
+        visit = next(counted, None)
         x = self.axes.parallel[-1]
         # Rows of several heads lie in one block of the mask.
         first = f"({self.pids['x']} * {x.block})" if len(x.dims) == 1 else "0"
