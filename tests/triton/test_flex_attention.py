@@ -220,22 +220,89 @@ def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert program_text(parse(text)) == text
 
 
-def test_gradients_of_what_functions_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+# Functions of scores, what they capture, heads of queries and keys, the mask.
+Capturing = tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int], Any]
+
+
+def capturing(name: str) -> Capturing:
+    gen = torch.Generator().manual_seed(4)
+    table, slope, whole, rows, columns = (
+        torch.randn(s, generator=gen) for s in ((4, 100), (4,), (4, 40, 50), (2, 40), (50, 4))
+    )
+    if name == "table":  # by distance, and a sum of each head
+        return (
+            lambda t, g: lambda s, b, h, i, j: s * g[h] + t[h, i - j + 49], (table, slope), (4, 2),
+            earlier,
+        )  # fmt: skip
+    if name == "whole":  # of each score, row and column; one twice, another behind what is linear
+        return (
+            lambda t, r, c: lambda s, b, h, i, j: (
+                s + t[h, i, j] + torch.sigmoid(r * 2)[b, i] - r[b, -1 - i] * c[j, h]
+            ),
+            (whole, rows, columns), (4, 4), None,
+        )  # fmt: skip
+    # Of low precision, and found in a table of numbers.
+    return (
+        lambda t, r: lambda s, b, h, i, j: torch.where(i > j, s + t[h, DOCUMENT[i]], s * r[b, i]),
+        (table.bfloat16(), rows.half()), (4, 1), never_first,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["table", "whole", "low"])
+def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    score, given, (h, g), mask = capturing(name)
     gen = torch.Generator().manual_seed(3)
-    q, slopes = (torch.randn(s, generator=gen) for s in ((2, 4, 33, 16), (4,)))
+    shapes = (2, h, 40, 16), (2, g, 50, 16), (2, g, 50, 24), (2, h, 40, 24)
+    *args, comes = (torch.randn(s, generator=gen) for s in shapes)
+    made = mask and create_block_mask(mask, None, None, 40, 50, "cpu", BLOCK_SIZE=16)
+
+    def loss(*inputs: Tensor) -> Tensor:
+        q, k, v, *more = inputs
+        out = flex_attention(
+            q, k, v, score_mod=score(*more), block_mask=made, enable_gqa=h != g
+        )  # fmt: skip
+        return (out * comes.to(out.dtype)).sum()  # type: ignore[operator, union-attr]
+
+    def gradients(f: Callable[..., Tensor], kind: torch.dtype | None = None) -> list[Tensor]:
+        own = [a.detach().to(kind or a.dtype).requires_grad_() for a in (*args, *given)]
+        return list(torch.autograd.grad(f(*own), own))
+
+    hook = Seen()
+    options = {"target": "triton", "after_program_passes": hook, "graph_cache": False}
+    found = gradients(torch.compile(loss, backend="litz", options=options))
+    exact, eager = gradients(loss, torch.float64), gradients(loss)
+    for mine, own, ref in zip(found, eager, exact, strict=True):
+        assert mine.dtype is own.dtype and mine.shape == own.shape
+        assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
+    assert sum(text.count("skeleton attention_gradient") for text in hook.texts) == 2
+    for text in hook.texts:
+        assert program_text(parse(text)) == text
+        # Nothing has as many elements as there are scores, but a bias that has.
+        big = [x for x in text.splitlines() if "[2, 4, 40, 50]" in x and "temp" in x]
+        assert not big
+
+
+def test_sums_in_a_fixed_order_are_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    q, slopes = torch.randn(1, 4, 17, 16), torch.randn(4)
 
     def loss(q: Tensor, slopes: Tensor) -> Tensor:
         return flex_attention(
             q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j) * slopes[h]
         ).sum()  # type: ignore[union-attr]
 
-    compiled = torch.compile(loss, backend="litz", options={"target": "triton"})
-    for f in (compiled, loss):
-        own = q.clone().requires_grad_(), slopes.clone().requires_grad_()
-        grads = torch.autograd.grad(f(*own), own)
-        if f is compiled:
-            found = grads
+    hook = Seen()
+    options = {"target": "triton", "after_program_passes": hook, "graph_cache": False}
+    torch.use_deterministic_algorithms(True)
+    try:
+        for f in (torch.compile(loss, backend="litz", options=options), loss):
+            own = q.clone().requires_grad_(), slopes.clone().requires_grad_()
+            grads = torch.autograd.grad(f(*own), own)
+            found = grads if f is not loss else found
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any("attention_gradient" in text for text in hook.texts)
     for a, b in zip(found, grads, strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 

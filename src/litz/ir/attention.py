@@ -19,6 +19,7 @@ Its gradient is two such nests, of which ``out`` and ``lse`` are known.  With wh
     query's, over keys: out = sum over k of slope * key[.., k, e]
     key's, over queries q and the heads that share a key: out = sum of slope * query[.., q, e];
     value's: out = sum of weight * grad[.., q, c]
+    an update, for each query and key: buffer[any place] += any body, as slope's; 0 where masked
 
 Slots of a skeleton: the number of key blocks that a query block visits, and which (at the
 variable that counts visits); then the same of blocks in which nothing is masked.  Without slots
@@ -191,7 +192,7 @@ class Gradient:
 
     rows, over: the variables that count the block that stays, and the one that moves.  heads: that
     of the heads that share a row; None: there is one.  weight, score, shift: a node of weights, the
-    score that it is of, and what that is shifted by.
+    score that it is of, and what that is shifted by.  updates: stores that add at each score.
     """
 
     rows: Expr
@@ -202,6 +203,7 @@ class Gradient:
     weight: Node
     score: Node
     shift: Node
+    updates: tuple[Store, ...]
 
 
 def weight(score: Node, lse: Node) -> Node:
@@ -215,9 +217,10 @@ def gradient_value(tile: Node, operand: Node, over: tuple[Expr, ...], dtype: DTy
 
 def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradient:
     """The parts of a gradient's stores.  Raises ValueError for others."""
-    sums = tuple(_growing(s, parallel) for s in stores)
-    (over,) = {_sum(s).axes for s in stores}
-    nodes = list(walk([g.tile for g in sums]))
+    updates = tuple(s for s in stores if s.mode == "add")
+    sums = tuple(_growing(s, parallel) for s in stores if s not in updates)
+    (over,) = {_sum(g.store).axes for g in sums}
+    nodes = list(walk([*(g.tile for g in sums), *(r for s in updates for r in s.roots())]))
     products: dict[Node, Product] = {}
     for n in nodes:
         if isinstance(n, Reduce):
@@ -234,7 +237,7 @@ def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradien
     ]
     return Gradient(
         rows[-1], over[-1], over[0] if len(over) > 1 else None, tuple(products.values()), sums,
-        found, score, shifted.args[0],
+        found, score, shifted.args[0], updates,
     )  # fmt: skip
 
 

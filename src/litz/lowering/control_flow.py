@@ -21,7 +21,7 @@ from litz.graph.calls import higher_order_name
 from litz.graph.dialect import COND, FLEX, FLEX_GRADIENT, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
 from litz.graph.values import attribute_value, fake_mode
 from litz.ir.program import Subgraph
-from litz.lowering.attention_gradient import wanted_of_captured
+from litz.lowering.attention_captured import wanted_of_captured
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
