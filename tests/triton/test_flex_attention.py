@@ -294,16 +294,15 @@ def test_sums_in_a_fixed_order_are_aten(monkeypatch: pytest.MonkeyPatch) -> None
 
     hook = Seen()
     options = {"target": "triton", "after_program_passes": hook, "graph_cache": False}
+    own = q.requires_grad_(), slopes.requires_grad_()
     torch.use_deterministic_algorithms(True)
     try:
-        for f in (torch.compile(loss, backend="litz", options=options), loss):
-            own = q.clone().requires_grad_(), slopes.clone().requires_grad_()
-            grads = torch.autograd.grad(f(*own), own)
-            found = grads if f is not loss else found
+        compiled = torch.compile(loss, backend="litz", options=options)
+        found, eager = (torch.autograd.grad(f(*own), own) for f in (compiled, loss))
     finally:
         torch.use_deterministic_algorithms(False)
     assert not any("attention_gradient" in text for text in hook.texts)
-    for a, b in zip(found, grads, strict=True):
+    for a, b in zip(found, eager, strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 

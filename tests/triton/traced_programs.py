@@ -153,6 +153,14 @@ def biased(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:
     )
 
 
+def learned(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, table: Tensor) -> Tensor:
+    """Attention whose function of scores captures what trains: sums of heads, and of distances."""
+    return flex_attention(  # type: ignore[return-value]
+        q, k, v, score_mod=lambda s, b, h, i, j: s * slopes[h] + table[h, i - j + 192],
+        enable_gqa=True,
+    )  # fmt: skip
+
+
 def in_blocks(q: Tensor, k: Tensor, v: Tensor, count: Tensor, which: Tensor) -> Tensor:
     """Attention whose mask says which blocks of keys are met."""
     mask = BlockMask.from_kv_blocks(
@@ -219,6 +227,16 @@ CASES: dict[str, Case] = {
             *(floats(2, 2, 192, 64, dtype=BF16) for _ in range(2)),
             data(4),
         ),
+    ),
+    "flex_captured": Case(
+        learned,
+        (
+            floats(2, 4, 250, 64, dtype=BF16),
+            *(floats(2, 2, 192, 64, dtype=BF16) for _ in range(2)),
+            floats(4),
+            floats(4, 500, dtype=BF16),
+        ),
+        dynamic=False,
     ),
     "flex_blocks": Case(
         in_blocks,
@@ -312,8 +330,8 @@ SLOW = ("convolutions", "group_norm", "gru", "grid_sample", "upsample_cubic")
 DYNAMIC = [n for n, c in CASES.items() if c.dynamic and n not in SLOW]
 # What is lowered, printed and built alike need not be built twice.
 BUILT = (
-    "attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell", "flex",
-    "flex_blocks", "flex_decoding",
+    "attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell",
+    "flex_captured", "flex_blocks", "flex_decoding",
 )  # fmt: skip
 
 
