@@ -62,7 +62,7 @@ class Parts:
 
     dot: query times key; score: from dot, masked; rows, columns, keys, inner: the variables that
     count queries, a value's elements, keys, and a key's elements.  out, lse, top: the stores, where
-    there are such.
+    there are such.  guarded: as of ``out_value``.
     """
 
     query: Load
@@ -77,6 +77,7 @@ class Parts:
     out: Store
     lse: Store | None
     top: Store | None
+    guarded: bool
 
     @property
     def unmasked(self) -> Node:
@@ -118,12 +119,12 @@ class Merged:
     top: Node | None
 
 
-def merged(out: Node, lse: Node, top: Node | None, share: Expr) -> Merged:
-    """out, lse, top: of one share, over the variable that counts shares."""
+def merged(out: Node, lse: Node, top: Node | None, share: Expr, *, guarded: bool) -> Merged:
+    """out, lse, top: of one share, over the variable that counts shares; out's are guarded."""
     most = _shift(reduce("max", (share,), lse))
     weights = op("exp", (lse - most) * LN2)
     total = reduce("sum", (share,), weights)
-    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total)
+    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total) if guarded else total
     found = reduce("sum", (share,), weights * out) / whole
     best = None if top is None else reduce("max", (share,), top)
     sums = op("log", total) * (1 / LN2) + most
@@ -158,11 +159,12 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     )
     query, key = (_load(a) for a in found.args[0].args)
     dtype = out.value.dtype
-    if not any(out.value is out_value(score, value, keys, dtype, guarded=g) for g in (True, False)):
+    guarded = out.value is out_value(score, value, keys, dtype)
+    if not guarded and out.value is not out_value(score, value, keys, dtype, guarded=False):
         raise ValueError("a store is not attention's")
     return Parts(
         query, key, value, found, score, axes[-2], axes[-1], keys, found.axes[0], out,
-        roles.get("lse"), roles.get("top"),
+        roles.get("lse"), roles.get("top"), guarded,
     )  # fmt: skip
 
 

@@ -70,7 +70,10 @@ class AttentionPrinter(TilePrinter):
 
     def results(self) -> None:
         p = self.parts
-        self.top.emit("total_or_one = tl.where(total == 0, 1.0, total)")
+        if p.guarded:
+            self.top.emit("acc /= tl.where(total == 0, 1.0, total)")
+        else:
+            self.top.emit("acc /= total")
         scale = 1 / math.log(2)
         columns = self.along(p.columns, "[None, :]")
         rows = self.mask("x")
@@ -78,7 +81,7 @@ class AttentionPrinter(TilePrinter):
         kind = TRITON_TYPES[p.out.value.dtype.name]
         inf, shift = "float('inf')", "tl.where(top == float('-inf'), 0.0, top)"
         for s, text, mask in (
-            (p.out, f"litz.cast(acc / total_or_one, {kind})", both),
+            (p.out, f"litz.cast(acc, {kind})", both),
             (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {scale})", rows),
             (p.top, f"tl.where(total == total, top, total) * {scale}", rows),
         ):
