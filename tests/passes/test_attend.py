@@ -169,16 +169,19 @@ def test_on_gpus(fn: Callable[..., Any], dtype: torch.dtype) -> None:
     assert len(templates(fn, *arguments(dtype), target="triton")) == 1
 
 
-@pytest.mark.parametrize(("heads", "rows", "keys"), [(2, 130, 300), (16, 1, 4200)])
+@pytest.mark.parametrize(
+    ("heads", "rows", "keys"), [(2, 130, 300), pytest.param(16, 1, 4200, marks=pytest.mark.slow)]
+)
 def test_rows_of_which_nothing_is_seen_on_gpus(heads: int, rows: int, keys: int) -> None:
     """They are nan, as a softmax makes them; from shares of the keys too."""
     pytest.importorskip("triton")
-    q, k, m = (torch.randn(s) for s in ((heads, rows, 16), (heads, keys, 16), (heads, rows, 1)))
+    shapes = (heads, rows, 16), (heads, keys, 16), (heads, rows, 1)
+    q, k, m = (torch.randn(s, dtype=torch.bfloat16) for s in shapes)
     m[1, rows // 2] = -torch.inf
     fn = lambda q, k, m: torch.softmax(q @ k.mT + m, -1) @ k  # noqa: E731
     with torch.no_grad():
         found = torch.compile(fn, backend="litz", options={"target": "triton"})(q, k, m)
-        torch.testing.assert_close(found, fn(q, k, m), equal_nan=True, atol=1e-5, rtol=1e-4)
+        judge(fn, (q, k, m), found)
     assert found.isnan().any()
 
 

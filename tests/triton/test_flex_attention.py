@@ -20,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 
 Tensor = torch.Tensor
 SLOPE = torch.tensor([0.1, -0.2, 0.3, 0.05])
+ROWS = torch.randn(4, 5, generator=torch.Generator().manual_seed(6))
 DOCUMENT = torch.arange(80) // 27
 
 
@@ -29,6 +30,10 @@ def distance(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 def capped(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return torch.tanh(s / 2) * 2 + b
+
+
+def row(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s + ROWS[h, i]
 
 
 def earlier(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -47,6 +52,7 @@ def never_first(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "plain": (None, None, (2, 2, 40, 50, 16, 16), 0),
     "distance": (distance, None, (4, 4, 33, 64, 16, 32), 0),
+    "one_query": (row, None, (4, 4, 1, 40, 16, 16), 0),
     "one_head": (capped, None, (1, 1, 16, 17, 8, 24), 0),
     "causal": (None, earlier, (2, 2, 70, 70, 16, 16), 16),
     "grouped": (distance, earlier, (4, 2, 64, 64, 16, 16), 32),
