@@ -72,14 +72,17 @@ class AttentionPrinter(TilePrinter):
 
     def results(self) -> None:
         p = self.parts
-        self.top.emit("total_or_one = tl.where(total == 0, 1.0, total)")
+        if p.guarded:
+            self.top.emit("acc /= tl.where(total == 0, 1.0, total)")
+        else:
+            self.top.emit("acc /= total")
         columns = self.along(p.columns, "[None, :]")
         rows = self.mask("x")
         both = " & ".join(m for m in (rows, columns[1]) if m)
         kind = TRITON_TYPES[p.out.value.dtype.name]
         inf, shift = "float('inf')", "tl.where(top == float('-inf'), 0.0, top)"
         for s, text, mask in (
-            (p.out, f"litz.cast(acc / total_or_one, {kind})", both),
+            (p.out, f"litz.cast(acc, {kind})", both),
             (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {self.scale})", rows),
             (p.top, f"tl.where(total == total, top, total) * {self.scale}", rows),
         ):
