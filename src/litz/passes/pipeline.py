@@ -47,7 +47,7 @@ def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) 
     behind that choice.
     """
     known = dict.fromkeys(blocks, LARGE) if costs is None else costs
-    found = FindAttention(blocks), TakeTemplates(known)
+    found = FindAttention(known), TakeTemplates(known)
     return Pipeline((*found, PadContractions(blocks), ChooseContractions()))
 
 

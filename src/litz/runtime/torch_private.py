@@ -35,6 +35,7 @@ __all__ = [
     "slices_count_from_storage",
     "storage_address",
     "storage_use_count",
+    "step_by_step",
     "strange_kernels",
     "takes_anything",
     "user_kernel",
@@ -274,6 +275,12 @@ def users_kernels() -> str:
             _own.add(library)
             break  # all that a library registers comes from one file
     return ""
+
+
+def step_by_step(operator: object) -> Callable[..., Any]:
+    """What a higher-order operator runs where nothing compiles it."""
+    kernels: Any = operator.py_kernels  # type: ignore[attr-defined]
+    return kernels[torch._C.DispatchKey.CompositeExplicitAutograd]  # type: ignore[no-any-return]
 
 
 def strange_kernels(op: torch._ops.OpOverload) -> str:
