@@ -76,7 +76,8 @@ def gradient_in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
     tile = min(TILE, rows)
     bodies = walk([*(s.tile for s in p.sums), p.score])
     ops = sum(op_row(n.name).cost for n in bodies if isinstance(n, Op))
-    points = product(extent(v) for v in (*units, *((p.heads,) if p.heads else ()), p.over))
+    heads = () if p.heads is None else (p.heads,)
+    points = product(extent(v) for v in (*units, *heads, p.over))
     return LanePlan(
         plan,
         Space(units, columns, plan.reduced, p.over),
