@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import litz
+from litz.index import const
+from litz.ir.attention import factored
+from litz.ir.body import const as node
+from litz.ir.body import load, masked, op
+from litz.ir.dtype import F32
 from litz.ir.parse import parse
 from litz.ir.program import Program, Template
 from litz.ir.text import program_text
@@ -198,6 +204,21 @@ def test_open_sizes_are_one_kernel() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
+def test_blocks_of_masks_of_open_sizes() -> None:
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (j % 48 != 5)
+
+    def over(mask: BlockMask) -> Callable[..., Any]:
+        return lambda q, k: flex_attention(q, k, k, block_mask=mask)
+
+    # One code, compiled again: the sizes of the mask's tables are open then, as are q's and k's.
+    for m, n in ((64, 96), (80, 144), (112, 176)):
+        q, k = torch.randn(1, 2, m, 16), torch.randn(1, 2, n, 16)
+        fn = over(create_block_mask(causal, None, None, m, n, "cpu", BLOCK_SIZE=16))
+        compiled = torch.compile(fn, backend="litz", options={"target": "triton"})
+        torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["grouped", "document", "nothing_seen", "one_query"])
 def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.
@@ -322,3 +343,14 @@ def test_scores_that_are_no_expression_run_step_by_step() -> None:
     fn = lambda q: flex_attention(q, q, q, score_mod=looked_up)  # noqa: E731
     found = torch.compile(fn, backend="litz", options={"target": "triton"})(q)
     torch.testing.assert_close(found, fn(q), atol=1e-5, rtol=1e-5)
+
+
+def test_numbers_that_scores_are_multiplied_with() -> None:
+    x, cond = load(F32, "x", const(0)), op("lt", load(F32, "x", const(0)), node(F32, 1))
+    score = op("tanh", x) * 4.0
+    assert factored(0.5 * score) == (2.0, score.args[0])
+    assert factored(score * -1.0) == (1.0, score * -1.0)
+    kept = masked(cond, score, node(F32, -1e9))
+    assert factored(kept) == (1.0, kept)
+    number, rest = factored(masked(cond, score, node(F32, -math.inf)))
+    assert (number, rest) == (4.0, masked(cond, score.args[0], node(F32, -math.inf)))

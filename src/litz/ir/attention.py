@@ -36,6 +36,7 @@ from typing import Final
 
 from litz.index import Expr
 from litz.ir.body import (
+    Const,
     Load,
     Masked,
     Node,
@@ -242,6 +243,21 @@ def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradien
 def unmasked(tile: Node) -> Node:
     """A tile or score where nothing is masked."""
     return tile.args[1] if isinstance(tile, Masked) else tile
+
+
+def factored(tile: Node) -> tuple[float, Node]:
+    """A positive number and what, times it, a tile or score is."""
+    if isinstance(tile, Masked):
+        cond, value, other = tile.args
+        if isinstance(other, Const) and other.value in (0, -math.inf):
+            number, value = factored(value)
+            return number, masked(cond, value, other)
+    if isinstance(tile, Op) and tile.name == "mul":
+        for by, rest in (tile.args, tile.args[::-1]):
+            if isinstance(by, Const) and 0 < by.value < math.inf:
+                number, rest = factored(rest)
+                return by.value * number, rest
+    return 1.0, tile
 
 
 def _shift(lse: Node) -> Node:

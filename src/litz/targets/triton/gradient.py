@@ -10,8 +10,8 @@ from typing import Final
 
 from litz.index import TRITON, Expr, render, substitute, var
 from litz.ir import attention
-from litz.ir.attention import unmasked
-from litz.ir.body import Load, Masked, Rewriter, Store, load
+from litz.ir.attention import Growing, unmasked
+from litz.ir.body import Load, Masked, Node, Rewriter, Store, load
 from litz.ir.dtype import F32
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.recipe import BlockPlan
@@ -73,13 +73,15 @@ class GradientPrinter(TilePrinter):
 
         for k, x in enumerate(p.products):
             emit(f"dot{k} = litz.dot(left{k}, tl.trans({moving(x.right, x.inner)}))")
-        score = self.wide_value(self.values(self.with_products(p.score)))
+        number, score = attention.factored(p.score if masked else unmasked(p.score))
+        text = self.wide_value(self.values(self.with_products(score)))
         shift = self.wide_value(self.values(p.shift))
         emit(f"shift = {shift}")
-        scores = self.within(score, "float('-inf')")
-        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {LOG2E}, -shift))")
+        scores = self.within(text, "float('-inf')")
+        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {number * LOG2E}, -shift))")
         for k, s in enumerate(p.sums):
-            tile = self.with_weight(s.tile if masked else unmasked(s.tile))
+            _, tile = self.factored(s)
+            tile = self.with_weight(tile if masked else unmasked(tile))
             text = self.within(self.wide_value(self.values(tile)), "0")
             kind = TRITON_TYPES[s.operand.dtype.name]
             operand = moving(s.operand, s.column)
@@ -115,6 +117,11 @@ class GradientPrinter(TilePrinter):
         at = self.pointer(s.buffer, self.index(s.index, names))
         self.scope.emit(self.put_text(s, at, text, mask))
 
+    def factored(self, s: Growing) -> tuple[float, Node]:
+        """What a sum is multiplied with in the end; tiles of narrow range are in each step."""
+        narrow = s.operand.dtype.name == "f16"
+        return (1.0, s.tile) if narrow else attention.factored(s.tile)
+
     def results(self) -> None:
         p = self.parts
         for k, g in enumerate(p.sums):
@@ -126,7 +133,8 @@ class GradientPrinter(TilePrinter):
             at = self.pointer(s.buffer, render(s.index, TRITON, names))
             kind = TRITON_TYPES[s.value.dtype.name]
             tail = f", {mask}" if mask else ""
-            self.top.emit(f"tl.store({at}, litz.cast(acc{k}, {kind}){tail})")
+            value = f"acc{k} * {self.factored(g)[0]}"
+            self.top.emit(f"tl.store({at}, litz.cast({value}, {kind}){tail})")
         for k, s in enumerate(p.updates):
             if "r" not in (along := self.spread_of(s)):
                 by_row = "x" in along

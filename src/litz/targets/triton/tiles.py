@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from litz.index import TRITON, Expr, Substitution, render
+from litz.index import TRITON, Expr, Substitution, Var, render
 from litz.ir.body import Index, Load, Node, walk
 from litz.kernel.blocks.attention import LEAST
 from litz.kernel.blocks.recipe import Axis, BlockPlan
@@ -134,7 +134,8 @@ class TilePrinter(Printer):
         """The loop over the blocks that one slot counts and another one names."""
         _, columns = self.sizes
         assert isinstance(count, Load) and isinstance(which, Load)
-        visit = next((v for v in which.index.free if v not in count.index.free), None)
+        counted = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
+        visit = next(counted, None)
         x = self.axes.parallel[-1]
         # Rows of several heads lie in one block of the mask.
         first = f"({self.pids['x']} * {x.block})" if len(x.dims) == 1 else "0"
