@@ -15,7 +15,7 @@ from litz.ir.dtype import F32
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.lanes.reuse import ROOM
-from litz.kernel.lanes.space import CACHED, Space
+from litz.kernel.lanes.space import CACHED, Space, separate
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 
@@ -62,10 +62,11 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
 
 
 def gradient_in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
-    """One kernel whose threads divide batches, heads and blocks of rows."""
+    """One kernel whose threads divide batches, heads and blocks of rows that updates tell apart."""
     p = attention.gradient_parts(plan.stores, plan.parallel)
     columns = tuple(s.column for s in p.sums)
-    units = tuple(v for v in plan.parallel if v not in columns)
+    dims = tuple(v for v in plan.parallel if v not in columns)
+    units = separate(p.updates, dims)
     widths = [padded(v, lanes) for v in (*(x.inner for x in p.products), *columns)]
     sizes = plan.skeleton.sizes if plan.skeleton is not None else ()
     rows_most, most = sizes or (ROWS, KEYS)
@@ -74,13 +75,13 @@ def gradient_in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
     while rows > TILE and rows * 4 * (sum(widths) + 2 * met) > CACHED:
         rows //= 2
     tile = min(TILE, rows)
-    bodies = walk([*(s.tile for s in p.sums), p.score])
+    bodies = walk([*(s.tile for s in p.sums), *(r for s in p.updates for r in s.roots()), p.score])
     ops = sum(op_row(n.name).cost for n in bodies if isinstance(n, Op))
     heads = () if p.heads is None else (p.heads,)
-    points = product(extent(v) for v in (*units, *heads, p.over))
+    points = product(extent(v) for v in (*dims, *heads, p.over))
     return LanePlan(
         plan,
-        Space(units, columns, plan.reduced, p.over),
+        Space(units, (*(v for v in dims if v not in units), *columns), plan.reduced, p.over),
         "gradient",
         lanes,
         points * (sum(widths) + ops),

@@ -26,7 +26,7 @@ class BlockBuilder(Placer):
 
     rows, over: the variables that count the block that stays, and the one that moves; most_rows,
     most: their sizes.  row: the place in a block's arrays.  shared: dims of heads that lie in one
-    block.
+    block.  alone: those that one thread goes over, block by block.
     """
 
     def __init__(self, made: LanePlan, name: str, rows: Expr, over: Expr) -> None:
@@ -38,9 +38,10 @@ class BlockBuilder(Placer):
         self.row0, self.over0 = symbol(f"{rows}_lo"), symbol(f"{over}_b")
         self.row = rows - self.row0
         self.shared: tuple[Expr, ...] = ()
+        self.alone: tuple[Expr, ...] = ()
         self.kernel = Kernel(
             plan, name, self.lanes, space.lane, space.units, work=made.work, checks=self.checks,
-            grains={rows: self.most_rows},
+            grains={rows: self.most_rows} if rows in space.units else {},
         )  # fmt: skip
 
     @abstractmethod
@@ -57,9 +58,13 @@ class BlockBuilder(Placer):
     def build(self) -> Kernel:
         scope = Scope(None, self.kernel.body)
         chain = []
-        for v in self.made.space.units:
-            inner = Scope(scope, [], v if v is not self.rows else None)
-            chain.append((scope, tree.For(v, extent(v), inner.body, part=True)))
+        for v in (*self.made.space.units, *self.alone):
+            inner, part = Scope(scope, [], v if v is not self.rows else None), v not in self.alone
+            if v is self.rows and not part:
+                loop = tree.For(self.row0, extent(v), inner.body, const(0), self.most_rows)
+            else:
+                loop = tree.For(v, extent(v), inner.body, part=part)
+            chain.append((scope, loop))
             scope = inner
         scope.body.append(self.count("rows_", extent(self.rows) - self.row0, self.most_rows))
         self.block(scope)
