@@ -214,6 +214,54 @@ def test_gradients(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
                 verify(recipe)
 
 
+# Functions of scores, by what they capture; its shapes and type, heads of queries and keys, mask.
+LEARNED: dict[str, tuple[Any, tuple[tuple[int, ...], ...], torch.dtype, tuple[int, int], Any]] = {
+    "each_head": (
+        lambda t, g: lambda s, b, h, i, j: s * g[h] + t[h, i - j + 69],
+        ((4, 140), (4,)), torch.float32, (4, 2), earlier,
+    ),
+    "whole": (
+        lambda t, r, c: lambda s, b, h, i, j: (
+            s + t[h, i, j] + torch.sigmoid(r * 2)[b, i] - r[b, -1 - i] * c[j, h]
+        ),
+        ((2, 40, 70), (2, 40), (70, 2)), torch.float32, (2, 2), never_first,
+    ),
+    "all_heads": (
+        lambda t: lambda s, b, h, i, j: s + t[i - j + 69], ((140,),), torch.bfloat16, (4, 4), None
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    score, more, dtype, (h, g), mask = LEARNED[name]
+    gen = torch.Generator().manual_seed(3)
+    shapes = (2, h, 40, 16), (2, g, 70, 16), (2, g, 70, 24)
+    args = [torch.randn(s, generator=gen) for s in shapes]
+    args += [torch.randn(s, generator=gen).to(dtype) for s in more]
+    made = mask and create_block_mask(mask, None, None, 40, 70, "cpu", BLOCK_SIZE=32)
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        modify = score(*more)
+        out = flex_attention(q, k, v, score_mod=modify, block_mask=made, enable_gqa=h != g)
+        return (out * torch.arange(24, dtype=out.dtype)).sin().sum()  # type: ignore[operator, union-attr]
+
+    def gradients(f: Callable[..., Tensor], kind: torch.dtype | None) -> tuple[Tensor, ...]:
+        own = [a.to(kind or a.dtype).requires_grad_() for a in args]
+        return torch.autograd.grad(f(*own), own)
+
+    programs: list[Program] = []
+    options = {"graph_cache": False, "after_program_passes": Seen(programs)}
+    found = gradients(torch.compile(loss, backend="litz", options=options), None)
+    exact, eager = gradients(loss, torch.float64), gradients(loss, None)
+    for mine, own, ref in zip(found, eager, exact, strict=True):
+        assert mine.dtype is own.dtype
+        assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
+    made_of = [n.skeleton.kind for p in programs for n in p.nodes if isinstance(n, Template)]
+    assert made_of.count("attention_gradient") == 2
+
+
 def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
 
