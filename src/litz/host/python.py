@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 
 from litz.artifact import Value
+from litz.dataclass import dataclass
 from litz.host.aliasing import read_by_strides
 from litz.host.lines import (
     Allocate,
@@ -58,6 +59,8 @@ _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", PROBE, *_BUILTI
 _TORCH_DTYPES: Final[Mapping[str, str]] = {
     "bool": "bool",
     "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
     **{
         f"{k}{n}": f"{long}{n}"
         for k, long in (("u", "uint"), ("i", "int"))

@@ -7,10 +7,11 @@ always a fault of Litz, so the error shows the IR around the place with the mess
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
 from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Scan, Store, walk
@@ -62,7 +63,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "reduce": Rule("a reduction runs over distinct reduced variables of its nest"),
         "scan": Rule("a scan runs over a reduced variable of its nest, and starts before it"),
         "full-space": Rule(
-            "a loop nest uses reduced variables inside reductions only",
+            "a loop nest uses reduced variables inside reductions only, or in a template's updates",
             unless=("schedule", "kernel"),
         ),
         "contraction": Rule(
@@ -281,6 +282,8 @@ class _Checker:
             self.fail("mask", f"a mask of type {s.mask.dtype}", s)
         bound = {sym for sym, _ in s.indirect}
         self.variables([v for v in s.index.free if v not in bound], n, s)
+        if isinstance(n, Template) and s.mode != "set":
+            return
         for root in s.roots():
             for v in root.vars:
                 if v in n.reduce_axes:
@@ -388,7 +391,9 @@ class _Checker:
         out = self.program.buffers.get(c.out)
         if out is None:
             self._raise("buffer", f"there is no buffer {c.out}", None)
-        if out.kind != "temp" or len({out.dtype, *(r.dtype for r in c.refs())}) > 1:
+        kinds = {r.dtype for r in (c.left, c.right)}
+        more = {out.dtype} - {c.accumulate} | ({c.bias.dtype} if c.bias else set())
+        if out.kind != "temp" or len(kinds) > 1 or not more <= (kinds if more else more):
             self.fail("contraction", f"{c.name} fills {c.out}, which is {out.dtype} {out.kind}")
         *b, m, n, k = c.axes.values()
         pairs = [(c.right.shape, (*b, k, n)), (c.left.shape, (*b, m, k)), (out.shape, (*b, m, n))]
