@@ -68,8 +68,8 @@ def results(value: Any) -> tuple[Tensor, ...]:
 def error(found: Tensor, exact: Tensor) -> float:
     """The relative error of floats, the part of other elements that differ."""
     if not found.is_floating_point():
-        return (found != exact).double().mean().item()
-    return ((found.double() - exact.double()).norm() / exact.double().norm()).item()
+        return float((found != exact).double().mean())
+    return float((found.double() - exact.double()).norm() / exact.double().norm())
 
 
 def measured(name: str, backend: str, mode: str | None) -> dict[str, Any]:

@@ -232,11 +232,9 @@ class _Checker:
     def node(self, node: Node, n: Nest) -> None:
         if isinstance(node, Load):
             self.access(node.buffer, node.index, node.indirect, n, node)
-            if node.dtype is not self.program.buffers[node.buffer].dtype:
-                own = self.program.buffers[node.buffer].dtype
-                self.fail(
-                    "dtype", f"a load of {node.dtype} from {node.buffer}, which is {own}", node
-                )
+            if node.dtype is not (own := self.program.buffers[node.buffer].dtype):
+                text = f"a load of {node.dtype} from {node.buffer}, which is {own}"
+                self.fail("dtype", text, node)
         elif isinstance(node, Index):
             self.known_symbols(node.expr, node)
         elif isinstance(node, Op):
@@ -304,9 +302,8 @@ class _Checker:
         b = self.program.buffers[buffer]
         number = not b.shape and b.device == "cpu" and not isinstance(culprit, Store)
         if b.device != n.device and not number:
-            self.fail(
-                "device", f"{n.name} runs on {n.device}, {buffer} lies on {b.device}", culprit
-            )
+            text = f"{n.name} runs on {n.device}, {buffer} lies on {b.device}"
+            self.fail("device", text, culprit)
         bound = [s for s, _ in indirect]
         for s, value in indirect:
             used = s in index.free or as_expr(0) in b.strides  # where a step is 0, in none
