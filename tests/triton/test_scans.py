@@ -136,7 +136,9 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize(
+    "name", ["cumsum", *(pytest.param(n, marks=pytest.mark.slow) for n in OPS if n != "cumsum")]
+)
 def test_built_ahead(name: str, form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     shape, dim = FORMS[form]
     made = kernels(lambda x: OPS[name](x, dim), torch.empty(shape))
