@@ -31,9 +31,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import (
     Const,

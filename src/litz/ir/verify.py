@@ -7,10 +7,11 @@ always a fault of Litz, so the error shows the IR around the place with the mess
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
 from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk

@@ -7,7 +7,6 @@ in those may as well run once, behind the sums of all numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from litz.dataclass import dataclass
 from litz.graph.values import attribute_value, fake_mode
 from litz.index import const
 from litz.ir import body

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX_GRADIENT
 from litz.graph.values import attribute_value

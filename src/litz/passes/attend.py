@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, const, floordiv, mod, product, provably_le, size_hint, var
 from litz.ir import attention, body
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Rewriter, Store, loads, substitute, walk

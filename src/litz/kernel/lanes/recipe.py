@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Node, Reduce
 from litz.kernel.lanes.space import Space
