@@ -235,6 +235,7 @@ LEARNED: dict[str, tuple[Any, tuple[tuple[int, ...], ...], torch.dtype, tuple[in
 @pytest.mark.parametrize("name", LEARNED)
 def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    torch._dynamo.reset()
     score, more, dtype, (h, g), mask = LEARNED[name]
     gen = torch.Generator().manual_seed(3)
     shapes = (2, h, 40, 16), (2, g, 70, 16), (2, g, 70, 24)
@@ -263,6 +264,7 @@ def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.Monk
 
 
 def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
 
     def loss(q: Tensor, k: Tensor) -> Tensor:

@@ -278,6 +278,7 @@ def capturing(name: str) -> Capturing:
 @pytest.mark.parametrize("name", ["table", "whole", "low"])
 def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    torch._dynamo.reset()
     score, given, (h, g), mask = capturing(name)
     gen = torch.Generator().manual_seed(3)
     shapes = (2, h, 40, 16), (2, g, 50, 16), (2, g, 50, 24), (2, h, 40, 24)
