@@ -224,22 +224,18 @@ def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradien
     sums = tuple(_growing(s, parallel) for s in stores if s not in updates)
     (over,) = {_sum(g.store).axes for g in sums}
     nodes = list(walk([*(g.tile for g in sums), *(r for s in updates for r in s.roots())]))
+    columns = {g.column for g in sums}
+    rows = [v for v in parallel if v not in columns][-1]
     products: dict[Node, Product] = {}
     for n in nodes:
         if isinstance(n, Reduce):
             a, b = (_load(x) for x in n.args[0].args)
-            left, right = (a, b) if over[-1] not in a.index.free else (b, a)
+            left, right = (a, b) if rows in a.index.free else (b, a)
             products[n] = Product(n, left, right, n.axes[0])
     found = next(n for n in nodes if _is_weight(n))
     score, shifted = found.args[0].args
-    columns = {g.column for g in sums}
-    rows = [
-        v
-        for v in parallel
-        if v not in columns and v in next(iter(products.values())).left.index.free
-    ]
     return Gradient(
-        rows[-1], over[-1], over[0] if len(over) > 1 else None, tuple(products.values()), sums,
+        rows, over[-1], over[0] if len(over) > 1 else None, tuple(products.values()), sums,
         found, score, shifted.args[0], updates,
     )  # fmt: skip
 

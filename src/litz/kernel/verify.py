@@ -45,7 +45,7 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
 
 
 def _blocks(k: BlockPlan) -> Iterator[str]:
-    dims = [*(v for a in k.axes.all for v in a.dims), *k.unrolled]
+    dims = [*(v for a in k.axes.all for v in a.dims), *k.unrolled, *_of_groups(k)]
     wanted = [d.var for d in k.plan.dims if k.form not in SOME_DIMS or d.var in dims]
     if sorted(map(str, dims)) != sorted(map(str, wanted)):
         yield f"axes are over {dims}, the plan over {wanted}"
@@ -79,6 +79,12 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
     yield from _known(frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed))
     if not set(k.flushed) <= set(k.narrow):
         yield "what is flushed is not in a cheaper form"
+
+
+def _of_groups(k: BlockPlan) -> list[Expr]:
+    """The dim over which a product's program looks for its group of rows."""
+    sums = [n for n in walk(roots(k.plan.stores)) if isinstance(n, Reduce)]
+    return [v for n in sums if k.form == "matmul" and matmul.is_number(n) for v in n.axes]
 
 
 def _known(nodes: frozenset[Node], named: Sequence[Node]) -> Iterator[str]:
@@ -134,7 +140,7 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     space, plan = k.space, k.plan
     yield from _same("parallel", (*space.units, *space.serial), plan.parallel)
     yield from _same("reduced", space.reduced, plan.reduced)
-    if k.form == "attention":
+    if k.form in ("attention", "gradient"):
         yield from _attention(k)
         return
     if k.divided is not None and k.divided not in space.reduced:
@@ -178,6 +184,8 @@ def _attention(k: LanePlan) -> Iterator[str]:
         yield f"blocks of {k.block} do not divide those of the mask, {limits}"
     elif k.block[1] % k.lanes or k.tile[0] < 1 or k.tile[1] < 1:
         yield f"tiles of {k.tile} in blocks of {k.block}"
+    if k.form == "gradient":
+        return
     p = attention.parts(k.plan.stores, k.plan.parallel)
     if k.kept != tuple(n for n in (p.query, p.key, p.value) if n is p.query or n in k.kept):
         yield "what is kept are not query, key and value"

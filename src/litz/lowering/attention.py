@@ -135,7 +135,9 @@ def operand(low: GraphLowering, a: Any, n: FxNode) -> TensorRef:
 
 
 def at(ref: TensorRef, index: tuple[Expr, ...]) -> Node:
-    moving = [ZERO if s is ONE else i for s, i in zip(ref.shape, index, strict=True)]
+    """An element; batches and heads may be one for all."""
+    alike = zip(ref.shape[:2], index[:2], strict=True)
+    moving = (*(ZERO if s is ONE else i for s, i in alike), *index[2:])
     return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
 
 

@@ -93,7 +93,8 @@ class Captured:
         joint: Graph = module.graph
         (output,) = joint.find_nodes(op="output")
         slope, asked = output.args[0][0], [output.args[0][FIRST + k] for k in wanted]
-        found = None if wanted and _is_ordered() else _sums(joint, asked)
+        atomics = low.settings.on_gpu(str(n.args[0].meta["val"].device))  # type: ignore[union-attr]
+        found = None if wanted and atomics and _is_ordered() else _sums(joint, asked)
         behind = None if found is None else _behind(joint, found, asked)
         if found is None or behind is None:
             return None

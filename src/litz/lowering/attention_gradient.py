@@ -64,11 +64,7 @@ def lower_attention_gradient(
     captured = Captured.of(low, n)
     if len(results) + len(own) < 6 or captured is None:
         return None
-    if (
-        not low.settings.on_gpu(own[0].device)
-        or not fits(own)
-        or not isinstance(scale, int | float)
-    ):
+    if not fits(own) or not isinstance(scale, int | float):
         return None
     if own[0].shape[0] is not own[1].shape[0] or grad is None:
         return None
