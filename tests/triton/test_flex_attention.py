@@ -32,12 +32,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 
 CASES: dict[str, Case] = {
     "plain": (None, None, (2, 2, 40, 50, 16, 16), 0),
-    "distance": (distance, None, (4, 4, 33, 64, 16, 32), 0),
+    "distance": (distance, None, (2, 2, 33, 64, 16, 32), 0),
     "one_head": (capped, None, (1, 1, 16, 17, 8, 24), 0),
     "causal": (None, earlier, (2, 2, 70, 70, 16, 16), 16),
     "grouped": (distance, earlier, (4, 2, 64, 64, 16, 16), 32),
     "one_key_head": (None, earlier, (4, 1, 40, 48, 16, 16), 16),
-    "document": (capped, same_document(27), (2, 2, 80, 80, 16, 16), 16),
+    "document": (capped, same_document(27), (1, 1, 80, 80, 16, 16), 16),
     "nothing_seen": (None, never_first, (2, 2, 64, 64, 16, 16), 16),
     "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
 }
