@@ -9,10 +9,31 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from litz.ir.program import Program
+from litz.ir.text import program_text
+
 SLOPE = torch.tensor([0.1, -0.2, 0.3, 0.05])
 # Function of scores, mask; heads of queries and keys, lengths of both, widths of keys and values;
 # block of the mask.
 Case = tuple[Any, Any, tuple[int, ...], int]
+
+
+class Seen:
+    """A hook that keeps programs."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+
+    def __call__(self, program: Program) -> Program:
+        self.programs.append(program)
+        return program
+
+    def uuid(self) -> str:
+        return "seen"
+
+    @property
+    def texts(self) -> list[str]:
+        return [program_text(p) for p in self.programs]
 
 
 def distance(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

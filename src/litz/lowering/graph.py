@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.errors import CompilationError, LitzError
 from litz.graph.aliasing import is_view_op, readers, viewed
 from litz.graph.calls import is_random, leaves

@@ -8,8 +8,8 @@ through the same memory), or by position when their sizes agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Expr, exact_quotient, size_hint, split_linear, var
 
 
