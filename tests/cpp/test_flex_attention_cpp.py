@@ -152,7 +152,7 @@ def test_gradients(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
     made = [n for p in hook.programs for n in p.nodes if isinstance(n, Template)]
     kinds = [n.skeleton.kind for n in made]
     assert sorted(kinds) == ["attention", "attention_gradient", "attention_gradient"]
-    for p in programs:
+    for p in hook.programs:
         build = KernelBuilder(p.buffers)
         for n in p.nodes:
             if isinstance(n, Template):
