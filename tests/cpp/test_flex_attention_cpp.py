@@ -210,6 +210,7 @@ def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.Monk
 
 
 def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()  # eager mode traces too, and trips over what others left
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
 
     def loss(q: Tensor, k: Tensor) -> Tensor:
