@@ -385,7 +385,9 @@ class _Checker:
         out = self.program.buffers.get(c.out)
         if out is None:
             self._raise("buffer", f"there is no buffer {c.out}", None)
-        if out.kind != "temp" or len({out.dtype, *(r.dtype for r in c.refs())}) > 1:
+        kinds = {r.dtype for r in (c.left, c.right)}
+        more = {out.dtype} - {c.accumulate} | ({c.bias.dtype} if c.bias else set())
+        if out.kind != "temp" or len(kinds) > 1 or not more <= (kinds if more else more):
             self.fail("contraction", f"{c.name} fills {c.out}, which is {out.dtype} {out.kind}")
         *b, m, n, k = c.axes.values()
         pairs = [(c.right.shape, (*b, k, n)), (c.left.shape, (*b, m, k)), (out.shape, (*b, m, n))]

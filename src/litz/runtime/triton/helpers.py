@@ -359,8 +359,34 @@ def both(a, b):
 
 @triton.jit
 def dot(a, b, acc=None):
-    """``acc``, of float32, and the product of two blocks, without tf32."""
-    return tl.dot(a, b, acc, input_precision="ieee")
+    """``acc``, of float32 (of bytes: int32), and the product of two blocks, without tf32."""
+    if a.dtype.is_int():
+        return tl.dot(a, b, acc, out_dtype=tl.int32)
+    elif a.dtype.primitive_bitwidth == 8:
+        # Sums of 8-bit floats are of few bits until they are added to others.
+        return tl.dot(a, b, acc, max_num_imprecise_acc=64 if a.shape[1] > 64 else a.shape[1])
+    else:
+        return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def rows_of_group(ends, step, at, count: tl.constexpr, BLOCK: tl.constexpr):
+    """Of blocks of rows that begin with each group: the ``at``-th one's group, its first row, and
+    the row behind the group's last; rows 0 to 0 beyond all blocks.
+
+    ends: where the row behind each of ``count`` groups' last is, ``step`` elements apart.
+    """
+    PAD: tl.constexpr = triton.next_power_of_2(count)
+    which = tl.arange(0, PAD)
+    end = tl.load(ends + which * step, which < count, other=0)
+    begin = tl.load(ends + (which - 1) * step, (which > 0) & (which < count), other=0)
+    blocks = tl.where(end > begin, (end - begin + (BLOCK - 1)) // BLOCK, 0)
+    upto = tl.cumsum(blocks, 0)
+    group = tl.sum((upto <= at).to(tl.int32), 0)
+    first = begin + (at - (upto - blocks)).to(tl.int32) * BLOCK
+    own = which == group
+    rows = tl.sum(tl.where(own, first, 0), 0), tl.sum(tl.where(own, end, 0), 0)
+    return tl.minimum(group, count - 1), rows[0], rows[1]
 
 
 @triton.jit

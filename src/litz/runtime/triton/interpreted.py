@@ -91,15 +91,22 @@ def _tensor_like(x, data):
     return tl.core.tensor(TensorHandle(data, tl.bfloat16), kind)
 
 
+SMALL = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+
+
 def _widened(x):
     bits = _array(x)
+    if (small := SMALL.get(x.dtype.name)) is not None:
+        return torch.from_numpy(bits.astype(np.uint8)).view(small).float().numpy()
     return (bits.astype(np.uint32) << 16).view(np.float32) if x.dtype == tl.bfloat16 else bits
 
 
 def dot(a, b, acc=None):
     """The interpreter multiplies the bits of bfloat16."""
-    found = np.matmul(_widened(a), _widened(b), dtype=np.float32)
-    return _tensor(found if acc is None else found + _array(acc), tl.float32)
+    whole = a.dtype.is_int()
+    found = np.matmul(_widened(a), _widened(b), dtype=np.int32 if whole else np.float32)
+    found = found if acc is None else found + _array(acc)
+    return _tensor(found, tl.int32 if whole else tl.float32)
 
 
 def small_float(x, shift, mask, flip, minus, to):

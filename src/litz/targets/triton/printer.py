@@ -149,10 +149,15 @@ class Printer(ABC):
                 self.top.emit(f"{name} = {pid}")
             else:
                 steps = f"tl.arange(0, {a.block}){self.spread(a.name)}"
-                self.top.emit(f"{name} = {pid} * {a.block} + {steps}")
+                first, end = self.stretch(a, pid)
+                self.top.emit(f"{name} = {first} + {steps}")
                 if a.name not in self.made.even:
-                    self.top.emit(f"{a.name}mask = {name} < {self.index(a.size)}")
+                    self.top.emit(f"{a.name}mask = {name} < {end}")
             self.decode(self.top, a)
+
+    def stretch(self, axis: Axis, pid: str) -> tuple[str, str]:
+        """Where a program's block of an axis begins, and where the axis ends for it."""
+        return f"{pid} * {axis.block}", self.index(axis.size)
 
     def program_ids(self, axes: tuple[Axis, ...]) -> dict[str, str]:
         """Spelling of each axis's program number.  axes: the fastest first."""
@@ -163,7 +168,7 @@ class Printer(ABC):
         self.top.emit(f"program = tl.program_id(0){wide}")
         for i, a in enumerate(axes):
             name = f"{a.name}program"
-            blocks = f"tl.cdiv({self.index(a.size)}, {a.block})"
+            blocks = f"tl.cdiv({self.index(self.made.reach(a))}, {a.block})"
             blocks = self.index(a.size) if a.name == "z" else blocks
             if i + 1 < len(axes):
                 self.top.emit(f"{name} = program % ({blocks})")
