@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -28,10 +28,20 @@ class FindAttention:
     blocks: tuple[str, ...]
 
     def __call__(self, program: Program) -> Program:
-        for n in program.nodes:
-            if isinstance(n, Contraction) and n.device.partition(":")[0] not in self.blocks:
-                program = _Finder(program, n).found() or program
-        return program
+        wanted = [n for n in program.nodes if isinstance(n, Contraction) and self._may(n)]
+        if not wanted:
+            return program
+        finder = _Finder(program)
+        for n in wanted:
+            finder.find(n)
+        return finder.replaced() if finder.made else program
+
+    def _may(self, c: Contraction) -> bool:
+        keys = c.left.shape[-1]
+        if c.device.partition(":")[0] in self.blocks or not _plain(c):
+            return False
+        several = keys is not const(1) and provably_le(const(1), keys)
+        return several and size_hint(product(c.left.shape), 0) >= LEAST
 
 
 @dataclass(frozen=True)
@@ -43,27 +53,36 @@ class _Read:
 
 
 class _Finder:
-    """Looks for attention whose last product is ``last``."""
+    """Looks for attention in a program.
 
-    def __init__(self, program: Program, last: Contraction) -> None:
-        self.program, self.last = program, last
+    makers, readers: who writes a buffer, and who reads it, of the nodes that are left.
+    made: the templates, by the products whose place they take.  gone: what nobody reads then.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self.places = {n.name: i for i, n in enumerate(program.nodes)}
         self.makers: dict[str, list[ProgramNode]] = {}
+        self.readers: dict[str, set[str]] = {}
         for n in program.nodes:
             for name in n.write_buffers():
                 self.makers.setdefault(program.root(name), []).append(n)
+            for name in n.read_buffers():
+                self.readers.setdefault(program.root(name), set()).add(n.name)
+        for r in program.output_refs():
+            self.readers.setdefault(program.root(r.buffer), set()).add("")
+        self.made: dict[str, Template] = {}
+        self.gone: set[str] = set()
 
-    def found(self) -> Program | None:
-        """The program with the template, if there is one."""
-        c = self.last
-        *batch, m, keys = c.left.shape
-        if not _plain(c) or keys is const(1) or not provably_le(const(1), keys):
-            return None
+    def find(self, last: Contraction) -> None:
+        """Note the template whose last product this is, if there is one."""
+        if last.name in self.gone:
+            return
+        *batch, m, keys = last.left.shape
         points = (*(var(f"i{k}", s) for k, s in enumerate((*batch, m))), var("r0", keys))
-        if size_hint(product(c.left.shape), 0) < LEAST:
-            return None
-        score = self.softmax(load(F32, c.left.buffer, _at(c.left, points)), points)
-        return None if score is None else self.template(score, points)
+        score = self.softmax(load(F32, last.left.buffer, _at(last.left, points)), points)
+        if score is not None:
+            self.template(last, score, points)
 
     def softmax(self, weight: Load, points: tuple[Expr, ...]) -> _Scores | None:
         """The scores whose softmax over the last point a load is of."""
@@ -104,23 +123,23 @@ class _Finder:
             n = Rewriter(memo=known)(n)
         return None
 
-    def template(self, s: _Scores, points: tuple[Expr, ...]) -> Program | None:
-        c, first = self.last, s.product
+    def template(self, c: Contraction, s: _Scores, points: tuple[Expr, ...]) -> None:
+        first = s.product
         *outer, keys = points
         inner, column = var("r1", first.left.shape[-1]), var(f"i{len(outer)}", c.right.shape[-1])
         sizes = inner.extent, column.extent
         if not all(isinstance(x, Const) and 1 < x.value <= WIDEST for x in sizes):
-            return None
+            return
         if any(isinstance(n, Reduce) for n in walk((s.score,))):
-            return None
+            return
         query = self.operand(first.left, (*outer, inner), first)
         key = self.operand(first.right, (*outer[:-1], inner, keys), first)
         value = self.operand(c.right, (*outer[:-1], keys, column), c)
         dot = attention.dot(query.node, key.node, inner)
         score = Rewriter(memo={s.load: dot})(s.score)
         reads = [query, key, value, *(_Read(x, s.by) for x in loads((s.score,)) if x is not s.load)]
-        if any(map(self.changed, reads)):
-            return None
+        if any(self.changed(r, c) for r in reads):
+            return
         out = attention.out_value(score, value.node, keys, F32, guarded=False)
         axes, at = (*outer, column), self.program.buffers[c.out].strides
         made = Template(
@@ -128,40 +147,58 @@ class _Finder:
             (Store(c.out, _linear(axes, at, const(0)), out),), c.device,
             Skeleton(attention.KIND), tuple(dict.fromkeys((*first.origins, *c.origins))),
         )  # fmt: skip
-        return self.replaced(made, first)
+        idle = self.idle(made, c)
+        weights = self.makers[self.program.root(c.left.buffer)]
+        if first.name in idle and all(n.name in idle for n in weights):
+            self.take(made, c, idle)
 
-    def replaced(self, made: Template, first: Contraction) -> Program | None:
-        """The program with the template, if the scores need not be made any more."""
-        p = self.program
-        left = [made if n is self.last else n for n in p.nodes]
-        returned = {p.root(r.buffer) for r in p.output_refs()}
-        while True:
-            read = returned.union(*({p.root(b) for b in n.read_buffers()} for n in left))
-            kept = [n for n in left if n is made or not self.idle(n, read)]
-            if len(kept) == len(left):
-                break
-            left = kept
-        if first in left or any(n in left for n in self.makers[p.root(self.last.left.buffer)]):
-            return None
-        written = {b for n in left for b in n.write_buffers()}
-        gone = {b for n in p.nodes for b in n.write_buffers()} - written
-        names, behind = {n.name for n in left} - {made.name}, dict[str | None, str | None]()
-        last: str | None = None
+    def idle(self, made: Template, last: Contraction) -> dict[str, ProgramNode]:
+        """What nobody reads any more once a template stands for ``last``, by name."""
+        read = {self.program.root(b) for b in made.read_buffers()}
+        found: dict[str, ProgramNode] = {last.name: last}
+        todo = [last.left.buffer, last.right.buffer]
+        while todo:
+            for n in self.makers.get(self.program.root(todo.pop()), ()):
+                names = n.write_buffers()
+                if not isinstance(n, Loops | Contraction) or not all(map(self.temporary, names)):
+                    continue
+                kept = any(b in read or self.readers.get(b, set()) - found.keys() for b in names)
+                if not kept and n.name not in found:
+                    found[n.name] = n
+                    todo += n.read_buffers()
+        return found
+
+    def take(self, made: Template, last: Contraction, idle: Mapping[str, ProgramNode]) -> None:
+        """Have a template stand for ``last``, and nothing for what is idle then."""
+        root = self.program.root
+        for n in idle.values():
+            for b in n.read_buffers():
+                self.readers[root(b)].discard(n.name)
+            for b in n.write_buffers():
+                self.makers[root(b)].remove(n)
+        self.makers[root(last.out)].append(made)
+        for b in made.read_buffers():
+            self.readers.setdefault(root(b), set()).add(made.name)
+        self.places[made.name] = self.places[last.name]
+        self.made[last.name] = made
+        self.gone.update(idle.keys())
+
+    def replaced(self) -> Program:
+        """The program with the templates, and without what nobody reads."""
+        p, left, behind = self.program, list[ProgramNode](), dict[str | None, str | None]()
         for n in p.nodes:
-            last = made.name if n is self.last else n.name if n.name in names else last
-            behind[n.name] = last
+            if n.name in self.made or n.name not in self.gone:
+                left.append(self.made.get(n.name, n))
+            behind[n.name] = left[-1].name if left else None
+        lost = {b for n in p.nodes if n.name in self.gone for b in n.write_buffers()}
+        lost -= {b for n in self.made.values() for b in n.write_buffers()}
         bindings = (
-            replace(b, behind=behind.get(b.behind)) for b in p.bindings if b.ref.buffer not in gone
+            replace(b, behind=behind.get(b.behind)) for b in p.bindings if b.ref.buffer not in lost
         )
-        buffers = {k: b for k, b in p.buffers.items() if k not in gone}
+        buffers = {k: b for k, b in p.buffers.items() if k not in lost}
         return replace(p, nodes=tuple(left), buffers=buffers, bindings=tuple(bindings))
 
     # --- questions ------------------------------------------------------------------------------
-
-    def idle(self, n: ProgramNode, read: set[str]) -> bool:
-        if not isinstance(n, Loops | Contraction):
-            return False
-        return all(self.temporary(b) and b not in read for b in n.write_buffers())
 
     def temporary(self, name: str) -> bool:
         b = self.program.buffers[name]
@@ -197,9 +234,9 @@ class _Finder:
             return _Read(source, made)
         return _Read(own, by)
 
-    def changed(self, r: _Read) -> bool:
+    def changed(self, r: _Read, last: Contraction) -> bool:
         """Whether something is written, between a load and the template, to where it loads from."""
-        start, stop = self.places[r.by.name], self.places[self.last.name]
+        start, stop = self.places[r.by.name], self.places[last.name]
         writers = self.makers.get(self.program.root(r.node.buffer), ())
         return any(start < self.places[n.name] < stop for n in writers)
 
