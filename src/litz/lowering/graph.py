@@ -210,10 +210,9 @@ class _Walk(GraphLowering):
 
     def operator_call(self, n: FxNode, vals: Sequence[Any]) -> Any:
         fn = find(n.target)
-        reason = why_extern(n.target)
         if fn is None:
             product = contraction(self, n) if n.target in CONTRACTIONS else None
-            return call_extern(self, n, reason) if product is None else product
+            return product or call_extern(self, n, why_extern(n.target))
         results = tuple(self.result(v) if isinstance(v, torch.Tensor) else None for v in vals)
         used = frozenset(
             u.args[1]
@@ -222,6 +221,10 @@ class _Walk(GraphLowering):
         )
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
+        key = self.view_key(n, given, results)
+        if key in self.views:
+            return values.strided(given[0], *self.views[key])
+        parts = leaves(given)
         last = partial(self.readers.is_last, n, given)
         call = Call(
             self.b, n, self.readers.before_mutation, results, len(list(readers(n))), used, last
@@ -233,25 +236,42 @@ class _Walk(GraphLowering):
                 for r, v in zip(results, vals, strict=True)
             ):
                 raise Unsupported("a type that only ATen handles")
-            if any(isinstance(v, Opaque) for v in leaves(given)):
+            if any(isinstance(v, Opaque) for v in parts):
                 raise Unsupported("an argument of a type that only ATen handles")
-            if several_devices(given):
+            if several_devices(parts):
                 raise Unsupported("tensors of several devices")
             if n.kwargs.get("pin_memory"):
                 raise Unsupported("pinned memory")
-            limits.check(self.symbols, n, given, results)
+            limits.check(self.symbols, n, parts, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
-            return self.finish(n, fn(call, *args, **kwargs), call)
+            out = fn(call, *args, **kwargs)
+            if key is not None and out.ref is not None:
+                layout = call.shape, call.result.strides, out.ref.offset
+                if out == values.strided(given[0], *layout):
+                    self.views[key] = layout
+            return self.finish(n, out, call)
         except Unsupported as e:
             reason = str(e)
         except TypeError:
-            if not limits.has_symbolic(given):
+            if not limits.has_symbolic(parts):
                 raise
             # The lowering computes with a number that only the running program knows.
             reason = "a symbolic number"
         self.b.roll_back(mark)
         return call_extern(self, n, reason)
+
+    def view_key(
+        self, n: FxNode, given: Sequence[Any], results: Sequence[Result | None]
+    ) -> tuple[Any, ...] | None:
+        """What tells a view of known layout in a buffer apart from others; None for other calls."""
+        if id(n.meta.get("val")) not in self.seen or not is_view_op(n.target):
+            return None
+        v = given[0]
+        if not isinstance(v, TensorValue) or v.ref is None:
+            return None
+        own = v.dtype, v.shape, v.ref.strides, v.ref.offset
+        return n.target, n.args[1:], tuple(n.kwargs.items()), results, own
 
     def pick(self, n: FxNode, source: FxNode, at: int) -> Any:
         """One result of several, stored if it is shared."""
@@ -297,12 +317,14 @@ def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
     """
     if r is None:
         return v
+    if v.lazy is not None and v.device != r.device:
+        v = replace(v, device=r.device)
+    if v.shape == r.shape:
+        return v
     pairs = list(zip(v.shape, r.shape, strict=False))
     if v.ndim != len(r.shape) or any(s is not t and s.is_const and t.is_const for s, t in pairs):
         own, other = (f"({', '.join(map(str, shape))})" for shape in (v.shape, r.shape))
         raise WrongMetadata(f"{n.target} gives shape {own} and not {other}, as PyTorch says")
-    if v.lazy is not None and v.device != r.device:
-        v = replace(v, device=r.device)
     return values.written_as(v, r.shape)
 
 
