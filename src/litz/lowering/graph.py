@@ -209,6 +209,9 @@ class _Walk(GraphLowering):
         return self.operator_call(n, val if isinstance(val, tuple | list) else (val,))
 
     def operator_call(self, n: FxNode, vals: Sequence[Any]) -> Any:
+        key = self.view_key(n)
+        if key in self.views:
+            return values.strided(self.env[n.args[0]], *self.views[key])
         fn = find(n.target)
         if fn is None:
             product = contraction(self, n) if n.target in CONTRACTIONS else None
@@ -221,9 +224,6 @@ class _Walk(GraphLowering):
         )
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
-        key = self.view_key(n, given, results)
-        if key in self.views:
-            return values.strided(given[0], *self.views[key])
         parts = leaves(given)
         last = partial(self.readers.is_last, n, given)
         call = Call(
@@ -261,17 +261,18 @@ class _Walk(GraphLowering):
         self.b.roll_back(mark)
         return call_extern(self, n, reason)
 
-    def view_key(
-        self, n: FxNode, given: Sequence[Any], results: Sequence[Result | None]
-    ) -> tuple[Any, ...] | None:
+    def view_key(self, n: FxNode) -> tuple[Any, ...] | None:
         """What tells a view of known layout in a buffer apart from others; None for other calls."""
-        if id(n.meta.get("val")) not in self.seen or not is_view_op(n.target):
-            return None
-        v = given[0]
+        base = viewed(n)
+        v = None if base is None else self.env[base]
         if not isinstance(v, TensorValue) or v.ref is None:
             return None
+        val = n.meta.get("val")
+        r = self.result(val) if isinstance(val, torch.Tensor) else None
+        if r is None or id(val) not in self.seen:
+            return None
         own = v.dtype, v.shape, v.ref.strides, v.ref.offset
-        return n.target, n.args[1:], tuple(n.kwargs.items()), results, own
+        return n.target, n.args[1:], tuple(n.kwargs.items()), r, own
 
     def pick(self, n: FxNode, source: FxNode, at: int) -> Any:
         """One result of several, stored if it is shared."""
