@@ -13,12 +13,16 @@ split     of the cold call, in milliseconds: import of the backend, Dynamo, AOTA
           (waiting), loading and saving; "other" is what none of them counts: what a backend
           does elsewhere, guards, and the call itself
 
+``--out FILE`` keeps each run, a line of JSON; a second command goes on where the first was
+stopped, by ``--seconds`` or otherwise, and prints what there is.
+
 ``--growth`` has another table: what graphs cost as they grow, see ``benchmarks.growth``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
@@ -26,12 +30,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import compile_worker
 from benchmarks.arguments import add_only, described, names
 from benchmarks.cpu import machine
 from benchmarks.measure import BASELINE, Say, paired
@@ -48,6 +53,7 @@ NAMES = (
     "resnet50",
     "bert_training",
     "gpt2_training",
+    compile_worker.OPTIMIZER,
 )
 DYNAMO = "eager"  # runs what Dynamo traced as it is
 QUICK = ("softmax", "cross_entropy_training", "bert")
@@ -95,22 +101,62 @@ class Cell:
         parts = {**found, "other": max(rest, 0.0)}
         return ", ".join(f"{n} {1e3 * s:.0f}" for n, s in parts.items() if s >= 0.0005)
 
+    def add(self, run: Run) -> None:
+        self.failure = self.failure or run.failure
+        for way, seconds in run.seconds.items():
+            self.seconds[way].append(seconds)
+        if run.stages:
+            self.stages.append(run.stages)
+
+
+@dataclass
+class Run:
+    """One run of a workload on a backend, the ``turn``-th."""
+
+    name: str
+    sizes: str
+    backend: str
+    turn: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def which(self) -> tuple[str, str, str, int]:
+        return self.name, self.sizes, self.backend, self.turn
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """What to measure, and where to keep it: with ``out``, nothing again that it holds.
+
+    until: the time, by the monotonic clock, from which on no run is begun.
+    """
 
     device: str
     backends: tuple[str, ...]
     quick: bool
     runs: int
+    out: Path | None = None
+    until: float = float("inf")
+
+    def kept(self) -> dict[tuple[str, str, str, int], Run]:
+        """The runs of ``out``."""
+        text = self.out.read_text() if self.out is not None and self.out.exists() else ""
+        runs = [Run(**json.loads(line)) for line in text.splitlines()]
+        return {run.which: run for run in runs}
+
+    def keep(self, run: Run) -> None:
+        if self.out is not None:
+            with self.out.open("a") as file:
+                file.write(json.dumps(asdict(run)) + "\n")
 
 
-def run_once(cell: Cell, name: str, backend: str, dynamic: bool, plan: Plan) -> None:
+def run_once(run: Run, plan: Plan) -> None:
     """One cold call, one of a second process, one behind another graph; a failure is noted."""
 
     def session(cache: Path) -> Session:
-        return Session(plan.device, backend, plan.quick, cache, "benchmarks.compile_worker")
+        return Session(plan.device, run.backend, plan.quick, cache, "benchmarks.compile_worker")
 
     with tempfile.TemporaryDirectory(prefix="litz-bench-") as folder:
         try:
@@ -118,28 +164,35 @@ def run_once(cell: Cell, name: str, backend: str, dynamic: bool, plan: Plan) -> 
                 with session(Path(folder) / cache) as worker:
                     if way == "next":
                         worker.ask("ahead")
-                    reply = worker.ask("first", name=name, dynamic=dynamic)
-                    cell.seconds[way].append(reply["seconds"])
+                    reply = worker.ask("first", name=run.name, dynamic=run.sizes == "dynamic")
+                    run.seconds[way] = reply["seconds"]
                     if way == "cold":
-                        cell.stages.append(reply["stages"])
+                        run.stages = reply["stages"]
         except WorkerError as error:
-            cell.failure = str(error)
+            run.failure = str(error)
 
 
-def measure(name: str, dynamic: bool, plan: Plan, say: Say) -> dict[str, Cell]:
+def measure(name: str, sizes: str, plan: Plan, say: Say) -> dict[str, Cell]:
     """A workload on each backend; they take turns, each round beginning with another."""
     cells = {backend: Cell() for backend in plan.backends}
-    order = list(plan.backends)
+    order, kept = list(plan.backends), plan.kept()
     for turn in range(plan.runs):
         shift = turn % len(order)
         for backend in order[shift:] + order[:shift]:
-            if not cells[backend].failure:
-                say(f"{name}, {'dynamic' if dynamic else 'static'}: {backend}, run {turn + 1}")
-                run_once(cells[backend], name, backend, dynamic, plan)
-    return cells
+            run = Run(name, sizes, backend, turn)
+            if run.which in kept:
+                run = kept[run.which]
+            elif cells[backend].failure or time.monotonic() > plan.until:
+                continue
+            else:
+                say(f"{name}, {sizes}: {backend}, run {turn + 1}")
+                run_once(run, plan)
+                plan.keep(run)
+            cells[backend].add(run)
+    return {backend: cell for backend, cell in cells.items() if cell.failure or cell.stages}
 
 
-def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, ...]]:
+def lines(name: str, sizes: str, cells: dict[str, Cell]) -> list[tuple[str, ...]]:
     out = []
     for backend, cell in cells.items():
         if cell.failure:
@@ -154,7 +207,7 @@ def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, .
         out.append(
             (
                 name,
-                "dynamic" if dynamic else "static",
+                sizes,
                 backend,
                 first,
                 number(cell.beyond(alone, "cold"), 2),
@@ -171,13 +224,15 @@ def lines(name: str, dynamic: bool, cells: dict[str, Cell]) -> list[tuple[str, .
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = described("compile_time", __doc__)
-    add_only(parser, WORKLOADS)
+    add_only(parser, (*WORKLOADS, compile_worker.OPTIMIZER))
     backends = (DYNAMO, BASELINE, PEER, "litz")
     parser.add_argument("--backends", type=names, default=backends, help=",".join(backends))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--sizes", type=names, default=("static", "dynamic"))
     parser.add_argument("--quick", action="store_true", help="fewer workloads, smaller")
     parser.add_argument("--runs", type=int, default=3, help="fresh processes of each kind")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="keep runs; go on where it ends")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--growth", action="store_true", help="how cost grows with a graph's size")
     parser.add_argument("--build", action="store_true", help="of growth: build the kernels as well")
     options = parser.parse_args(arguments)
@@ -206,13 +261,15 @@ def profile(plan: Plan, only: Sequence[str], sizes: Sequence[str], say: Say) -> 
     """The table, and whether anything failed."""
     rows: list[tuple[str, ...]] = [HEADER]
     failed = False
+    kept, turns = plan.kept(), range(plan.runs)
     for backend in plan.backends:  # reads the disk and writes bytecode, so that no figure does
-        say(f"rehearsal: {backend}")
-        run_once(Cell(), "softmax", backend, False, plan)
+        if any((n, s, backend, t) not in kept for n in only for s in sizes for t in turns):
+            say(f"rehearsal: {backend}")
+            run_once(Run("softmax", "static", backend, 0), plan)
     for name in only:
         for way in sizes:
-            cells = measure(name, way == "dynamic", plan, say)
-            found = lines(name, way == "dynamic", cells)
+            cells = measure(name, way, plan, say)
+            found = lines(name, way, cells)
             print(align([HEADER, *found]), file=sys.stderr, flush=True)
             rows += found
             failed |= any(c.failure for c in cells.values())
@@ -237,7 +294,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             # An exception on the way out ends the workers and removes their caches.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-            plan = Plan(options.device, options.backends, options.quick, options.runs)
+            until = start + options.seconds
+            plan = Plan(
+                *(options.device, options.backends, options.quick, options.runs),
+                *(options.out, until),
+            )
             only = options.only or (QUICK if options.quick else NAMES)
             text, failed = profile(plan, only, options.sizes, say)
     print(", ".join(f"{key} {value}" for key, value in facts(options.device).items()))

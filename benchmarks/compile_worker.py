@@ -21,6 +21,22 @@ from benchmarks.worker import serve
 from benchmarks.workloads import Workload, build
 from litz.runtime.collector import uncollected
 
+OPTIMIZER = "adamw"  # a step of AdamW over 200 tensors of four shapes
+SHAPES = ((768,), (768, 768), (3072, 768), (3072,))
+
+
+def optimizer(device: str, quick: bool) -> Workload:
+    """A workload that is on its device; its state is there."""
+    count = 20 if quick else 200
+    weights = [
+        nn.Parameter(torch.ones(SHAPES[k % len(SHAPES)], device=device)) for k in range(count)
+    ]
+    for w in weights:
+        w.grad = torch.ones_like(w)
+    made = torch.optim.AdamW(weights, foreach=True)
+    made.step()
+    return Workload(made.step, ())
+
 
 def small(x: Tensor, y: Tensor) -> Tensor:
     return torch.relu(x + y) * 2
@@ -50,6 +66,8 @@ class CompileRunner:
 
     def first(self, name: str, dynamic: bool) -> dict[str, Any]:
         """Build a workload, compile it and call it once: seconds of that call, and of stages."""
+        if name == OPTIMIZER:
+            return self.compiled(optimizer(self.device, self.quick), dynamic)
         return self.compiled(build(name, self.quick), dynamic)
 
     def compiled(self, given: Workload, dynamic: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,16 +152,27 @@ def test_growth_counts_each_stage() -> None:
     assert float(cells["x2"]) > 0
 
 
-def test_compile_time_tells_stages_apart() -> None:
-    cell = compile_time.Cell()
-    plan = compile_time.Plan("cpu", ("litz",), True, 1)
-    compile_time.run_once(cell, "softmax", "litz", False, plan)
+def test_compile_time_tells_stages_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a file holds is not measured again; what the time does not allow is not begun."""
+    out = tmp_path / "runs.jsonl"
+    plan = compile_time.Plan("cpu", ("litz",), True, 1, out)
+    cell = compile_time.measure("softmax", "static", plan, print)["litz"]
     assert not cell.failure and all(len(cell.seconds[way]) == 1 for way in compile_time.WAYS)
     (stages,) = cell.stages
     assert {"import", "Dynamo", "AOTAutograd", "lowering", "waiting"} <= set(stages)
     assert 0 < sum(stages.values()) < 1.01 * cell.seconds["cold"][0]
-    (line,) = compile_time.lines("softmax", False, {"litz": cell})
+    (line,) = compile_time.lines("softmax", "static", {"litz": cell})
     assert len(line) == len(compile_time.HEADER) and "lowering" in line[-1]
+
+    args = ["--quick", "--only", "softmax", "--sizes", "static", "--runs", "1", "--seconds", "0"]
+    capsys.readouterr()
+    assert compile_time.main([*args, "--out", str(out), "--backends", "litz"]) == 0
+    said = capsys.readouterr()
+    assert compile_time.align([compile_time.HEADER, line]) in said.out
+    assert "rehearsal" not in said.err and len(out.read_text().splitlines()) == 1
+    assert compile_time.measure("bert", "static", replace(plan, until=0.0), print) == {}
 
 
 @pytest.mark.parametrize("parse", [cpu.parse, dynamic.parse, compile_time.parse])

@@ -32,13 +32,25 @@ SECONDS = 0.4
 
 @dataclass(frozen=True)
 class Case:
-    """batch, heads of queries and keys, queries, keys, head size; which functions."""
+    """batch, heads of queries and keys, queries, keys, head size; which functions.
+
+    learned: what the function of scores captures and trains, by its shape for the sizes.
+    making: the mask's blocks are made in the program too.  by_hand: products around a softmax.
+    """
 
     sizes: tuple[int, int, int, int, int, int]
     score: str = ""
     mask: str = ""
     dtype: torch.dtype = torch.bfloat16
     backward: bool = True
+    making: bool = False
+    by_hand: bool = False
+
+    @property
+    def learned(self) -> tuple[int, ...]:
+        """The shape of what trains beside the inputs; a head's part is a row."""
+        _, h, _, m, n, _ = self.sizes
+        return {"table": (h, m + n), "scaled": (h,), "bias": (h, m, n)}.get(self.score, ())
 
 
 CASES: dict[str, Case] = {
@@ -52,6 +64,16 @@ CASES: dict[str, Case] = {
     "long": Case((1, 8, 8, 32768, 32768, 128), "", "causal"),
     "odd": Case((2, 16, 16, 4000, 4000, 64), "linear", "causal"),
     "fp16_96": Case((2, 12, 12, 2048, 2048, 96), "", "causal", torch.float16),
+    "learned_table": Case((2, 16, 16, 4096, 4096, 64), "table", "causal"),
+    "learned_scale": Case((2, 16, 16, 4096, 4096, 64), "scaled", "causal"),
+    "learned_bias": Case((2, 16, 16, 2048, 2048, 64), "bias"),
+    "causal": Case((2, 16, 16, 4096, 4096, 64), "", "causal", backward=False),
+    "mask_made_too": Case((2, 16, 16, 4096, 4096, 64), "", "causal", backward=False, making=True),
+    "by_hand": Case((2, 16, 16, 4096, 4096, 64), backward=False, by_hand=True),
+    "by_hand_causal": Case(
+        (2, 16, 16, 2048, 2048, 128), "", "causal", backward=False, by_hand=True
+    ),
+    "by_hand_short": Case((8, 12, 12, 512, 512, 64), backward=False, by_hand=True),
     "decode": Case((8, 32, 8, 1, 32768, 128), backward=False),
     "decode_linear": Case((4, 32, 32, 1, 32768, 64), "linear", "short", backward=False),
 }
@@ -76,29 +98,48 @@ def build(case: Case) -> tuple[Callable[..., Any], tuple[Tensor, ...], Callable[
         "short": lambda b, h, i, j: j < n - 100,
         "": None,
     }
-    score: Any = {"linear": linear, "softcap": softcap, "": None}[case.score]
-    mask = masks[case.mask]
-    made = mask and create_block_mask(mask, None, None, m, n, "cuda")
+    scores: dict[str, Any] = {
+        "linear": lambda: linear,
+        "softcap": lambda: softcap,
+        "table": lambda t: lambda s, b, h, i, j: s + t[h, i - j + n],
+        "scaled": lambda t: lambda s, b, h, i, j: s * t[h],
+        "bias": lambda t: lambda s, b, h, i, j: s + t[h, i, j],
+        "": lambda: None,
+    }
+    score, mask = scores[case.score], masks[case.mask]
+    made = None if mask is None else create_block_mask(mask, None, None, m, n, "cuda")
     gen = torch.Generator("cuda").manual_seed(1)
+    shapes = (b, h, m, e), (b, g, n, e), (b, g, n, e), *((case.learned,) if case.learned else ())
     inputs = tuple(
         torch.randn(s, generator=gen, device="cuda", dtype=case.dtype, requires_grad=case.backward)
-        for s in ((b, h, m, e), (b, g, n, e), (b, g, n, e))
+        for s in shapes
     )
 
-    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flex_attention(q, k, v, score_mod=score, block_mask=made, enable_gqa=h != g)
+    def fn(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        blocks = made
+        if case.making:
+            blocks = create_block_mask(mask, None, None, m, n, "cuda")
+        return flex_attention(q, k, v, score_mod=score(*more), block_mask=blocks, enable_gqa=h != g)
 
-    def exact(q: Tensor, k: Tensor, v: Tensor, head: int) -> Tensor:
+    def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        found = q @ k.mT * e**-0.5
+        if mask is not None:
+            i, j = (torch.arange(x, device="cuda") for x in (m, n))
+            found = found.masked_fill(~mask(0, 0, i[:, None], j), -torch.inf)
+        return torch.softmax(found, -1) @ v
+
+    def exact(q: Tensor, k: Tensor, v: Tensor, head: int, *more: Tensor) -> Tensor:
         """Of rows of one head."""
         i = torch.arange(q.shape[0], device="cuda")[:, None]
         j = torch.arange(n, device="cuda")[None, :]
         at = torch.tensor(head, device="cuda")
         s = q.double() @ k.double().T / e**0.5
-        s = s if score is None else score(s, at * 0, at, i, j).double()
+        modify = score(*more)
+        s = s if modify is None else modify(s, at * 0, at, i, j).double()
         s = s if mask is None else s.masked_fill(~mask(at * 0, at, i, j), -torch.inf)
         return torch.softmax(s, -1) @ v.double()
 
-    return fn, inputs, exact
+    return by_hand if case.by_hand else fn, inputs, exact
 
 
 def errors(case: Case, compiled: Any, inputs: Any, exact: Any, grads: Tensor | None) -> list[float]:
@@ -111,14 +152,23 @@ def errors(case: Case, compiled: Any, inputs: Any, exact: Any, grads: Tensor | N
         found = [out]
     heads = range(h - h // g, h)
     with torch.enable_grad():
-        k, v = (x[-1, -1].detach().double().requires_grad_() for x in inputs[1:])
+        more = [x.detach().double().requires_grad_() for x in inputs[3:]]
+        k, v = (x[-1, -1].detach().double().requires_grad_() for x in inputs[1:3])
         q = [inputs[0][-1, x].detach().double().requires_grad_() for x in heads]
-        refs = [exact(a, k, v, x) for a, x in zip(q, heads, strict=True)]
+        refs = [exact(a, k, v, x, *more) for a, x in zip(q, heads, strict=True)]
         wanted: list[Tensor] = [refs[-1]]
         if grads is not None:
             got = torch.autograd.grad(refs, [q[-1], k, v], [grads[-1, x].double() for x in heads])
             wanted += got
-    pairs = zip((x[-1, -1] for x in found), wanted, strict=True)
+    del refs
+    pairs = [*zip((x[-1, -1] for x in found[:4]), wanted, strict=True)]
+    if grads is not None and more:  # a head's row is a sum over all batches
+        total = torch.zeros_like(more[0][-1])
+        for one in range(b):
+            rows = (x[one, -1].detach() for x in inputs[:3])
+            out = exact(*rows, h - 1, *more)
+            total += torch.autograd.grad(out, more, grads[one, -1].double())[0][-1]
+        pairs.append((found[4][-1], total))
     return [float((a.double() - r).norm() / r.norm()) for a, r in pairs]
 
 

@@ -22,11 +22,11 @@ import ctypes
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.errors import ArtifactError
 from litz.runtime.arguments import Argument
 from litz.runtime.records import Leaf, Records

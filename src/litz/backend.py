@@ -10,13 +10,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Graph, GraphModule
 
 from litz import dynamo
 from litz.artifact import Artifact
 from litz.binding import Binder, Recorder, bind
 from litz.cache import store
-from litz.cache.key import NotCached, graph_key, symbols
+from litz.cache.code import NotCached
+from litz.cache.key import graph_key, symbols
 from litz.cache.programs import Kept, Program, program_key, wrapped
 from litz.errors import (
     ArtifactError,
@@ -77,6 +79,8 @@ def compile_with(
         # As if it were not there: what fails beside is told when it fails again.
         with suppress(LitzError, OSError, ValueError):
             return _bound_program(kept, example_inputs, env, options, recorder)
+    if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
+        start_workers(options.jobs or None)  # they load while AOTAutograd traces
 
     program: Program | None = None
 
@@ -245,8 +249,6 @@ def compile_and_bind(
     with s.timed("import"):  # who binds what is kept does without it
         from litz.compiler import compile_graph, on_gpu
     if on_gpu(graph):
-        from litz.runtime.triton.build import start_workers  # the CPU does without it
-
         start_workers(options.jobs or None)  # they are ready when the first kernel is
 
     binder = Binder(options)
@@ -263,6 +265,14 @@ def compile_and_bind(
     s.seconds["total"] = time.perf_counter() - start
     show(options, "time", lambda: "\n".join(f"{k:12}{v:9.4f} s" for k, v in s.seconds.items()))
     return call
+
+
+def start_workers(count: int | None) -> None:
+    """Start Triton's compile workers; without Triton, whoever needs them says so."""
+    from litz.runtime.triton.build import start_workers as start  # the CPU does without it
+
+    with suppress(ToolchainError):
+        start(count)
 
 
 def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:

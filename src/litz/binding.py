@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from litz.artifact import Artifact, Recording
+from litz.dataclass import dataclass
 from litz.errors import ArtifactError
 from litz.host.values import PROBE, load_host, namespace
 from litz.logs import events

@@ -6,9 +6,10 @@ import difflib
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final, Protocol
 
+from litz.dataclass import dataclass
 from litz.errors import OptionError
 
 ENV_PREFIX: Final = "LITZ_"

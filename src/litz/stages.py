@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from litz.dataclass import dataclass
 from litz.logs import stage_logger
 from litz.options import Options
 

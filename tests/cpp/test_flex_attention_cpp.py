@@ -11,8 +11,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import litz
 from litz.ir.parse import parse
-from litz.ir.program import Template
+from litz.ir.program import Program, Template
 from litz.ir.text import program_text
+from litz.kernel.build import KernelBuilder
+from litz.kernel.lanes.choose import choose
 from litz.kernel.lanes.recipe import LaneRecipe
 from litz.kernel.parse import parse_recipe
 from litz.kernel.verify import verify
@@ -71,6 +73,20 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "few_grouped": (biased, earlier, (4, 2, 7, 90, 80, 80), 16),
     "one_query_masked": (None, never_first, (2, 2, 1, 300, 16, 16), 128),
 }
+
+
+class Seen:
+    """A hook that keeps programs."""
+
+    def __init__(self, programs: list[Program]) -> None:
+        self.programs = programs
+
+    def __call__(self, program: Program) -> Program:
+        self.programs.append(program)
+        return program
+
+    def uuid(self) -> str:
+        return "seen"
 
 
 def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
@@ -157,20 +173,107 @@ def test_open_sizes_are_one_kernel() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
-def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("grouped", torch.bfloat16),
+        ("nothing_seen", torch.float32),
+        ("one_query", torch.float32),
+    ],
+)
+def test_gradients(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
-    fn, args = attention("distance")
+    fn, args = attention(name)
 
     def loss(*inputs: Tensor) -> Tensor:
         out, lse = fn(*inputs)
-        return (out.sin().sum() + lse.sum()) * 1.0
+        weights = torch.arange(out.shape[-1], dtype=out.dtype)
+        return (out * weights).sin().sum() + torch.where(lse.isfinite(), lse, 0).sum()
 
-    own, ref = ([a.clone().requires_grad_() for a in args] for _ in range(2))
-    torch.compile(loss, backend="litz")(*own).backward()
-    loss(*ref).backward()
-    for a, b in zip(own, ref, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+    def gradients(f: Callable[..., Tensor], kind: torch.dtype) -> tuple[Tensor, ...]:
+        own = [a.to(dtype).to(kind).requires_grad_() for a in args]
+        return torch.autograd.grad(f(*own), own)
+
+    programs: list[Program] = []
+    options = {"graph_cache": False, "after_program_passes": Seen(programs)}
+    found = gradients(torch.compile(loss, backend="litz", options=options), dtype)
+    exact, eager = gradients(loss, torch.float64), gradients(loss, dtype)
+    for mine, own, ref in zip(found, eager, exact, strict=True):
+        assert mine.stride() == own.stride() and mine.dtype is own.dtype
+        assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
+    made = [n for p in programs for n in p.nodes if isinstance(n, Template)]
+    kinds = [n.skeleton.kind for n in made]
+    assert sorted(kinds) == ["attention", "attention_gradient", "attention_gradient"]
+    for p in programs:
+        build = KernelBuilder(p.buffers)
+        for n in p.nodes:
+            if isinstance(n, Template):
+                recipe = choose(build(n).plan, 8)
+                assert parse_recipe(recipe.text) == recipe
+                verify(recipe)
+
+
+# Functions of scores, by what they capture; its shapes and type, heads of queries and keys, mask.
+LEARNED: dict[str, tuple[Any, tuple[tuple[int, ...], ...], torch.dtype, tuple[int, int], Any]] = {
+    "each_head": (
+        lambda t, g: lambda s, b, h, i, j: s * g[h] + t[h, i - j + 69],
+        ((4, 140), (4,)), torch.float32, (4, 2), earlier,
+    ),
+    "whole": (
+        lambda t, r, c: lambda s, b, h, i, j: (
+            s + t[h, i, j] + torch.sigmoid(r * 2)[b, i] - r[b, -1 - i] * c[j, h]
+        ),
+        ((2, 40, 70), (2, 40), (70, 2)), torch.float32, (2, 2), never_first,
+    ),
+    "all_heads": (
+        lambda t: lambda s, b, h, i, j: s + t[i - j + 69], ((140,),), torch.bfloat16, (4, 4), None
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    score, more, dtype, (h, g), mask = LEARNED[name]
+    gen = torch.Generator().manual_seed(3)
+    shapes = (2, h, 40, 16), (2, g, 70, 16), (2, g, 70, 24)
+    args = [torch.randn(s, generator=gen) for s in shapes]
+    args += [torch.randn(s, generator=gen).to(dtype) for s in more]
+    made = mask and create_block_mask(mask, None, None, 40, 70, "cpu", BLOCK_SIZE=32)
+
+    def loss(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        modify = score(*more)
+        out = flex_attention(q, k, v, score_mod=modify, block_mask=made, enable_gqa=h != g)
+        return (out * torch.arange(24, dtype=out.dtype)).sin().sum()  # type: ignore[operator, union-attr]
+
+    def gradients(f: Callable[..., Tensor], kind: torch.dtype | None) -> tuple[Tensor, ...]:
+        own = [a.to(kind or a.dtype).requires_grad_() for a in args]
+        return torch.autograd.grad(f(*own), own)
+
+    programs: list[Program] = []
+    options = {"graph_cache": False, "after_program_passes": Seen(programs)}
+    found = gradients(torch.compile(loss, backend="litz", options=options), None)
+    exact, eager = gradients(loss, torch.float64), gradients(loss, None)
+    for mine, own, ref in zip(found, eager, exact, strict=True):
+        assert mine.dtype is own.dtype
+        assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
+    made_of = [n.skeleton.kind for p in programs for n in p.nodes if isinstance(n, Template)]
+    assert made_of.count("attention_gradient") == 2
+
+
+def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+
+    def loss(q: Tensor, k: Tensor) -> Tensor:
+        return flex_attention(q, k, k, score_mod=distance).square().sum()  # type: ignore[union-attr]
+
+    compiled = torch.compile(loss, backend="litz", dynamic=True)
+    for m, n in ((32, 40), (90, 133)):
+        own = [torch.randn(2, 4, x, 16, requires_grad=True) for x in (m, n)]
+        grads = [torch.autograd.grad(f(*own), own) for f in (compiled, loss)]
+        for a, b in zip(*grads, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])

@@ -53,6 +53,14 @@ def test_numbers_of_the_host_go_to_the_gpu(fn: Callable[..., Any]) -> None:
     assert not [n for n in program.nodes if isinstance(n, Extern)]
 
 
+def test_floats_are_multiplied_with_the_inverse_of_a_number() -> None:
+    program = lowered(lambda n, x, g: (x / 20, x / g))
+    nodes = [s.value for loops in program.nodes if isinstance(loops, Loops) for s in loops.stores]
+    by_number, by_tensor = (n for n in nodes if isinstance(n, body.Op))
+    assert by_number.name == "mul" and by_number.args[1] is 1 / body.const(F32, 20)
+    assert by_tensor.name == "div"
+
+
 def test_log_sigmoid_keeps_nothing_for_its_backward() -> None:
     def fn(n: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         value, buffer = torch.ops.aten.log_sigmoid_forward(x)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from litz.errors import OptionError, ToolchainError
+from litz.errors import OptionError, RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache
 from litz.runtime.cpu import detect_isa
 from litz.runtime.native import Library
@@ -273,6 +273,19 @@ def test_submit_returns_at_once_and_keeps_to_its_jobs(tmp_path: Path, cache: Cac
         running += 1 if line == "start" else -1
         most = max(most, running)
     assert most == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count other memory")
+def test_a_compiler_takes_no_more_memory_than_is_free(
+    toolchain: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litz.targets.cpp.toolchain.memory_bound", lambda jobs: 96 << 20)
+    double = "".join(f"#define A{i + 1} A{i} A{i}\n" for i in range(24))
+    large = SourceUnit("large", f"#define A0 int f(int);\n{double}A24\n")
+    with pytest.raises(ToolchainError, match="memory") as caught:
+        build([large], toolchain, cache)
+    assert not isinstance(caught.value, RefusedSourceError)
+    assert build([SourceUnit("x", kernels.ADD)], toolchain, cache)
 
 
 def test_cancel_stops_the_compilers(tmp_path: Path, cache: Cache) -> None:

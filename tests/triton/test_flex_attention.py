@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import litz
+from litz.index import const
+from litz.ir.attention import factored
+from litz.ir.body import const as node
+from litz.ir.body import load, masked, op
+from litz.ir.dtype import F32
 from litz.ir.parse import parse
 from litz.ir.program import Program, Template
 from litz.ir.text import program_text
@@ -20,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 
 Tensor = torch.Tensor
 SLOPE = torch.tensor([0.1, -0.2, 0.3, 0.05])
+ROWS = torch.randn(4, 5, generator=torch.Generator().manual_seed(6))
 DOCUMENT = torch.arange(80) // 27
 
 
@@ -29,6 +36,10 @@ def distance(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 def capped(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return torch.tanh(s / 2) * 2 + b
+
+
+def row(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return s + ROWS[h, i]
 
 
 def earlier(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -47,6 +58,7 @@ def never_first(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "plain": (None, None, (2, 2, 40, 50, 16, 16), 0),
     "distance": (distance, None, (4, 4, 33, 64, 16, 32), 0),
+    "one_query": (row, None, (4, 4, 1, 40, 16, 16), 0),
     "one_head": (capped, None, (1, 1, 16, 17, 8, 24), 0),
     "causal": (None, earlier, (2, 2, 70, 70, 16, 16), 16),
     "grouped": (distance, earlier, (4, 2, 64, 64, 16, 16), 32),
@@ -192,7 +204,22 @@ def test_open_sizes_are_one_kernel() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["distance", "grouped", "document", "nothing_seen"])
+def test_blocks_of_masks_of_open_sizes() -> None:
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (j % 48 != 5)
+
+    def over(mask: BlockMask) -> Callable[..., Any]:
+        return lambda q, k: flex_attention(q, k, k, block_mask=mask)
+
+    # One code, compiled again: the sizes of the mask's tables are open then, as are q's and k's.
+    for m, n in ((64, 96), (80, 144), (112, 176)):
+        q, k = torch.randn(1, 2, m, 16), torch.randn(1, 2, n, 16)
+        fn = over(create_block_mask(causal, None, None, m, n, "cpu", BLOCK_SIZE=16))
+        compiled = torch.compile(fn, backend="litz", options={"target": "triton"})
+        torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["grouped", "document", "nothing_seen", "one_query"])
 def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
@@ -220,23 +247,89 @@ def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert program_text(parse(text)) == text
 
 
-def test_gradients_of_what_functions_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+# Functions of scores, what they capture, heads of queries and keys, the mask.
+Capturing = tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int], Any]
+
+
+def capturing(name: str) -> Capturing:
+    gen = torch.Generator().manual_seed(4)
+    table, slope, whole, rows, columns = (
+        torch.randn(s, generator=gen) for s in ((4, 100), (4,), (4, 40, 50), (2, 40), (50, 4))
+    )
+    if name == "table":  # by distance, and a sum of each head
+        return (
+            lambda t, g: lambda s, b, h, i, j: s * g[h] + t[h, i - j + 49], (table, slope), (4, 2),
+            earlier,
+        )  # fmt: skip
+    if name == "whole":  # of each score, row and column; one twice, another behind what is linear
+        return (
+            lambda t, r, c: lambda s, b, h, i, j: (
+                s + t[h, i, j] + torch.sigmoid(r * 2)[b, i] - r[b, -1 - i] * c[j, h]
+            ),
+            (whole, rows, columns), (4, 4), None,
+        )  # fmt: skip
+    # Of low precision, and found in a table of numbers.
+    return (
+        lambda t, r: lambda s, b, h, i, j: torch.where(i > j, s + t[h, DOCUMENT[i]], s * r[b, i]),
+        (table.bfloat16(), rows.half()), (4, 1), never_first,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["table", "whole", "low"])
+def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    score, given, (h, g), mask = capturing(name)
     gen = torch.Generator().manual_seed(3)
-    q, slopes = (torch.randn(s, generator=gen) for s in ((2, 4, 33, 16), (4,)))
+    shapes = (2, h, 40, 16), (2, g, 50, 16), (2, g, 50, 24), (2, h, 40, 24)
+    *args, comes = (torch.randn(s, generator=gen) for s in shapes)
+    made = mask and create_block_mask(mask, None, None, 40, 50, "cpu", BLOCK_SIZE=16)
+
+    def loss(*inputs: Tensor) -> Tensor:
+        q, k, v, *more = inputs
+        out = flex_attention(
+            q, k, v, score_mod=score(*more), block_mask=made, enable_gqa=h != g
+        )  # fmt: skip
+        return (out * comes.to(out.dtype)).sum()  # type: ignore[operator, union-attr]
+
+    def gradients(f: Callable[..., Tensor], kind: torch.dtype | None = None) -> list[Tensor]:
+        own = [a.detach().to(kind or a.dtype).requires_grad_() for a in (*args, *given)]
+        return list(torch.autograd.grad(f(*own), own))
+
+    hook = Seen()
+    options = {"target": "triton", "after_program_passes": hook, "graph_cache": False}
+    found = gradients(torch.compile(loss, backend="litz", options=options))
+    exact, eager = gradients(loss, torch.float64), gradients(loss)
+    for mine, own, ref in zip(found, eager, exact, strict=True):
+        assert mine.dtype is own.dtype and mine.shape == own.shape
+        assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
+    assert sum(text.count("skeleton attention_gradient") for text in hook.texts) == 2
+    for text in hook.texts:
+        assert program_text(parse(text)) == text
+        # Nothing has as many elements as there are scores, but a bias that has.
+        big = [x for x in text.splitlines() if "[2, 4, 40, 50]" in x and "temp" in x]
+        assert not big
+
+
+def test_sums_in_a_fixed_order_are_aten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    q, slopes = torch.randn(1, 4, 17, 16), torch.randn(4)
 
     def loss(q: Tensor, slopes: Tensor) -> Tensor:
         return flex_attention(
             q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j) * slopes[h]
         ).sum()  # type: ignore[union-attr]
 
-    compiled = torch.compile(loss, backend="litz", options={"target": "triton"})
-    for f in (compiled, loss):
-        own = q.clone().requires_grad_(), slopes.clone().requires_grad_()
-        grads = torch.autograd.grad(f(*own), own)
-        if f is compiled:
-            found = grads
-    for a, b in zip(found, grads, strict=True):
+    hook = Seen()
+    options = {"target": "triton", "after_program_passes": hook, "graph_cache": False}
+    own = q.requires_grad_(), slopes.requires_grad_()
+    torch.use_deterministic_algorithms(True)
+    try:
+        compiled = torch.compile(loss, backend="litz", options=options)
+        found, eager = (torch.autograd.grad(f(*own), own) for f in (compiled, loss))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any("attention_gradient" in text for text in hook.texts)
+    for a, b in zip(found, eager, strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
@@ -250,3 +343,14 @@ def test_scores_that_are_no_expression_run_step_by_step() -> None:
     fn = lambda q: flex_attention(q, q, q, score_mod=looked_up)  # noqa: E731
     found = torch.compile(fn, backend="litz", options={"target": "triton"})(q)
     torch.testing.assert_close(found, fn(q), atol=1e-5, rtol=1e-5)
+
+
+def test_numbers_that_scores_are_multiplied_with() -> None:
+    x, cond = load(F32, "x", const(0)), op("lt", load(F32, "x", const(0)), node(F32, 1))
+    score = op("tanh", x) * 4.0
+    assert factored(0.5 * score) == (2.0, score.args[0])
+    assert factored(score * -1.0) == (1.0, score * -1.0)
+    kept = masked(cond, score, node(F32, -1e9))
+    assert factored(kept) == (1.0, kept)
+    number, rest = factored(masked(cond, score, node(F32, -math.inf)))
+    assert (number, rest) == (4.0, masked(cond, score.args[0], node(F32, -math.inf)))

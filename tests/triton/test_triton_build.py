@@ -401,6 +401,82 @@ def test_workers_end_with_their_process() -> None:
         wait_gone(pids)
 
 
+STARTS = """
+import os, pathlib, subprocess, time
+p = pathlib.Path({path!r})
+child = subprocess.Popen(["sleep", "60"])
+p.write_text(f"{{os.getppid()}} {{os.getpid()}} {{child.pid}} ")
+time.sleep(60)
+"""
+
+
+def test_workers_that_are_busy_end_with_a_killed_process(tmp_path: Path) -> None:
+    """So do what imported Triton for them, and the assembler that one has started."""
+    path = tmp_path / "pids"
+    busy = replace(ADD_JOB, source=STARTS.format(path=str(path)) + ADD_JOB.source)
+    code = (
+        "import os, pathlib, sys, time; from litz.runtime.triton.pool import pool\n"
+        "pool().grow(1); pool().submit(0, sys.stdin.buffer.read(), print)\n"
+        f"while not (p := pathlib.Path({str(path)!r})).exists() or not p.read_text(): "
+        "time.sleep(0.01)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=env, input=busy.to_json().encode())
+    assert done.returncode == -signal.SIGKILL
+    pids = tuple(map(int, path.read_text().split()))
+    assert len(pids) == 3
+    wait_gone(pids)
+
+
+def test_triton_is_imported_once_for_all_workers() -> None:
+    own = Pool()
+    own.grow(3)
+    who = "import os\nraise ValueError(os.getppid())\n"
+    request = replace(ADD_JOB, source=who).to_json().encode()
+    answers = [own.submit(i, request, lambda answer, said: answer) for i in range(9)]
+    assert len({a.result() for a in answers}) == 1
+    first = own.pids
+    own.grow(4)
+    while len(own.pids) < 4:
+        time.sleep(0.001)
+    assert set(first) < set(own.pids)
+    own.close()
+
+
+def test_what_imported_triton_is_replaced_with_its_workers(cache: Cache) -> None:
+    own = Pool()
+    own.grow(1)
+    request = ADD_JOB.to_json().encode()
+    assert own.submit("a", request, lambda answer, said: answer[:1]).result() == b"+"
+    assert own._server is not None
+    own._server._process.kill()
+    assert own.submit("b", request, lambda answer, said: answer[:1]).result() == b"+"
+    own.close()
+
+
+def test_the_exit_status_of_a_worker_is_told(cache: Cache) -> None:
+    leaving = replace(ADD_JOB, source="import os\nos.write(2, b'bye')\nos._exit(7)\n")
+    with pytest.raises(ToolchainError, match=r"twice \(exit status 7\)") as caught:
+        build([leaving], cache, 1)
+    assert "bye" in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count other memory")
+def test_workers_take_no_more_memory_than_is_free(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Pool()
+    monkeypatch.setattr("litz.runtime.triton.pool.memory_bound", lambda jobs: 1 << 30)
+    own.grow(1)
+    greedy = replace(ADD_JOB, source="x = bytearray(1 << 30)\n" + ADD_JOB.source)
+    answer = own.submit(0, greedy.to_json().encode(), lambda answer, said: answer).result()
+    assert b"MemoryError" in answer
+    request = ADD_JOB.to_json().encode()
+    assert own.submit(1, request, lambda answer, said: answer[:1]).result() == b"+"
+    own.close()
+
+
 def test_a_forked_child_has_its_own_pool(cache: Cache) -> None:
     start_workers(1)
     while not pool().pids:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.optim.adamw import adamw
 
 pytest.importorskip("triton.language")
@@ -34,7 +34,7 @@ from traces import (  # noqa: E402
 from litz.artifact import from_bytes, to_bytes  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
-from litz.index import size_hint  # noqa: E402
+from litz.index import product, size_hint  # noqa: E402
 from litz.ir.program import TensorRef  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
@@ -153,6 +153,19 @@ def biased(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:
     )
 
 
+def learned(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, table: Tensor) -> Tensor:
+    """Attention whose function of scores captures what trains: sums of heads, and of distances."""
+    return flex_attention(  # type: ignore[return-value]
+        q, k, v, score_mod=lambda s, b, h, i, j: s * slopes[h] + table[h, i - j + 192],
+        enable_gqa=True,
+    )  # fmt: skip
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    weights = torch.softmax(q @ k.mT * 0.1 + mask, -1, dtype=torch.float32).to(q.dtype)
+    return weights @ v
+
+
 def in_blocks(q: Tensor, k: Tensor, v: Tensor, count: Tensor, which: Tensor) -> Tensor:
     """Attention whose mask says which blocks of keys are met."""
     mask = BlockMask.from_kv_blocks(
@@ -219,6 +232,22 @@ CASES: dict[str, Case] = {
             *(floats(2, 2, 192, 64, dtype=BF16) for _ in range(2)),
             data(4),
         ),
+    ),
+    "flex_captured": Case(
+        learned,
+        (
+            floats(2, 4, 250, 64, dtype=BF16),
+            *(floats(2, 2, 192, 64, dtype=BF16) for _ in range(2)),
+            floats(4),
+            floats(4, 500, dtype=BF16),
+        ),
+        dynamic=False,
+    ),
+    "attention_by_hand": Case(
+        by_hand,
+        (*(data(2, 4, 250, 128, dtype=BF16) for _ in range(3)), data(2, 1, 250, 250, dtype=BF16)),
+        graphs=1,
+        dynamic=False,
     ),
     "flex_blocks": Case(
         in_blocks,
@@ -312,8 +341,8 @@ SLOW = ("convolutions", "group_norm", "gru", "grid_sample", "upsample_cubic")
 DYNAMIC = [n for n, c in CASES.items() if c.dynamic and n not in SLOW]
 # What is lowered, printed and built alike need not be built twice.
 BUILT = (
-    "attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell", "flex",
-    "flex_blocks", "flex_decoding",
+    "attention_mask", "batch_norm_last", "layer_norm", "uneven_vocabulary", "lstm_cell",
+    "flex_captured", "flex_blocks", "attention_by_hand", "flex_decoding",
 )  # fmt: skip
 
 
@@ -467,6 +496,21 @@ def test_state_of_attention_is_nobody_elses_memory() -> None:
     taken = {x.old if isinstance(x, Reuse) else x.owner for x in host.lines
              if isinstance(x, Reuse | Place | View)}  # fmt: skip
     assert len(state) == 3 and not state & taken
+
+
+def test_masks_in_blocks_are_made_without_masks_of_scores() -> None:
+    def fn(q: Tensor) -> Tensor:
+        mask = create_block_mask(lambda b, h, i, j: i - j < 100, None, None, 4096, 4096, "cuda")
+        return flex_attention(q, q, q, block_mask=mask)  # type: ignore[return-value]
+
+    (made,) = trace(fn, data(1, 2, 4096, 16, dtype=BF16), training=False)
+    check([made])
+    program = made.stages.program
+    assert program is not None
+    sizes = [size_hint(product(b.shape)) for b in program.buffers.values() if b.kind != "input"]
+    assert sorted(sizes)[-2:] == [32 * 32, 2 * 4096 * 16]
+    # Two sorts of 32 x 32 numbers beside them.
+    assert len(made.stages.kernels) <= 6 and len(made.stages.externs()) == 2
 
 
 def test_what_a_kernel_reads_must_lie_where_it_says() -> None:

@@ -25,8 +25,8 @@ for a name is another one.
 - of GPUs, their properties, and the version of Triton.
 
 What cannot be written so is not cached.  A ``NotCached`` says why: sizes that depend on data,
-operators that are not PyTorch's own (compiling asks their fake kernels for other strides, and
-these are anybody's code), kernels that a process registered over PyTorch's (constants are folded
+operators that are not PyTorch's own, unless what compiling asks of them can be written too
+(``litz.cache.code``), kernels that a process registered over PyTorch's (constants are folded
 and programs are traced by them), kernels and objects of the user's,
 constants that somebody else may change, tensors that are more than memory with strides, and
 devices other than CPUs and GPUs.
@@ -50,10 +50,11 @@ from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
 from litz.artifact import tensor_bytes
+from litz.cache.code import NAMESPACES, NotCached, operator_text
 from litz.errors import LitzError
 from litz.graph.calls import higher_order_name
 from litz.graph.constants import is_literal
-from litz.graph.dialect import WITH_BODIES
+from litz.graph.dialect import USER_OPERATORS, WITH_BODIES
 from litz.graph.storage import ANCHORED, FLAT
 from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
@@ -71,15 +72,10 @@ from litz.targets.tools import Tools
 
 __all__ = ["NotCached", "Writer", "environment", "graph_key", "settings", "surroundings", "symbols"]
 
-NAMESPACES: Final = ("aten", "prims")
 CONSTANTS: Final = 1 << 20
 """Bytes of constants up to which a graph is cached."""
 _STARTED: Final = time.time()
 _READ_META: Final = {ANCHORED, FLAT, EAGER_VAL, "unbacked_bindings"}
-
-
-class NotCached(Exception):
-    """A graph without a key; the message says why."""
 
 
 def graph_key(gm: GraphModule, options: Options, *, inference: bool, guarded: bool) -> str:
@@ -218,6 +214,8 @@ class Writer:
     env: the shape environment of sizes that are symbols; None where there are none.
     """
 
+    traced = False  # whether the graph goes through AOTAutograd yet
+
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
         self.memory: dict[int, int] = {}
@@ -278,10 +276,12 @@ class Writer:
         name = getattr(target, "__name__", str(target))
         if getattr(operator, name, None) is target:
             return f"operator {name}"
-        if higher_order_name(target) in WITH_BODIES:
+        if higher_order_name(target) in (*WITH_BODIES, *USER_OPERATORS):
             return f"higher-order {name}"
-        if type(target) is not torch._ops.OpOverload or target.namespace not in NAMESPACES:
+        if type(target) is not torch._ops.OpOverload:
             raise NotCached(f"{name} is no operator of PyTorch's")
+        if target.namespace not in NAMESPACES:
+            return operator_text(target, traced=self.traced)
         if target.namespace == "aten" and (at := strange_kernels(target)):
             raise NotCached(f"{name} has a kernel that is not PyTorch's, of {at}")
         return f"{target} {target._schema}"
@@ -324,6 +324,8 @@ class Writer:
             return f"slice {self.text((value.start, value.stop, value.step))}"
         if kind is type(...):
             return "..."
+        if kind is torch._ops.OpOverload:  # what a call of higher order calls
+            return self.function(value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return self.symbol(value)
         raise NotCached(f"it holds a {kind.__name__}")

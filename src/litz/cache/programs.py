@@ -33,7 +33,8 @@ from torch.fx import GraphModule, Node
 
 from litz.artifact import Artifact
 from litz.cache import records
-from litz.cache.key import NAMESPACES, NotCached, Writer, environment, settings, surroundings
+from litz.cache.code import NAMESPACES, NotCached, overloads
+from litz.cache.key import Writer, environment, settings, surroundings
 from litz.logs import events
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import aot_names, in_transform, without_autocast
@@ -96,10 +97,14 @@ def _untraced(call: Callable[..., Any]) -> Callable[..., Any]:
 class _Written(Writer):
     """Writes Dynamo's graph out, whose nodes call what users call."""
 
+    traced = True
+
     def function(self, target: object) -> str:
         if isinstance(target, torch._ops.OpOverloadPacket):
-            if target._qualified_op_name.partition("::")[0] in NAMESPACES:
-                return f"packet {target._qualified_op_name}"
+            name: str = target._qualified_op_name
+            if name.partition("::")[0] in NAMESPACES:
+                return f"packet {name}"
+            return f"packet {name} {[self.function(op) for op in overloads(target)]}"
         elif not isinstance(target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
             name = getattr(target, "__name__", "")
             room = getattr(target, "__module__", None) or "torch"

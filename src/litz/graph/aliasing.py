@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.dataclass import dataclass
 from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten

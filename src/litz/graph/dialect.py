@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.graph.aliasing import owner, sharing
 from litz.graph.calls import higher_order_name, in_place_form, leaves

@@ -9,12 +9,12 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.dataclass import dataclass
 from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.attention import leave_out_unread_blocks

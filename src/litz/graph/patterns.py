@@ -17,13 +17,14 @@ those for other operators than a node's cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.dataclass import dataclass
 from litz.graph.values import add_call, same_value
 from litz.logs import events
 

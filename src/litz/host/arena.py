@@ -9,8 +9,8 @@ where its logits will be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.host.pool import Item, MemoryRegion, Places, pack
 
 WIDEST = 16  # bytes of the largest type of element

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
+from litz.dataclass import dataclass
 from litz.host.aliasing import touched
 from litz.host.lines import (
     Allocate,

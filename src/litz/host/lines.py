@@ -7,8 +7,9 @@ Lines say nothing of a target language; ``litz.host.python`` prints them.  Names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import Buffer, Extern, root_of
 from litz.ir.text import ValuePrinter, buffer_text, extern_text

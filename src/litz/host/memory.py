@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from operator import add
 
+from litz.dataclass import dataclass
 from litz.host.arena import Arena, lay_out
 from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes, summed
 from litz.host.lines import (

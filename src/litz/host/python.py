@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 
 from litz.artifact import Value
+from litz.dataclass import dataclass
 from litz.host.aliasing import read_by_strides
 from litz.host.lines import (
     Allocate,

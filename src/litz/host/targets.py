@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.host.values import walk
 from litz.ir.program import Extern
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from litz.dataclass import dataclass
 from litz.index.arith import CACHE, add, factors, mul, parts, scale, sub
 from litz.index.division import floordiv, mod
 from litz.index.expr import ONE, ZERO, Expr, Var

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.index import logic
 from litz.index.expr import (
     ZERO,

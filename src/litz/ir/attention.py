@@ -19,6 +19,7 @@ Its gradient is two such nests, of which ``out`` and ``lse`` are known.  With wh
     query's, over keys: out = sum over k of slope * key[.., k, e]
     key's, over queries q and the heads that share a key: out = sum of slope * query[.., q, e];
     value's: out = sum of weight * grad[.., q, c]
+    an update, for each query and key: buffer[any place] += any body, as slope's; 0 where masked
 
 Slots of a skeleton: the number of key blocks that a query block visits, and which (at the
 variable that counts visits); then the same of blocks in which nothing is masked.  Without slots
@@ -30,11 +31,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import (
+    Const,
     Load,
     Masked,
     Node,
@@ -61,7 +63,7 @@ class Parts:
 
     dot: query times key; score: from dot, masked; rows, columns, keys, inner: the variables that
     count queries, a value's elements, keys, and a key's elements.  out, lse, top: the stores, where
-    there are such.
+    there are such.  guarded: as of ``out_value``.
     """
 
     query: Load
@@ -76,6 +78,7 @@ class Parts:
     out: Store
     lse: Store | None
     top: Store | None
+    guarded: bool
 
     @property
     def unmasked(self) -> Node:
@@ -117,12 +120,12 @@ class Merged:
     top: Node | None
 
 
-def merged(out: Node, lse: Node, top: Node | None, share: Expr) -> Merged:
-    """out, lse, top: of one share, over the variable that counts shares."""
+def merged(out: Node, lse: Node, top: Node | None, share: Expr, *, guarded: bool) -> Merged:
+    """out, lse, top: of one share, over the variable that counts shares; out's are guarded."""
     most = _shift(reduce("max", (share,), lse))
     weights = op("exp", (lse - most) * LN2)
     total = reduce("sum", (share,), weights)
-    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total)
+    whole = masked(op("eq", total, const(F32, 0)), const(F32, 1), total) if guarded else total
     found = reduce("sum", (share,), weights * out) / whole
     best = None if top is None else reduce("max", (share,), top)
     sums = op("log", total) * (1 / LN2) + most
@@ -157,11 +160,12 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     )
     query, key = (_load(a) for a in found.args[0].args)
     dtype = out.value.dtype
-    if not any(out.value is out_value(score, value, keys, dtype, guarded=g) for g in (True, False)):
+    guarded = out.value is out_value(score, value, keys, dtype)
+    if not guarded and out.value is not out_value(score, value, keys, dtype, guarded=False):
         raise ValueError("a store is not attention's")
     return Parts(
         query, key, value, found, score, axes[-2], axes[-1], keys, found.axes[0], out,
-        roles.get("lse"), roles.get("top"),
+        roles.get("lse"), roles.get("top"), guarded,
     )  # fmt: skip
 
 
@@ -191,7 +195,7 @@ class Gradient:
 
     rows, over: the variables that count the block that stays, and the one that moves.  heads: that
     of the heads that share a row; None: there is one.  weight, score, shift: a node of weights, the
-    score that it is of, and what that is shifted by.
+    score that it is of, and what that is shifted by.  updates: stores that add at each score.
     """
 
     rows: Expr
@@ -202,6 +206,7 @@ class Gradient:
     weight: Node
     score: Node
     shift: Node
+    updates: tuple[Store, ...]
 
 
 def weight(score: Node, lse: Node) -> Node:
@@ -215,32 +220,44 @@ def gradient_value(tile: Node, operand: Node, over: tuple[Expr, ...], dtype: DTy
 
 def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradient:
     """The parts of a gradient's stores.  Raises ValueError for others."""
-    sums = tuple(_growing(s, parallel) for s in stores)
-    (over,) = {_sum(s).axes for s in stores}
-    nodes = list(walk([g.tile for g in sums]))
+    updates = tuple(s for s in stores if s.mode == "add")
+    sums = tuple(_growing(s, parallel) for s in stores if s not in updates)
+    (over,) = {_sum(g.store).axes for g in sums}
+    nodes = list(walk([*(g.tile for g in sums), *(r for s in updates for r in s.roots())]))
+    columns = {g.column for g in sums}
+    rows = [v for v in parallel if v not in columns][-1]
     products: dict[Node, Product] = {}
     for n in nodes:
         if isinstance(n, Reduce):
             a, b = (_load(x) for x in n.args[0].args)
-            left, right = (a, b) if over[-1] not in a.index.free else (b, a)
+            left, right = (a, b) if rows in a.index.free else (b, a)
             products[n] = Product(n, left, right, n.axes[0])
     found = next(n for n in nodes if _is_weight(n))
     score, shifted = found.args[0].args
-    columns = {g.column for g in sums}
-    rows = [
-        v
-        for v in parallel
-        if v not in columns and v in next(iter(products.values())).left.index.free
-    ]
     return Gradient(
-        rows[-1], over[-1], over[0] if len(over) > 1 else None, tuple(products.values()), sums,
-        found, score, shifted.args[0],
+        rows, over[-1], over[0] if len(over) > 1 else None, tuple(products.values()), sums,
+        found, score, shifted.args[0], updates,
     )  # fmt: skip
 
 
 def unmasked(tile: Node) -> Node:
     """A tile or score where nothing is masked."""
     return tile.args[1] if isinstance(tile, Masked) else tile
+
+
+def factored(tile: Node) -> tuple[float, Node]:
+    """A positive number and what, times it, a tile or score is."""
+    if isinstance(tile, Masked):
+        cond, value, other = tile.args
+        if isinstance(other, Const) and other.value in (0, -math.inf):
+            number, value = factored(value)
+            return number, masked(cond, value, other)
+    if isinstance(tile, Op) and tile.name == "mul":
+        for by, rest in (tile.args, tile.args[::-1]):
+            if isinstance(by, Const) and 0 < by.value < math.inf:
+                number, rest = factored(rest)
+                return by.value * number, rest
+    return 1.0, tile
 
 
 def _shift(lse: Node) -> Node:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Final, Literal
 
+from litz.dataclass import dataclass
 from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Var, size_hint, split_linear, substitution
 from litz.index import const as index_const

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from litz.dataclass import dataclass
 
 Kind = Literal["bool", "uint", "int", "float"]
 

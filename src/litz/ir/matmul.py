@@ -13,9 +13,9 @@ builds the sum and ``parts`` knows it again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from litz.dataclass import dataclass
 from litz.index import Expr, Var, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, cast, cost, loads, op, reduce, walk
 from litz.ir.dtype import DType

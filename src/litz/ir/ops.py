@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from litz.dataclass import dataclass
 from litz.ir.dtype import BOOL, F32, I64, DType
 
 CPP_TYPES: Final[Mapping[str, str]] = MappingProxyType(

@@ -7,9 +7,10 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, get_args
 
+from litz.dataclass import dataclass
 from litz.index import Expr, as_expr, symbol, var
 from litz.index import parse as parse_expr
 from litz.ir import body, reductions

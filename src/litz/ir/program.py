@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from litz.dataclass import dataclass
 from litz.index import Expr, Var
 from litz.ir.body import Index, Load, Node, Store, loads, walk
 from litz.ir.dtype import DType

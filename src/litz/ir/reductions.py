@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from litz.dataclass import dataclass
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.ops import accepts
 

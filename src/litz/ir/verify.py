@@ -7,10 +7,11 @@ always a fault of Litz, so the error shows the IR around the place with the mess
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
 from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
@@ -60,7 +61,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "symbol": Rule("a size symbol is read from an input or from an extern's result"),
         "reduce": Rule("a reduction runs over distinct reduced variables of its nest"),
         "full-space": Rule(
-            "a loop nest uses reduced variables inside reductions only",
+            "a loop nest uses reduced variables inside reductions only, or in a template's updates",
             unless=("schedule", "kernel"),
         ),
         "contraction": Rule(
@@ -275,6 +276,8 @@ class _Checker:
             self.fail("mask", f"a mask of type {s.mask.dtype}", s)
         bound = {sym for sym, _ in s.indirect}
         self.variables([v for v in s.index.free if v not in bound], n, s)
+        if isinstance(n, Template) and s.mode != "set":
+            return
         for root in s.roots():
             for v in root.vars:
                 if v in n.reduce_axes:

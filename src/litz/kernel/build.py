@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.index import Const as IndexConst
 from litz.index import Expr, Substitution, Sum, Symbol, const, symbol, var
 from litz.ir import body, matmul

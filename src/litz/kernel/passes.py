@@ -7,10 +7,10 @@ of the full space that no earlier pass can do along the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Literal
 
+from litz.dataclass import dataclass
 from litz.ir.body import Node, Reduce, Store
 from litz.kernel.nodes import loops_of, mergeable, roots
 from litz.kernel.plan import KernelPlan

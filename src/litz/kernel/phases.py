@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.index import Expr, const
 from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.dtype import DType

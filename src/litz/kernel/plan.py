@@ -6,9 +6,9 @@ Both targets read the same plan.  Names in it are canonical (dims ``x0, x1, .. r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Store
 from litz.ir.dtype import DType

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, coefficient, size_hint
 from litz.ir.body import Load, Store, walk
 from litz.kernel.nodes import roots

@@ -8,8 +8,9 @@ after which it is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Load, Masked, Node, Op, Reduce, walk
 from litz.ir.ops import CHECKS

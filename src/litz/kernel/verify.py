@@ -134,7 +134,7 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     space, plan = k.space, k.plan
     yield from _same("parallel", (*space.units, *space.serial), plan.parallel)
     yield from _same("reduced", space.reduced, plan.reduced)
-    if k.form == "attention":
+    if k.form in ("attention", "gradient"):
         yield from _attention(k)
         return
     if k.divided is not None and k.divided not in space.reduced:
@@ -178,6 +178,8 @@ def _attention(k: LanePlan) -> Iterator[str]:
         yield f"blocks of {k.block} do not divide those of the mask, {limits}"
     elif k.block[1] % k.lanes or k.tile[0] < 1 or k.tile[1] < 1:
         yield f"tiles of {k.tile} in blocks of {k.block}"
+    if k.form == "gradient":
+        return
     p = attention.parts(k.plan.stores, k.plan.parallel)
     if k.kept != tuple(n for n in (p.query, p.key, p.value) if n is p.query or n in k.kept):
         yield "what is kept are not query, key and value"

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch.func import functionalize
-from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX
-from litz.graph.values import attribute_value, fake_mode
+from litz.graph.values import attribute_value
 from litz.index import Const, Expr, Substitution, const, floordiv, provably_le, var
 from litz.ir import attention, body
-from litz.ir.body import Load, Node, Rewriter, Store, load
-from litz.ir.dtype import BOOL, F32, I64
+from litz.ir.body import Node, Rewriter, Store, load
+from litz.ir.dtype import BOOL, F32
 from litz.ir.program import Skeleton, Template, TensorRef
 from litz.lowering.externs import argument
 from litz.lowering.numbers import require
+from litz.lowering.score_functions import Inline, is_of, of_one_score
 from litz.lowering.state import GraphLowering
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
-
-Inline = Callable[[GraphModule, list[Any]], list[Any]]
 
 WIDEST = 256  # elements of a query or a value that a block can hold whole
 UNBLOCKED = 1 << 30  # keys of one block of a mask where PyTorch was given no blocks
@@ -60,7 +55,7 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         at(k, (broadcast(k, loops[0]), floordiv(loops[1], group), loops[3], at_inner)),
         at_inner,
     )
-    score = _score(low, n, (b, h, m, keys), own[0].device, float(scale), inline)
+    score = _score(low, n, (b, h, m, keys), float(scale), inline)
     if score is None:
         return None
     name = f"{n.name}_score"
@@ -140,7 +135,9 @@ def operand(low: GraphLowering, a: Any, n: FxNode) -> TensorRef:
 
 
 def at(ref: TensorRef, index: tuple[Expr, ...]) -> Node:
-    moving = [ZERO if s is ONE else i for s, i in zip(ref.shape, index, strict=True)]
+    """An element; batches and heads may be one for all."""
+    alike = zip(ref.shape[:2], index[:2], strict=True)
+    moving = (*(ZERO if s is ONE else i for s, i in alike), *index[2:])
     return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
 
 
@@ -148,69 +145,23 @@ def broadcast(ref: TensorRef, at: Expr) -> Expr:
     return ZERO if ref.shape[0] is ONE else at
 
 
-def is_of(n: Node, name: str) -> bool:
-    return isinstance(n, Load) and n.buffer == name
-
-
 def _score(
-    low: GraphLowering, n: FxNode, shape: Shape, device: str, scale: float, inline: Inline
+    low: GraphLowering, n: FxNode, shape: Shape, scale: float, inline: Inline
 ) -> Node | None:
     """The score of one query and key, from a load of ``<n>_score``; None: it is no expression."""
-    gm, taken = _graph(low, n, scale)
-    if any(x.op == "get_attr" for x in gm.graph.nodes):
-        return None
-    name = f"{n.name}_score"
-    own = axes(shape)
-    raw = TensorValue(F32, shape, device, lazy=load(F32, name, linear(own, (ZERO, ZERO, ONE, ONE))))
-    mark = len(low.b.nodes)
-    mask, score = inline(gm, [raw, *(low.env[a] for a in taken)])
-    touched = {x for node in low.b.nodes[mark:] for x in node.read_buffers()}
-    if name in touched or not isinstance(score, TensorValue) or score.dtype is not F32:
-        low.b.roll_back(mark)
-        return None
-    return Rewriter(replace=positions)(
-        attention.masked_score(body.cast(mask.node, BOOL), score.node)
+    _, _, _, modify, block_mask, _, _, *captured = _arguments(n)
+    fn, mask = (attribute_value(low.gm, a) for a in (modify, block_mask[-1]))
+
+    def steps(over: Any, scores: Any) -> tuple[Any, ...]:
+        return over(mask, 1), over(fn, 0, scores * scale)
+
+    others = (*captured, (), ())[:2]
+    found = of_one_score(
+        low, n, (f"{n.name}_score",), shape, others, steps, lambda d: d[1] is F32, inline
     )
-
-
-def positions(_: Node, n: Node) -> Node:
-    """A sum or difference of positions as a position."""
-    if not isinstance(n, body.Op) or n.name not in ("add", "sub") or n.dtype is not I64:
-        return n
-    a, b = (x.expr if isinstance(x, body.Index) else None for x in n.args)
-    if a is None or b is None:
-        return n
-    return body.index(a + b if n.name == "add" else a - b)
-
-
-def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, list[FxNode]]:
-    """Mask and modified score of all scores, as a graph of these and of what is captured."""
-    query, key, _, score_mod, block_mask, _, _, *captured = _arguments(n)
-    others = [list(c) for c in (*captured, (), ())[:2]]
-    flat = [a for some in others for a in some]
-    taken = [a for a in dict.fromkeys(flat) if isinstance(a, FxNode)]
-    modify, mask = (attribute_value(low.gm, a) for a in (score_mod, block_mask[-1]))
-
-    def steps(scores: Any, *operands: Any) -> tuple[Any, Any]:
-        known = dict(zip(taken, operands, strict=True))
-        of_score, of_mask = ([known.get(a, a) for a in some] for some in others)
-        places = [torch.arange(size, device=scores.device) for size in scores.shape]
-        masked = over_places(mask, 0, len(of_mask))(*places, *of_mask)
-        found = over_places(modify, 1, len(of_score))(scores * scale, *places, *of_score)
-        return masked, found
-
-    with fake_mode(n.graph):
-        q, k = query.meta["val"], key.meta["val"]
-        scores = q.new_empty((*q.shape[:3], k.shape[2]), dtype=torch.float32)
-        return make_fx(functionalize(steps))(scores, *(a.meta["val"] for a in taken)), taken
-
-
-def over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:
-    """A function of one score and its four places over all of them."""
-    for place in (3, 2, 1, 0):
-        mapped = tuple(0 if k == place else None for k in range(4))
-        fn = torch.vmap(fn, in_dims=((0,) * scores + mapped + (None,) * others))
-    return fn
+    if found is None:
+        return None
+    return attention.masked_score(body.cast(found[0], BOOL), found[1])
 
 
 def visited(

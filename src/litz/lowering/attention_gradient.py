@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch.func import functionalize
-from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX_GRADIENT
-from litz.graph.values import attribute_value, fake_mode
+from litz.graph.values import attribute_value
 from litz.index import Expr, Substitution, floordiv, var
 from litz.ir import attention, body
-from litz.ir.body import Node, Rewriter, Store, load, reduce
-from litz.ir.dtype import BOOL, F32
+from litz.ir.body import Node, Rewriter, Store, reduce
+from litz.ir.dtype import BOOL, F32, DType
 from litz.ir.program import Template, TensorRef
-from litz.lowering.attention import (
-    Inline,
-    at,
-    fits,
-    is_of,
-    operand,
-    over_places,
-    positions,
-    visited,
-)
+from litz.lowering.attention import at, fits, operand, visited
+from litz.lowering.attention_captured import Captured
 from litz.lowering.numbers import require
+from litz.lowering.score_functions import Inline, is_of, of_one_score
 from litz.lowering.state import GraphLowering
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
 
@@ -40,13 +30,25 @@ class Functions:
     """What the user's functions say of one score.
 
     score: modified, where nothing is masked.  slope: the gradient of the product of query and key.
-    Both read the product as ``<name>_score``, the slope what comes into it as ``<name>_grad``.
+    added: what is added to gradients of captured tensors, and where.  All read the product as
+    ``<name>_score``, gradients what comes into the score as ``<name>_grad``.
     """
 
     name: str
     mask: Node
     score: Node
     slope: Node
+    added: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Slope, weight and what is added to sums at one score.  mask: where it counts."""
+
+    slope: Node
+    weight: Node
+    mask: Node
+    added: tuple[Node, ...]
 
 
 def lower_attention_gradient(
@@ -59,35 +61,27 @@ def lower_attention_gradient(
     query, key, value, out, lse, grad, grad_lse, _, _, mask, scale, *_ = given
     results = [r for v in n.meta["val"][:3] if (r := low.result(v)) is not None]
     own = [r for a in (query, key, value) if (r := low.result(a.meta["val"])) is not None]
-    if len(results) + len(own) < 6 or wanted_of_captured(n):
+    captured = Captured.of(low, n)
+    if len(results) + len(own) < 6 or captured is None:
         return None
-    if (
-        not low.settings.on_gpu(own[0].device)
-        or not fits(own)
-        or not isinstance(scale, int | float)
-    ):
+    if not fits(own) or not isinstance(scale, int | float):
         return None
     if own[0].shape[0] is not own[1].shape[0] or grad is None:
         return None
     q, k, v, g, logs = (operand(low, a, n) for a in (query, key, value, grad, lse))
     require(low, *q.shape, *k.shape, *v.shape)
     b, h, m, _ = q.shape
-    found = _functions(low, n, (b, h, m, k.shape[2]), own[0].device, float(scale), inline)
+    found = _functions(low, n, (b, h, m, k.shape[2]), float(scale), captured, inline)
     if found is None:
         return None
     delta = _delta(low, low.env[out], low.env[grad], grad_lse and low.env[grad_lse])
     make = _Gradients(low, n, found, (q, k, v, g, logs, delta), tuple(mask), own[0].device)
+    sums = captured.sums(found.added, own[0].device)
     return (
-        make.of_query(results[0]),
+        make.of_query(results[0], captured, sums),
         *make.of_keys(results[1], results[2]),
-        (None,) * len(n.meta["val"][3]),
+        captured.results(sums, inline),
     )
-
-
-def wanted_of_captured(n: FxNode) -> set[int]:
-    """Which of what the functions capture somebody asks the gradient of."""
-    picked = (u for u in n.users if u.args[1] == 3)
-    return {int(u.args[1]) for some in picked for u in some.users}  # type: ignore[arg-type]
 
 
 def _delta(low: GraphLowering, out: TensorValue, grad: TensorValue, lse: Any) -> TensorRef:
@@ -121,18 +115,19 @@ class _Gradients:
     mask: tuple[Any, ...]
     device: str
 
-    def of_query(self, result: Any) -> TensorValue:
-        """A block of queries meets keys."""
+    def of_query(self, result: Any, captured: Captured, sums: list[TensorValue]) -> TensorValue:
+        """A block of queries meets keys, and what each pair adds to ``sums``."""
         q, k, *_ = self.given
         b, h, i, j = (*axes(q.shape[:2]), var("i2", q.shape[2]), var("i3", k.shape[2]))
-        inner, c, column = self._inner("column")
-        slope, _ = self._tiles((b, h, i, j), h, inner, c)
+        inner, c, column = self._inner()
+        tiles = self._tiles((b, h, i, j), h, inner, c)
         key = self._of(1, (b, self._group(h), j, column))
-        value = attention.gradient_value(slope, key, (j,), result.dtype)
+        value = attention.gradient_value(tiles.slope, key, (j,), result.dtype)
         kind = attention.GRADIENT
         visits = visited(self.low, self.n, kind, self._slots(2), self.mask[-3:-1], (b, h, i, j))
         made, store = self._result(result, (b, h, i, column), value)
-        self._add((b, h, i, column), (j, inner, c), (store,), visits)
+        stores = store, *captured.stores(sums, tiles.added, tiles.mask)
+        self._add((b, h, i, column), (j, inner, c), stores, visits)
         return made
 
     def of_keys(self, of_key: Any, of_value: Any) -> tuple[TensorValue, TensorValue]:
@@ -144,15 +139,15 @@ class _Gradients:
         several = var("head", count)
         heads = () if count is ONE else (several,)
         h = kv if count is ONE else kv * count + several
-        inner, c, column = self._inner("column")
+        inner, c, column = self._inner()
         other = var("other", v.shape[3])
-        slope, weight = self._tiles((b, h, i, j), kv, inner, c)
+        tiles = self._tiles((b, h, i, j), kv, inner, c)
         values = (
             attention.gradient_value(
-                slope, self._of(0, (b, h, i, column)), (*heads, i), of_key.dtype
+                tiles.slope, self._of(0, (b, h, i, column)), (*heads, i), of_key.dtype
             ),
             attention.gradient_value(
-                weight, self._of(3, (b, h, i, other)), (*heads, i), of_value.dtype
+                tiles.weight, self._of(3, (b, h, i, other)), (*heads, i), of_value.dtype
             ),
         )
         rows, met = self.mask[-3:-1]
@@ -164,9 +159,9 @@ class _Gradients:
         self._add((b, kv, j, column, other), (*heads, i, inner, c), (store, store_too), visits)
         return made, made_too
 
-    def _inner(self, name: str) -> tuple[Expr, Expr, Expr]:
+    def _inner(self) -> tuple[Expr, Expr, Expr]:
         e, c = self.given[0].shape[3], self.given[2].shape[3]
-        return var("e", e), var("c", c), var(name, e)
+        return var("e", e), var("c", c), var("column", e)
 
     def _group(self, h: Expr) -> Expr:
         return floordiv(h, self.given[0].shape[1] // self.given[1].shape[1])
@@ -178,10 +173,8 @@ class _Gradients:
         found = [(self.mask[k], self.mask[k + 1]) for k in (first, first + 2)]
         return [pair for pair in found if pair[1] is not None]
 
-    def _tiles(
-        self, place: tuple[Expr, ...], group: Expr, inner: Expr, c: Expr
-    ) -> tuple[Node, Node]:
-        """The slope and the weight at batch, head, query and key.  group: the key's head."""
+    def _tiles(self, place: tuple[Expr, ...], group: Expr, inner: Expr, c: Expr) -> _Tiles:
+        """At batch, head, query and key.  group: the key's head."""
         f, (b, h, i, j) = self.functions, place
         shared = group if group is not h else self._group(h)
         dot = attention.dot(
@@ -192,14 +185,15 @@ class _Gradients:
         there = {v: e for v, e in zip(own, place, strict=True) if v is not ZERO and v is not e}
         moved = Rewriter(Substitution(there))
         with_dot = Rewriter(replace=lambda _, x: dot if is_of(x, f"{f.name}_score") else x)
-        mask, score, slope = (with_dot(moved(x)) for x in (f.mask, f.score, f.slope))
-        weight = attention.weight(score, self._of(4, (b, h, i)))
+        weight = attention.weight(with_dot(moved(f.score)), self._of(4, (b, h, i)))
         comes = weight * (grads - self._of(5, (b, h, i)))
-        slope = Rewriter(replace=lambda _, x: comes if is_of(x, f"{f.name}_grad") else x)(slope)
+        with_grad = Rewriter(replace=lambda _, x: comes if is_of(x, f"{f.name}_grad") else x)
+        mask, slope, *added = (with_grad(with_dot(moved(x))) for x in (f.mask, f.slope, *f.added))
         kind = self.given[0].dtype
-        return tuple(  # type: ignore[return-value]
+        slope, weight = (
             body.masked(mask, body.cast(x, kind), body.const(kind, 0)) for x in (slope, weight)
         )
+        return _Tiles(slope, weight, mask, tuple(added))
 
     def _result(self, r: Any, place: tuple[Expr, ...], value: Node) -> tuple[TensorValue, Store]:
         made = self.low.b.new_buffer(r.dtype, r.shape, r.strides, r.device)
@@ -228,56 +222,29 @@ class _Gradients:
 
 
 def _functions(
-    low: GraphLowering, n: FxNode, shape: Shape, device: str, scale: float, inline: Inline
+    low: GraphLowering, n: FxNode, shape: Shape, scale: float, captured: Captured, inline: Inline
 ) -> Functions | None:
     """The user's functions as expressions; None where they are none."""
-    gm, taken = _graph(low, n, scale)
-    if any(x.op == "get_attr" for x in gm.graph.nodes):
-        return None
-    own = axes(shape)
-    where = linear(own, (ZERO, ZERO, ONE, ONE))
-    names = f"{n.name}_score", f"{n.name}_grad"
-    given = [TensorValue(F32, shape, device, lazy=load(F32, name, where)) for name in names]
-    mark = len(low.b.nodes)
-    found = inline(gm, [*given, *(low.env[a] for a in taken)])
-    touched = {x for node in low.b.nodes[mark:] for x in node.read_buffers()}
-    floats = [x.dtype.is_float for x in found if isinstance(x, TensorValue)]
-    if not touched.isdisjoint(names) or len(floats) != 3 or not all(floats[1:]):
-        low.b.roll_back(mark)
-        return None
-    mask, score, slope = (Rewriter(replace=positions)(x.node) for x in found)
-    # Their gradient may be of the query's type: PyTorch traces it with scores that are.
-    return Functions(n.name, body.cast(mask, BOOL), body.cast(score, F32), body.cast(slope, F32))
-
-
-def _graph(low: GraphLowering, n: FxNode, scale: float) -> tuple[GraphModule, list[FxNode]]:
-    """Mask, modified score and slope of all scores, from these and what comes into the slope."""
     given: Any = n.args
-    query, key, *_, modify, joint, block_mask, _, _ = given[:12]
-    others = [list(c) for c in (*given[12:], (), ())[:2]]
-    taken = [a for a in dict.fromkeys(a for some in others for a in some) if isinstance(a, FxNode)]
-    functions = (attribute_value(low.gm, a) for a in (modify, joint, block_mask[-1]))
-    forward, both, mask = functions
+    fn, mask = (attribute_value(low.gm, a) for a in (given[7], given[9][-1]))
 
-    def one(score: Any, grad: Any, *more: Any) -> Any:
-        return both(score, *more[:4], grad, *more[4:])[0]
+    def points(score: Any, grad: Any, *more: Any) -> Any:
+        return captured.points(score, *more[:4], grad, *more[4:])
 
-    def steps(scores: Any, grads: Any, *operands: Any) -> tuple[Any, ...]:
-        known = dict(zip(taken, operands, strict=True))
-        of_score, of_mask = ([known.get(a, a) for a in some] for some in others)
-        places = [torch.arange(size, device=scores.device) for size in scores.shape]
+    def steps(over: Any, scores: Any, grads: Any) -> tuple[Any, ...]:
         scaled = scores * scale
-        masked = over_places(mask, 0, len(of_mask))(*places, *of_mask)
-        found = over_places(forward, 1, len(of_score))(scaled, *places, *of_score)
-        slopes = over_places(one, 2, len(of_score))(scaled, grads, *places, *of_score)
-        return masked, found, slopes * scale
+        slope, *added = over(points, 0, scaled, grads)
+        return over(mask, 1), over(fn, 0, scaled), slope * scale, *added
 
-    with fake_mode(n.graph):
-        q, k = query.meta["val"], key.meta["val"]
-        scores, grads = (
-            q.new_empty((*q.shape[:3], k.shape[2]), dtype=torch.float32) for _ in range(2)
-        )
-        operands = (a.meta["val"] for a in taken)
-        gm = make_fx(functionalize(steps))(scores, grads, *operands)
-    gm.graph.eliminate_dead_code()  # gradients that nobody asked for
-    return gm, taken
+    def accept(kinds: Sequence[DType]) -> bool:
+        floats = (True, True, *captured.kinds())
+        return all(k.is_float is f for k, f in zip(kinds[1:], floats, strict=True))
+
+    others = (*given[12:], (), ())[:2]
+    names = f"{n.name}_score", f"{n.name}_grad"
+    found = of_one_score(low, n, names, shape, others, steps, accept, inline)
+    if found is None:
+        return None
+    # Their gradient may be of the query's type: PyTorch traces it with scores that are.
+    mask, score, slope = (body.cast(x, t) for x, t in zip(found, (BOOL, F32, F32), strict=False))
+    return Functions(n.name, mask, score, slope, tuple(found[3:]))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import TensorRef
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
+from litz.dataclass import dataclass
 from litz.errors import EagerOnly as EagerOnly
 from litz.errors import GraphUnsupported as GraphUnsupported
 from litz.errors import WrongMetadata as WrongMetadata

@@ -21,12 +21,13 @@ from litz.graph.calls import higher_order_name
 from litz.graph.dialect import COND, FLEX, FLEX_GRADIENT, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
 from litz.graph.values import attribute_value, fake_mode
 from litz.ir.program import Subgraph
-from litz.lowering.attention_gradient import wanted_of_captured
+from litz.lowering.attention_captured import wanted_of_captured
 from litz.lowering.context import GraphUnsupported
 from litz.lowering.externs import add_call, argument
 from litz.lowering.numbers import is_symbolic
 from litz.lowering.state import GraphLowering
 from litz.runtime import control_flow
+from litz.runtime.torch_private import step_by_step
 
 REASON: Final = "its bodies are compiled by themselves"
 _RUNS: Final = {
@@ -101,8 +102,7 @@ def _region(low: GraphLowering, attribute: Any, identifier: Any) -> Subgraph:
 def _steps(low: GraphLowering, n: FxNode) -> tuple[GraphModule, tuple[FxNode, ...]]:
     """What a higher-order operator computes where nobody compiles it, and its operands."""
     taken = tuple(a for a in n.all_input_nodes if not is_body(low.gm, a))
-    target: Any = n.target
-    eager = target.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+    eager = step_by_step(n.target)
 
     def steps(*operands: Any) -> tuple[Any, ...]:
         known = dict(zip(taken, operands, strict=True))

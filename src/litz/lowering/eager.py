@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from litz.dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -11,6 +12,7 @@ class EagerNumerics:
     """How eager mode's kernels compute.
 
     wide_numbers: a number beside tensors is taken in full, not rounded to their type.
+    inverted_divisors: tensors of floats are multiplied with the inverse of a number.
     checked_divisors: an integer divided by zero is an error.
     double_moments: variances of floats are accumulated in doubles.
     rounded_steps: between the steps of special functions values have the result's type, else 32
@@ -20,6 +22,7 @@ class EagerNumerics:
     """
 
     wide_numbers: bool
+    inverted_divisors: bool
     checked_divisors: bool
     double_moments: bool
     rounded_steps: bool
@@ -30,6 +33,7 @@ class EagerNumerics:
 
 _CPU: Final = EagerNumerics(
     wide_numbers=False,
+    inverted_divisors=False,
     checked_divisors=True,
     double_moments=True,
     rounded_steps=True,
@@ -39,6 +43,7 @@ _CPU: Final = EagerNumerics(
 )
 _GPU: Final = EagerNumerics(
     wide_numbers=True,
+    inverted_divisors=True,
     checked_divisors=False,
     double_moments=False,
     rounded_steps=False,

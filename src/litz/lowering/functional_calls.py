@@ -8,12 +8,13 @@ the operator is called itself, on the bases where nothing can tell, else on copi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.graph.aliasing import offset_of
 from litz.graph.calls import leaves
 from litz.index import Expr

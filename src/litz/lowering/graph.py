@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.errors import CompilationError, LitzError
 from litz.graph.aliasing import is_view_op, readers, viewed
 from litz.graph.calls import is_random, leaves
@@ -209,9 +210,9 @@ class _Walk(GraphLowering):
         return self.operator_call(n, val if isinstance(val, tuple | list) else (val,))
 
     def operator_call(self, n: FxNode, vals: Sequence[Any]) -> Any:
-        key = self.view_key(n)
+        source, key = self.view_key(n)
         if key in self.views:
-            return values.strided(self.env[n.args[0]], *self.views[key])
+            return values.strided(source, *self.views[key])
         fn = find(n.target)
         if fn is None:
             product = contraction(self, n) if n.target in CONTRACTIONS else None
@@ -261,18 +262,18 @@ class _Walk(GraphLowering):
         self.b.roll_back(mark)
         return call_extern(self, n, reason)
 
-    def view_key(self, n: FxNode) -> tuple[Any, ...] | None:
-        """What tells a view of known layout in a buffer apart from others; None for other calls."""
+    def view_key(self, n: FxNode) -> tuple[Any, tuple[Any, ...] | None]:
+        """What a call views, and its key if that lies in a buffer and its own layout is known."""
         base = viewed(n)
         v = None if base is None else self.env[base]
-        if not isinstance(v, TensorValue) or v.ref is None:
-            return None
         val = n.meta.get("val")
-        r = self.result(val) if isinstance(val, torch.Tensor) else None
+        if not isinstance(v, TensorValue) or v.ref is None or not isinstance(val, torch.Tensor):
+            return v, None
+        r = self.result(val)
         if r is None or id(val) not in self.seen:
-            return None
+            return v, None
         own = v.dtype, v.shape, v.ref.strides, v.ref.offset
-        return n.target, n.args[1:], tuple(n.kwargs.items()), r, own
+        return v, (n.target, n.args[1:], tuple(n.kwargs.items()), r, own)
 
     def pick(self, n: FxNode, source: FxNode, at: int) -> Any:
         """One result of several, stored if it is shared."""

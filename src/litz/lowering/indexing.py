@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, Substitution, const, provably_le, symbol
 from litz.ir import body
 from litz.ir import dtype as d

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.graph.aliasing import offset_of, owner, viewed
 from litz.graph.values import eager_value
 from litz.ir import body

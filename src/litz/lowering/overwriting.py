@@ -9,12 +9,13 @@ graph overwrites in the end; memory without a value (``torch.empty``) is neither
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.graph.calls import leaves
 from litz.ir.program import TensorRef
 from litz.lowering.context import GraphUnsupported

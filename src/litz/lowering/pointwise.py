@@ -29,7 +29,7 @@ from litz.lowering.formulas import (
     truth,
     unchanged,
 )
-from litz.lowering.promotion import as_tensors, common_dtype, device_of, operand
+from litz.lowering.promotion import as_tensors, common_dtype, device_of, is_number, operand
 from litz.lowering.registry import Call, lower, lower_named, lower_rows
 from litz.lowering.values import ZERO, TensorValue
 
@@ -172,7 +172,13 @@ def mul(ctx: Call, x: Operand, y: Operand) -> TensorValue:
 # --- division ---
 
 
-formula(aten.div.Tensor, aten.div.Scalar, floats=True, exact=True)(of_two("div"))
+@formula(aten.div.Tensor, floats=True, exact=True, steps=lambda ctx: ctx.eager.inverted_divisors)
+def div(inverted: bool, a: Node, c: Node) -> Node:
+    return a * (1 / c) if inverted and is_number(c) else a / c
+
+
+# Lists of tensors divide by numbers everywhere.
+formula(aten.div.Scalar, floats=True, exact=True)(of_two("div"))
 
 
 @lower(aten.div.Tensor_mode, aten.div.Scalar_mode)

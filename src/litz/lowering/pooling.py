@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
 from litz.ir import body
 from litz.ir import dtype as d

@@ -9,11 +9,12 @@ and each once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.ir import body
 from litz.lowering.context import Builder
 from litz.lowering.values import Opaque, TensorValue

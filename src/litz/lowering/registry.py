@@ -12,13 +12,13 @@ integers as ``Expr``.  It raises ``Unsupported(reason)`` to have the call made b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import CO_VARARGS, CO_VARKEYWORDS, unwrap
 from typing import Any, TypeVar
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.ir import body
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, const, floordiv
 from litz.ir import body
 from litz.ir import dtype as d

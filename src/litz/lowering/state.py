@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import Binding, Program, Subgraph
 from litz.lowering.bindings import Handed

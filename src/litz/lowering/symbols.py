@@ -9,13 +9,14 @@ is given its value once: by an input, by the result of a call, or by the host's 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import lcm
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, Symbol, const, size_hint, split_linear, symbol
 from litz.index.border import NotRepresentable, from_sympy
 from litz.ir.program import HostFloat

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Node
 
+from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import USER_KERNEL, USER_OPERATORS
 from litz.lowering.context import GraphUnsupported

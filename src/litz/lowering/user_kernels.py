@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import torch
 from torch.fx import Node as FxNode
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir import dtype as d
 from litz.ir.program import Extern, HostFloat, TensorRef

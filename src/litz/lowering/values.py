@@ -9,9 +9,9 @@ view of it is stride arithmetic: no copy, no expression.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from litz.dataclass import dataclass
 from litz.graph.calls import leaves
 from litz.index import Const, Expr, const, floordiv, mod, var
 from litz.ir import body

@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, const, floordiv, mod, product, provably_le, size_hint, var
-from litz.ir import attention
-from litz.ir.body import Load, Node, Op, Reduce, Rewriter, Store, load, loads, substitute, walk
+from litz.ir import attention, body
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Rewriter, Store, loads, substitute, walk
 from litz.ir.dtype import F32
 from litz.ir.program import Contraction, Loops, Program, ProgramNode, Skeleton, Template, TensorRef
+from litz.passes.choose import AHEAD, LIBRARY, PLAIN
+from litz.passes.costs import Costs
 
 WIDEST = 256  # elements of a query or a value that a block can hold whole
 LEAST = 1 << 16  # scores of a call that are worth a kernel: fewer stay in the nearest caches
+TYPES = ("f16", "bf16", "f32")
+OWN = 0.3  # of what matrix units can do on 16-bit floats: what the template reaches
 
 
 @dataclass(frozen=True)
 class FindAttention:
     """A softmax of scores, between the products that make and weigh them, is their template.
 
-    In float32, where nobody else reads the scores, their body or the weights.
-    blocks: the kinds of devices whose kernels run over blocks, which have libraries for it.
+    Where nobody else reads the scores, their body or the weights.  Between products of 16-bit
+    floats there are no roundings then.
+    costs: of devices whose kernels run over blocks, by their kinds: whether it pays there.
     """
 
     name: ClassVar[str] = "find attention"
-    blocks: tuple[str, ...]
+    costs: Mapping[str, Costs]
 
     def __call__(self, program: Program) -> Program:
-        wanted = [n for n in program.nodes if isinstance(n, Contraction) and self._may(n)]
+        wanted = [n for n in program.nodes if isinstance(n, Contraction) and _may_be(n)]
         if not wanted:
             return program
-        finder = _Finder(program)
+        finder = _Finder(program, self.costs)
         for n in wanted:
             finder.find(n)
         return finder.replaced() if finder.made else program
-
-    def _may(self, c: Contraction) -> bool:
-        keys = c.left.shape[-1]
-        if c.device.partition(":")[0] in self.blocks or not _plain(c):
-            return False
-        several = keys is not const(1) and provably_le(const(1), keys)
-        return several and size_hint(product(c.left.shape), 0) >= LEAST
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class _Finder:
     made: the templates, by the products whose place they take.  gone: what nobody reads then.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, costs: Mapping[str, Costs]) -> None:
+        self.program, self.costs = program, costs
         self.places = {n.name: i for i, n in enumerate(program.nodes)}
         self.makers: dict[str, list[ProgramNode]] = {}
         self.readers: dict[str, set[str]] = {}
@@ -80,13 +79,14 @@ class _Finder:
             return
         *batch, m, keys = last.left.shape
         points = (*(var(f"i{k}", s) for k, s in enumerate((*batch, m))), var("r0", keys))
-        score = self.softmax(load(F32, last.left.buffer, _at(last.left, points)), points)
+        weight = body.load(last.left.dtype, last.left.buffer, _at(last.left, points))
+        score = self.softmax(weight, points)
         if score is not None:
             self.template(last, score, points)
 
     def softmax(self, weight: Load, points: tuple[Expr, ...]) -> _Scores | None:
         """The scores whose softmax over the last point a load is of."""
-        made = self.value(weight, points)
+        made = _wide(self.value(weight, points))
         if made is None or not _is(made, "div") or not _is(made.args[0], "exp"):
             return None
         exp, total = made.args
@@ -136,11 +136,12 @@ class _Finder:
         key = self.operand(first.right, (*outer[:-1], inner, keys), first)
         value = self.operand(c.right, (*outer[:-1], keys, column), c)
         dot = attention.dot(query.node, key.node, inner)
-        score = Rewriter(memo={s.load: dot})(s.score)
+        made_of: dict[Node, Node] = {s.load: body.cast(dot, s.load.dtype)}
+        score = Rewriter(memo=made_of, replace=_without_roundings)(s.score)
         reads = [query, key, value, *(_Read(x, s.by) for x in loads((s.score,)) if x is not s.load)]
-        if any(self.changed(r, c) for r in reads):
+        if any(self.changed(r, c) for r in reads) or not self.pays(c, s, reads):
             return
-        out = attention.out_value(score, value.node, keys, F32, guarded=False)
+        out = attention.out_value(score, value.node, keys, c.left.dtype, guarded=False)
         axes, at = (*outer, column), self.program.buffers[c.out].strides
         made = Template(
             f"attention_{c.name}", axes, (keys, inner),
@@ -198,6 +199,30 @@ class _Finder:
         buffers = {k: b for k, b in p.buffers.items() if k not in lost}
         return replace(p, nodes=tuple(left), buffers=buffers, bindings=tuple(bindings))
 
+    def pays(self, c: Contraction, s: _Scores, reads: Sequence[_Read]) -> bool:
+        """Whether the template takes less time than two products and a kernel between them."""
+        costs = self.costs.get(c.device.partition(":")[0])
+        if costs is None:
+            return True
+        scores, widths = (
+            size_hint(product(c.left.shape)),
+            (s.product.left.shape[-1], c.right.shape[-1]),
+        )
+        work = [2.0 * scores * size_hint(x) for x in widths]
+        kind, bits = c.left.dtype, c.left.dtype.bytes
+        rate, own = LIBRARY * costs.matrix, OWN * costs.matrix
+        if kind is F32:
+            rate, own = LIBRARY * costs.single, PLAIN * costs.single
+        moved = sum(self.bytes(x) for x in {r.node.buffer: None for r in reads}) + self.bytes(c.out)
+        # Each product moves the scores once, the kernel between them reads and writes them.
+        library = sum(max(x / rate, scores * bits / costs.memory) for x in work) + 2 * costs.launch
+        library += (2 * scores * bits + moved) / costs.memory
+        return max(sum(work) / own, moved / costs.memory) < AHEAD * library
+
+    def bytes(self, name: str) -> int:
+        b = self.program.buffers[name]
+        return b.dtype.bytes * size_hint(product(b.shape))
+
     # --- questions ------------------------------------------------------------------------------
 
     def temporary(self, name: str) -> bool:
@@ -220,15 +245,15 @@ class _Finder:
         if product(sizes) is not product(v.extent for v in points):  # type: ignore[attr-defined]
             return None
         same = dict(_unrolled(points, made.axes))
-        if substitute(load(n.dtype, n.buffer, store.index), same) is not n:
+        if substitute(body.load(n.dtype, n.buffer, store.index), same) is not n:
             return None
         return substitute(store.value, same)
 
     def operand(self, ref: TensorRef, points: Sequence[Expr], by: ProgramNode) -> _Read:
         """An element of an operand: where it was copied from, if it was."""
-        own = load(F32, ref.buffer, _at(ref, points))
+        own = body.load(ref.dtype, ref.buffer, _at(ref, points))
         source = self.value(own, points)
-        if isinstance(source, Load) and source.dtype is F32 and not source.indirect:
+        if isinstance(source, Load) and source.dtype is ref.dtype and not source.indirect:
             made = self.maker(own)
             assert made is not None
             return _Read(source, made)
@@ -252,12 +277,42 @@ class _Scores:
 
 
 def _plain(c: Contraction) -> bool:
-    numbers = c.alpha == 1 and c.bias is None
-    return numbers and c.left.dtype is F32 and c.right.dtype is F32 and c.accumulate is F32
+    known = c.left.dtype.name in TYPES and c.left.dtype is c.right.dtype
+    return c.alpha == 1 and c.bias is None and known and c.accumulate is F32
+
+
+def _may_be(c: Contraction) -> bool:
+    """Whether a product may weigh values by a softmax of enough scores."""
+    keys = c.left.shape[-1]
+    several = _plain(c) and keys is not const(1) and provably_le(const(1), keys)
+    return several and size_hint(product(c.left.shape), 0) >= LEAST
 
 
 def _is(n: Node, name: str) -> bool:
     return isinstance(n, Op) and n.name == name
+
+
+def _wide(n: Node | None) -> Node | None:
+    """What is rounded, if float32 is."""
+    return n.args[0] if n is not None and _is(n, "cast") and n.args[0].dtype is F32 else n
+
+
+def _without_roundings(_: Node, n: Node) -> Node:
+    """Float32 values as they were before they became 16-bit floats in between."""
+    if _is(n, "round_to"):
+        return n.args[0]
+    low = _is(n, "cast") and n.dtype is F32 and n.args[0].dtype.name in TYPES
+    return _unrounded(n.args[0]) if low else n
+
+
+def _unrounded(n: Node) -> Node:
+    if _is(n, "cast") and n.args[0].dtype is F32:
+        return n.args[0]
+    if _is(n, "where"):
+        return body.op("where", n.args[0], *map(_unrounded, n.args[1:]))
+    if isinstance(n, Masked):
+        return body.masked(n.args[0], *map(_unrounded, n.args[1:]))
+    return body.cast(n, F32)
 
 
 def _at(ref: TensorRef, points: Sequence[Expr]) -> Expr:

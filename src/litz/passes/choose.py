@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Final
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Const, Expr, size_hint, var
 from litz.ir import matmul
 from litz.ir.body import Node, Store, cast, load, loads

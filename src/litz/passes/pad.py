@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Final
 
+from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Const, Expr, Substitution, Var, const, mod, split_linear, var
 from litz.ir import body
 from litz.ir.body import Node, Rewriter, Store

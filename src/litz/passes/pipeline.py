@@ -7,9 +7,9 @@ A pass is a frozen dataclass with a name, typed fields and one function from pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from litz.dataclass import dataclass
 from litz.errors import CompilationError
 from litz.ir.program import Program
 from litz.ir.verify import verify
@@ -47,7 +47,7 @@ def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) 
     behind that choice.
     """
     known = dict.fromkeys(blocks, LARGE) if costs is None else costs
-    found = FindAttention(blocks), TakeTemplates(known)
+    found = FindAttention(known), TakeTemplates(known)
     return Pipeline((*found, PadContractions(blocks), ChooseContractions()))
 
 

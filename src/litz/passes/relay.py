@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.index import Const, Expr, as_expr, const, floordiv, mod, split_linear, var
 from litz.ir.body import Load, Node, Rewriter, Store, load
 from litz.ir.program import (

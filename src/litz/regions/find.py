@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from litz.dataclass import dataclass
 from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
 

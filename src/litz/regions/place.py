@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily

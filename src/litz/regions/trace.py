@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import torch
@@ -13,6 +12,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.traceback import preserve_node_meta
 
+from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
 
 DETACH: Final = torch.ops.aten.detach.default

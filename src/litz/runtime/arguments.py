@@ -8,10 +8,11 @@ it said).  Whoever calls a compiled graph by himself has each call checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from litz.dataclass import dataclass
 
 __all__ = ["Argument", "BoxedCall", "checked"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import platform
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 
+from litz.dataclass import dataclass
 from litz.errors import OptionError
 
 __all__ = ["ISA_NAMES", "Isa", "detect_isa"]

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.arguments import BoxedCall
 from litz.runtime.collector import uncollected

@@ -31,13 +31,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.runtime.torch_private import is_zero_tensor, storage_address, storage_use_count
 
 __all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator", "in_memory", "retype"]

@@ -28,12 +28,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.errors import ToolchainError
 
 __all__ = ["Fault", "Function", "Library", "Runtime", "Segment", "Step", "runtime_source"]

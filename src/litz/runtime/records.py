@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from litz.dataclass import dataclass
 
 __all__ = ["KIND", "Leaf", "Records"]
 

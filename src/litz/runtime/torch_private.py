@@ -11,12 +11,13 @@ import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch.library import Library
+
+from litz.dataclass import dataclass
 
 __all__ = [
     "AotNames",
@@ -25,13 +26,16 @@ __all__ = [
     "bundled_entries",
     "current_raw_stream",
     "empty_strided_cpu",
+    "Registrations",
     "in_transform",
     "is_zero_tensor",
+    "registrations",
     "reinterpret",
     "same_memory",
     "slices_count_from_storage",
     "storage_address",
     "storage_use_count",
+    "step_by_step",
     "strange_kernels",
     "takes_anything",
     "user_kernel",
@@ -273,6 +277,12 @@ def users_kernels() -> str:
     return ""
 
 
+def step_by_step(operator: object) -> Callable[..., Any]:
+    """What a higher-order operator runs where nothing compiles it."""
+    kernels: Any = operator.py_kernels  # type: ignore[attr-defined]
+    return kernels[torch._C.DispatchKey.CompositeExplicitAutograd]  # type: ignore[no-any-return]
+
+
 def strange_kernels(op: torch._ops.OpOverload) -> str:
     """Where a kernel of ATen's operator was registered, if not in PyTorch; "" if all were there.
 
@@ -305,3 +315,68 @@ def _built_in() -> str:
     schema = next(iter(_registered("aten::add.Tensor", "debug")), "")
     folder, found, _ = schema.replace("\\", "/").partition("build/aten/")
     return schema[: len(folder)] if found else ""
+
+
+# --- custom operators ---
+
+_KERNEL = re.compile(r"(\w+(?:\[alias\])?): registered at (.*?):\d+")
+
+
+@dataclass(frozen=True)
+class Registrations:
+    """What was registered for an operator.
+
+    fake: the function that is run on fake tensors, or that it is PyTorch's; None if not known.
+    traced: what PyTorch runs where it traces the operator besides, if that is known: the functions
+    for gradients and for `vmap`, types of autocast.  others: dispatch keys of all other kernels.
+    """
+
+    fake: Any
+    traced: tuple[Any, ...]
+    others: tuple[str, ...]
+
+
+def registrations(op: torch._ops.OpOverload) -> Registrations | str:
+    """What was registered for a custom operator, or what stands against telling."""
+    try:
+        from torch._decomp import decomposition_table
+        from torch._library import custom_ops, simple_registry
+
+        entry = simple_registry.singleton.find(op._name)
+        if op.py_kernels or op in decomposition_table or entry.torch_dispatch_rules._data:
+            return "is traced by Python code of the user's"
+        if getattr(getattr(entry, "effect", None), "effect", None) is not None:
+            return "has effects"
+        lines = torch._C._dispatch_dump(op._name).splitlines()
+        files = {found[1]: found[2] for found in map(_KERNEL.match, lines) if found}
+        files.pop("debug", None)
+        if "CompositeImplicitAutograd[alias]" in files:
+            return "is made of other operators"
+        definition = custom_ops.OPDEFS.get(op._name)
+        fakes = entry.fake_impl.kernels
+        if definition is None:
+            fake = _inside(fakes[-1].func) if fakes else None
+            if not fakes and _of_pytorch(files.get("Meta", "")):
+                fake = "PyTorch's"
+            others = [k for k in files if k != "Meta" or fake is None]
+            return Registrations(fake, (), tuple(others))
+        if definition._torch_dispatch_fns or len(fakes) > 1:
+            return "is traced by Python code of the user's"
+        traced = (
+            definition._setup_context_fn,
+            definition._backward_fn,
+            definition._vmap_fn,
+            definition._autocast_dtype,
+        )
+        others = [k for k in files if files[k] != custom_ops.__file__]
+        return Registrations(definition._abstract_fn, traced, tuple(others))
+    except (ImportError, AttributeError, ValueError) as e:
+        return f"is registered otherwise in this PyTorch ({e})"
+
+
+def _inside(fake: Any) -> Any:
+    """The function that `register_fake` was given: PyTorch wraps it, to look at it once."""
+    names = getattr(getattr(fake, "__code__", None), "co_freevars", ())
+    if fake.__qualname__ == "_check_pystubs_once.<locals>.inner" and "func" in names:
+        return fake.__closure__[names.index("func")].cell_contents
+    return fake

@@ -6,11 +6,12 @@ Nothing here imports Triton before a descriptor is made: the kernels come from t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.runtime.strided import copy_as_it_is
 
 __all__ = ["GridOfConfig", "UserKernel", "tensor_descriptor", "tma_descriptor"]

@@ -8,9 +8,9 @@ through the same memory), or by position when their sizes agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Expr, exact_quotient, size_hint, split_linear, var
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import Final
 
+from litz.dataclass import dataclass
 from litz.index import Expr, Var, size_hint, substitution
 from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from litz.dataclass import dataclass
 from litz.ir.program import Extern, Nest, Program, Template
 
 

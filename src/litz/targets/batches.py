@@ -7,8 +7,9 @@ so nothing lives longer than it would, but for a few steps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
 from litz.ir.program import Program
 from litz.schedule.groups import Group, Schedule, Step

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
 from litz.index import Expr, const, substitute
 from litz.ir.program import Buffer, Extern, Template

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from litz.artifact import SegmentTable
+from litz.dataclass import dataclass
 
 if TYPE_CHECKING:
     from litz.targets.triton.source import TritonKernel

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from litz.dataclass import dataclass
 from litz.options import Options
 from litz.runtime.cache import Cache
 from litz.targets.cpp.toolchain import Toolchain, find_toolchain

@@ -12,12 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 import litz
+from litz.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -13,9 +13,10 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
+from litz.dataclass import dataclass
 from litz.errors import OptionError
 from litz.options import ENV_PREFIX, make_options, unknown_variables
 from litz.version import __version__

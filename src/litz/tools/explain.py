@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from litz.backend import compile_with
+from litz.dataclass import dataclass
 from litz.ir.program import Extern
 from litz.options import make_options
 from litz.runtime.cuda_graphs import CudaGraphs

@@ -9,13 +9,14 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.errors import LitzError, ToolchainError
 from litz.options import Options
 from litz.runtime.cache import LAYOUT, Cache, default_root

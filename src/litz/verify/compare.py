@@ -8,9 +8,11 @@ they do not agree on what an element is (nan, infinite, an integer, a boolean), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
+
+from litz.dataclass import dataclass
 
 # Errors in units of the type's eps: over the tensor (relative to its norm), and of each element.
 NORM_UNITS = {torch.float64: 32.0, torch.float32: 8.0}

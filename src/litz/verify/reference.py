@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 
 aten = torch.ops.aten

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from litz.dataclass import dataclass
 from litz.errors import VerificationError
 from litz.index import Expr
 from litz.verify.compare import Difference

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 from litz.host.lines import CallKernel, HostProgram, Probe
 from litz.index import Expr, const, evaluate

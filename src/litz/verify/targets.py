@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from litz.dataclass import dataclass
 from litz.graph.aliasing import AliasSets, is_view_op, writes, written
 from litz.graph.calls import argument, is_random
 from litz.ir.program import Binding, Extern, Program

@@ -95,7 +95,7 @@ def divide(plan: KernelPlan) -> Phases | None:
     out = left(attention.out_value(p.score, p.value, p.keys, F32), cells)
     lse = left(attention.lse_value(p.score, p.keys), points)
     top = None if p.top is None else left(attention.top_value(p.score, p.keys), points)
-    merged = attention.merged(out, lse, top, each)
+    merged = attention.merged(out, lse, top, each, guarded=p.guarded)
     dims = (Dim(share, "p"), *plan.dims)
     first = replace(phase(plan, temps, dims, tuple(stores), None), skeleton=skeleton)
     read = {n.buffer: None for n in walk(skeleton.slots) if isinstance(n, Load)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from litz.dataclass import dataclass
 from litz.index import Expr, product
 from litz.ir.body import Node
 from litz.kernel.nodes import extent

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.index import Expr, ceildiv, coefficient, const, divides, substitute, var
 from litz.ir.body import Const, Index, Load, Node, Op
 from litz.ir.dtype import I64

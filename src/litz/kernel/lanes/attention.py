@@ -15,7 +15,7 @@ from litz.ir.dtype import F32
 from litz.ir.ops import op as op_row
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.lanes.reuse import ROOM
-from litz.kernel.lanes.space import CACHED, Space
+from litz.kernel.lanes.space import CACHED, Space, separate
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 
@@ -27,6 +27,8 @@ MANY = 16  # lanes of machines with 32 registers of vectors, half of which hold 
 
 def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
     """One kernel whose threads divide batches, heads and blocks of queries."""
+    if plan.skeleton is not None and plan.skeleton.kind == attention.GRADIENT:
+        return gradient_in_lanes(plan, lanes)
     p = attention.parts(plan.stores, plan.parallel)
     shared = _shared(plan, p)
     units = tuple(v for v in plan.parallel[:-1] if v not in shared)
@@ -56,6 +58,35 @@ def in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
         (rows, keys),
         kept=kept,
         tile=(tile, vectors),
+    )
+
+
+def gradient_in_lanes(plan: KernelPlan, lanes: int) -> LanePlan:
+    """One kernel whose threads divide batches, heads and blocks of rows that updates tell apart."""
+    p = attention.gradient_parts(plan.stores, plan.parallel)
+    columns = tuple(s.column for s in p.sums)
+    dims = tuple(v for v in plan.parallel if v not in columns)
+    units = separate(p.updates, dims)
+    widths = [padded(v, lanes) for v in (*(x.inner for x in p.products), *columns)]
+    sizes = plan.skeleton.sizes if plan.skeleton is not None else ()
+    rows_most, most = sizes or (ROWS, KEYS)
+    met = max(lanes, min(KEYS // 2, most, _power(p.over)))
+    rows = min(ROWS, rows_most, _power(p.rows))
+    while rows > TILE and rows * 4 * (sum(widths) + 2 * met) > CACHED:
+        rows //= 2
+    tile = min(TILE, rows)
+    bodies = walk([*(s.tile for s in p.sums), *(r for s in p.updates for r in s.roots()), p.score])
+    ops = sum(op_row(n.name).cost for n in bodies if isinstance(n, Op))
+    heads = () if p.heads is None else (p.heads,)
+    points = product(extent(v) for v in (*dims, *heads, p.over))
+    return LanePlan(
+        plan,
+        Space(units, (*(v for v in dims if v not in units), *columns), plan.reduced, p.over),
+        "gradient",
+        lanes,
+        points * (sum(widths) + ops),
+        (rows, met),
+        tile=(tile, min(8, (16 if lanes >= MANY else 8) // tile)),
     )
 
 

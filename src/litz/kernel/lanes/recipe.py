@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Node, Reduce
 from litz.kernel.lanes.space import Space
@@ -13,7 +13,7 @@ from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
-Form = Literal["rows", "columns", "tiles", "attention"]
+Form = Literal["rows", "columns", "tiles", "attention", "gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class LanePlan:
     is not reduced, in blocks of ``block`` lanes that have their accumulators in arrays; ``tiles``:
     transposed in registers, in blocks of ``block`` rows and lanes; ``attention``: its skeleton, in
     blocks of ``block`` queries and keys, of which a thread copies the operands ``kept`` and has
-    products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads.
+    products ``tile`` rows and vectors at a time; a block has the queries of a serial dim's heads;
+    ``gradient``: likewise, in blocks of ``block`` rows and of what they meet, all of it copied.
     lanes: elements of every vector.  divided: the reduced dim that threads divide, if they do, in
     parts of ``unit`` iterations.  work: rough cost of a call, in additions.
     reductions: those that may run before what needs them.  passes: over reduced dims, in order; of

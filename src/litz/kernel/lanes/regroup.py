@@ -9,8 +9,9 @@ all elements with one value a channel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.index import Expr, Substitution, coefficient, const, product, size_hint, substitute, var
 from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, replaced, walk

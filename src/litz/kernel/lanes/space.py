@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.index import (
     Expr,
     Symbol,
@@ -56,7 +57,7 @@ def prepare(plan: KernelPlan) -> tuple[KernelPlan, Space]:
     if lane is not None and lane not in plan.parallel and lane not in plan.reduced:
         raise ValueError(f"lane {lane} is not a dim of the plan")
     parallel = _last(plan.parallel, lane)
-    apart = _separate(stores, parallel)
+    apart = separate(stores, parallel)
     units = tuple(v for v in parallel if v in apart)
     serial = tuple(v for v in parallel if v not in apart)
     reduced = _last(order or plan.reduced, lane) if _free_order(reduces, lane) else order
@@ -108,7 +109,7 @@ def reduction_order(dims: tuple[Expr, ...], reduces: Sequence[Reduce]) -> tuple[
 # --- dims across which stores never meet ----------------------------------------------------------
 
 
-def _separate(stores: Sequence[Store], parallel: Sequence[Expr]) -> tuple[Expr, ...]:
+def separate(stores: Sequence[Store], parallel: Sequence[Expr]) -> tuple[Expr, ...]:
     """The parallel dims that threads may divide, whatever the other dims and data do."""
     keep = tuple(parallel)
     for s in stores:

@@ -11,10 +11,10 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from litz.dataclass import dataclass
 from litz.errors import LitzError, ToolchainError
 from litz.runtime.triton.job import Binary
 

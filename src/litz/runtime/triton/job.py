@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+from litz.dataclass import dataclass
 
 __all__ = ["Binary", "KernelJob", "Value"]
 

@@ -1,8 +1,12 @@
 """Compile workers: processes that import Triton and not torch, one pool of them a process.
 
-A worker takes a fraction of a second to start, so that workers start early and stay until the
-process ends.  Each is led by a thread that hands it one job after another; the thread sleeps in a
-read meanwhile and costs the process nothing.
+One process, the server, imports Triton and forks the workers: it has no threads and no torch, and
+what it has loaded is theirs.  That takes a fraction of a second once, so that it starts early;
+workers stay until the process ends.  Each is led by a thread that hands it one job after another;
+the thread sleeps in a read meanwhile and costs the process nothing.
+
+The server ends when its connection does, which is closed however this process ends, and takes the
+workers and what they have started along.
 """
 
 from __future__ import annotations
@@ -12,20 +16,25 @@ import importlib.util
 import os
 import queue
 import re
+import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from litz.dataclass import dataclass
 from litz.errors import ToolchainError
+from litz.runtime.jobs import memory_bound, slots
+from litz.runtime.triton.worker import END, FORK, GRACE, REQUEST
 
 __all__ = ["Pool", "Triton", "WorkerDied", "find_triton", "pool"]
 
@@ -78,61 +87,100 @@ class WorkerDied(Exception):
         self.said = said
 
 
+class _Server:
+    """The process that forks workers.  Safe among threads."""
+
+    def __init__(self, triton: Triton) -> None:
+        self._lock = threading.Lock()
+        self._forked = False
+        # A file, not a pipe: nobody needs to read it for the server to go on.
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(WORKER), triton.folder],
+                stdin=theirs.fileno(),
+                stdout=self._messages,
+                stderr=self._messages,
+                env=worker_environment(),
+                start_new_session=True,  # an interrupt at the terminal is for this process alone
+            )
+
+    def fork(self, channel: socket.socket, messages: int, memory: int) -> int:
+        """A new worker's process id.  OSError: the server is gone."""
+        pid = self._ask(FORK, memory, [channel.fileno(), messages])
+        self._forked = True
+        return pid
+
+    def end(self, pid: int) -> int:
+        """End a worker whose connection is closed; its exit status, negative for a signal."""
+        return self._ask(END, pid)
+
+    def _ask(self, what: int, number: int, files: Sequence[int] = ()) -> int:
+        with self._lock:
+            socket.send_fds(self._control, [REQUEST.pack(what, number)], files)
+            answer = self._control.recv(REQUEST.size, socket.MSG_WAITALL)
+        if len(answer) < REQUEST.size:
+            raise OSError(f"the process that starts them ended\n{_read(self._messages)}")
+        return int(REQUEST.unpack(answer)[1])
+
+    def leave(self) -> None:
+        """In a forked child: close its copy of the connection."""
+        self._control.close()
+
+    def close(self) -> None:
+        """End the server and all workers."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # others may be reading from it
+        if not self._forked:
+            self._process.kill()  # it may still be loading
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        self._process.kill()
+
+
 class _Worker:
     """One process; asked by one thread at a time."""
 
-    def __init__(self, triton: Triton) -> None:
+    def __init__(self, server: _Server, memory: int) -> None:
+        self._server = server
         # A file, not a pipe: nobody needs to read it for the worker to go on.
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER), triton.folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._messages,
-            env=worker_environment(),
-            start_new_session=True,  # an interrupt at the terminal is for this process alone
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self.pid = server.fork(theirs, self._messages.fileno(), memory)
 
     def ask(self, request: bytes) -> tuple[bytes, str]:
         """(the answer, what the worker said on stderr).  WorkerDied: there is no answer."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
         before = os.fstat(self._messages.fileno()).st_size
         try:
-            stdin.write(struct.pack("<Q", len(request)) + request)
-            stdin.flush()
-            head = stdout.read(8)
-            body = stdout.read(struct.unpack("<Q", head)[0]) if len(head) == 8 else b""
-            if len(head) == 8 and len(body) == struct.unpack("<Q", head)[0]:
-                return body, self._said(before)
+            self._channel.sendall(struct.pack("<Q", len(request)) + request)
+            head = self._channel.recv(8, socket.MSG_WAITALL)
+            size = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+            body = self._channel.recv(size, socket.MSG_WAITALL) if size else b""
+            if size and len(body) == size:
+                return body, _read(self._messages, before)
         except OSError:
-            pass  # a closed pipe: the worker is gone
-        self.close()
-        raise WorkerDied(self._process.wait(), self._said(0))
+            pass  # a closed connection: the worker is gone
+        raise WorkerDied(self.close(), _read(self._messages))
 
-    def _said(self, since: int) -> str:
-        # The worker writes by the same file offset, which must stay where it is.
-        size = os.fstat(self._messages.fileno()).st_size
-        data = os.pread(self._messages.fileno(), size - since, since)
-        return data.decode(errors="replace")
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
+    def close(self) -> int:
+        """End the process; its exit status, that of being killed where nobody can say."""
         self.leave()
+        try:
+            return self._server.end(self.pid)
+        except OSError:
+            return -signal.SIGKILL
 
     def leave(self) -> None:
-        """Close this process's ends of the pipes; a worker without work then ends by itself."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:
-                pass  # what was still to be written went nowhere
+        """Close this process's end of the connection; a worker without work then ends by itself."""
+        self._channel.close()
+
+
+def _read(file: IO[bytes], since: int = 0) -> str:
+    # A process writes by the same file offset, which must stay where it is.
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size - since, since).decode(errors="replace")
 
 
 Finish = Callable[[bytes, str], Any]
@@ -154,6 +202,7 @@ class Pool:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._flying: dict[Hashable, Future[Any]] = {}
+        self._server: _Server | None = None
         self._workers: dict[int, _Worker] = {}
         self._threads = 0
         self._closed = False
@@ -174,6 +223,8 @@ class Pool:
         """Have at least ``count`` workers; they start at once."""
         if not sys.executable:
             raise ToolchainError("litz: cannot start compile workers: sys.executable is empty")
+        with suppress(OSError):  # the first job tries again, and says why it fails
+            self._serving()  # here, where no thread waits its turn beside a busy one
         with self._lock:
             while self._threads < count and not self._closed:
                 name = f"litz-compile-{self._threads}"
@@ -209,12 +260,11 @@ class Pool:
             return
         with self._lock:
             self._closed = True
-            flying, workers = list(self._flying.values()), list(self._workers.values())
-            threads = self._threads
+            flying, threads, server = list(self._flying.values()), self._threads, self._server
         for future in flying:
             future.cancel()
-        for worker in workers:
-            worker._process.kill()  # its thread reads the end of the pipe
+        if server is not None:
+            server.close()  # whoever waits for a worker reads the end of the connection
         for _ in range(threads):
             self._tasks.put(None)
 
@@ -222,6 +272,8 @@ class Pool:
         """In a forked child: let go of the parent's workers."""
         for worker in self._workers.values():
             worker.leave()
+        if self._server is not None:
+            self._server.leave()
 
     # --- in the threads ---
 
@@ -234,18 +286,23 @@ class Pool:
             task = self._tasks.get()
             if task is None:
                 break
-            if not task.future.set_running_or_notify_cancel():
-                continue
-            try:
-                result = task.finish(*self._ask(number, task.request))
-            except BaseException as error:
-                task.future.set_exception(error)
-            else:
-                task.future.set_result(result)
+            self._do(number, task)
             del task  # else the last answer stays in memory
         worker = self._workers.get(number)
         if worker is not None:
             worker.close()
+
+    def _do(self, number: int, task: _Task) -> None:
+        if not task.future.set_running_or_notify_cancel():
+            return
+        try:
+            with slots().one(self, self._threads):
+                answer = self._ask(number, task.request)
+            result = task.finish(*answer)
+        except BaseException as error:
+            task.future.set_exception(error)
+        else:
+            task.future.set_result(result)
 
     def _ask(self, number: int, request: bytes) -> tuple[bytes, str]:
         """A job's answer; a worker that dies of it is replaced once."""
@@ -261,15 +318,30 @@ class Pool:
         raise AssertionError("unreachable")
 
     def _hire(self, number: int) -> _Worker:
-        if self._closed:
-            raise ToolchainError("litz: the compile workers are closed")
-        try:
-            worker = _Worker(self._triton)
-        except OSError as error:
-            raise ToolchainError(f"litz: cannot start a compile worker: {error}") from error
+        """A new worker; where the server is gone, of a new one."""
+        for attempt in (1, 2):
+            if self._closed:
+                raise ToolchainError("litz: the compile workers are closed")
+            server: _Server | None = None
+            try:
+                server = self._serving()
+                worker = _Worker(server, memory_bound(self._threads))
+            except OSError as error:
+                with self._lock:
+                    if self._server is server:
+                        self._server = None
+                if attempt == 2:
+                    raise ToolchainError(f"litz: cannot start a compile worker: {error}") from error
+            else:
+                with self._lock:
+                    self._workers[number] = worker
+                return worker
+        raise AssertionError("unreachable")
+
+    def _serving(self) -> _Server:
         with self._lock:
-            self._workers[number] = worker
-        return worker
+            self._server = self._server or _Server(self._triton)
+            return self._server
 
 
 @lru_cache(maxsize=1)

@@ -12,12 +12,12 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.strided import addresses
 

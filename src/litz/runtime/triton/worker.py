@@ -1,19 +1,27 @@
-"""A compile worker: a process that imports Triton, never torch, and compiles one kernel at a time.
+"""Compile workers: processes that import Triton, never torch, and compile one kernel at a time.
 
-Started as a script by ``litz.runtime.triton.pool``.  Frames go both ways, each a length of 8 bytes
-and that many bytes: a job's JSON in; out "+" and a binary's bytes, "-" and the JSON of a fault, or
-"!" and why nothing can be compiled here.
+Started as a script by ``litz.runtime.triton.pool``: the server, which imports Triton and forks the
+workers that it is asked for.  To and from a worker go frames, each a length of 8 bytes and that
+many bytes: a job's JSON in; out "+" and a binary's bytes, "-" and the JSON of a fault, or "!" and
+why nothing can be compiled here.  To and from the server go pairs of numbers, ``REQUEST``: ``FORK``
+and a bound on memory, with the files of the worker's connection and of its messages; ``END`` and a
+worker's process id.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import linecache
 import os
 import re
+import resource
+import signal
+import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +33,10 @@ if TYPE_CHECKING:
     from litz.runtime.triton.job import Binary, KernelJob
 
 
+REQUEST = struct.Struct("<Bq")
+FORK, END = 0, 1
+GRACE = 2.0  # seconds for which a worker whose connection is closed may go on
+PR_SET_PDEATHSIG = 1
 WARPS = (2, 4, 8, 1)  # numbers to try where Triton fails at another
 # What printed kernels call ``litz``, and what hides their reductions from Triton's passes.
 HELPERS = "from litz.runtime.triton import helpers as litz\n"
@@ -214,48 +226,104 @@ def answer(text: str) -> bytes:
         return b"-" + json.dumps(fault_of(error, job)).encode()
 
 
-def serve(
-    read: Callable[[int], bytes], write: Callable[[bytes], None], answer: Callable[[str], bytes]
-) -> None:
+def serve(connection: socket.socket, answer: Callable[[str], bytes]) -> None:
     """Answer jobs until the other end closes."""
-    while True:
-        head = read(8)
-        if len(head) < 8:
-            return
+    while len(head := connection.recv(8, socket.MSG_WAITALL)) == 8:
         (size,) = struct.unpack("<Q", head)
-        body = answer(read(size).decode())
-        try:
-            write(struct.pack("<Q", len(body)) + body)
-        except BrokenPipeError:
-            return
+        body = answer(connection.recv(size, socket.MSG_WAITALL).decode())
+        connection.sendall(struct.pack("<Q", len(body)) + body)
+
+
+def work(files: list[int], memory: int, answer: Callable[[str], bytes]) -> None:
+    """Be a worker, in a process of its own; memory: bytes of data that it may have, 0 for any."""
+    with suppress(OSError, AttributeError):  # Linux alone can tell of a server that was killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)  # with the assembler that it starts
+    connection = socket.socket(fileno=files[0])
+    os.dup2(files[1], 1)
+    os.dup2(files[1], 2)
+    if memory:
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        kept = memory if most == resource.RLIM_INFINITY else min(memory, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (kept, most))
+    with suppress(BrokenPipeError, ConnectionResetError):
+        serve(connection, answer)
+
+
+def fork_workers(control: socket.socket, answer: Callable[[str], bytes]) -> None:
+    """Fork workers until the other end closes, then end them."""
+    workers: set[int] = set()
+    while True:
+        data, files, _, _ = socket.recv_fds(control, REQUEST.size, 2)
+        if len(data) < REQUEST.size:
+            break
+        what, number = REQUEST.unpack(data)
+        if what == FORK:
+            if not (pid := os.fork()):
+                control.close()
+                status = 1
+                try:
+                    work(files, number, answer)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    with suppress(Exception):
+                        sys.stdout.flush()
+                    os._exit(status)
+            workers.add(pid)
+            for file in files:
+                os.close(file)
+            said = pid
+        else:
+            said = ended(number, time.monotonic() + GRACE)
+            workers.discard(number)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            control.sendall(REQUEST.pack(what, said))
+    for pid in workers:
+        kill(pid)
+    for pid in workers:
+        os.waitpid(pid, 0)
+
+
+def ended(pid: int, deadline: float) -> int:
+    """The exit status of a worker that is about to end, negative for a signal."""
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            kill(pid)
+        time.sleep(0.001)
+
+
+def kill(pid: int) -> None:
+    """Kill a worker and what it has started."""
+    for end in (os.killpg, os.kill):  # it may be so young that it leads no group
+        with suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
 
 
 def main() -> None:
     # This file's folder is no place for absolute imports to search.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
-    # Whatever Triton prints goes to the messages, not between the frames.
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-
-    def write(data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[out.write(view) or 0 :]
-
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asks may ignore its children's ends
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     gc.disable()  # a tenth of the time that importing takes, for what stays anyway
     # The very packages of the process that asks: keys of binaries name their versions.
     import_package("litz", os.path.dirname(os.path.dirname(here)))
+    answering = answer
     try:
         import_package("triton", sys.argv[1])
         warm()
     except Exception:
         broken = b"!" + traceback.format_exc().encode()
-        serve(sys.stdin.buffer.read, write, lambda text: broken)
-    else:
-        gc.freeze()  # collections behind compilations leave Triton's own objects alone
-        gc.enable()
-        serve(sys.stdin.buffer.read, write, answer)
+        answering = lambda text: broken  # noqa: E731
+    gc.freeze()  # collections behind compilations leave Triton's own objects alone
+    gc.enable()
+    fork_workers(control, answering)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from litz.artifact import SegmentTable
+from litz.dataclass import dataclass
 from litz.errors import OutOfRangeError, ToolchainError
 from litz.host.segment import bind_segments
 from litz.logs import events

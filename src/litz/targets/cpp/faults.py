@@ -12,7 +12,11 @@ __all__ = ["Failure", "diagnose"]
 
 _SHELL_SIGNAL = 128
 _NOT_RUN = (126, 127)
-_KILLED = re.compile(r"signal terminated program|Killed \(program |cannot allocate memory", re.I)
+_KILLED = re.compile(
+    r"signal terminated program|Killed \(program |cannot allocate memory|out of memory|"
+    r"memory exhausted",
+    re.I,
+)
 # ld speaks of a "final link" that failed where it could not write its output.
 _FULL = re.compile(
     "|".join(

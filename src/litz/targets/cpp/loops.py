@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 
+from litz.dataclass import dataclass
 from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Node, Reduce, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node

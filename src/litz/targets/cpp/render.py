@@ -9,7 +9,7 @@ from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
-from litz.targets.cpp import attention, columns, split, tiles
+from litz.targets.cpp import attention, columns, gradient, split, tiles
 from litz.targets.cpp.functions import print_kernel
 from litz.targets.cpp.loops import TreeBuilder
 from litz.targets.cpp.tree import Kernel
@@ -20,6 +20,8 @@ def build(made: LanePlan, name: str) -> Kernel:
     """The loop tree of a plan."""
     if made.form == "attention":
         return attention.AttentionBuilder(made, name).build()
+    if made.form == "gradient":
+        return gradient.GradientBuilder(made, name).build()
     if made.divided is not None:
         return split.build(made, name, made.divided)
     builders: dict[str, type[TreeBuilder]] = {

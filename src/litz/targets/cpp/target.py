@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs

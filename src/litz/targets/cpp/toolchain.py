@@ -25,15 +25,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
-from litz.runtime.jobs import default_jobs
+from litz.runtime.jobs import default_jobs, memory_bound, slots
 from litz.runtime.native import Runtime, runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
@@ -326,6 +326,7 @@ class BuildHandle:
                 os.killpg(job.process.pid, signal.SIGKILL)
             with job.process:  # closes its pipes and waits for it
                 pass
+            slots().give(self)
         self._running.clear()
         self._close()
 
@@ -350,7 +351,15 @@ class BuildHandle:
 
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self._limit:
-            self._start(self._waiting.pop(0))
+            if not slots().take(self, self._limit):
+                break  # who has none running is never refused
+            job = self._waiting.pop(0)
+            try:
+                self._start(job)
+            except BaseException:
+                if job not in self._running:
+                    slots().give(self)
+                raise
 
     def _start(self, job: _Job) -> None:
         if not self._scratches or not self._scratches[-1].is_dir():
@@ -363,7 +372,9 @@ class BuildHandle:
         # it waits for the end of this process, whatever that may be, to stop them with it.
         job.said = b""
         job.started = time.monotonic()
-        command = _WITH_PARENT % f"{shlex.join(compile_)} && {shlex.join(link)}"
+        bound = memory_bound(self._limit) >> 10
+        limit = f"ulimit -S -d {bound} 2>/dev/null; " if bound else ""  # where the system has one
+        command = limit + _WITH_PARENT % f"{shlex.join(compile_)} && {shlex.join(link)}"
 
         def start() -> None:
             job.process = subprocess.Popen(
@@ -411,6 +422,7 @@ class BuildHandle:
         with job.process:  # closes its pipes
             status = job.process.wait()
         self._running.remove(job)
+        slots().give(self)
         if status:
             failure = diagnose(status, job.said.decode(errors="replace"))
             if not job.retried and self._may_retry(job, failure):

@@ -5,8 +5,9 @@ The builder says where everything happens; the printer spells it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType

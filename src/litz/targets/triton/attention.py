@@ -6,7 +6,6 @@ modifies them, and the running maximum, sum and result (Dao et al., 2022, 2023).
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from litz.index import TRITON, render
@@ -28,6 +27,9 @@ class AttentionPrinter(TilePrinter):
         super().__init__(made, name)
         self.parts = p = attention.parts(self.plan.stores, self.plan.parallel)
         self.placed = {SCORE}
+        # Scores are kept before they are multiplied with a number, which the exponential takes in.
+        number, self.score = attention.factored(p.score)
+        self.scale = number * LOG2E
         raw = load(F32, SCORE, p.rows + p.keys)
         self.with_raw = Rewriter(replace=lambda _, n: raw if n is p.dot else n)
 
@@ -48,7 +50,7 @@ class AttentionPrinter(TilePrinter):
         p, emit = self.parts, self.scope.emit
         places = {p.keys: self.moving(), p.inner: self.along(p.inner, "[None, :]")}
         emit(f"{SCORE} = litz.dot(query, tl.trans({self.operand(p.key, places)}))")
-        score = p.score if masked else p.unmasked
+        score = self.score if masked else attention.unmasked(self.score)
         found = self.wide_value(self.values(self.with_raw(score)))
         scores = self.within(found, "float('-inf')")
         emit(f"scores = {scores}")
@@ -59,9 +61,9 @@ class AttentionPrinter(TilePrinter):
         for line in (
             # What is nan makes its weight so, and that the results.
             "best = tl.maximum(top, tl.max(scores, 1)[:, None])",
-            f"shift = tl.where(best == float('-inf'), 0.0, best * {-LOG2E})",
-            f"weight = litz.flush_exp2(tl.fma(scores, {LOG2E}, shift))",
-            f"less = litz.flush_exp2(tl.fma(top, {LOG2E}, shift))",
+            f"shift = tl.where(best == float('-inf'), 0.0, best * {-self.scale})",
+            f"weight = litz.flush_exp2(tl.fma(scores, {self.scale}, shift))",
+            f"less = litz.flush_exp2(tl.fma(top, {self.scale}, shift))",
             "total = total * less + tl.sum(weight, 1)[:, None]",
             f"acc = litz.dot(litz.cast(weight, {kind}), {value}, acc * less)",
             "top = best",
@@ -70,17 +72,19 @@ class AttentionPrinter(TilePrinter):
 
     def results(self) -> None:
         p = self.parts
-        self.top.emit("total_or_one = tl.where(total == 0, 1.0, total)")
-        scale = 1 / math.log(2)
+        if p.guarded:
+            self.top.emit("acc /= tl.where(total == 0, 1.0, total)")
+        else:
+            self.top.emit("acc /= total")
         columns = self.along(p.columns, "[None, :]")
         rows = self.mask("x")
         both = " & ".join(m for m in (rows, columns[1]) if m)
         kind = TRITON_TYPES[p.out.value.dtype.name]
         inf, shift = "float('inf')", "tl.where(top == float('-inf'), 0.0, top)"
         for s, text, mask in (
-            (p.out, f"litz.cast(acc / total_or_one, {kind})", both),
-            (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {scale})", rows),
-            (p.top, f"tl.where(total == total, top, total) * {scale}", rows),
+            (p.out, f"litz.cast(acc, {kind})", both),
+            (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {self.scale})", rows),
+            (p.top, f"tl.where(total == total, top, total) * {self.scale}", rows),
         ):
             if s is None:
                 continue

@@ -9,12 +9,12 @@ first wants it, the likely one ahead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.index import size_hint
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config

@@ -10,8 +10,8 @@ from typing import Final
 
 from litz.index import TRITON, Expr, render, substitute, var
 from litz.ir import attention
-from litz.ir.attention import unmasked
-from litz.ir.body import Load, Rewriter, load
+from litz.ir.attention import Growing, unmasked
+from litz.ir.body import Load, Masked, Node, Rewriter, Store, load
 from litz.ir.dtype import F32
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.recipe import BlockPlan
@@ -46,6 +46,9 @@ class GradientPrinter(TilePrinter):
         for k, s in enumerate(p.sums):
             columns = block_of(int_value(extent(s.column)))
             emit(f"acc{k} = tl.zeros([{block}, {columns}], tl.float32)")
+        for k, update in enumerate(p.updates):
+            if "r" not in self.spread_of(update):
+                emit(f"sum{k} = tl.zeros([{block}, 1], tl.float32)")
         if p.heads is not None:
             self.outer = Scope(self.top.depth + 1, self.top)
         self.everything(p.rows, self.step)
@@ -70,18 +73,54 @@ class GradientPrinter(TilePrinter):
 
         for k, x in enumerate(p.products):
             emit(f"dot{k} = litz.dot(left{k}, tl.trans({moving(x.right, x.inner)}))")
-        score = self.wide_value(self.values(self.with_products(p.score)))
+        number, score = attention.factored(p.score if masked else unmasked(p.score))
+        text = self.wide_value(self.values(self.with_products(score)))
         shift = self.wide_value(self.values(p.shift))
         emit(f"shift = {shift}")
-        scores = self.within(score, "float('-inf')")
-        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {LOG2E}, -shift))")
+        scores = self.within(text, "float('-inf')")
+        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {number * LOG2E}, -shift))")
         for k, s in enumerate(p.sums):
-            tile = self.with_weight(s.tile if masked else unmasked(s.tile))
+            _, tile = self.factored(s)
+            tile = self.with_weight(tile if masked else unmasked(tile))
             text = self.within(self.wide_value(self.values(tile)), "0")
             kind = TRITON_TYPES[s.operand.dtype.name]
             operand = moving(s.operand, s.column)
             emit(f"tile{k} = litz.cast({text}, {kind})")
             emit(f"acc{k} = litz.dot(tile{k}, {operand}, acc{k})")
+        for k, update in enumerate(p.updates):
+            self.update(k, update, masked)
+
+    def update(self, k: int, s: Store, masked: bool) -> None:
+        """What a tile adds to memory: a sum along each axis that the place does not depend on."""
+        mask = self.mask("x")
+        text = self.wide_value(
+            self.values(self.with_weight(s.value if masked else unmasked(s.value)))
+        )
+        text = self.within(f"tl.where({mask}, {text}, 0)" if mask else text, "0")
+        along = self.spread_of(s)
+        if "r" not in along:
+            self.scope.emit(f"sum{k} += tl.sum({text}, 1)[:, None]")
+        elif "x" not in along:
+            self.add(s, f"tl.sum({text}, 0)[None, :]", self.mask("r"))
+        else:
+            cond = s.value.args[0] if masked and isinstance(s.value, Masked) else None
+            conds = [] if cond is None else [self.value(self.values(self.with_products(cond)))]
+            self.add(s, text, self.mask("xr", conds))
+
+    def spread_of(self, s: Store) -> frozenset[str]:
+        """The axes along which the place of an update changes."""
+        found = self.axes_of(s.index)
+        return found.union(*(self.values(self.with_weight(n)).axes for _, n in s.indirect))
+
+    def add(self, s: Store, text: str, mask: str) -> None:
+        names = {str(v): self.value(self.values(self.with_weight(n))) for v, n in s.indirect}
+        at = self.pointer(s.buffer, self.index(s.index, names))
+        self.scope.emit(self.put_text(s, at, text, mask))
+
+    def factored(self, s: Growing) -> tuple[float, Node]:
+        """What a sum is multiplied with in the end; tiles of narrow range are in each step."""
+        narrow = s.operand.dtype.name == "f16"
+        return (1.0, s.tile) if narrow else attention.factored(s.tile)
 
     def results(self) -> None:
         p = self.parts
@@ -94,4 +133,9 @@ class GradientPrinter(TilePrinter):
             at = self.pointer(s.buffer, render(s.index, TRITON, names))
             kind = TRITON_TYPES[s.value.dtype.name]
             tail = f", {mask}" if mask else ""
-            self.top.emit(f"tl.store({at}, litz.cast(acc{k}, {kind}){tail})")
+            value = f"acc{k} * {self.factored(g)[0]}"
+            self.top.emit(f"tl.store({at}, litz.cast({value}, {kind}){tail})")
+        for k, s in enumerate(p.updates):
+            if "r" not in (along := self.spread_of(s)):
+                by_row = "x" in along
+                self.add(s, f"sum{k}" if by_row else f"tl.sum(sum{k})", self.mask("x" * by_row))

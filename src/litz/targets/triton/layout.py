@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from litz.dataclass import dataclass
 from litz.index import Expr, const, var
 from litz.kernel.blocks.recipe import Axis
 from litz.kernel.nodes import extent

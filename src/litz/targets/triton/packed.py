@@ -6,8 +6,9 @@ the time: what is read as four or eight bits is computed on more than it is read
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.ir.body import Const, Node, Op
 from litz.ir.dtype import DType
 from litz.kernel.values import Value

@@ -8,8 +8,8 @@ Accesses of any other form, and those under conditions, are printed as without.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.index import TRITON, Expr, const, render, size_hint, split_linear, var
 from litz.ir.body import Load, Store
 from litz.kernel.blocks.reach import LIMIT

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from litz.dataclass import dataclass
 from litz.ir.body import Reduce
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES

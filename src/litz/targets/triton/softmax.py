@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from litz.dataclass import dataclass
 from litz.ir.body import Reduce
 from litz.ir.reductions import MAX
 from litz.targets.triton.reductions import Accumulator

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.dtype import DType
 from litz.kernel.blocks.recipe import Config

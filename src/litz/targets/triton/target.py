@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from litz.dataclass import dataclass
 from litz.index import product, size_hint
 from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style

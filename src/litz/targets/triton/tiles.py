@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from litz.index import TRITON, Expr, render
+from litz.index import TRITON, Expr, Substitution, Var, render
 from litz.ir.body import Index, Load, Node, walk
 from litz.kernel.blocks.attention import LEAST
-from litz.kernel.blocks.recipe import BlockPlan
+from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.blocks.sizes import power_of_two
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.values import Value
-from litz.targets.triton.layout import Scope
+from litz.targets.triton.layout import Scope, decoded
 from litz.targets.triton.printer import Printer
 
 LOG2E: Final = 1.4426950408889634
@@ -31,7 +31,7 @@ class TilePrinter(Printer):
 
     slots: of the skeleton: how many blocks are visited, and which.  inner: the loop that is open.
     turns: a variable that a loop around the visits counts, if there is one.  placed: names of
-    values that are no loads, where bodies read them.
+    values that are no loads, where bodies read them.  alone: dims of one place, as blocks.
     """
 
     def __init__(self, made: BlockPlan, name: str) -> None:
@@ -44,6 +44,18 @@ class TilePrinter(Printer):
         skeleton = self.plan.skeleton
         assert skeleton is not None
         self.slots, self.sizes = skeleton.slots, skeleton.sizes
+        # The one place along a block's axis is a block too, as its mask is.
+        alone = {v: a for a in self.blocked for v, e in decoded(a) if e.is_const}
+        self.flat = Substitution(
+            {v: e for a in self.axes.all for v, e in decoded(a) if v not in alone}
+        )
+        self.alone = {str(v): f"{a.name}index * 0" for v, a in alone.items()}
+
+    def decode(self, scope: Scope, axis: Axis) -> None:
+        super().decode(scope, axis)
+        for v in axis.dims:
+            if str(v) in self.alone:
+                scope.emit(f"{v} = {self.alone[str(v)]}")
 
     @property
     def wide(self) -> str:
@@ -122,7 +134,8 @@ class TilePrinter(Printer):
         """The loop over the blocks that one slot counts and another one names."""
         _, columns = self.sizes
         assert isinstance(count, Load) and isinstance(which, Load)
-        visit = next((v for v in which.index.free if v not in count.index.free), None)
+        counted = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
+        visit = next(counted, None)
         x = self.axes.parallel[-1]
         # Rows of several heads lie in one block of the mask.
         first = f"({self.pids['x']} * {x.block})" if len(x.dims) == 1 else "0"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.triton.build import default_workers, job_key, submit

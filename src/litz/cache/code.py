@@ -1,0 +1,247 @@
+"""Users' code in words: functions with all that they depend on, and operators that run them.
+
+Tracing runs Python of the user's: the fake kernels of custom operators, and their gradients.  What
+it does is known if it is written out whole: the bytecode, the values of its closure, defaults and
+globals, the functions that it calls in turn, and of PyTorch what is a function of its arguments
+(PyTorch's version and its settings are in every key).  Kernels that compute are not: programs call
+them by their operator's name, whatever they are by then.
+
+Whatever is not data, nor such a function, stands against a key: ``NotCached`` says what.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import struct
+import sys
+import types
+from typing import Any, Final
+
+import torch
+from torch._library.custom_ops import CustomOpDef
+
+from litz.runtime.torch_private import Registrations, registrations
+
+__all__ = ["NotCached", "function_text", "operator_text", "overloads"]
+
+NAMESPACES: Final = ("aten", "prims")
+# Of these modules everything is a function of its arguments, but for what ``_asks``.
+_PURE: Final = ("math", "operator", "functools", "itertools")
+_OF_TORCH: Final = (
+    *("torch", "torch.nn", "torch.nn.functional", "torch.functional", "torch.library"),
+    *("torch.special", "torch.linalg", "torch.fft", "torch.ops"),
+)
+# What asks, or changes, what no key holds.
+_ASKING: Final = frozenset(
+    "getattr setattr delattr eval exec compile open input globals locals vars dir id __import__ "
+    "breakpoint memoryview hash seed initial_seed manual_seed get_rng_state set_rng_state load "
+    "default_generator from_file classes loaded_libraries load_library import_module _C "
+    "__dict__ __globals__ __builtins__ __class__ __subclasses__ f_globals".split()
+)
+_IN_KEYS: Final = (
+    *("get_default_dtype", "get_num_threads", "get_float32_matmul_precision", "get_device"),
+    *("is_grad_enabled", "is_inference_mode_enabled", "set_grad_enabled"),
+)
+_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
+_NAMING: Final = ("builtins", "torch._C", "torch._C._nn", "torch.functional", "torch._tensor")
+_RUN_ALONE: Final = frozenset({"CPU", "CUDA", "CompositeExplicitAutograd[alias]"})
+"""Dispatch keys of kernels that compute; tracing with fake tensors calls none of them."""
+_DATA: Final = (
+    *(bool, int, str, bytes, type(None), type(...), type(NotImplemented)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+
+
+class NotCached(Exception):
+    """What has no key; the message says why."""
+
+
+def function_text(fn: object) -> str:
+    """What a function does, so that unequal ones differ.  Raises NotCached."""
+    try:
+        return _Writer().value(fn, "it")
+    except RecursionError as e:
+        raise NotCached("it holds itself") from e
+
+
+def operator_text(op: torch._ops.OpOverload, *, traced: bool) -> str:
+    """What compiling a program that calls a custom operator depends on.  Raises NotCached.
+
+    traced: AOTAutograd traces it too, with its gradient; else its fake kernel alone is asked.
+    """
+    try:
+        return _Writer().operator(op, traced)
+    except RecursionError as e:
+        raise NotCached(f"what {op} depends on holds itself") from e
+
+
+def overloads(packet: Any) -> list[torch._ops.OpOverload]:
+    """All overloads of an operator."""
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
+class _Writer:
+    """Writes values out; seen: what stands already, by number, as functions may call each other."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, tuple[int, object]] = {}
+
+    def value(self, value: Any, what: str) -> str:
+        kind = type(value)
+        if kind in _DATA:
+            return repr(value)
+        if kind in (float, complex):
+            return f"{kind.__name__} {struct.pack('<dd', value.real, value.imag).hex()}"
+        if kind in (tuple, list, torch.Size):
+            return f"{kind.__name__}[{', '.join([self.value(v, what) for v in value])}]"
+        if kind in (set, frozenset):
+            return f"{kind.__name__}[{', '.join(sorted([self.value(v, what) for v in value]))}]"
+        if kind is dict:
+            pairs = [f"{self.value(k, what)}: {self.value(v, what)}" for k, v in value.items()]
+            return "{" + ", ".join(pairs) + "}"
+        if id(value) in self.seen:
+            return f"again {self.seen[id(value)][0]}"
+        self.seen[id(value)] = len(self.seen), value
+        if known := _named(value):
+            return known
+        if kind is functools.partial:
+            return f"partial {self.value((value.func, value.args, value.keywords), what)}"
+        if kind is types.FunctionType:
+            return self.function(value)
+        if isinstance(value, torch._ops.OpOverload):
+            return self.operator(value, True)
+        if isinstance(value, torch._ops.OpOverloadPacket):
+            return f"packet {[self.value(op, what) for op in overloads(value)]}"
+        if isinstance(value, CustomOpDef):
+            return self.operator(value._opoverload, True)
+        raise NotCached(f"{what} has a {kind.__name__}, which is no data")
+
+    def function(self, fn: types.FunctionType) -> str:
+        name = f"{fn.__module__}.{fn.__qualname__}"
+        if vars(fn).keys() - {"__wrapped__"}:
+            raise NotCached(f"{name} has attributes")
+        cells = [self.cell(c, f"{name}: {n}") for n, c in _cells(fn)]
+        defaults = self.value((fn.__defaults__, fn.__kwdefaults__), name)
+        return f"function [{self.code(fn.__code__, fn.__globals__, name)}] {cells} {defaults}"
+
+    def cell(self, cell: types.CellType, what: str) -> str:
+        try:
+            return self.value(cell.cell_contents, what)
+        except ValueError as e:
+            raise NotCached(f"{what} is not set") from e
+
+    def code(self, code: types.CodeType, names: dict[str, Any], where: str) -> str:
+        used: dict[str, str] = {}
+        steps = [at for at in dis.get_instructions(code) if at.opname != "EXTENDED_ARG"]
+        for k, at in enumerate(steps):
+            if at.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_NAME", "LOAD_NAME"):
+                raise NotCached(f"{where} writes {at.argval}, which is global")
+            if at.opname == "IMPORT_NAME" and (
+                steps[k - 2].argval != 0  # relative to a package
+                or not _is_pure(sys.modules.get(at.argval))
+            ):
+                raise NotCached(f"{where} imports {at.argval}")
+            if at.opname == "LOAD_GLOBAL" and at.argval not in used:
+                used[at.argval] = self.variable(at.argval, names, where)
+        asked = [n for n in code.co_names if _asks(n)]
+        if asked:
+            raise NotCached(f"{where} may ask for more than a key holds: {asked[0]}")
+        constants = [
+            self.code(c, names, where) if isinstance(c, types.CodeType) else self.value(c, where)
+            for c in code.co_consts
+        ]
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        variables = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        table = getattr(code, "co_exceptiontable", b"")
+        called = [self.operator(op, True) for op in _called(steps, where)]
+        return repr((code.co_code, table, counts, variables, constants, used, called))
+
+    def variable(self, name: str, names: dict[str, Any], where: str) -> str:
+        """A global variable, or a name of Python's own."""
+        if name in names:
+            value = names[name]
+            if _is_pure(value) and (value is not torch.ops or name == "ops"):
+                return f"module {value.__name__}"  # of which the code's names say what is used
+            return self.value(value, f"{where}: {name}")
+        builtins = names.get("__builtins__", {})
+        builtins = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
+        if name not in builtins or builtins[name] is not getattr(
+            __import__("builtins"), name, None
+        ):
+            raise NotCached(f"{where}: {name} is not there")
+        return f"built in {name}"
+
+    def operator(self, op: torch._ops.OpOverload, traced: bool) -> str:
+        said = f"{op} {op._schema} {sorted(map(str, op.tags))}"
+        if op.namespace in NAMESPACES:
+            return said
+        found = registrations(op)
+        if isinstance(found, str):
+            raise NotCached(f"{op} {found}")
+        if found.fake is None and op._schema.returns:
+            raise NotCached(f"{op} has no fake kernel in Python")
+        said += f" fake {self.value(found.fake, f'the fake kernel of {op}')}"
+        return said + self.gradient(op, found) if traced else said
+
+    def gradient(self, op: torch._ops.OpOverload, found: Registrations) -> str:
+        """What AOTAutograd traces of an operator beside its fake kernel."""
+        if odd := [k for k in found.others if k not in _RUN_ALONE]:
+            raise NotCached(f"{op} has a kernel for {odd[0]}, of which the code is not known")
+        return f" {self.value(found.traced, f'{op}')}"
+
+
+def _cells(fn: types.FunctionType) -> list[tuple[str, types.CellType]]:
+    return list(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+
+
+def _named(value: Any) -> str:
+    """A name by which PyTorch or Python has an object that is a function of its arguments."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(name, str) or _asks(name):
+        return ""
+    for room in (module, "torch", "torch._C._nn", "torch._C"):
+        around = sys.modules.get(room) if isinstance(room, str) else None
+        if around is not None and (room in _NAMING or _is_pure(around)):
+            found: Any = around
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is value:
+                return f"{room}.{name}"
+    return ""
+
+
+def _is_pure(value: object) -> bool:
+    return any(value is room for room in _rooms())
+
+
+def _rooms() -> list[types.ModuleType]:
+    """The modules of which everything is a function of its arguments, but for what ``_asks``."""
+    return [m for name in (*_PURE, *_OF_TORCH) if (m := sys.modules.get(name)) is not None]
+
+
+def _asks(name: str) -> bool:
+    """Whether an attribute may be one of PyTorch's or Python's that knows what no key holds.
+
+    Those are other modules, of which anything may be asked, and what asks for settings or sets
+    them, unless they are in every key.
+    """
+    found = [getattr(room, name, None) for room in _rooms() if room is not torch.ops]
+    if name in _ASKING or any(isinstance(f, types.ModuleType) and not _is_pure(f) for f in found):
+        return True
+    settings = name.startswith(("get_", "set_")) or name.endswith(("_enabled", "_available"))
+    return settings and hasattr(torch, name) and name not in _IN_KEYS
+
+
+def _called(steps: list[dis.Instruction], where: str) -> list[torch._ops.OpOverload]:
+    """The custom operators that code calls as ``torch.ops.NAMESPACE.NAME``."""
+    found: list[torch._ops.OpOverload] = []
+    for k, at in enumerate(steps):
+        if at.argval == "ops" and at.opname.startswith("LOAD_") and at.opname != "LOAD_CONST":
+            path = [s.argval for s in steps[k + 1 : k + 3] if s.opname in _ATTRIBUTES]
+            known = len(path) == 2 and torch._C._jit_get_operation("::".join(path))[1]
+            if not known:
+                raise NotCached(f"{where} calls an operator that is not known")
+            if path[0] not in NAMESPACES:
+                found += overloads(getattr(getattr(torch.ops, path[0]), path[1]))
+    return found
