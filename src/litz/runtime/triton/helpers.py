@@ -439,6 +439,87 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
     return min(tl.where(hit, at, 0x7FFFFFFFFFFFFFFF), axis)
 
 
+# --- scans --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def last(x, axis: tl.constexpr):
+    """The last element along ``axis``, the last of the block's, which stays; bit by bit."""
+    size: tl.constexpr = x.shape[axis]
+    wide: tl.constexpr = tl.int64 if x.dtype.primitive_bitwidth == 64 else tl.int32
+    here = tl.arange(0, size) == size - 1
+    if x.dtype.is_floating():
+        bits = tl.where(here, x.to(wide, bitcast=True), 0)
+        return tl.sum(bits, axis, keep_dims=True).to(x.dtype, bitcast=True)
+    else:
+        return tl.sum(tl.where(here, x.to(wide), 0), axis, keep_dims=True).to(x.dtype)
+
+
+@triton.jit
+def plus(a, b):
+    return a + b
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def log_add_exp(a, b):
+    """The logarithm of the sum of two exponentials."""
+    top, low = maximum(a, b), minimum(a, b)
+    return tl.where(tl.abs(top) == float("inf"), top, top + log1p(exp(low - top)))
+
+
+@triton.jit
+def latest_max(a, a_at, b, b_at):
+    """The larger value and where it is: nan before all, of equal ones the later."""
+    take = (b >= a) | (b != b)
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def latest_min(a, a_at, b, b_at):
+    take = (b <= a) | (b != b)
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def scan_plus(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, plus)
+
+
+@triton.jit
+def scan_times(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, times)
+
+
+@triton.jit
+def scan_maximum(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, maximum)
+
+
+@triton.jit
+def scan_minimum(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, minimum)
+
+
+@triton.jit
+def scan_log_add_exp(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, log_add_exp)
+
+
+@triton.jit
+def scan_latest_max(x, at, axis: tl.constexpr):
+    return tl.associative_scan((x, at), axis, latest_max)
+
+
+@triton.jit
+def scan_latest_min(x, at, axis: tl.constexpr):
+    return tl.associative_scan((x, at), axis, latest_min)
+
+
 # --- updates of memory --------------------------------------------------------------------------
 
 
@@ -547,6 +628,8 @@ def hypot(a, b):
 
 
 if INTERPRETED:
-    from litz.runtime.triton.interpreted import FUNCTIONS
+    from litz.runtime.triton.interpreted import FUNCTIONS, in_steps
 
     globals().update(FUNCTIONS)
+    for name in [n for n in globals() if n.startswith("scan_")]:
+        globals()[name] = in_steps(globals()[name.removeprefix("scan_")])

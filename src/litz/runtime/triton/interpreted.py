@@ -153,6 +153,32 @@ def own(value, at):
     return _tensor(np.array(np.broadcast_to(_array(value), _array(at).shape)), value.dtype)
 
 
+def in_steps(combine):
+    """One step of all rows at a time: the interpreter's own goes from element to element."""
+    combine = getattr(combine, "fn", combine)
+
+    def apply(*given):
+        *given, axis = given
+        axis = getattr(axis, "value", axis)
+        parts = [np.moveaxis(_array(p), axis, -1) for p in given]
+        done = [np.array(p) for p in parts]
+
+        def at(arrays, i):
+            pairs = zip(arrays, given, strict=True)
+            return [_tensor(np.array(a[..., i]), p.dtype) for a, p in pairs]
+
+        for i in range(1, parts[0].shape[-1]):
+            now = combine(*at(done, i - 1), *at(parts, i))
+            now = now if isinstance(now, (tuple, tl.tuple)) else (now,)
+            for d, v in zip(done, now, strict=True):
+                d[..., i] = _array(v)
+        moved = [np.ascontiguousarray(np.moveaxis(d, -1, axis)) for d in done]
+        out = tuple(_tensor(d, p.dtype) for d, p in zip(moved, given, strict=True))
+        return out if len(out) > 1 else out[0]
+
+    return apply
+
+
 _FUNCTIONS = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
     arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from litz.index import TRITON, Expr, Substitution, Symbol, const, render
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.blocks.narrow import one_plus
 from litz.kernel.blocks.reach import fits
@@ -72,6 +72,10 @@ class Printer(ABC):
     @abstractmethod
     def reduced(self, v: Value) -> str:
         """A reduction as an expression; its lines, if it takes some, are emitted."""
+
+    def scanned(self, v: Value) -> str:
+        """A scan as an expression; its lines are emitted."""
+        raise ValueError(f"{self.name}: a scan runs in passes over the reduced axis")
 
     def aligned(self, e: Expr) -> str:
         """An index such that whole accesses of a row show, where ``index`` hides them; else ""."""
@@ -226,6 +230,8 @@ class Printer(ABC):
             return f"litz.narrow_{function.name}_plus_one({self.value(self.operands(v)[0])})"
         if isinstance(node, Reduce):
             return self.reduced(v)
+        if isinstance(node, Scan):
+            return self.scanned(v)
         args = [self.value(a) for a in v.args]
         if isinstance(node, Const):
             return literal(node)
