@@ -519,6 +519,14 @@ def test_products_are_measured_and_judged(take: str) -> None:
     assert "WRONG" in products.table([row, wrong]) and products.table([row]).count("ok") == 1
 
 
+def test_forms_of_products_are_forced() -> None:
+    pytest.importorskip("triton")
+    args = products.parse(["--device", "cpu", "--rounds", "1", "--blocks", "16x32x64w2s3p2"])
+    case, (blocks,) = products.called(32, 48, 1024)["fp8w"], args.blocks
+    row = products.run_case(case, clocks.clock_of("cpu"), args, blocks)
+    assert row.right and row.kernel == "16x32x64 w2 s3 of 2"
+
+
 def test_cases_of_products_have_names_of_their_own() -> None:
     names = [c.name for c in products.cases()]
-    assert len(set(names)) == len(names) == 63
+    assert len(set(names)) == len(names) == 85

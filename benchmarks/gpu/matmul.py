@@ -8,7 +8,9 @@ x eager, x   how many times faster than eager, and than the peer, Litz is
 right        ok: the result lies at most twice as far from float64 as eager's does
 
 ``--take always`` has every product run as a template, which shows what the choice is worth;
-``--take never`` none.  Cases that ``--out FILE`` holds already are not run again.
+``--take never`` none.  ``--blocks 16x128x64w8s4p4,..`` runs each case with these blocks of rows,
+columns and sum, warps, stages and programs that share a sum, in turn: what a default could be.
+Cases that ``--out FILE`` holds already are not run again.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -38,11 +43,12 @@ SLACK = 2.0
 
 @dataclass(frozen=True)
 class Case:
-    """fn: of the tensors that ``make`` gives on a device."""
+    """fn: of the tensors that ``make`` gives on a device.  exact: the same, of float64 tensors."""
 
     name: str
     fn: Callable[..., Tensor]
     make: Callable[[str], tuple[Tensor, ...]]
+    exact: Callable[..., Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,70 @@ def int4(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
     return F.linear(x, (wide.view(n, s.shape[1], -1) * s[:, :, None]).view(n, 2 * half))
 
 
+E4 = torch.float8_e4m3fn
+
+
+def fp8(x: Tensor, w: Tensor, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    """Scales of rows and of columns."""
+    fast = torch._scaled_mm(x, w.t(), a, b, bias=bias, out_dtype=BF16, use_fast_accum=True)
+    return F.gelu(fast)
+
+
+def fp8_exact(x: Tensor, w: Tensor, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu((x @ w.t()) * a * b + bias)
+
+
+def fp8_quantised(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """What activations become 8 bits by is part of it."""
+    a = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448
+    q = (x.float() / a).clamp(-448, 448).to(E4)
+    return F.silu(torch._scaled_mm(q, w.t(), a, b, out_dtype=BF16, use_fast_accum=True))
+
+
+def fp8_quantised_exact(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    x = x.to(BF16)
+    a = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448
+    q = (x.float() / a).clamp(-448, 448).to(E4)
+    return F.silu((q.double() * a.double()) @ w.t() * b)
+
+
+def fp8_weight(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Weights alone are of 8 bits."""
+    return F.linear(x, w.to(x.dtype)) * b.flatten()
+
+
+def dynamic(x: Tensor, w: Tensor, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    """Products of bytes, scaled by rows and columns."""
+    return (torch._int_mm(x, w.t()) * a * b).to(BF16) + bias
+
+
+def dynamic_exact(x: Tensor, w: Tensor, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return (x.double() @ w.t().double()) * a * b + bias
+
+
+def packed(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return F.silu(torch.ops.aten._weight_int8pack_mm(x, w, s))
+
+
+def packed_exact(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return F.silu(x @ w.double().t() * s)
+
+
+def experts(x: Tensor, w: Tensor, ends: Tensor, gate: Tensor) -> Tensor:
+    """Rows in groups of their own weights, and a gate behind them."""
+    return F.silu(torch._grouped_mm(x, w.transpose(-2, -1), offs=ends)) * gate
+
+
+def experts_exact(x: Tensor, w: Tensor, ends: Tensor, gate: Tensor) -> Tensor:
+    begins = [0, *ends.tolist()[:-1]]
+    parts = zip(begins, ends.tolist(), w, strict=True)
+    return F.silu(torch.cat([x[a:b] @ own.t() for a, b, own in parts])) * gate
+
+
+def conv(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    return F.relu(F.conv2d(x, w, b) + r)
+
+
 def floats(device: str, *shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(shape, device=device) * scale).to(BF16)
 
@@ -135,11 +205,69 @@ def kinds(m: int, n: int, k: int) -> Mapping[str, Case]:
     return {kind: Case(f"{kind} {shape}", fn, make) for kind, (fn, make) in made.items()}
 
 
+def scales(device: str, *shape: int) -> Tensor:
+    return torch.rand(shape, device=device) / 64 + 0.01
+
+
+def called(m: int, n: int, k: int, groups: int = 8) -> Mapping[str, Case]:
+    """Cases of one shape whose products are calls of operators."""
+
+    def eights(d: str) -> tuple[Tensor, Tensor]:
+        return floats(d, m, k).to(E4), floats(d, n, k).to(E4)
+
+    def both(d: str) -> tuple[Tensor, Tensor]:
+        return scales(d, m, 1), scales(d, 1, n)
+
+    def tokens(d: str) -> tuple[Tensor, ...]:
+        cuts = torch.sort(torch.randint(0, m + 1, (groups - 1,), device=d)).values
+        ends = torch.cat([cuts, torch.tensor([m], device=d)]).to(torch.int32)
+        return floats(d, m, k), floats(d, groups, n, k, scale=k**-0.5), ends, floats(d, m, n)
+
+    shape = f"{m}x{n}x{k}"
+    return {
+        "fp8": Case(
+            f"fp8 {shape}", fp8, lambda d: (*eights(d), *both(d), floats(d, n)), fp8_exact
+        ),
+        "fp8q": Case(
+            f"fp8q {shape}", fp8_quantised,
+            lambda d: (floats(d, m, k), eights(d)[1], scales(d, 1, n)), fp8_quantised_exact,
+        ),
+        "fp8w": Case(
+            f"fp8w {shape}", fp8_weight, lambda d: (floats(d, m, k), eights(d)[1], floats(d, 1, n))
+        ),
+        "dynamic": Case(
+            f"dynamic {shape}", dynamic,
+            lambda d: (bytes_of(d, m, k), bytes_of(d, n, k), *both(d), floats(d, n)), dynamic_exact,
+        ),
+        "int8pack": Case(
+            f"int8pack {shape}", packed,
+            lambda d: (floats(d, m, k), bytes_of(d, n, k), floats(d, n)), packed_exact,
+        ),
+        "experts": Case(f"experts {groups} of {shape}", experts, tokens, experts_exact),
+    }  # fmt: skip
+
+
+def images(count: int, side: int, inner: int, outer: int) -> Case:
+    """A convolution with a kernel of one element, channels last."""
+
+    def last(d: str, channels: int) -> Tensor:
+        made = floats(d, count, channels, side, side)
+        return made.contiguous(memory_format=torch.channels_last)
+
+    return Case(
+        f"conv {count}x{side}x{side} {inner} to {outer}", conv,
+        lambda d: (
+            last(d, inner), floats(d, outer, inner, 1, 1, scale=inner**-0.5), floats(d, outer),
+            last(d, outer),
+        ),
+    )  # fmt: skip
+
+
 WIDE = ((4096, 4096), (11008, 4096), (4096, 11008), (3072, 768), (768, 3072))
 
 
 def cases() -> Iterator[Case]:
-    """63: three that goals name, then 60 shapes with and without something around them."""
+    """Three that goals name, 60 shapes with and without something around them, and ``more``."""
     goal = kinds(16, 8192, 8192)
     yield from (goal["int8"], goal["int8u"], goal["int4"])
     for m in (1, 16, 64):
@@ -156,6 +284,22 @@ def cases() -> Iterator[Case]:
             yield found["gelu" if m != 512 else "residual"]
     for m, n, k in ((1000, 1000, 1000), (300, 500, 700), (4096, 4096, 512), (8192, 1024, 64)):
         yield kinds(m, n, k)["gelu"]
+    yield from more()
+
+
+def more() -> Iterator[Case]:
+    """Products that are calls of operators."""
+    for m, n, k in ((16, 8192, 8192), (64, 4096, 4096), (2048, 4096, 4096), (8192, 8192, 4096)):
+        found = called(m, n, k)
+        yield from (found["fp8"], found["fp8q"])
+        if m <= 64:
+            yield from (found["fp8w"], found["int8pack"])
+        if m > 16:
+            yield found["dynamic"]
+    for m, n, k, groups in ((16, 2048, 4096, 8), (512, 2048, 4096, 8), (4096, 4096, 4096, 64)):
+        yield called(m, n, k, groups)["experts"]
+    for side, inner, outer in ((56, 64, 256), (28, 128, 512), (14, 256, 1024), (7, 512, 2048)):
+        yield images(32, side, inner, outer)
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -172,12 +316,30 @@ class Take:
 
     def __call__(self, program: Any) -> Any:
         from litz.ir.program import Contraction
-        from litz.passes.choose import ChooseContractions, template
+        from litz.passes.choose import ChooseContractions, TakeTemplates, template
+        from litz.passes.costs import LARGE
 
         if not self.always:
             return ChooseContractions()(program)
+        program = TakeTemplates({"cpu": LARGE, "cuda": LARGE}, math.inf)(program)
         made = (template(program, n) if isinstance(n, Contraction) else n for n in program.nodes)
         return replace(program, nodes=tuple(made))
+
+
+def forced(blocks: str) -> ExitStack:
+    """A context in which matrix products have one form: ``16x128x64w8s4p4``."""
+    from litz.kernel.blocks import matmul
+    from litz.kernel.blocks.recipe import Config
+
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)w(\d+)s(\d+)p(\d+)", blocks)
+    if found is None:
+        raise ValueError(f"{blocks!r} is none like 16x128x64w8s4p4")
+    y, x, r, warps, stages, parts = map(int, found.groups())
+    config = Config((("y", y), ("x", x), ("r", r)), warps, stages)
+    made = ExitStack()
+    made.enter_context(mock.patch.object(matmul, "_configs", lambda *_: (config,)))
+    made.enter_context(mock.patch.object(matmul, "_parts", lambda *_: parts))
+    return made
 
 
 def double(args: Sequence[Tensor]) -> list[Tensor]:
@@ -204,7 +366,16 @@ def who(fn: Callable[..., Any], args: Sequence[Tensor], options: dict[str, Any])
     return f"{sizes} w{blocks.warps} s{blocks.stages} of {len(kernels)}"
 
 
-def run_case(case: Case, clock: Clock, args: argparse.Namespace) -> Row:
+def run_case(case: Case, clock: Clock, args: argparse.Namespace, blocks: str = "") -> Row:
+    with ExitStack() as stack:
+        if blocks:
+            stack.enter_context(forced(blocks))
+        if args.take == "never":
+            stack.enter_context(mock.patch("litz.passes.choose.opened", lambda *_: None))
+        return measured(case, clock, args, blocks)
+
+
+def measured(case: Case, clock: Clock, args: argparse.Namespace, blocks: str = "") -> Row:
     torch.manual_seed(0)
     torch._dynamo.reset()
     given = case.make(args.device)
@@ -213,7 +384,9 @@ def run_case(case: Case, clock: Clock, args: argparse.Namespace) -> Row:
         options["target"] = "triton"  # interpreted: of use for results alone
     if args.take != "chosen":
         options["before_program_passes"] = Take(args.take == "always")
-    exact = case.fn(*double(given))
+    if blocks or args.take == "never":
+        options["graph_cache"] = False
+    exact = (case.exact or case.fn)(*double(given))
     calls: dict[str, Callable[[], Any]] = {"eager": lambda: case.fn(*given)}
     start = time.perf_counter()
     compiled = torch.compile(case.fn, backend="litz", dynamic=False, options=options)
@@ -248,7 +421,7 @@ def mean(ratios: Sequence[float]) -> float:
 
 def table(rows: Sequence[Row]) -> str:
     head = (
-        f"{'case':28}{'kernel':>26}{'eager':>9}{'litz':>9}{'peer':>9}{'x eager':>9}{'x':>7}  right"
+        f"{'case':40}{'kernel':>26}{'eager':>9}{'litz':>9}{'peer':>9}{'x eager':>9}{'x':>7}  right"
     )
     lines = [head]
     for r in rows:
@@ -256,7 +429,7 @@ def table(rows: Sequence[Row]) -> str:
         times = "-" if r.peer is None else f"{r.peer / r.litz:.2f}"
         right = "ok" if r.right else f"WRONG {r.error:.1e} {r.eager_error:.1e}"
         lines.append(
-            f"{r.name:28}{r.kernel:>26}{r.eager:9.1f}{r.litz:9.1f}{peer:>9}"
+            f"{r.name:40}{r.kernel:>26}{r.eager:9.1f}{r.litz:9.1f}{peer:>9}"
             f"{r.eager / r.litz:9.2f}{times:>7}  {right}"
         )
     over = mean([r.eager / r.litz for r in rows])
@@ -272,6 +445,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer", choices=("default", "max-autotune"), help="measure the peer too")
     parser.add_argument("--take", choices=("chosen", "always", "never"), default="chosen")
     parser.add_argument("--tune", action="store_true", help="max_autotune for Litz")
+    parser.add_argument("--blocks", type=names, default=("",), help="forms to force, in turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=460, metavar="SECONDS", help="of the run")
     parser.add_argument("--out", type=Path, metavar="FILE", help="rows as JSON, one a line")
@@ -287,14 +461,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [Row(**json.loads(line)) for line in args.out.read_text().splitlines()]
     done = {r.name for r in rows}
     clock = clock_of(args.device)
-    for case in cases():
+    todo = [(replace(c, name=f"{c.name} {b}".strip()), b) for c in cases() for b in args.blocks]
+    for case, blocks in todo:
         if case.name in done or (args.only and not any(x in case.name for x in args.only)):
             continue
         if time.monotonic() - start > args.limit:
             print("out of time; run it again with the same --out", file=sys.stderr)
             break
         try:
-            rows.append(run_case(case, clock, args))
+            rows.append(run_case(case, clock, args, blocks))
         except Exception as e:  # one case is no reason to lose the others
             print(f"{case.name}: {type(e).__name__}: {e}"[:2000], file=sys.stderr)
             failed = True

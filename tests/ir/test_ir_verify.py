@@ -184,6 +184,22 @@ NODES = [
     ("reduce", Store("y", I0, body.reduce("sum", (I0,), x_at(I0))), "over [i0]"),
     ("reduce", Store("y", I0, body.reduce("sum", (R0, R0), x_at(I0 + R0))), "over [r0, r0]"),
     ("reduce", Store("y", I0, body.reduce("sum", (), x_at(I0))), "over []"),
+    ("scan", Store("y", I0, body.scan("sum", "value", I0, I0, (x_at(I0),))), "a scan over i0"),
+    (
+        "scan",
+        Store("y", I0, body.scan("sum", "value", R0, I0, (x_at(R0), x_at(R0)))),
+        "starts with what depends on r0",
+    ),
+    (
+        "operand",
+        Store(
+            "y",
+            I0,
+            body.scan("cummax", "value", R0, I0, (x_at(R0), x_at(R0), x_at(I0), body.index(I0))),
+        ),
+        "a scan cummax of f32, f32, f32, i64",
+    ),
+    ("variable", Store("y", I0, body.scan("sum", "value", R0, var("j0", 8), (x_at(R0),))), "j0"),
     ("dtype", Store("y", I0, body.cast(body.load(d.F32, "n", I0), d.F32)), "load of f32 from n"),
     ("dtype", Store("y", I0, body.load(d.I64, "n", I0)), "store of i64 to y"),
     ("mask", Store("y", I0, x_at(I0), mask=body.load(d.I64, "n", I0)), "mask of type i64"),

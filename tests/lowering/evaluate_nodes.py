@@ -198,6 +198,32 @@ def _reduce(kind: str, x: Tensor, dims: list[int]) -> Tensor:
 # --- nests ---------------------------------------------------------------------------------------
 
 
+SCANS: Mapping[str, Callable[..., tuple[Tensor, ...]]] = {
+    "sum": lambda a, b: (a + b,),
+    "prod": lambda a, b: (a * b,),
+    "max": lambda a, b: (torch.maximum(a, b),),
+    "min": lambda a, b: (torch.minimum(a, b),),
+    "logaddexp": lambda a, b: (torch.logaddexp(a, b),),
+    "cummax": lambda a, i, b, j: _later((b >= a) | (b != b), (a, i), (b, j)),
+    "cummin": lambda a, i, b, j: _later((b <= a) | (b != b), (a, i), (b, j)),
+}
+
+
+def _later(take: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(torch.where(take, y, x) for x, y in zip(a, b, strict=True))
+
+
+def run_scan(kind: str, parts: Sequence[Tensor], start: Sequence[Tensor]) -> list[Tensor]:
+    """The running states along the last dimension, part by part."""
+    found = []
+    state = tuple(start)
+    for i in range(parts[0].shape[-1]):
+        now = tuple(p[..., i] for p in parts)
+        state = SCANS[kind](*state, *now) if state else now
+        found.append(state)
+    return [torch.stack(some, -1) for some in zip(*found, strict=True)]
+
+
 @dataclass
 class Nest:
     """Evaluates the nodes of one nest; dimension k of every value is loop variable k."""
@@ -253,6 +279,8 @@ class Nest:
                 for k, v in enumerate(self.variables)
             ]
             return _reduce(node.kind, x.expand(sizes), dims)
+        if isinstance(node, body.Scan):
+            return self.scan(node, active)
         assert isinstance(node, body.Op)
         args = [self.value(a, active) for a in node.args]
         if node.name in self.ops:
@@ -265,6 +293,26 @@ class Nest:
         if node.name == "bitcast":
             return args[0].contiguous().view(to_torch(node.dtype))
         return TABLE[node.name](*args)
+
+    def scan(self, node: body.Scan, active: Tensor | None) -> Tensor:
+        """All running states along the axis, then those at the places that are asked for."""
+        k = self.variables.index(node.axis)
+        size = self.memory.size(node.axis.extent)  # type: ignore[attr-defined]
+        args = [self.value(a, active) for a in node.args]
+        shape = list(torch.broadcast_shapes(*(a.shape for a in args)))
+        shape[k] = size
+        count = len(node.elements)
+        parts = [a.expand(shape).movedim(k, -1) for a in args[:count]]
+        shape[k] = 1
+        start = [a.expand(shape).movedim(k, -1)[..., 0] for a in args[count:]]
+        found = run_scan(node.kind, parts, start)[[p.name for p in node.row.state].index(node.part)]
+        found = found.movedim(-1, k)
+        at = self.full(evaluate_index(node.at, self.env), torch.int64)
+        both = torch.broadcast_shapes(at.shape, [1 if i == k else n for i, n in enumerate(shape)])
+        wide = [size if i == k else n for i, n in enumerate(both)]
+        if at.shape[k] == 1:
+            return found.expand(wide).gather(k, at.expand(both))
+        return found.expand(wide)
 
     def indices(self, index: Expr, indirect: Any, active: Tensor | None) -> Tensor:
         env = dict(self.env)

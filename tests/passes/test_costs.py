@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from litz.ir.dtype import BF16, F8E4, F32, I8
 from litz.passes.costs import LARGE
 from litz.targets.triton.costs import costs_of
 
@@ -25,6 +26,14 @@ def test_rates_are_those_of_its_units_and_memory(monkeypatch: pytest.MonkeyPatch
     found = costs_of("cuda:0")
     assert found is not None and found.matrix == pytest.approx(1.07e15, rel=0.01)
     assert found.memory == pytest.approx(4.18e12, rel=0.01)
+
+
+def test_units_for_8_bits_are_twice_as_fast_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, floats in (((8, 0), 0), ((8, 9), 2), ((9, 0), 2)):
+        gpu(monkeypatch, *version)
+        found = costs_of("cuda:0")
+        assert found is not None and found.rate(I8) == 2 * found.rate(BF16) == 2 * found.matrix
+        assert found.rate(F8E4) == floats * found.matrix and found.rate(F32) == found.single
 
 
 @pytest.mark.parametrize("facts", [{"memory_clock_rate": 0}, {"multi_processor_count": 0}])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton.language")
 
@@ -16,7 +19,9 @@ from litz.kernel.blocks.choose import choose  # noqa: E402
 from litz.kernel.blocks.recipe import Style  # noqa: E402
 from litz.kernel.build import KernelBuilder  # noqa: E402
 from litz.kernel.verify import verify as verify_recipe  # noqa: E402
-from litz.passes.pipeline import pipeline, run_passes  # noqa: E402
+from litz.passes.choose import TakeTemplates  # noqa: E402
+from litz.passes.costs import LARGE  # noqa: E402
+from litz.passes.pipeline import Pipeline, run_passes  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import submit  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
@@ -83,12 +88,67 @@ store buf2[{n}*i0 + i1] = %4
 }}"""
 
 
+# A call of an operator on ``x`` and ``w``: types of both and of what it gives, and its text.
+CALLS = {
+    "int_mm": ("i8", "i8", "i32", "aten._int_mm.default(x, w: i8[{k}, {n}]{{1, {k}}}+0)"),
+    "rowwise": (
+        "f8e4m3", "f8e4m3", "bf16",
+        "aten._scaled_mm.default(x, w: f8e4m3[{k}, {n}]{{1, {k}}}+0, a, b, "
+        "out_dtype=torch.bfloat16)",
+    ),
+    "grouped": (
+        "bf16", "bf16", "bf16",
+        "aten._grouped_mm.default(x, w: bf16[8, {k}, {n}]{{{n}*{k}, 1, {k}}}+0, offs=o)",
+    ),
+    "int8pack": (
+        "bf16", "i8", "bf16", "aten._weight_int8pack_mm.default(x, w: i8[{n}, {k}]{{{k}, 1}}+0, s)",
+    ),
+}  # fmt: skip
+
+
+def call(kind: str, m: int, n: int, k: int) -> str:
+    """``relu`` of a call's result."""
+    left, right, out, text = CALLS[kind]
+    wide = "f32" if out == "bf16" else out
+    count = n * k * (8 if kind == "grouped" else 1)
+    return f"""\
+program(x, w, a, b, o, s) {{
+  x: {left}[{m}, {k}]{{{k}, 1}} @cuda:0 input
+  w: {right}[{count}]{{1}} @cuda:0 input
+  a: f32[{m}, 1]{{1, 1}} @cuda:0 input
+  b: f32[1, {n}]{{{n}, 1}} @cuda:0 input
+  o: i32[8]{{1}} @cuda:0 input
+  s: bf16[{n}]{{1}} @cuda:0 input
+  buf1: {out}[{m}, {n}]{{{n}, 1}} @cuda:0 fresh
+  buf2: bf16[{m}, {n}]{{{n}, 1}} @cuda:0 temp
+  extern0 = extern {text.format(m=m, n=n, k=k)} -> (buf1) @cuda:0 because "a product"
+  loops1 = loops [i0 < {m}, i1 < {n}] @cuda:0 {{
+%0: {out} = load buf1[{n}*i0 + i1]
+%1: {wide} = cast %0 to {wide}
+%2: {wide} = maximum %1, {wide}({"0.0" if wide == "f32" else 0})
+%3: bf16 = cast %2 to bf16
+store buf2[{n}*i0 + i1] = %3
+  }}
+  return (buf2,)
+}}"""
+
+
 SIZES = {"thin": (16, 8192, 8192), "few": (16, 1024, 4096), "wide": (1024, 4096, 512),
          "odd": (100, 1000, 768)}  # fmt: skip
 
 
+def meant(name: str) -> object:
+    """What a text's name of an operator or a type stands for."""
+    head, _, rest = name.partition(".")
+    return operator.attrgetter(rest if head == "torch" else name)(
+        torch if head == "torch" else torch.ops
+    )
+
+
 def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
-    made = run_passes(parse(program(kind, *SIZES[size])), pipeline(("cuda",)), check=True)
+    text = (call if kind in CALLS else program)(kind, *SIZES[size])
+    always = Pipeline((TakeTemplates({"cuda": LARGE}, math.inf),))
+    made = run_passes(parse(text, resolve=meant), always, check=True)
     (step,) = schedule(made).steps
     assert isinstance(step, Template)
     recipe = choose(KernelBuilder(made.buffers)(step).plan, Style(widely))
@@ -98,7 +158,7 @@ def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", ["int8", "int8_upright", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "int8_upright", "int4", *CALLS])
 def test_default_configurations(kind: str, size: str, tmp_path: Path) -> None:
     found = jobs(kind, size, False)
     check(submit(found, Cache(tmp_path), 2), found)
@@ -106,7 +166,7 @@ def test_default_configurations(kind: str, size: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "int4", *CALLS])
 def test_all_configurations(kind: str, size: str, tmp_path: Path) -> None:
     found = jobs(kind, size, True)
     assert len(found) > 3

@@ -23,6 +23,7 @@ from litz.graph.constants import fold_constants
 from litz.graph.dialect import Dialect, border
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
+from litz.graph.products import name_products_of_bytes
 from litz.graph.reinplace import read_what_was_written, write_in_place
 from litz.graph.storage import make_storage_explicit
 from litz.graph.tokens import drop_tokens
@@ -147,6 +148,7 @@ PIPELINE: tuple[PassGroup, ...] = (
         "after_storage",
         (
             GraphPass("effects", drop_tokens),
+            GraphPass("products of bytes", name_products_of_bytes),
             # Before the next, while what PyTorch added behind its last copies still stands there.
             GraphPass("reads of written arguments", read_what_was_written, inference=True),
             GraphPass("storage", make_storage_explicit),

@@ -59,6 +59,8 @@ _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", PROBE, *_BUILTI
 _TORCH_DTYPES: Final[Mapping[str, str]] = {
     "bool": "bool",
     "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
     **{
         f"{k}{n}": f"{long}{n}"
         for k, long in (("u", "uint"), ("i", "int"))

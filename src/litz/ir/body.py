@@ -25,7 +25,7 @@ from litz.index.interning import find, publish
 from litz.ir.dtype import I64, DType, wrap
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
-from litz.ir.reductions import Reduction, Result, reduction, result_of
+from litz.ir.reductions import Reduction, Result, reduction, result_of, scanned
 from litz.ir.reductions import result_dtype as reduced_dtype
 
 Scalar = bool | int | float
@@ -145,6 +145,35 @@ class Reduce(Node):
         return result_of(self.kind)
 
 
+class Scan(Node):
+    """The combination of elements over ``axis`` from 0 up to and with the position ``at``.
+
+    kind: the name of a row of the table of reductions; part: which part of its state is given.
+    args: an element's parts, over ``axis``; behind them, where there is one, those of a state that
+    comes before all elements and does not depend on ``axis``.
+    """
+
+    __slots__ = ("at", "axis", "kind", "part")
+    kind: str
+    part: str
+    axis: Expr
+    at: Expr
+
+    @property
+    def row(self) -> Reduction:
+        return scanned(self.kind)
+
+    @property
+    def elements(self) -> tuple[Node, ...]:
+        """The parts of an element."""
+        return self.args[: len(self.row.state)]
+
+    @property
+    def start(self) -> tuple[Node, ...]:
+        """The parts of what comes first, if anything does."""
+        return self.args[len(self.row.state) :]
+
+
 def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     seen: dict[Expr, None] = {}
     for part in parts:
@@ -260,6 +289,28 @@ def reduce(kind: str, axes: tuple[Expr, ...], value: Node) -> Node:
     return publish(key, n)
 
 
+def scan(kind: str, part: str, axis: Expr, at: Expr, args: tuple[Node, ...]) -> Scan:
+    """A scan; ``ValueError`` where ``args`` are no element's parts, with or without a start."""
+    names = [p.name for p in scanned(kind).state]
+    if part not in names or len(args) not in (len(names), 2 * len(names)):
+        raise ValueError(f"a scan of {len(args)} values gives no {part} of {kind}")
+    key = ("scan", kind, part, axis, at, args)
+    found: Scan | None = find(key)
+    if found is not None:
+        return found
+    n = Scan.__new__(Scan)
+    n.kind, n.part, n.axis, n.at, n.args, n.key = kind, part, axis, at, args, key
+    n.dtype = args[names.index(part)].dtype
+    inner = _union(a.vars for a in args)
+    n.vars = _union([tuple(v for v in inner if v is not axis), at.free])
+    return publish(key, n)
+
+
+def scans(roots: Iterable[Node]) -> tuple[Scan, ...]:
+    """All scans below ``roots``, each once, arguments first."""
+    return tuple(n for n in walk(roots) if isinstance(n, Scan))
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """``buffer[index] = value`` (or an atomic update, by ``mode``), once per iteration.
@@ -368,6 +419,9 @@ class Rewriter:
         if isinstance(n, Index):
             return index(self.expr(n.expr))
         args = tuple(memo[a] for a in n.args)
+        if isinstance(n, Scan):
+            (axis,) = self.reduce_axes((n.axis,))
+            return scan(n.kind, n.part, axis, self.expr(n.at), args)
         if args == n.args and not isinstance(n, Reduce):
             return n
         if isinstance(n, Op):
@@ -493,6 +547,10 @@ class Namer:
             return f"{n.name} {args}{to}"
         if isinstance(n, Reduce):
             return f"reduce {n.kind} [{', '.join(map(str, n.axes))}] {args}"
+        if isinstance(n, Scan):
+            args, start = (", ".join(map(self, some)) for some in (n.elements, n.start))
+            args += f" from {start}" if start else ""
+            return f"scan {n.kind}.{n.part} [{n.axis} to {n.at}] {args}"
         return f"{type(n).__name__.lower()} {args}"
 
     def store(self, s: Store) -> str:

@@ -48,8 +48,8 @@ class DType:
 
     @property
     def opmath(self) -> DType:
-        """The type arithmetic runs in: f32 for the 16-bit floats, itself otherwise."""
-        return F32 if self.kind == "float" and self.bits == 16 else self
+        """The type arithmetic runs in: f32 for narrower floats, itself otherwise."""
+        return F32 if self.kind == "float" and self.bits < 32 else self
 
 
 BOOL: Final = DType("bool", 8, "bool")
@@ -67,7 +67,11 @@ F32: Final = DType("f32", 32, "float")
 F64: Final = DType("f64", 64, "float")
 
 ALL: Final = (BOOL, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64)
-BY_NAME: Final = {d.name: d for d in ALL}
+# 8-bit floats only lie in memory: bodies compute them from their bits, and back.
+F8E4: Final = DType("f8e4m3", 8, "float")
+F8E5: Final = DType("f8e5m2", 8, "float")
+STORED: Final = (F8E4, F8E5)
+BY_NAME: Final = {d.name: d for d in (*ALL, *STORED)}
 
 
 def wrap(value: float, dtype: DType) -> float:

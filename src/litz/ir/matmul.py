@@ -5,6 +5,9 @@ Over parallel axes ``b``, ``m``, ``n`` and a reduced ``k``, several of each or n
     product = sum over k of left[b, m, k] * right[b, k, n]
     out     = any body over product, positions and loads; several stores
 
+Rows may be in groups of their own right matrices: then a symbol stands for a group's number where
+the right factor reads, bound to ``number``, how many groups end at or before a row.
+
 Both factors have one type, which matrix units take, and are cast to the type of the sum.  An axis
 belongs to ``b`` where both factors change along it, and else to the factor that does.  ``product``
 builds the sum and ``parts`` knows it again.
@@ -13,15 +16,36 @@ builds the sum and ``parts`` knows it again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Var, size_hint
-from litz.ir.body import Load, Node, Op, Reduce, Store, cast, cost, loads, op, reduce, walk
-from litz.ir.dtype import DType
+from litz.index import Expr, Substitution, Var, size_hint, var
+from litz.ir.body import (
+    Index,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    Rewriter,
+    Store,
+    cast,
+    cost,
+    index,
+    load,
+    loads,
+    op,
+    reduce,
+    walk,
+)
+from litz.ir.dtype import BF16, F16, F32, I8, I32, I64, STORED, DType
 from litz.ir.program import Buffer
 
 KIND: Final = "matmul"
+# The types of factors that templates take, and those of their sums.
+SUMS: Final[Mapping[DType, DType]] = {
+    **dict.fromkeys((F16, BF16, F32, *STORED), F32), I8: I32
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +53,9 @@ class Parts:
     """What recipes and printers need of such stores.
 
     product: the sum.  left, right: its factors, before they are cast.  batch, rows, columns: the
-    axes of ``b``, ``m`` and ``n``; inner: of ``k``.
+    axes of ``b``, ``m`` and ``n``; inner: of ``k``.  group: if rows are in groups, a variable that
+    stands for the group's number in the right factor.  ends: the load of groups' ends, over
+    ``which``.
     """
 
     product: Reduce
@@ -39,6 +65,15 @@ class Parts:
     rows: tuple[Expr, ...]
     columns: tuple[Expr, ...]
     inner: tuple[Expr, ...]
+    group: Expr | None = None
+    ends: Load | None = None
+    which: Expr | None = None
+
+
+def number(ends: Load, which: Expr, row: Expr) -> Node:
+    """The group that a row is in.  ends: the row behind each group's last, over ``which``."""
+    passed = op("le", cast(ends, I64), index(row))
+    return reduce("sum", (which,), cast(passed, I64))
 
 
 def product(left: Node, right: Node, inner: Expr, accumulate: DType) -> Node:
@@ -48,7 +83,9 @@ def product(left: Node, right: Node, inner: Expr, accumulate: DType) -> Node:
 def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     """The parts of a product's stores over its parallel axes.  Raises ValueError for others."""
     sums = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Reduce)]
-    if len(sums) != 1:
+    numbers = [n for n in sums if is_number(n)]
+    sums = [n for n in sums if n not in numbers]
+    if len(sums) != 1 or len(numbers) > 1:
         raise ValueError("there is more than one sum")
     (found,) = sums
     factors = found.args[0]
@@ -60,6 +97,8 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     if any(s.mode != "set" for s in stores):
         raise ValueError("memory is updated")
     left, right = (_uncast(a, found.dtype) for a in factors.args)
+    group = _Group(right, numbers[0], axes) if numbers else None
+    right = group.right if group else right
     if left.dtype is not right.dtype:
         raise ValueError("the factors are of several types")
     if not set(found.axes) <= {*left.vars} & {*right.vars}:
@@ -69,13 +108,58 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     batch = tuple(v for v in axes if v in left.vars and v in right.vars)
     rows = tuple(v for v in axes if v not in right.vars)
     columns = tuple(v for v in axes if v not in left.vars)
-    return Parts(found, left, right, batch, rows, columns, found.axes)
+    whole = Parts(found, left, right, batch, rows, columns, found.axes)
+    if group is None:
+        return whole
+    if batch or rows != (group.row,) or _reads(left, group.sum):
+        raise ValueError("rows are not in groups one after another")
+    if any(_reads(r, group.sum, found) for s in stores for r in s.roots()):
+        raise ValueError("something else depends on a group")
+    return replace(whole, group=group.at, ends=group.ends, which=group.which)
+
+
+def is_number(n: Reduce) -> bool:
+    """Whether a sum is a row's group."""
+    found, rows = loads(n.args), [x.expr for x in walk(n.args) if isinstance(x, Index)]
+    return len(found) == len(rows) == len(n.axes) == 1 and n is number(found[0], n.axes[0], rows[0])
+
+
+class _Group:
+    """What a group's number says: its row, and the right factor by a variable for the number."""
+
+    def __init__(self, right: Node, sum: Reduce, axes: Sequence[Expr]) -> None:
+        self.sum, (self.which,), (self.ends,) = sum, sum.axes, loads(sum.args)
+        (self.row,) = (x.expr for x in walk(sum.args) if isinstance(x, Index))
+        assert isinstance(self.which, Var)
+        self.at = var("group", self.which.extent)
+
+        def known(_: Node, n: Node) -> Node:
+            if not isinstance(n, Load) or sum not in n.args:
+                return n
+            bound = {s: self.at for s, value in n.indirect if value is sum}
+            rest = tuple(x for x in n.indirect if x[1] is not sum)
+            return load(n.dtype, n.buffer, Substitution(bound)(n.index), rest)
+
+        self.right = Rewriter(replace=known)(right)
+
+
+def _reads(n: Node, wanted: Node, but: Node | None = None) -> bool:
+    """Whether a node depends on another, by another way than through a third."""
+    stack, seen = [n], set[Node]()
+    while stack:
+        x = stack.pop()
+        if x is wanted:
+            return True
+        if x is not but and x not in seen:
+            seen.add(x)
+            stack.extend(x.args)
+    return False
 
 
 def _uncast(n: Node, to: DType) -> Node:
-    """A factor before it became the type of the sum, which its own type computes in."""
+    """A factor before it became the type of the sum."""
     own = isinstance(n, Op) and n.name == "cast" and n.dtype is to
-    return n.args[0] if own and n.args[0].dtype.opmath is to else n
+    return n.args[0] if own and SUMS.get(n.args[0].dtype) is to else n
 
 
 # --- what a factor may be computed from -----------------------------------------------------------

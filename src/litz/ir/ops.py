@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.ir.dtype import BOOL, F32, I64, DType
+from litz.ir.dtype import BOOL, F32, I64, STORED, DType
 
 CPP_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -24,6 +24,7 @@ CPP_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         **{n: f"litz::{n}" for n in ("u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64")},
         "f16": "litz::f16",
         "bf16": "litz::bf16",
+        **{t.name: "litz::u8" for t in STORED},
     }
 )
 TRITON_TYPES: Final[Mapping[str, str]] = MappingProxyType(
@@ -35,6 +36,7 @@ TRITON_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "bf16": "tl.bfloat16",
         "f32": "tl.float32",
         "f64": "tl.float64",
+        **{t.name: "tl.uint8" for t in STORED},
     }
 )
 
@@ -44,7 +46,8 @@ class OpRow:
     """One primitive op.
 
     kinds: per operand, the accepted kinds as letters: ``b`` bool, ``i`` integers, ``f`` f32 and
-    f64, ``h`` the 16-bit floats, ``l`` i64 only; one with ``*`` besides has its own dtype.
+    f64, ``h`` the 16-bit floats, ``e`` those of 8 bits, ``l`` i64 only; one with ``*`` besides has
+    its own dtype.
     result: ``same`` (the last operand's dtype), ``bool``, ``to`` (the parameter), or a dtype's
     name.
     cost: rough arithmetic cost, in additions.
@@ -196,7 +199,7 @@ _TRANSCENDENTAL: Final = (
 
 _CONVERSION: Final = (
     OpRow(
-        "cast", (_ANY,), "to", cpp="litz::cast<{to}>({0})", triton="litz.cast({0}, {to})",
+        "cast", ("e" + _ANY,), "to", cpp="litz::cast<{to}>({0})", triton="litz.cast({0}, {to})",
         samples="cast",
     ),
     OpRow(
@@ -204,7 +207,7 @@ _CONVERSION: Final = (
         triton="litz.cast({0}, {to}).to({0}.dtype)",
     ),
     OpRow(
-        "bitcast", ("ifh",), "to", cost=0, cpp="litz::bitcast<{to}>({0})",
+        "bitcast", ("eifh",), "to", cost=0, cpp="litz::bitcast<{to}>({0})",
         triton="{0}.to({to}, bitcast=True)",
     ),
 )  # fmt: skip
@@ -246,7 +249,7 @@ def accepts(kinds: str, dtype: DType) -> bool:
     if dtype.kind == "bool":
         return "b" in kinds
     if dtype.is_float:
-        return ("f" if dtype.bits >= 32 else "h") in kinds
+        return ("f" if dtype.bits >= 32 else "h" if dtype.bits == 16 else "e") in kinds
     return "i" in kinds or ("l" in kinds and dtype == I64)
 
 
@@ -279,6 +282,8 @@ def result_dtype(name: str, arg_dtypes: Sequence[DType], to: DType | None = None
 def _check_parameter(name: str, dtype: DType, to: DType) -> None:
     if name == "bitcast" and (to.bits != dtype.bits or to.kind == "bool"):
         raise TypeError(f"bitcast: {dtype} has no {to} form")
+    if name == "cast" and (to in STORED or (dtype in STORED and to is not F32)):
+        raise TypeError(f"cast: {dtype} becomes {to} by its bits")
     if name == "round_to" and not (to.is_float and to.bits <= dtype.bits):
         raise TypeError(f"round_to: {to} is not a float type narrower than {dtype}")
 

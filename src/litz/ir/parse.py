@@ -36,6 +36,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 _LAYOUT = re.compile(r"(\w+)\[(.*)\]\{(.*)\}")
 _SYMBOL = re.compile(r"(\S+) in \[(\S+), (\S+)\](?: hint (-?\d+))?")
 _DEFINITION = re.compile(r"(%\d+): (\w+) = (\w+) (.*)")
+_SCAN = re.compile(r"(\w+)\.(\w+) \[(\S+) to (.*?)\] (.*?)(?: from (.*))?")
 _STORE = re.compile(r"store (?:(\w+) )?([^\s\[]+)(\[.*)")
 _NEST = re.compile(r"(\S+) = loops \[(.*?)\](?: reduce \[(.*?)\])? @(\S+)(?: from \((.*)\))? \{")
 _SKELETON = re.compile(r"skeleton (\w+) \[(.*)\] sizes \[(.*)\]")
@@ -198,9 +199,19 @@ class NestReader:
             names, value = bracketed(tail)
             axes = tuple(self._axis(n) for n in split(names))
             return body.reduce(reduction, axes, self.node(value))
+        if kind == "scan":
+            return self._scan(rest)
         operands, found, to = rest.rpartition(" to ")
         param = _dtype(to) if found else None
         return body.op(kind, *self.args(operands if found else rest), to=param)
+
+    def _scan(self, text: str) -> Node:
+        """``sum.value [r0 to i1] %3 from %4``"""
+        m = _match(_SCAN, text, "a scan")
+        if not any(r.name == m[1] and r.scan for r in reductions.TABLE.rows):
+            raise ParseError(f"no scan {m[1]!r}")
+        args = (*self.args(m[5]), *self.args(m[6] or ""))
+        return body.scan(m[1], m[2], self._axis(m[3]), parse_expr(m[4], self.scope), args)
 
     def _axis(self, name: str) -> Expr:
         if name not in self.scope:

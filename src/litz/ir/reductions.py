@@ -65,11 +65,13 @@ class Reduction:
     lift: the state of an element at its position; combine: of two; both from ``op`` if not given.
     update: the mode of stores that combine a value with what is in memory.
     best: of a search for a position, the kind that gives the value there.
-    totals: the type in which C++ brings partial results of floats together.
+    totals: the type in which C++ brings partial results of floats together; running: in which it
+    keeps what a scan of floats has come to.
     cpp: the C++ function of two states; cpp_fold: template of a vector's lanes.
     triton: Triton template of two states, or of whether the first comes first in a search;
     triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
     triton_atomic: the types for which memory updates are one instruction.
+    scan: Triton's function of two states, earlier ones first, where there are scans of the row.
     samples: which elements a test draws, where their order shows: ``any``, ``small`` ones about 1,
     or ``finite`` ones.
     """
@@ -85,11 +87,13 @@ class Reduction:
     update: str = ""
     best: str = ""
     totals: DType | None = None
+    running: DType | None = None
     cpp: str = ""
     cpp_fold: str = ""
     triton: str = ""
     triton_fold: str = ""
     triton_atomic: tuple[str, ...] = ()
+    scan: str = ""
     samples: str = "any"
 
     @property
@@ -120,6 +124,10 @@ class Reduction:
         """The type in which C++ brings partial results together."""
         return self.totals if self.totals is not None and dtype.is_float else dtype
 
+    def carried(self, dtype: DType) -> DType:
+        """The type in which C++ keeps what a scan has come to."""
+        return self.running if self.running is not None and dtype.is_float else dtype
+
 
 # --- states in Python -------------------------------------------------------------------------
 
@@ -144,13 +152,13 @@ def _greatest(dtype: DType) -> Scalar:
     return (1 << (dtype.bits - (dtype.kind == "int"))) - 1
 
 
-def _search(largest: bool) -> Callable[[State, State], State]:
-    """The better value, nan before all, of equal ones the first."""
+def _search(largest: bool, later: bool = False) -> Callable[[State, State], State]:
+    """The better value, nan before all, of equal ones the first, or the last."""
 
     def place(s: State) -> tuple[bool, float, int]:
         value, at = s
         missing = value != value
-        return (not missing, 0 if missing else -value if largest else value, at)
+        return (not missing, 0 if missing else -value if largest else value, -at if later else at)
 
     return lambda a, b: a if place(a) <= place(b) else b
 
@@ -171,6 +179,14 @@ def _exponentials(a: State, b: State) -> State:
     if top == -math.inf:
         return (top, 0.0)
     return (top, a[1] * _exp(a[0] - top) + b[1] * _exp(b[0] - top))
+
+
+def _log_add_exp(a: State, b: State) -> State:
+    """The logarithm of the sum of two exponentials, infinite ones included."""
+    top = _largest(a[0], b[0])
+    if math.isinf(top) or top != top:
+        return (top,)
+    return (top + math.log1p(math.exp(min(a[0], b[0]) - top)),)
 
 
 def _largest(a: float, b: float) -> float:
@@ -222,13 +238,29 @@ def _searched(name: str, largest: bool) -> Reduction:
     )
 
 
+def _latest(largest: bool) -> Reduction:
+    """A running best value and its position: nan before all, of equal ones the last."""
+
+    return Reduction(
+        "cummax" if largest else "cummin",
+        (Part("value", _least if largest else _greatest), Part("at", _always(-1))),
+        (),
+        "if",
+        "if",
+        lift=lambda x, at: (x, at),
+        combine=_search(largest, later=True),
+        cpp=f"litz::take_last<{str(largest).lower()}>",
+        scan="latest_max" if largest else "latest_min",
+    )
+
+
 SUM: Final = _simple(
     "sum", "if", "i", "add", _always(0), 0, update="add", totals=F64, triton="{0} + {1}",
-    triton_atomic=(*_INTS, "f16", "bf16", *_FLOATS),
+    triton_atomic=(*_INTS, "f16", "bf16", *_FLOATS), running=F64, scan="plus",
 )  # fmt: skip
 MAX: Final = _simple(
     "max", "bif", "bif", "maximum", _least, 0, update="max", triton="litz.maximum({0}, {1})",
-    triton_atomic=(*_INTS, *_FLOATS),
+    triton_atomic=(*_INTS, *_FLOATS), scan="maximum",
 )  # fmt: skip
 MOMENTS: Final = Reduction(
     "welford",
@@ -264,12 +296,12 @@ _ROWS: Final = (
     SUM,
     _simple(
         "prod", "if", "i", "mul", _always(1), 1, update="mul", triton="{0} * {1}",
-        samples="small",
+        samples="small", running=F64, scan="times",
     ),
     MAX,
     _simple(
         "min", "bif", "bif", "minimum", _greatest, 0, update="min",
-        triton="litz.minimum({0}, {1})", triton_atomic=(*_INTS, *_FLOATS),
+        triton="litz.minimum({0}, {1})", triton_atomic=(*_INTS, *_FLOATS), scan="minimum",
     ),
     _simple("any", "b", "b", "or_", _always(0), 0, triton="litz.either({0}, {1})"),
     _simple("all", "b", "b", "and_", _always(1), 1, triton="litz.both({0}, {1})"),
@@ -277,6 +309,12 @@ _ROWS: Final = (
     _searched("argmin", False),
     MOMENTS,
     EXPONENTIALS,
+    Reduction(
+        "logaddexp", (Part("value", _least),), (), "f", "", combine=_log_add_exp,
+        running=F64, cpp="litz::log_add_exp", scan="log_add_exp", samples="finite",
+    ),
+    _latest(True),
+    _latest(False),
 )  # fmt: skip
 
 
@@ -307,6 +345,11 @@ def reduction(kind: str) -> Reduction:
 
 def result_of(kind: str) -> Result:
     return TABLE.results[kind][1]
+
+
+def scanned(name: str) -> Reduction:
+    """The row of a kind of ``Scan`` nodes."""
+    return next(r for r in TABLE.rows if r.name == name and r.scan)
 
 
 def by_update(mode: str) -> Reduction:

@@ -16,6 +16,7 @@ equal value.  The grammar, by example::
         %2: f32 = load arg2_1[i1 + 768*t0; t0 in [0, 99] := %1]
         %3: f32 = mul %0, f32(0.5)
         %4: f32 = reduce sum [r0] %3
+        %5: f32 = scan sum.value [r0 to i1] %3 from %4
         store buf0[768*i0 + i1] = %4
         store add buf2[t0; t0 in [0, 99] := %1] = %4 if %5
       }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, var
 from litz.ir.body import Index, Load, Rewriter, Store, walk
+from litz.ir.scans import scans_of
 
 Axes = tuple[Expr, ...]
 Nest = tuple[Axes, Axes, tuple[Store, ...]]
@@ -18,11 +19,17 @@ Nest = tuple[Axes, Axes, tuple[Store, ...]]
 def unfold(nest: Nest) -> Nest:
     """A nest with every loop cut where its expressions cut it."""
     exprs = index_exprs(nest[2])
-    for v in (*nest[0], *nest[1]):
+    for v in loops_to_cut(nest):
         cuts = loop_cuts(v, exprs)
         if cuts:
             nest = cut_loop(nest, v, cuts)
     return nest
+
+
+def loops_to_cut(nest: Nest) -> Axes:
+    """The loops that may become several: a scan runs along one."""
+    along = {n.axis for n in scans_of(nest[2])}
+    return tuple(v for v in (*nest[0], *nest[1]) if v not in along)
 
 
 def index_exprs(stores: tuple[Store, ...]) -> tuple[Expr, ...]:

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.index import Const, Expr, Symbol, Var, as_expr, mixed_radix, split_linear
-from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Store, walk
+from litz.ir.body import Index, Load, Masked, Namer, Node, Op, Reduce, Scan, Store, walk
 from litz.ir.dtype import BOOL
 from litz.ir.ops import result_dtype
 from litz.ir.program import (
@@ -28,6 +28,7 @@ from litz.ir.program import (
     Template,
     TensorRef,
 )
+from litz.ir.scans import faults as scan_faults
 from litz.ir.skeletons import fault
 from litz.ir.text import ValuePrinter, node_lines
 
@@ -60,6 +61,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "variable": Rule("a loop variable is used only inside its own loop"),
         "symbol": Rule("a size symbol is read from an input or from an extern's result"),
         "reduce": Rule("a reduction runs over distinct reduced variables of its nest"),
+        "scan": Rule("a scan runs over a reduced variable of its nest, and starts before it"),
         "full-space": Rule(
             "a loop nest uses reduced variables inside reductions only, or in a template's updates",
             unless=("schedule", "kernel"),
@@ -230,11 +232,9 @@ class _Checker:
     def node(self, node: Node, n: Nest) -> None:
         if isinstance(node, Load):
             self.access(node.buffer, node.index, node.indirect, n, node)
-            if node.dtype is not self.program.buffers[node.buffer].dtype:
-                own = self.program.buffers[node.buffer].dtype
-                self.fail(
-                    "dtype", f"a load of {node.dtype} from {node.buffer}, which is {own}", node
-                )
+            if node.dtype is not (own := self.program.buffers[node.buffer].dtype):
+                text = f"a load of {node.dtype} from {node.buffer}, which is {own}"
+                self.fail("dtype", text, node)
         elif isinstance(node, Index):
             self.known_symbols(node.expr, node)
         elif isinstance(node, Op):
@@ -252,7 +252,11 @@ class _Checker:
                 self.fail("reduce", f"a reduction over [{text}] in {n.name}", node)
             if not node.row.takes(node.args[0].dtype):
                 self.fail("operand", f"{node.kind} of {node.args[0].dtype}", node)
-        self.variables(node.vars if isinstance(node, (Load, Index)) else (), n, node)
+        elif isinstance(node, Scan):
+            for rule, why in scan_faults(node, n.reduce_axes):
+                self.fail(rule, f"{why} in {n.name}", node)
+        leaves = node.at.free if isinstance(node, Scan) else ()
+        self.variables(node.vars if isinstance(node, (Load, Index)) else leaves, n, node)
 
     def op(self, node: Op) -> None:
         try:
@@ -298,9 +302,8 @@ class _Checker:
         b = self.program.buffers[buffer]
         number = not b.shape and b.device == "cpu" and not isinstance(culprit, Store)
         if b.device != n.device and not number:
-            self.fail(
-                "device", f"{n.name} runs on {n.device}, {buffer} lies on {b.device}", culprit
-            )
+            text = f"{n.name} runs on {n.device}, {buffer} lies on {b.device}"
+            self.fail("device", text, culprit)
         bound = [s for s, _ in indirect]
         for s, value in indirect:
             used = s in index.free or as_expr(0) in b.strides  # where a step is 0, in none
@@ -385,7 +388,9 @@ class _Checker:
         out = self.program.buffers.get(c.out)
         if out is None:
             self._raise("buffer", f"there is no buffer {c.out}", None)
-        if out.kind != "temp" or len({out.dtype, *(r.dtype for r in c.refs())}) > 1:
+        kinds = {r.dtype for r in (c.left, c.right)}
+        more = {out.dtype} - {c.accumulate} | ({c.bias.dtype} if c.bias else set())
+        if out.kind != "temp" or len(kinds) > 1 or not more <= (kinds if more else more):
             self.fail("contraction", f"{c.name} fills {c.out}, which is {out.dtype} {out.kind}")
         *b, m, n, k = c.axes.values()
         pairs = [(c.right.shape, (*b, k, n)), (c.left.shape, (*b, m, k)), (out.shape, (*b, m, n))]

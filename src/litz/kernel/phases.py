@@ -9,8 +9,10 @@ from litz.dataclass import dataclass
 from litz.index import Expr, const
 from litz.ir.body import Load, Node, Reduce, Store, walk
 from litz.ir.dtype import DType
+from litz.kernel.merge import merge_loops
 from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import Dim, KernelPlan, Param
+from litz.kernel.tiling import accesses_of, choose_tiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +85,29 @@ def phase(
         elif p.name in read:
             params.append(replace(p, mode="in"))
     return KernelPlan(dims, tuple(params), plan.ints, stores, lane)
+
+
+def sizes_of(plan: KernelPlan) -> dict[str, int]:
+    """Bytes of an element of each parameter."""
+    return {p.name: p.dtype.bytes for p in plan.params}
+
+
+def normalised(
+    plan: KernelPlan,
+    temps: Sequence[Temporary],
+    parallel: tuple[Expr, ...],
+    reduced: tuple[Expr, ...],
+    stores: Sequence[Store],
+) -> KernelPlan:
+    """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
+    axes, left, merged = merge_loops(
+        parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
+    )
+    accesses = accesses_of(merged, sizes_of(plan))
+    if not accesses:  # temporary memory is small: what is left there decides by itself
+        own = accesses_of(merged, {t.name: t.dtype.bytes for t in temps})
+        accesses = [a for a in own if a.is_store]
+    tiling = choose_tiling(axes, left, accesses)
+    dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in left))
+    made = phase(plan, temps, dims, merged, tiling.lane)
+    return replace(made, tile=tiling.tile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts
+from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
 
 GAIN = 1.05  # less is not worth the shorter loops
 
@@ -13,7 +13,7 @@ def unfold_where_better(nest: Nest, score: Callable[[Nest], float]) -> Nest:
     """The nest with loops cut where that raises ``score``."""
     exprs = index_exprs(nest[2])
     best: float | None = None
-    for v in (*nest[0], *nest[1]):
+    for v in loops_to_cut(nest):
         cuts = loop_cuts(v, exprs)
         if not cuts:
             continue

@@ -12,7 +12,7 @@ from dataclasses import field
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.body import Load, Masked, Node, Op, Reduce, walk
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Scan, walk
 from litz.ir.ops import CHECKS
 
 
@@ -80,12 +80,13 @@ class Values:
     def _conds(self, node: Node, conds: Conds) -> Conds:
         """The conditions as far as the node depends on them: through memory alone.
 
-        A reduction runs over all of its axes, whatever holds at the point where it is used.
+        A reduction, or a scan, runs over all of its axes, whatever holds where it is used.
         """
         if not conds or not self._touches(node):
             return ()
-        if isinstance(node, Reduce):
-            over = {self.axis_of[v] for v in node.axes}
+        if isinstance(node, (Reduce, Scan)):
+            along = node.axes if isinstance(node, Reduce) else (node.axis,)
+            over = {self.axis_of[v] for v in along}
             return tuple(dict.fromkeys(c for cond in conds for c in _fixed(cond, over)))
         return conds
 

@@ -45,7 +45,7 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
 
 
 def _blocks(k: BlockPlan) -> Iterator[str]:
-    dims = [*(v for a in k.axes.all for v in a.dims), *k.unrolled]
+    dims = [*(v for a in k.axes.all for v in a.dims), *k.unrolled, *_of_groups(k)]
     wanted = [d.var for d in k.plan.dims if k.form not in SOME_DIMS or d.var in dims]
     if sorted(map(str, dims)) != sorted(map(str, wanted)):
         yield f"axes are over {dims}, the plan over {wanted}"
@@ -79,6 +79,12 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
     yield from _known(frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed))
     if not set(k.flushed) <= set(k.narrow):
         yield "what is flushed is not in a cheaper form"
+
+
+def _of_groups(k: BlockPlan) -> list[Expr]:
+    """The dim over which a product's program looks for its group of rows."""
+    sums = [n for n in walk(roots(k.plan.stores)) if isinstance(n, Reduce)]
+    return [v for n in sums if k.form == "matmul" and matmul.is_number(n) for v in n.axes]
 
 
 def _known(nodes: frozenset[Node], named: Sequence[Node]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
+from litz.lowering import eight_bits
 from litz.lowering.values import (
     ONE,
     ZERO,
@@ -97,6 +98,10 @@ class Builder:
         """A cast that the user wrote: it rounds whatever ``numerics`` says."""
         if node.dtype is to:
             return node
+        if node.dtype in d.STORED:
+            return self.user_cast(eight_bits.widened(node), to)
+        if to in d.STORED:
+            return eight_bits.narrowed(self.user_cast(node, d.F32), to)
         if node.dtype.is_float and node.dtype.bits == 16:
             node = self.opmath(node)
         if to.is_float and to.bits == 16 and not self.settings.eager_numerics:

@@ -6,8 +6,8 @@ import importlib
 
 NAMES = (
     "pointwise", "activations", "special", "bessel", "polygamma", "products", "distances", "views",
-    "creation", "joins", "parts", "storage", "view_gradients", "reductions", "softmax", "norms",
-    "batch_norm", "losses", "indexing", "scatters", "pooling", "unpooling", "resampling",
+    "creation", "joins", "parts", "storage", "view_gradients", "reductions", "scans", "softmax",
+    "norms", "batch_norm", "losses", "indexing", "scatters", "pooling", "unpooling", "resampling",
     "grid_sample", "random", "foreach", "mutation",
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from litz.graph.aliasing import is_view_op, readers, viewed
 from litz.graph.calls import is_random, leaves
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
-from litz.lowering import families, limits, values
+from litz.lowering import eight_bits, families, limits, values
 from litz.lowering.attention import lower_attention
 from litz.lowering.attention_gradient import lower_attention_gradient
 from litz.lowering.bindings import Handed
@@ -239,6 +239,8 @@ class _Walk(GraphLowering):
                 raise Unsupported("a type that only ATen handles")
             if any(isinstance(v, Opaque) for v in parts):
                 raise Unsupported("an argument of a type that only ATen handles")
+            if eight_bits.in_arithmetic(n.target, (*parts, *results)):
+                raise Unsupported("arithmetic on floats of 8 bits")
             if several_devices(parts):
                 raise Unsupported("tensors of several devices")
             if n.kwargs.get("pin_memory"):

@@ -22,12 +22,14 @@ FROM_TORCH: Final[dict[torch.dtype, d.DType]] = {
     torch.bfloat16: d.BF16,
     torch.float32: d.F32,
     torch.float64: d.F64,
+    torch.float8_e4m3fn: d.F8E4,
+    torch.float8_e5m2: d.F8E5,
 }
 TO_TORCH: Final[dict[d.DType, torch.dtype]] = {v: k for k, v in FROM_TORCH.items()}
 
 
 def from_torch(dtype: torch.dtype) -> d.DType | None:
-    """The IR's type, or None for types that only ATen handles (complex, quantised, fp8)."""
+    """The IR's type, or None for types that only ATen handles (complex, quantised, fp4)."""
     return FROM_TORCH.get(dtype)
 
 

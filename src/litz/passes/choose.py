@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Const, Expr, size_hint, var
+from litz.index import ONE, ZERO, Const, Expr, size_hint, symbol, var
 from litz.ir import matmul
-from litz.ir.body import Node, Store, cast, load, loads
+from litz.ir.body import Load, Node, Store, cast, load, loads
 from litz.ir.dtype import F32
 from litz.ir.program import (
     Contraction,
@@ -24,8 +24,10 @@ from litz.ir.program import (
     TensorRef,
 )
 from litz.passes.costs import Costs
+from litz.passes.opened import Groups, Opened, opened
 
 aten = torch.ops.aten
+C = TypeVar("C", Contraction, Extern)
 
 ATEN: Final = "a matrix product: ATen's libraries compute it"
 # By whether it is of batches, and whether something is added.
@@ -38,8 +40,8 @@ _OPERATORS: Final = {
 # Of what matrix units can do: what libraries reach in large products, and a kernel of Litz.
 LIBRARY, OWN = 0.75, 0.58
 PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
-AHEAD = 0.95  # of the other's time, that a template has to stay below
-DEPTH = 64  # elements of a turn of a product's loop
+AHEAD = 0.95
+DEPTH = 64  # elements of a turn of a product's loop, of 16 bits or more
 LONG = 2048  # elements of a sum beyond which programs share it, unless there are many sums
 
 
@@ -49,35 +51,52 @@ class TakeTemplates:
 
     It does where what a factor is computed from is less than the factor, and where the result need
     not go through memory.  costs: of devices whose kernels run over blocks, by their kinds.
+    ahead: of the time that libraries take, below which a template's has to be.
     """
 
     costs: Mapping[str, Costs]
+    ahead: float = field(default=AHEAD, repr=False)
     name: ClassVar[str] = "take templates"
 
     def __call__(self, program: Program) -> Program:
         taken: set[str] = set()  # names of nests that templates count on
-        nodes = tuple(
-            self._chosen(program, n, taken) if isinstance(n, Contraction) else n
-            for n in program.nodes
-        )
-        return replace(program, nodes=nodes)
+        buffers = dict(program.buffers)
+        nodes: list[ProgramNode] = []
+        for n in program.nodes:
+            if isinstance(n, Contraction):
+                made = self._chosen(program, n, taken)
+                nodes.append(_with_reason(n, made) if isinstance(made, str) else made)
+            elif isinstance(n, Extern) and self._costs(n) and (parts := opened(program, n)):
+                made = self._chosen(parts.program, parts.product, taken, parts)
+                if isinstance(made, str):
+                    nodes.append(_with_reason(n, made))
+                    continue
+                buffers |= parts.program.buffers
+                nodes += [made if x is parts.product else x for x in parts.nodes]
+            else:
+                nodes.append(n)
+        return replace(program, nodes=tuple(nodes), buffers=buffers)
 
-    def _chosen(self, program: Program, c: Contraction, taken: set[str]) -> Contraction | Template:
-        costs = self.costs.get(c.device.partition(":")[0])
-        why = "no kernels over blocks" if costs is None else _unfit(program, c)
-        if costs is None or why:
-            return c
-        found = _Neighbours(program, c, taken).look()
-        if not found.factors and (not found.behind or _is_single(c)):
-            return c
+    def _costs(self, n: Contraction | Extern) -> Costs | None:
+        return self.costs.get(n.device.partition(":")[0])
+
+    def _chosen(
+        self, program: Program, c: Contraction, taken: set[str], call: Opened | None = None
+    ) -> Template | str:
+        """A product as a template, or why not.  call: whose part it is."""
+        costs = self._costs(c)
+        if costs is None or (why := _unfit(program, c, costs)):
+            return "" if costs is None else why
+        found = _Neighbours(program, c, taken, call).look()
+        if not found.factors and (not found.gains or _is_single(c)):
+            return ""
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
-            return _with_reason(c, "libraries look at open sizes when they are known")
+            return "libraries look at open sizes when they are known"
         own, other = found.seconds(costs)
-        if own >= AHEAD * other:
-            said = f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us does not pay"
-            return _with_reason(c, said)
+        if own >= self.ahead * other:
+            return f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us does not pay"
         taken.update(n.name for n in found.behind)
-        return template(program, c)
+        return template(program, c, call.groups if call else None)
 
 
 @dataclass(frozen=True)
@@ -106,15 +125,21 @@ def _call(c: Contraction) -> Extern:
 # --- a contraction as a template ------------------------------------------------------------------
 
 
-def template(program: Program, c: Contraction) -> Template:
-    """A contraction as loops, which round where ATen does: the whole once, to the result's type."""
+def template(program: Program, c: Contraction, groups: Groups | None = None) -> Template:
+    """A contraction as loops, which round where ATen does: the whole once, to the result's type.
+
+    groups: of rows, if each has a right matrix of its own.
+    """
     out = program.buffers[c.out]
     sizes = tuple(c.axes.values())
     *batch, m, n = (ZERO if s is ONE else var(f"i{j}", s) for j, s in enumerate(sizes[:-1]))
     k = var("r0", sizes[-1])
-    value = matmul.product(
-        _at(c.left, (*batch, m, k)), _at(c.right, (*batch, k, n)), k, c.accumulate
-    )
+    right: Node = _at(c.right, (*batch, k, n))
+    reduced: tuple[Expr, ...] = (k,)
+    if groups is not None:
+        right, which = _of_group(_at(c.right, (k, n)), groups, m)
+        reduced = (k, which)
+    value = matmul.product(_at(c.left, (*batch, m, k)), right, k, c.accumulate)
     if c.alpha != 1:
         value = value * float(c.alpha)  # type: ignore[arg-type]
     if c.bias is not None and c.beta != 0:
@@ -125,10 +150,21 @@ def template(program: Program, c: Contraction) -> Template:
     at = _linear(places, out.strides)
     store = Store(c.out, at, cast(value, out.dtype))
     axes = tuple(v for v in places if v is not ZERO)
-    return Template(c.name, axes, (k,), (store,), c.device, Skeleton(matmul.KIND), c.origins)
+    return Template(c.name, axes, reduced, (store,), c.device, Skeleton(matmul.KIND), c.origins)
 
 
-def _at(ref: TensorRef, places: Sequence[Expr]) -> Node:
+def _of_group(right: Load, groups: Groups, row: Expr) -> tuple[Node, Expr]:
+    """An element of the matrix of a row's group, and the variable that runs over all groups."""
+    ends = groups.ends
+    (count,) = ends.shape
+    which = var("r1", count)
+    at = load(ends.dtype, ends.buffer, ends.offset + which * ends.strides[0])
+    number = symbol("group", 0, size_hint(count) - 1)
+    bound = ((number, matmul.number(at, which, row)),)
+    return load(right.dtype, right.buffer, right.index + number * groups.step, bound), which
+
+
+def _at(ref: TensorRef, places: Sequence[Expr]) -> Load:
     moving = [ZERO if s is ONE else i for s, i in zip(ref.shape, places, strict=True)]
     return load(ref.dtype, ref.buffer, _linear(moving, ref.strides, ref.offset))
 
@@ -139,10 +175,10 @@ def _linear(places: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO
     return offset
 
 
-def _unfit(program: Program, c: Contraction) -> str:
+def _unfit(program: Program, c: Contraction, costs: Costs) -> str:
     """Why a contraction is none of the template's; "" where it may be."""
-    dtype, sizes = program.buffers[c.out].dtype, c.axes
-    if not dtype.is_float or dtype.bits > 32:
+    dtype, sizes = c.left.dtype, c.axes
+    if matmul.SUMS.get(dtype) is not c.accumulate or not costs.rate(dtype):
         return f"no matrix unit for {dtype}"
     if not all(isinstance(x, int | float) for x in (c.alpha, c.beta)):
         return "a factor is known only while it runs"
@@ -151,8 +187,8 @@ def _unfit(program: Program, c: Contraction) -> str:
     return ""
 
 
-def _with_reason(c: Contraction, why: str) -> Contraction:
-    return replace(c, reason=f"{c.reason}; {why}" if c.reason else why)
+def _with_reason(c: C, why: str) -> C:
+    return replace(c, reason="; ".join(x for x in (c.reason, why) if x))
 
 
 def _is_single(c: Contraction) -> bool:
@@ -168,20 +204,38 @@ class _Neighbours:
 
     factors: stores of what factors are read from, by the factor's buffer.  behind: nests that read
     the result, or each other's, at every point of it.  taken: nests that others count on.
+    call: whose part the product is, with nests that libraries compute with it.
     """
 
     program: Program
     c: Contraction
     taken: Set[str]
+    call: Opened | None = None
     factors: dict[str, Store] = field(default_factory=dict)
     behind: list[Loops] = field(default_factory=list)
 
     def look(self) -> _Neighbours:
-        for ref in (self.c.left, self.c.right):
+        grouped = self.call is not None and self.call.groups is not None
+        for ref in (self.c.left, *(() if grouped else (self.c.right,))):
             if (found := self.producer(ref.buffer)) is not None:
                 self.factors[ref.buffer] = found
         self.follow()
         return self
+
+    @property
+    def own(self) -> Set[str]:
+        """Names of the nests that are part of the call."""
+        return self.call.own if self.call else frozenset()
+
+    @property
+    def units(self) -> bool:
+        """Whether libraries use matrix units."""
+        return self.call is None or self.call.units
+
+    @property
+    def gains(self) -> bool:
+        """Whether there is something behind the product that a library does not do with it."""
+        return not self.units or any(n.name not in self.own for n in self.behind)
 
     def readers(self, buffer: str) -> Iterator[ProgramNode]:
         root = self.program.root(buffer)
@@ -241,28 +295,33 @@ class _Neighbours:
         c, p = self.c, self.program
         *batch, m, n, k = (size_hint(s) for s in c.axes.values())
         work = 2.0 * m * n * k * (batch[0] if batch else 1)
-        own_rate, rate = OWN * costs.matrix, LIBRARY * costs.matrix
-        if _is_single(c):
-            own_rate, rate = PLAIN * costs.single, LIBRARY * costs.single
+        rate = costs.rate(c.left.dtype)
+        own_rate = (PLAIN if _is_single(c) else OWN) * rate
+        rate = LIBRARY * (rate if self.units else costs.single)
         sizes = {r.buffer: self.bytes(r.buffer) for r in c.refs()}
-        out = self.bytes(c.out)
-        library = max(work / rate, (sum(sizes.values()) + out) / costs.memory)
-        turns = min(k, LONG) / DEPTH
-        library = max(library, turns * costs.turn / 2) + costs.launch
-        taken: dict[str, float] = dict(sizes)
+        taken: dict[str, int] = dict(sizes)
+        apart = 0.0  # what nests around a library's product take
         for buffer, s in self.factors.items():
             taken[buffer] = sum(matmul.bytes_of(x, p.buffers) for x in loads((s.value,)))
-            library += (taken[buffer] + sizes[buffer]) / costs.memory + costs.launch
+            if self.own & {x.name for x in self.by(buffer)}:
+                sizes[buffer] = taken[buffer]
+            else:
+                apart += (taken[buffer] + sizes[buffer]) / costs.memory + costs.launch
         made = {x: self.bytes(x) for n in self.behind for x in n.write_buffers()}
         inside = {c.out, *made}
         extra = {x: self.bytes(x) for n in self.behind for x in n.read_buffers()}
         read = sum(size for x, size in extra.items() if x not in inside)
         written = sum(size for x, size in made.items() if self.is_kept(x))
-        if self.behind:
+        ours = [x for n in self.behind if n.name in self.own for x in n.write_buffers()]
+        out = self.bytes(ours[-1] if ours else c.out)
+        if len(self.behind) > bool(ours):
             # Reductions behind them would be one kernel with them, and read what they make once.
             again = [x for x in made if any(_reduces(r) for r in self.readers(x))]
-            library += (out + read + written - sum(made[x] for x in again)) / costs.memory
-            library += 0.0 if again else costs.launch
+            apart += (out + read + written - sum(made[x] for x in again)) / costs.memory
+            apart += 0.0 if again else costs.launch
+        turns = min(k, LONG) / DEPTH / max(1, 16 // c.left.dtype.bits)
+        library = max(work / rate, (sum(sizes.values()) + out) / costs.memory)
+        library = max(library, turns * costs.turn / 2) + costs.launch + apart
         if self.is_kept(c.out):
             written += out
         moved = sum(taken.values()) + read + written

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from litz.dataclass import dataclass
+from litz.ir.dtype import DType
 
 
 @dataclass(frozen=True)
 class Costs:
     """matrix: operations a second of matrix units on 16-bit floats; single: of float32 elsewhere.
+
+    int8, float8: the same on 8-bit integers and floats, as multiples of ``matrix`` (0: none).
 
     memory: bytes a second.  launch: seconds that one more kernel takes; turn: seconds of a turn of
     a product's loop that neither of the above explains.
@@ -20,6 +23,15 @@ class Costs:
     memory: float
     launch: float = 2e-6
     turn: float = 1.5e-7
+    int8: float = 2.0
+    float8: float = 2.0
+
+    def rate(self, dtype: DType) -> float:
+        """Operations a second on a type, which is 0 where there is no unit for it."""
+        if dtype.bits >= 32:
+            return self.single
+        eight = self.float8 if dtype.is_float else self.int8
+        return self.matrix * (eight if dtype.bits == 8 else 1.0)
 
 
 LARGE: Final = Costs(9e14, 6e13, 4e12)

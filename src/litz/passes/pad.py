@@ -20,39 +20,45 @@ from litz.index import ONE, ZERO, Const, Expr, Substitution, Var, const, mod, sp
 from litz.ir import body
 from litz.ir.body import Node, Rewriter, Store
 from litz.ir.program import Buffer, Contraction, Loops, Program, ProgramNode, TensorRef
+from litz.passes.costs import Costs
 from litz.passes.relay import Ints, Relaying, relaying
 
 WHOLE: Final = 8  # elements of 16 bytes
 LONG: Final = 1 << 12  # a size from which tiles of 64 lose nothing
 SHORT: Final = 256  # a size below which idle elements would cost too much
-# Rates of a large GPU, to weigh copies against products: bytes a second, operations a second.
-COPY, SLOW, FAST = 4e12, 1.2e14, 5e14
+# Of what matrix units can do: what libraries reach on rows of whole 16 bytes, and on others.
+FAST, SLOW = 0.55, 0.13
 
 
 @dataclass(frozen=True)
 class PadContractions:
-    """blocks: the kinds of devices whose kernels run over blocks, as GPUs' do."""
+    """costs: of devices whose kernels run over blocks, as GPUs' do, by their kinds."""
 
-    blocks: tuple[str, ...]
+    costs: Mapping[str, Costs]
     name: ClassVar[str] = "pad contractions"
 
     def __call__(self, program: Program) -> Program:
         uneven = [n.name for n in program.nodes if self._wanted(program, n)]
         behind: Mapping[str, _Behind] = {}
         for name in uneven:
-            trial = _Trial(program, dict(behind), name)
+            trial = _Trial(program, dict(behind), name, self.costs)
             if trial.grow():
                 program, behind = trial.program, trial.behind
         return program
 
     def _wanted(self, program: Program, n: ProgramNode) -> bool:
-        if not isinstance(n, Contraction) or n.device.partition(":")[0] not in self.blocks:
+        if not isinstance(n, Contraction) or kind_of(n) not in self.costs:
             return False
         dtype, sizes = program.buffers[n.out].dtype, _ints(tuple(n.axes.values()))
         if sizes is None or not (dtype.is_float and dtype.bits == 16):
             return False
         vector = n.bias is None or (len(n.bias.shape) == 1 and (n.alpha, n.beta) == (1, 1))
         return vector and min(sizes[-3:]) >= SHORT and any(s % WHOLE for s in sizes[-3:])
+
+
+def kind_of(c: Contraction) -> str:
+    """The kind of device that a product runs on."""
+    return c.device.partition(":")[0]
 
 
 def padded_size(n: int) -> int:
@@ -98,6 +104,7 @@ class _Trial:
     program: Program
     behind: dict[str, _Behind]
     name: str
+    costs: Mapping[str, Costs]
     moved: float = 0.0
 
     @property
@@ -126,7 +133,8 @@ class _Trial:
         left = self.operand(self.product.left, (m2, k2), 1)
         right = self.operand(self.product.right, (k2, n2), 0)
         work = 2.0 * math.prod(batch) * m * n * k
-        if self.moved / COPY > work / SLOW - work / FAST:
+        costs = self.costs[kind_of(c)]
+        if self.moved / costs.memory > work / costs.matrix * (1 / SLOW - 1 / FAST):
             return False
         bias = self.product.bias
         if bias is not None and n2 != n:

@@ -46,9 +46,10 @@ def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) 
     found while its products are such.  Templates take any sizes: products that ATen computes grow
     behind that choice.
     """
-    known = dict.fromkeys(blocks, LARGE) if costs is None else costs
+    large = dict.fromkeys(blocks, LARGE)
+    known = large if costs is None else costs
     found = FindAttention(known), TakeTemplates(known)
-    return Pipeline((*found, PadContractions(blocks), ChooseContractions()))
+    return Pipeline((*found, PadContractions({**large, **known}), ChooseContractions()))
 
 
 def run_passes(

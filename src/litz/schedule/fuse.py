@@ -13,6 +13,7 @@ from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
 from litz.ir.program import Buffer, Extern, Loops, Program, Template
+from litz.ir.scans import in_rows, scans_of
 from litz.ir.skeletons import fault
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
@@ -30,6 +31,7 @@ ELSEWHERE: Final = "one writes where the other does not touch the same element"
 OFTEN: Final = "an update would run more often, or a reduction too late"
 NOTHING: Final = "in common loops they touch nothing at the same place"
 NESTED: Final = "loops within loops would run point by point"
+SCANS: Final = "a scan runs along the one reduced loop of its kernel"
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ def merge(
     a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
 ) -> FusionGroup | str:
     """``a`` then ``b`` as one group under ``how``; the reason where that would change a result."""
+    if not (_scans_stay(a, how.left, how.space) and _scans_stay(b, how.right, how.space)):
+        return SCANS
     left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
     first = a if left is a.stores else replace(a, space=how.space, stores=left)
     second = b if right is b.stores else replace(b, space=how.space, stores=right)
@@ -142,6 +146,12 @@ def merge(
         tuple(dict.fromkeys((*a.origins, *b.origins))),
     )
     return made if _reduced_in_time(made, roots) else OFTEN
+
+
+def _scans_stay(g: FusionGroup, mapping: Mapping[Expr, Expr], space: Space) -> bool:
+    """Whether the loop of a group's scans is the one reduced loop of the fused ``space``."""
+    found = scans_of(g.stores)
+    return all(space.reduce_axes == (mapping.get(n.axis, n.axis),) for n in found)
 
 
 def _reduced_in_time(g: FusionGroup, roots: Mapping[str, str]) -> bool:
@@ -224,8 +234,9 @@ class Fusion:
         for k, n in enumerate(program.nodes):
             self.owner[k] = k
             if isinstance(n, Loops) or (isinstance(n, Template) and grows(n)):
+                axes, reduced, stores = in_rows(n.axes, n.reduce_axes, n.stores)
                 self.groups[k] = FusionGroup(
-                    k, k, Space(n.axes, n.reduce_axes), n.stores, n.device, (n.name,), n.origins,
+                    k, k, Space(axes, reduced), stores, n.device, (n.name,), n.origins,
                     n if isinstance(n, Template) else None,
                 )  # fmt: skip
 
@@ -439,7 +450,7 @@ class Fusion:
         if rows >= self.settings.min_rows or cols < self.settings.long_row:
             return True
         # Few long rows: the reductions split over threads, but then nothing may follow them.
-        return not (a.space.reduce_axes and _follows(a, b))
+        return not (a.space.reduce_axes and _follows(a, b)) or _only_scans(a)
 
     def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Some buffer is touched by both sides at one index in the fused loops."""
@@ -484,6 +495,12 @@ class Fusion:
 
 def _bytes(b: Buffer) -> int:
     return b.dtype.bytes * prod(size_hint(s, default=64) for s in b.shape)
+
+
+def _only_scans(g: FusionGroup) -> bool:
+    """Whether a group scans rows, and reduces none."""
+    nodes = body.walk(r for s in g.stores for r in s.roots())
+    return bool(scans_of(g.stores)) and not any(isinstance(n, Reduce) for n in nodes)
 
 
 def _follows(a: FusionGroup, b: FusionGroup) -> bool:

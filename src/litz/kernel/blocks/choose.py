@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from litz.index import Expr, divides
 from litz.ir import matmul as product
-from litz.ir.body import Load, Reduce, is_even, walk
+from litz.ir.body import Load, Reduce, Scan, is_even, walk
 from litz.ir.reductions import by_update
 from litz.kernel.blocks import attention, matmul, split
 from litz.kernel.blocks.axes import choose_axes
@@ -114,13 +114,13 @@ def _neighbours(plan: KernelPlan, config: Config) -> int:
 def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     """Where the rows of most bytes begin, if whole accesses of 16 bytes do not divide them.
 
-    With it, the elements of such an access.  Their first elements then come last, so that no
-    search for the first place of something may run along them.
+    With it, the elements of such an access.  Their first elements then come last, so that neither a
+    search for the first place of something nor a scan may run along them.
     """
     if len(plan.reduced) != 1 or plan.lane is not plan.reduced[0]:
         return None
     nodes = tuple(walk(roots(plan.stores)))
-    if any(isinstance(n, Reduce) and n.row.positional for n in nodes):
+    if any(isinstance(n, Scan) or (isinstance(n, Reduce) and n.row.positional) for n in nodes):
         return None
     v = plan.lane
     size = {p.name: p.dtype.bytes for p in plan.params}

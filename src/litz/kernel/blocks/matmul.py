@@ -12,7 +12,9 @@ from typing import Final
 
 from litz.index import Expr, FloorDiv, Mod, Substitution, product, var
 from litz.ir import body, matmul
-from litz.ir.body import Index, Load, Rewriter, Store, load, loads, replaced, walk
+from litz.ir.body import Index, Load, Rewriter, Store, cost, load, loads, replaced, walk
+from litz.ir.dtype import STORED
+from litz.ir.matmul import elements
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
 from litz.kernel.blocks.sizes import PROGRAMS, hint, power_of_two
@@ -32,6 +34,9 @@ FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory ha
 STAGES = 8  # at most
 BUSY = PROGRAMS // 4  # programs that give each multiprocessor of a large machine one
 COMPUTED = 128 * 128  # elements of a block beside which registers hold factors that are computed
+STEPS = 2  # cost of a factor's element from which it counts as computed: casts do not
+RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
+SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
 PART = 512  # elements of a sum that are worth a program of their own
 
 # Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
@@ -66,14 +71,17 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
         a.name
         for a in (y, x, r)
         if a.size.is_const and all(int_value(a.size) % c.block(a.name) == 0 for c in configs)
+        if a is not y or p.group is None
     )
+    count = 0 if p.which is None else min(int_value(extent(p.which)), hint(y.size))
+    beyond = count * max(c.block("y") for c in configs)
     flat = any(not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel[:2])
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
     several = hint(y.size) > TOGETHER * configs[0].block("y") // 2
     made = BlockPlan(
         plan, "matmul", axes, configs, even, wide, flat,
-        unrolled=unrolled, together=TOGETHER if several else 1,
+        unrolled=unrolled, beyond=beyond, together=TOGETHER if several and not count else 1,
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
@@ -88,15 +96,15 @@ def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
 
     What lies in one byte is then read once, and known by a constant of each product.
     """
-    (k, *more) = plan.reduced
     p = matmul.parts(plan.stores, plan.parallel)
+    (k, *more) = p.inner
     steps = [s for s in _cuts(p, k) if s < LEAST]
     count = math.lcm(*steps)
     if more or not steps or not extent(k).is_const or int_value(extent(k)) % count:
         return plan, ()
     outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
     move = Rewriter(Substitution({k: outer * count + inner}))
-    dims = (*(d for d in plan.dims if d.role == "p"), Dim(outer, "r"), Dim(inner, "r"))
+    dims = (*(d for d in plan.dims if d.var is not k), Dim(outer, "r"), Dim(inner, "r"))
     return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
 
 
@@ -105,16 +113,22 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     z, y, x, r = (hint(a.size) for a in axes.all)
     if not axes.blocked[0].size.is_const:
         y = max(y, OPEN)
+    if p.which is not None:
+        z, y = hint(extent(p.which)), -(-y // hint(extent(p.which)))
     element = p.left.dtype.bytes
     table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
     most = min(groups(p), default=1 << 30)  # within a block, no scale changes
-    plain = isinstance(p.left, Load) and isinstance(p.right, Load)
-    width = min((n.dtype.bytes for n in loads((p.right,)) if p.inner[0] in n.vars), default=2)
+    small = 2 // element or 1  # as many bytes of bytes
+    # Sums of 8-bit floats have two accumulators.
+    plain = p.left.dtype not in STORED and all(isinstance(n, Load) for n in (p.left, p.right))
+    width = _width(p)
+    computed = _is_computed(p)
     found: dict[Config, None] = {}
     for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
-        k = max(LEAST, min(k, power_of_two(r), most))
+        warps = max(1, n // SIDE) if y <= FEW and computed else warps
+        k = max(LEAST * small, min(k * small, power_of_two(r), most))
         if not stages:
             beside = max(1, z * -(-y // m) * -(-x // n) // BUSY)  # programs on a multiprocessor
             stages = max(3, min(STAGES, 1 - -FLIGHT // (beside * n * k * width)))
@@ -122,6 +136,15 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
         if stages * (m * element + n * width) * k <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
+
+
+def _width(p: matmul.Parts) -> int:
+    """Bytes of an element in memory that the right factor is computed from."""
+    return min((n.dtype.bytes for n in loads((p.right,)) if p.inner[0] in n.vars), default=2)
+
+
+def _is_computed(p: matmul.Parts) -> bool:
+    return max(cost(p.left), cost(p.right)) > STEPS
 
 
 def _turns(block: Block, z: int, y: int, x: int) -> float:
@@ -166,7 +189,7 @@ def _cuts(
 def divide(plan: KernelPlan) -> Phases | None:
     """A product of parts of long sums, and the sum of these; None where one kernel serves."""
     p = matmul.parts(plan.stores, plan.parallel)
-    if len(p.inner) != 1 or not extent(p.inner[0]).is_const:
+    if len(p.inner) != 1 or p.group is not None or not extent(p.inner[0]).is_const:
         return None
     (k,) = p.inner
     count = _parts(plan, p, int_value(extent(k)))
@@ -194,10 +217,16 @@ def _parts(plan: KernelPlan, p: matmul.Parts, inner: int) -> int:
     blocks = 1
     for a in axes.parallel:
         blocks *= -(-hint(a.size) // config.block(a.name))
+    z, y, x = (hint(a.size) for a in axes.parallel)
+    # Warps that compute factors wait for their own steps: others of the multiprocessor fill in.
+    beside = BUSY * (RESIDENT if y <= FEW and _is_computed(p) else 0)
+    through = 2 * z * y * x * p.product.dtype.bytes  # bytes that each part writes and reads again
+    most = elements(p.right.vars) * _width(p) // 8
     count = 1
     step = config.block("r")
-    while 2 * count * blocks <= BUSY and inner % (2 * count * step) == 0:
-        if inner // (2 * count) < PART:
+    while inner % (2 * count * step) == 0 and inner // (2 * count) >= PART:
+        few = 2 * count * blocks <= BUSY
+        if not few and (2 * count * blocks * config.warps > beside or 2 * count * through > most):
             break
         count *= 2
     return count

@@ -112,6 +112,8 @@ class BlockPlan:
     share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     unrolled: reduced dims of which a product is spelled for every value.
+    beyond: elements that the grid has behind axis y: there is a block for the rest of each group of
+    rows.
     together: blocks along axis y that programs go through together, so that caches keep what they
     share (1: they follow each other along x).
     narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
@@ -133,6 +135,7 @@ class BlockPlan:
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     unrolled: tuple[Expr, ...] = ()
+    beyond: int = 0
     together: int = 1
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
@@ -140,6 +143,10 @@ class BlockPlan:
     @property
     def persistent(self) -> bool:
         return self.form == "persistent"
+
+    def reach(self, axis: Axis) -> Expr:
+        """The elements of an axis that the grid's blocks are for."""
+        return axis.size + self.beyond if axis.name == "y" else axis.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
 from litz.ir import body as nodes
-from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, walk
+from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
+from litz.ir.scans import scans_of
 from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -29,9 +30,12 @@ from litz.kernel.nodes import (
     roots,
 )
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temporary, linear, phase, values_between
-from litz.kernel.plan import Dim, KernelPlan
-from litz.kernel.tiling import accesses_of, best_score, choose_tiling
+from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
+from litz.kernel.phases import normalised as normalised
+from litz.kernel.plan import KernelPlan
+from litz.kernel.scans import can_divide, part_of
+from litz.kernel.scans import divide as divide_scans
+from litz.kernel.tiling import accesses_of, best_score
 
 Loops = tuple[Expr, ...]
 
@@ -47,8 +51,10 @@ GAIN = 1.5  # by which that has to make more bytes contiguous
 
 def divide(plan: KernelPlan) -> Phases | None:
     """A plan as several that use more of the machine, or None where one serves better."""
+    if can_divide(plan):
+        return _scans(plan)
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
-    if not reduces or not reduces_evenly(reduces, plan.reduced):
+    if not reduces or not reduces_evenly(reduces, plan.reduced) or scans(reduces):
         return None
     # The flat position along a row is that of an argument reduction too.
     positional = [n for n in reduces if n.row.positional]
@@ -67,13 +73,25 @@ def divide(plan: KernelPlan) -> Phases | None:
     return _Maker(plan, parts, kept).run(flat, full)
 
 
+def _scans(plan: KernelPlan) -> Phases | None:
+    """Parts of rows, or of columns, that many programs scan."""
+    size = size_hint(product(extent(v) for v in plan.reduced))
+    rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
+    if plan.lane is not None and plan.lane in plan.parallel:
+        blocks = max(-(-rows // WIDTH), 1)
+        part = part_of(size, DEEP, size, blocks, PROGRAMS)
+        return divide_scans(plan, part, False) if size >= TALL and 4 * blocks < PROGRAMS else None
+    part = part_of(size, PART, LONG, rows, PROGRAMS)
+    return divide_scans(plan, part, False) if size > LONG and rows < PROGRAMS else None
+
+
 def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
     """A short reduced dim that goes on in memory where a parallel one leaves off.
 
     As long as it is not reduced, lanes run along both.
     """
     stores = tuple(Store("", const(0), n.args[0]) for n in reduces)
-    sizes = _sizes(plan)
+    sizes = sizes_of(plan)
     best: tuple[float, Loops] = (0.0, ())
     for kept in ((), *((v,) for v in plan.reduced)):
         left = tuple(v for v in plan.reduced if v not in kept)
@@ -94,11 +112,6 @@ def _parts(plan: KernelPlan, kept: Loops) -> int:
         blocks = max(-(-rows // WIDTH), 1)
         return min(PROGRAMS // blocks, size // DEEP) if size >= TALL else 0
     return min(PROGRAMS // max(rows, 1), size // PART) if size >= LONG else 0
-
-
-def _sizes(plan: KernelPlan) -> dict[str, int]:
-    """Bytes of an element of each parameter."""
-    return {p.name: p.dtype.bytes for p in plan.params}
 
 
 def _part(size: int, parts: int) -> Expr:
@@ -137,7 +150,7 @@ class _Maker:
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Phases | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
         last = max(self.levels[n] for n in reduces)
-        whole = [s for s in full if over_all(s, self.plan.reduced)]
+        whole = [s for s in full if over_all(s, self.plan.reduced) and not scans_of((s,))]
         rounds = by_level(reduces, self.levels)
         along = along_passes(whole, self.plan.stores, rounds, self.levels, own=True)
         left = [s for s in full if not any(s in stores for stores in along)]
@@ -173,7 +186,13 @@ class _Maker:
             return None
         for some in order:
             dims = loops_of(some[0], self.plan.reduced)
-            plans.append(self.phase((*self.plan.parallel, *dims), (), some))
+            if scans_of(some):
+                rows = self.phase(self.plan.parallel, dims, some)
+                several = _scans(rows) if can_divide(rows) else None
+                plans += several.plans if several else (rows,)
+                self.temps += several.temps if several else ()
+            else:
+                plans.append(self.phase((*self.plan.parallel, *dims), (), some))
         return Phases(tuple(plans), tuple(self.temps))
 
     def reduce_parts(
@@ -280,24 +299,3 @@ class _Maker:
 
     def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
         return normalised(self.plan, self.temps, parallel, reduced, stores)
-
-
-def normalised(
-    plan: KernelPlan,
-    temps: Sequence[Temporary],
-    parallel: Loops,
-    reduced: Loops,
-    stores: Sequence[Store],
-) -> KernelPlan:
-    """A plan of some stores, with loops merged, in order, and its lane chosen anew."""
-    axes, left, merged = merge_loops(
-        parallel, reduced, tuple(stores), {t.name for t in temps} if not reduced else ()
-    )
-    accesses = accesses_of(merged, _sizes(plan))
-    if not accesses:  # temporary memory is small: what is left there decides by itself
-        own = accesses_of(merged, {t.name: t.dtype.bytes for t in temps})
-        accesses = [a for a in own if a.is_store]
-    tiling = choose_tiling(axes, left, accesses)
-    dims = (*(Dim(v, "p") for v in tiling.parallel), *(Dim(v, "r") for v in left))
-    made = phase(plan, temps, dims, merged, tiling.lane)
-    return replace(made, tile=tiling.tile)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
+from litz.ir.scans import scans_of
 from litz.kernel.lanes import attention, nests, phases, regroup
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
@@ -16,7 +17,10 @@ from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
 from litz.kernel.nodes import extent, int_value, over_all, roots
 from litz.kernel.passes import Pass, passes_of
+from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
+from litz.kernel.scans import can_divide, part_of
+from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
@@ -29,6 +33,9 @@ FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
 UNITS = 32  # vectors in a part of a divided lane dim
 SCALAR = 8  # how much longer an element takes outside of vectors
 LONG = 256  # iterations that are worth dividing
+FEW_ROWS = 12  # that are too few for threads
+LONG_ROW = 1 << 17  # elements of a row that is worth scanning in parts
+PART = 1 << 14  # elements of such a part
 FUNCTION = 8  # additions that are worth a call
 INLINED = 1000  # additions in all functions that a body has inlined: g++ needs their square
 
@@ -39,11 +46,27 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
     if plan.skeleton is not None:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
-    several = regroup.divide(plan) or phases.divide(prepared, space)
+    several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
     if several is None:
         return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
     kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
     return LaneRecipe(plan, kernels, several.temps)
+
+
+def _scans(plan: KernelPlan, space: Space) -> Phases | None:
+    """Few long rows in parts that threads scan."""
+    if space.serial or not can_divide(plan):
+        return None
+    size, rows = (
+        size_hint(product(extent(v) for v in some)) for some in (space.reduced, space.units)
+    )
+    part = part_of(size, PART, PART, rows, 1)
+    across = space.lane is not None and space.lane not in space.reduced
+    return (
+        divide_scans(plan, part, True)
+        if rows <= FEW_ROWS and size > LONG_ROW and not across
+        else None
+    )
 
 
 def width(plan: KernelPlan, lanes: int) -> int:
@@ -182,7 +205,7 @@ def _divided(
     stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
 ) -> Expr | None:
     """The reduced dim that threads divide, or None where the parallel dims serve better."""
-    if space.serial or not space.reduced or not reduces:
+    if space.serial or not space.reduced or not reduces or scans_of(stores):
         return None
     every = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
     if len(every) != len(reduces) or any(set(n.axes) != set(space.reduced) for n in every):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.index import Expr, product, size_hint
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Store
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Store, scans
 from litz.kernel.lanes.access import access
 from litz.kernel.lanes.reuse import ROOM
 from litz.kernel.lanes.space import Space
@@ -97,6 +97,8 @@ def online(
     row = product(extent(v) for v in space.reduced)
     if len(reduces) != 2 or len(passes) != 3 or any(p.stores for p in passes[:2]):
         return ()
+    if scans(reduces):
+        return ()  # which begin with a row, not with a chunk of it
     if space.lane not in space.reduced or any(set(n.axes) != set(space.reduced) for n in reduces):
         return ()
     if size_hint(row, 0) * reduces[0].dtype.bytes <= ROOM:

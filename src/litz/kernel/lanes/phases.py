@@ -14,6 +14,7 @@ from dataclasses import replace
 from litz.index import product, size_hint
 from litz.ir.body import Load, Node, Reduce, Store, replaced, walk
 from litz.ir.body import load as load_node
+from litz.ir.scans import scans_of
 from litz.kernel.lanes.space import CACHED, NARROW, Space
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.passes import along_passes, by_level
@@ -32,7 +33,7 @@ def divide(plan: KernelPlan, space: Space) -> Phases | None:
     levels = reduce_levels(roots(plan.stores))
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     full = [s for s in plan.stores if loops_of(s, space.reduced)]
-    if not reduces or any(set(n.axes) != dims for n in reduces):
+    if not reduces or any(set(n.axes) != dims for n in reduces) or scans_of(plan.stores):
         return None
     if any(any(v in dims for v in n.vars) for n in reduces):
         return None

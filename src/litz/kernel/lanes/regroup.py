@@ -15,6 +15,7 @@ from litz.dataclass import dataclass
 from litz.index import Expr, Substitution, coefficient, const, product, size_hint, substitute, var
 from litz.ir import body as nodes
 from litz.ir.body import Index, Load, Node, Reduce, Rewriter, Store, replaced, walk
+from litz.ir.scans import scans_of
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.phases import Phases, Temporary, linear, phase, values_between
@@ -46,7 +47,9 @@ def divide(plan: KernelPlan) -> Phases | None:
         return None  # it would run more than once, upon what it has written
     if not reduces or not full or inner is None or inner not in plan.reduced:
         return None
-    if any(n.row.positional or set(n.axes) != set(plan.reduced) for n in reduces):
+    if scans_of(plan.stores) or any(
+        n.row.positional or set(n.axes) != set(plan.reduced) for n in reduces
+    ):
         return None
     levels = reduce_levels(roots(plan.stores))
     if any(levels[n] for n in reduces) or any(s.mode != "set" or s.indirect for s in plan.stores):

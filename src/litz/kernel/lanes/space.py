@@ -17,7 +17,7 @@ from litz.index import (
     size_hint,
     split_linear,
 )
-from litz.ir.body import Load, Reduce, Store, walk
+from litz.ir.body import Load, Reduce, Store, scans, walk
 from litz.ir.masks import open_reduces
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, reduce_levels, roots
@@ -50,7 +50,8 @@ def reductions_of(stores: Sequence[Store]) -> tuple[Reduce, ...]:
 
 def prepare(plan: KernelPlan) -> tuple[KernelPlan, Space]:
     """The plan with mean and deviations as two sums where that is better, and its space."""
-    stores = simplify(plan.stores, lambda n: in_cache(n, plan.lane))
+    # A scan begins with a row, not with a chunk of it.
+    stores = simplify(plan.stores, lambda n: in_cache(n, plan.lane) or bool(scans(n.args)))
     reduces = [n for n in walk(roots(stores)) if isinstance(n, Reduce)]
     order = reduction_order(plan.reduced, reduces)
     lane = plan.lane if order is not None else None

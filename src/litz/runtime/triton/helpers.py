@@ -359,8 +359,34 @@ def both(a, b):
 
 @triton.jit
 def dot(a, b, acc=None):
-    """``acc``, of float32, and the product of two blocks, without tf32."""
-    return tl.dot(a, b, acc, input_precision="ieee")
+    """``acc``, of float32 (of bytes: int32), and the product of two blocks, without tf32."""
+    if a.dtype.is_int():
+        return tl.dot(a, b, acc, out_dtype=tl.int32)
+    elif a.dtype.primitive_bitwidth == 8:
+        # Sums of 8-bit floats are of few bits until they are added to others.
+        return tl.dot(a, b, acc, max_num_imprecise_acc=64 if a.shape[1] > 64 else a.shape[1])
+    else:
+        return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def rows_of_group(ends, step, at, count: tl.constexpr, BLOCK: tl.constexpr):
+    """Of blocks of rows that begin with each group: the ``at``-th one's group, its first row, and
+    the row behind the group's last; rows 0 to 0 beyond all blocks.
+
+    ends: where the row behind each of ``count`` groups' last is, ``step`` elements apart.
+    """
+    PAD: tl.constexpr = triton.next_power_of_2(count)
+    which = tl.arange(0, PAD)
+    end = tl.load(ends + which * step, which < count, other=0)
+    begin = tl.load(ends + (which - 1) * step, (which > 0) & (which < count), other=0)
+    blocks = tl.where(end > begin, (end - begin + (BLOCK - 1)) // BLOCK, 0)
+    upto = tl.cumsum(blocks, 0)
+    group = tl.sum((upto <= at).to(tl.int32), 0)
+    first = begin + (at - (upto - blocks)).to(tl.int32) * BLOCK
+    own = which == group
+    rows = tl.sum(tl.where(own, first, 0), 0), tl.sum(tl.where(own, end, 0), 0)
+    return tl.minimum(group, count - 1), rows[0], rows[1]
 
 
 @triton.jit
@@ -411,6 +437,87 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
     if value.dtype.is_floating():
         hit = hit | ((value != value) & (best != best))
     return min(tl.where(hit, at, 0x7FFFFFFFFFFFFFFF), axis)
+
+
+# --- scans --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def last(x, axis: tl.constexpr):
+    """The last element along ``axis``, the last of the block's, which stays; bit by bit."""
+    size: tl.constexpr = x.shape[axis]
+    wide: tl.constexpr = tl.int64 if x.dtype.primitive_bitwidth == 64 else tl.int32
+    here = tl.arange(0, size) == size - 1
+    if x.dtype.is_floating():
+        bits = tl.where(here, x.to(wide, bitcast=True), 0)
+        return tl.sum(bits, axis, keep_dims=True).to(x.dtype, bitcast=True)
+    else:
+        return tl.sum(tl.where(here, x.to(wide), 0), axis, keep_dims=True).to(x.dtype)
+
+
+@triton.jit
+def plus(a, b):
+    return a + b
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def log_add_exp(a, b):
+    """The logarithm of the sum of two exponentials."""
+    top, low = maximum(a, b), minimum(a, b)
+    return tl.where(tl.abs(top) == float("inf"), top, top + log1p(exp(low - top)))
+
+
+@triton.jit
+def latest_max(a, a_at, b, b_at):
+    """The larger value and where it is: nan before all, of equal ones the later."""
+    take = (b >= a) | (b != b)
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def latest_min(a, a_at, b, b_at):
+    take = (b <= a) | (b != b)
+    return tl.where(take, b, a), tl.where(take, b_at, a_at)
+
+
+@triton.jit
+def scan_plus(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, plus)
+
+
+@triton.jit
+def scan_times(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, times)
+
+
+@triton.jit
+def scan_maximum(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, maximum)
+
+
+@triton.jit
+def scan_minimum(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, minimum)
+
+
+@triton.jit
+def scan_log_add_exp(x, axis: tl.constexpr):
+    return tl.associative_scan(x, axis, log_add_exp)
+
+
+@triton.jit
+def scan_latest_max(x, at, axis: tl.constexpr):
+    return tl.associative_scan((x, at), axis, latest_max)
+
+
+@triton.jit
+def scan_latest_min(x, at, axis: tl.constexpr):
+    return tl.associative_scan((x, at), axis, latest_min)
 
 
 # --- updates of memory --------------------------------------------------------------------------
@@ -521,6 +628,8 @@ def hypot(a, b):
 
 
 if INTERPRETED:
-    from litz.runtime.triton.interpreted import FUNCTIONS
+    from litz.runtime.triton.interpreted import FUNCTIONS, in_steps
 
     globals().update(FUNCTIONS)
+    for name in [n for n in globals() if n.startswith("scan_")]:
+        globals()[name] = in_steps(globals()[name.removeprefix("scan_")])

@@ -91,15 +91,22 @@ def _tensor_like(x, data):
     return tl.core.tensor(TensorHandle(data, tl.bfloat16), kind)
 
 
+SMALL = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+
+
 def _widened(x):
     bits = _array(x)
+    if (small := SMALL.get(x.dtype.name)) is not None:
+        return torch.from_numpy(bits.astype(np.uint8)).view(small).float().numpy()
     return (bits.astype(np.uint32) << 16).view(np.float32) if x.dtype == tl.bfloat16 else bits
 
 
 def dot(a, b, acc=None):
     """The interpreter multiplies the bits of bfloat16."""
-    found = np.matmul(_widened(a), _widened(b), dtype=np.float32)
-    return _tensor(found if acc is None else found + _array(acc), tl.float32)
+    whole = a.dtype.is_int()
+    found = np.matmul(_widened(a), _widened(b), dtype=np.int32 if whole else np.float32)
+    found = found if acc is None else found + _array(acc)
+    return _tensor(found, tl.int32 if whole else tl.float32)
 
 
 def small_float(x, shift, mask, flip, minus, to):
@@ -144,6 +151,32 @@ def _logic(function):
 def own(value, at):
     # The interpreter takes a value that it has spread over a block for one in memory of its own.
     return _tensor(np.array(np.broadcast_to(_array(value), _array(at).shape)), value.dtype)
+
+
+def in_steps(combine):
+    """One step of all rows at a time: the interpreter's own goes from element to element."""
+    combine = getattr(combine, "fn", combine)
+
+    def apply(*given):
+        *given, axis = given
+        axis = getattr(axis, "value", axis)
+        parts = [np.moveaxis(_array(p), axis, -1) for p in given]
+        done = [np.array(p) for p in parts]
+
+        def at(arrays, i):
+            pairs = zip(arrays, given, strict=True)
+            return [_tensor(np.array(a[..., i]), p.dtype) for a, p in pairs]
+
+        for i in range(1, parts[0].shape[-1]):
+            now = combine(*at(done, i - 1), *at(parts, i))
+            now = now if isinstance(now, (tuple, tl.tuple)) else (now,)
+            for d, v in zip(done, now, strict=True):
+                d[..., i] = _array(v)
+        moved = [np.ascontiguousarray(np.moveaxis(d, -1, axis)) for d in done]
+        out = tuple(_tensor(d, p.dtype) for d, p in zip(moved, given, strict=True))
+        return out if len(out) > 1 else out[0]
+
+    return apply
 
 
 _FUNCTIONS = """

@@ -7,14 +7,18 @@ lane across rows (accumulators, values that only depend on the lane) sits in arr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from litz.index import Expr
-from litz.ir.body import Node, Op, Reduce, Store, walk
+from litz.ir.body import Node, Op, Reduce, Scan, Store, walk
 from litz.ir.dtype import F64, DType
 from litz.kernel.lanes.cuts import adds, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import below, extent, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import TreeBuilder, position
+from litz.targets.cpp.scans import begins, states_of
+from litz.targets.cpp.scans import first as scans_first
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
 from litz.targets.cpp.values import ctype
@@ -101,6 +105,29 @@ class ColumnBuilder(TreeBuilder):
         home.env[n] = ref
         return ref
 
+    # --- scans ------------------------------------------------------------------------------------
+
+    def hold(
+        self, n: Scan, outside: Scope, home: Scope, values: Sequence[Ref]
+    ) -> tuple[tuple[Ref, ...], list[Stmt], list[Stmt]]:
+        if home.binds(self.across) is None:
+            return super().hold(n, outside, home, values)
+        inner = Scope(outside, [], self.across)
+        held, before, after = [], [], []
+        first = begins(n, self, inner)
+        for dtype, ref in zip(states_of(n), first, strict=True):
+            text = (
+                ref.text if ref.vec else f"litz::Vec<{ctype(ref.dtype)}, {self.lanes}>({ref.text})"
+            )
+            text = text if ref.dtype is dtype else f"litz::cast<{ctype(dtype)}>({text})"
+            name, own = self.array(dtype), Ref(self.name("c"), dtype, True)
+            inner.body.append(tree.Keep(name, Ref(text, dtype, True)))
+            held.append(own)
+            before.append(tree.Hold(own, self.fetch(name, dtype)))
+            after.append(tree.Keep(name, own))
+        outside.body.append(self.lanes_stmt(inner.body))
+        return tuple(held), [*before], [*after]
+
     # --- reductions -------------------------------------------------------------------------------
 
     def home_depth(self, n: Reduce, scope: Scope) -> int:
@@ -125,6 +152,7 @@ class ColumnBuilder(TreeBuilder):
         scope = Scope(rows, [], self.across)
         inner: list[Acc] = []
         outer: list[Acc] = []
+        scans_first(tuple(r.args[0] for r in group), self, scope)
         for r in group:
             value = self.place(r.args[0], scope)
             acc = self.accumulator(r)

@@ -13,14 +13,14 @@ from math import prod
 
 from litz.dataclass import dataclass
 from litz.index import Expr, ceildiv, const, min_, product, render, var
-from litz.ir.body import Node, Reduce, Store, substitute, walk
+from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
-from litz.targets.cpp import tree
+from litz.targets.cpp import scans, tree
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -139,6 +139,20 @@ class TreeBuilder(Placer):
         else:
             self.nest(group, home)
 
+    # --- scans ------------------------------------------------------------------------------------
+
+    def emit_scan(self, n: Scan, scope: Scope) -> None:
+        scans.emit(n, self, scope)
+
+    def hold(
+        self, n: Scan, outside: Scope, home: Scope, values: Sequence[tree.Ref]
+    ) -> tuple[tuple[tree.Ref, ...], list[Stmt], list[Stmt]]:
+        first = scans.begins(n, self, outside)
+        vec = n.axis is not self.lane and any(r.vec for r in (*values, *first))
+        held = tuple(tree.Ref(self.name("c"), t, vec) for t in scans.states_of(n))
+        outside.body.extend(tree.Hold(r, f) for r, f in zip(held, first, strict=True))
+        return held, [], []
+
     def reduced_in(self, p: Pass) -> list[Reduce]:
         return [self.open[i] for g in p.groups for i in g]
 
@@ -168,6 +182,7 @@ class TreeBuilder(Placer):
         outer: list[Acc] = []
         if bodies is group:
             self.reduce_first([r.args[0] for r in bodies], scope)
+        scans.first(tuple(r.args[0] for r in bodies), self, scope)
         for r in bodies:
             value = self.place(r.args[0], scope)
             folded = self.lane is not None and self.lane in axes
@@ -320,6 +335,7 @@ class TreeBuilder(Placer):
                 levels.append(Level(scope, count, start, stop, size))
                 start, stop = count, min_(count + size, stop)
             scope = Scope(scope, [], v)
+            scope.outside = home
             levels.append(Level(scope, v, start, stop))
         return levels, at if at >= 0 else None
 
@@ -455,6 +471,7 @@ class TreeBuilder(Placer):
 
     def put(self, s: Store, scope: Scope) -> tree.Put:
         self.reduce_first(s.roots(), scope)
+        scans.first(s.roots(), self, scope)
         value = self.place(s.value, scope)
         indirect = tuple(self.place(v, scope) for _, v in s.indirect)
         mask = None if s.mask is None else self.place(s.mask, scope)

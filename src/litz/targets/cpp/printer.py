@@ -10,6 +10,7 @@ from litz.index import Expr, Var, ceildiv, render
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.nodes import extent
+from litz.targets.cpp.scans import lines as step_lines
 from litz.targets.cpp.tree import (
     Acc,
     Blocks,
@@ -19,6 +20,7 @@ from litz.targets.cpp.tree import (
     Counted,
     Finish,
     For,
+    Hold,
     Keep,
     Kernel,
     Lanes,
@@ -31,6 +33,7 @@ from litz.targets.cpp.tree import (
     Ref,
     Rescale,
     Slot,
+    Step,
     Stmt,
     Tiles,
     Update,
@@ -54,6 +57,7 @@ class Printer:
             **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
             **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
             Line: lambda s, _: self.line(s.text),
+            **{Hold: self.hold, Step: lambda s, spell: self.all(step_lines(s, spell))},
         }
         self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
@@ -114,6 +118,15 @@ class Printer:
         self.block(s.body, spell, copy)
         self.line(f"{s.name} = {text(s.then)};")
         self.close()
+
+    def all(self, lines: list[str]) -> None:
+        for text in lines:
+            self.line(text)
+
+    def hold(self, s: Hold, spell: Speller) -> None:
+        value = spell.vector(s.value) if s.ref.vec else s.value.text
+        kind = spell.vtype(s.ref.dtype) if s.ref.vec else ctype(s.ref.dtype)
+        self.line(f"{kind} {s.ref.text} = {converted(value, s.value.dtype, s.ref.dtype)};")
 
     # --- accumulators ---------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.ir.body import Op, Reduce, walk
+from litz.ir.body import Op, Reduce, Scan, walk
 from litz.ir.ops import cpp_header
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
@@ -69,6 +69,9 @@ def _phases(recipe: LaneRecipe, name: str, kernels: Sequence[Kernel]) -> str:
 _BY_NAME = (
     ("litz::block_", "litz/attention.h"),
     ("litz::turn_", "litz/tiles.h"),
+    ("litz::scan_", "litz/scan.h"),
+    ("litz::take_last<", "litz/scan.h"),
+    ("litz::log_add_exp(", "litz/logsum.h"),
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_strided<", "litz/memory.h"),
     ("litz::load_evens<", "litz/strides.h"),
@@ -84,6 +87,8 @@ def headers(plan: KernelPlan, text: str) -> tuple[str, ...]:
             found.add(cpp_header(n.name, n.args[-1].dtype))
         elif isinstance(n, Reduce) and n.row.op:
             found.update(cpp_header(n.row.op, t) for t in (n.dtype, n.row.total(n.dtype)))
+        elif isinstance(n, Scan) and n.row.op:
+            found.add(cpp_header(n.row.op, n.row.carried(n.dtype)))
     found.update(h for name, h in _BY_NAME if name in text)
     return tuple(sorted(found.difference(ALWAYS)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.index import Expr, Symbol, render
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store, walk
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store, walk
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
@@ -26,9 +26,12 @@ class Scope:
     """A block being filled.  ``mask``: loads here happen only in lanes where it holds.
 
     own: nodes that mean something else here than outside: a reduction over a part of its range.
+    outside: where the loops of the nest begin that this is in.
     """
 
-    __slots__ = ("body", "depth", "env", "guard", "guards", "mask", "own", "parent", "var")
+    __slots__ = (
+        "body", "depth", "env", "guard", "guards", "mask", "outside", "own", "parent", "var",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Scope:
         self.env: dict[Node, Ref] = {}
         self.guards: dict[Node, Scope] = {}
         self.own: frozenset[Node] = frozenset()
+        self.outside: Scope | None = None
         # Depth of the innermost masked region around: what loads may not be hoisted out of it.
         self.guard: int | None = self.depth if guarded else None if parent is None else parent.guard
         self.mask: Ref | None = mask or (parent.mask if parent is not None else None)
@@ -155,6 +159,15 @@ class Placer:
     def emit_reduce(self, n: Reduce, scope: Scope) -> None:
         raise NotImplementedError
 
+    def emit_scan(self, n: Scan, scope: Scope) -> None:
+        raise NotImplementedError
+
+    def hold(
+        self, n: Scan, outside: Scope, home: Scope, values: Sequence[Ref]
+    ) -> tuple[tuple[Ref, ...], list[Stmt], list[Stmt]]:
+        """The parts of a scan's state, and what stands at ``home`` before and after each step."""
+        raise NotImplementedError
+
     def early(self, n: Node, scope: Scope) -> bool:
         """Whether ``n`` has been computed before the loops around ``scope``."""
         return False
@@ -180,6 +193,9 @@ class Placer:
     def _emit(self, n: Node, scope: Scope) -> None:
         if isinstance(n, Masked) and self.reads[n.args[1]]:
             self._emit_masked(n, scope)
+            return
+        if isinstance(n, Scan):
+            self.emit_scan(n, scope)
             return
         args = [self.ref(a, scope) for a in n.args]
         depth = max((d for _, d in args), default=0)

@@ -9,7 +9,7 @@ from dataclasses import field
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.body import Node, Store
+from litz.ir.body import Node, Scan, Store
 from litz.ir.dtype import DType
 from litz.ir.reductions import Reduction
 from litz.kernel.plan import KernelPlan
@@ -193,6 +193,28 @@ class Keep:
     at: str | None = None
 
 
+@dataclass(slots=True, eq=False)
+class Hold:
+    """``name`` = ``value``, which later statements change.  ``ref`` says how and of what type."""
+
+    ref: Ref
+    value: Ref
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """``out`` = the parts of a scan's state after ``values``; ``held`` is what it was before.
+
+    how: ``lanes``: one lane after the other; ``each``: every lane has its own state.
+    """
+
+    scan: Scan
+    out: tuple[Ref, ...]
+    values: tuple[Ref, ...]
+    held: tuple[Ref, ...]
+    how: str
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A transposed tile of ``buffer``; stride: elements from lane to lane."""
@@ -277,6 +299,8 @@ Stmt = (
     | Combine
     | Keep
     | Line
+    | Hold
+    | Step
     | For
     | Lanes
     | Blocks

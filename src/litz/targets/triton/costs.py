@@ -20,6 +20,7 @@ RATES: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
     (12, 0): (1024, 256),
 }
 LEAST: Final = 8  # major compute capability: arithmetic on pairs of bfloat16 begins there
+FLOAT8: Final = (8, 9)  # compute capability from which matrix units take 8-bit floats
 READ: Final = 0.85  # of what memory could, that a copy reaches
 
 
@@ -42,4 +43,5 @@ def costs_of(device: str) -> Costs | None:
         return LARGE
     if cycles <= 0 or memory <= 0:
         return LARGE
-    return Costs(matrix * cycles, single * cycles, READ * memory)
+    float8 = 2.0 if (p.major, p.minor) >= FLOAT8 else 0.0
+    return Costs(matrix * cycles, single * cycles, READ * memory, float8=float8)

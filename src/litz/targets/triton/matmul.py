@@ -13,10 +13,20 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from litz.index import Expr, Substitution, ceildiv, const, floordiv, var
+from litz.index import (
+    TRITON,
+    Expr,
+    Substitution,
+    ceildiv,
+    coefficient,
+    const,
+    floordiv,
+    render,
+    var,
+)
 from litz.ir import body, matmul
 from litz.ir.body import Const, Load, Node, Op, Reduce, Rewriter, walk
-from litz.ir.dtype import BOOL
+from litz.ir.dtype import BOOL, F8E4, F8E5
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.matmul import groups
 from litz.kernel.blocks.recipe import Axis, BlockPlan
@@ -32,6 +42,7 @@ COMPARE: Final[Mapping[str, Callable[..., bool]]] = {
     n: getattr(operator, n) for n in ("lt", "le", "gt", "ge", "eq", "ne")
 }
 INNER: Final = ("r", "q", "s")  # axes that the loop along the sum binds
+SMALL: Final = {F8E4: "tl.float8e4nv", F8E5: "tl.float8e5"}
 # Ops that give zero for an operand that is.
 KEEP_ZERO: Final = ("cast", "round_to", "neg", "and_", "shl", "shr")
 
@@ -55,6 +66,7 @@ class MatmulPrinter(Printer):
         }
         known = {**self.axes.of_dims, **dict.fromkeys(made.unrolled, "r")}
         known |= dict.fromkeys(own.values(), "q") | dict.fromkeys(self.at.values(), "s")
+        known |= {v: "group" for v in (p.group, p.which) if v is not None}
         self.values = Values(known)
         dims = {v: e for a in (*self.axes.all, self.q) for v, e in decoded(a)}
         self.flat = Substitution(dims)
@@ -116,6 +128,21 @@ class MatmulPrinter(Printer):
         self.top.emit(f"yblock, xblock = tl.swizzle2d({at})")
         return {**pids, "y": "yblock", "x": "xblock"}
 
+    def stretch(self, axis: Axis, pid: str) -> tuple[str, str]:
+        """Of rows in groups: where its block begins in its group, and where that ends."""
+        p = self.parts
+        if axis.name != "y" or p.group is None:
+            return super().stretch(axis, pid)
+        assert p.ends is not None and p.which is not None
+        step = coefficient(p.ends.index, p.which)
+        assert step is not None
+        at = self.pointer(p.ends.buffer, self.index(p.ends.index - p.which * step))
+        given = f"{at}, {render(step, TRITON)}, {pid}, {extent(p.which)}, YBLOCK"
+        self.top.emit(f"{p.group}, first, end = litz.rows_of_group({given})")
+        if self.made.wide:
+            self.top.emit(f"{p.group} = {p.group}.to(tl.int64)")
+        return "first", "end"
+
     # --- the product --------------------------------------------------------------------------
 
     def body(self) -> None:
@@ -139,12 +166,19 @@ class MatmulPrinter(Printer):
             child.emit(f"{v} = rstart // {g}{wide}")
         self.scope = self.loop = child
         for one, other in self.factors:
-            left, right = self.factor(one, "yr"), self.factor(other, "qx")
+            left, right = self.operand(one, "yr"), self.operand(other, "qx")
             child.emit(f"acc = litz.dot({left}, {right}, acc)")
         self.scope, self.loop = self.top, None
-        self.top.emit(f"for rstart in range(0, {size}, RBLOCK):")
+        last = size if self.parts.group is None else f"tl.where(first < end, {size}, 0)"
+        self.top.emit(f"for rstart in range(0, {last}, RBLOCK):")
         self.top.lines += child.lines
         self.stores(self.plan.stores)
+
+    def operand(self, n: Node, axes: str) -> str:
+        """A block of a factor, of the type that matrix units take."""
+        small = SMALL.get(n.dtype)
+        text = self.factor(n, axes)
+        return f"({text}).to({small}, bitcast=True)" if small else text
 
     def factor(self, n: Node, axes: str) -> str:
         """A block of a factor, zero beyond the end of the sum."""

@@ -20,6 +20,7 @@ from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
 from litz.targets.triton.reductions import Accumulator, accumulator, at_once
+from litz.targets.triton.scans import Scans
 from litz.targets.triton.softmax import SoftmaxAccumulator
 from litz.targets.triton.spell import neutral
 
@@ -40,6 +41,7 @@ class PassPrinter(Printer):
         # Sums of a softmax, each with its maximum.
         self.totals = {self.reduces[b]: self.reduces[a] for b, a in made.totals}
         self.inverses: dict[Value, str] = {}  # names of their reciprocals
+        self.scans = Scans(self, self.at)
 
     def body(self) -> None:
         if self.made.form == "passes":
@@ -70,6 +72,7 @@ class PassPrinter(Printer):
         """``body`` in loops over the reduced axis: one over whole blocks, one over what is left."""
         axis = self.axes.reduced
         assert axis is not None
+        self.scans.begin()
         size = self.index(axis.size)
         if "r" in self.made.even:
             self.loop_over(f"0, {size}", "rindex = rstart", "", body)
@@ -204,6 +207,9 @@ class PassPrinter(Printer):
         if mask:
             value = f"tl.where({mask}, {value}, {neutral(node.row, dtype)})"
         return at_once(node.row, value, self.at, self.position(v))
+
+    def scanned(self, v: Value) -> str:
+        return self.scans(v)
 
     # --- values and their accesses --------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from litz.index import TRITON, Expr, Substitution, Symbol, const, render
-from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Store
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.blocks.narrow import one_plus
 from litz.kernel.blocks.reach import fits
@@ -72,6 +72,10 @@ class Printer(ABC):
     @abstractmethod
     def reduced(self, v: Value) -> str:
         """A reduction as an expression; its lines, if it takes some, are emitted."""
+
+    def scanned(self, v: Value) -> str:
+        """A scan as an expression; its lines are emitted."""
+        raise ValueError(f"{self.name}: a scan runs in passes over the reduced axis")
 
     def aligned(self, e: Expr) -> str:
         """An index such that whole accesses of a row show, where ``index`` hides them; else ""."""
@@ -149,10 +153,15 @@ class Printer(ABC):
                 self.top.emit(f"{name} = {pid}")
             else:
                 steps = f"tl.arange(0, {a.block}){self.spread(a.name)}"
-                self.top.emit(f"{name} = {pid} * {a.block} + {steps}")
+                first, end = self.stretch(a, pid)
+                self.top.emit(f"{name} = {first} + {steps}")
                 if a.name not in self.made.even:
-                    self.top.emit(f"{a.name}mask = {name} < {self.index(a.size)}")
+                    self.top.emit(f"{a.name}mask = {name} < {end}")
             self.decode(self.top, a)
+
+    def stretch(self, axis: Axis, pid: str) -> tuple[str, str]:
+        """Where a program's block of an axis begins, and where the axis ends for it."""
+        return f"{pid} * {axis.block}", self.index(axis.size)
 
     def program_ids(self, axes: tuple[Axis, ...]) -> dict[str, str]:
         """Spelling of each axis's program number.  axes: the fastest first."""
@@ -163,7 +172,7 @@ class Printer(ABC):
         self.top.emit(f"program = tl.program_id(0){wide}")
         for i, a in enumerate(axes):
             name = f"{a.name}program"
-            blocks = f"tl.cdiv({self.index(a.size)}, {a.block})"
+            blocks = f"tl.cdiv({self.index(self.made.reach(a))}, {a.block})"
             blocks = self.index(a.size) if a.name == "z" else blocks
             if i + 1 < len(axes):
                 self.top.emit(f"{name} = program % ({blocks})")
@@ -221,6 +230,8 @@ class Printer(ABC):
             return f"litz.narrow_{function.name}_plus_one({self.value(self.operands(v)[0])})"
         if isinstance(node, Reduce):
             return self.reduced(v)
+        if isinstance(node, Scan):
+            return self.scanned(v)
         args = [self.value(a) for a in v.args]
         if isinstance(node, Const):
             return literal(node)

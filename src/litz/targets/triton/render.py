@@ -52,7 +52,7 @@ def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
         pointers,
         plan.ints,
         _int_types(plan, made.wide),
-        tuple((a.name, a.size) for a in reversed(made.axes.parallel)),
+        tuple((a.name, made.reach(a)) for a in reversed(made.axes.parallel)),
         made.configs,
         flat=made.flat,
         checks=printer.checks,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from litz.index import Expr
-from litz.ir.dtype import DType
+from litz.ir.dtype import STORED, DType
 
 _TYPES = {"bool": "i1", "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64"}
+_TYPES |= {t.name: "u8" for t in STORED}
 _LIMIT = 1 << 31
 
 

@@ -1,0 +1,48 @@
+"""Nests of scans in rows: what runs at every point of a row, and what the points before it give.
+
+A program stores ``scan kind [r0 to i1]`` at each ``i1``, as it would a reduction.  A kernel walks
+``r0`` once: there, ``i1`` is ``r0``, and the nest one reduced loop whose points all store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from litz.index import Expr, Substitution
+from litz.ir.body import Rewriter, Scan, Store, scans
+
+Loops = tuple[Expr, ...]
+
+
+def scans_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
+    return scans(r for s in stores for r in s.roots())
+
+
+def in_rows(
+    axes: Loops, reduced: Loops, stores: tuple[Store, ...]
+) -> tuple[Loops, Loops, tuple[Store, ...]]:
+    """A nest whose scans are read where they run; the same if it has none that can be."""
+    found = scans_of(stores)
+    places = {(n.axis, n.at) for n in found}
+    if len(places) != 1 or reduced != (found[0].axis,) or found[0].at not in axes:
+        return axes, reduced, stores
+    ((axis, at),) = places
+    rewrite = Rewriter(Substitution({at: axis}))
+    rows = tuple(v for v in axes if v is not at)
+    return rows, reduced, tuple(rewrite.store(s) for s in stores)
+
+
+def faults(n: Scan, reduced: Loops) -> Iterator[tuple[str, str]]:
+    """What is wrong with a scan in a nest, with the rule that says so."""
+    if n.axis not in reduced:
+        yield "scan", f"a scan over {n.axis}"
+    if any(n.axis in a.vars for a in n.start):
+        yield "scan", f"a scan that starts with what depends on {n.axis}"
+    alike = zip(n.start, n.elements, strict=False)
+    if not n.row.takes(n.args[0].dtype) or any(a.dtype is not b.dtype for a, b in alike):
+        yield "operand", f"a scan {n.kind} of {', '.join(str(a.dtype) for a in n.args)}"
+
+
+def run_along(stores: Sequence[Store], reduced: Loops) -> bool:
+    """Whether every scan runs along the one reduced loop, read where it runs."""
+    return all(reduced == (n.axis,) == (n.at,) for n in scans_of(stores))

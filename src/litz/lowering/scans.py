@@ -1,0 +1,79 @@
+"""Scans: running sums, products, extremes with their places, logarithms of sums of exponentials.
+
+16-bit floats accumulate in f32, and each result is rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from litz.index import var
+from litz.ir import body
+from litz.ir import dtype as d
+from litz.ir.body import Node, Store
+from litz.ir.dtype import DType
+from litz.lowering.registry import Call, lower, lower_rows
+from litz.lowering.strides import dense
+from litz.lowering.values import ONE, TensorValue, axes, contiguous_strides, linear
+
+aten = torch.ops.aten
+
+
+def scanned(
+    ctx: Call, kind: str, x: TensorValue, dim: int, parts: tuple[tuple[str, DType], ...]
+) -> tuple[TensorValue, ...]:
+    """The parts of running states along ``dim``, in the types given, stored by one nest.
+
+    x: elements in the type that arithmetic runs in.  A row with positions gets those along ``dim``.
+    """
+    own = axes(x.shape)
+    over = var("r0", x.shape[dim])
+    value = x.at([over if k == dim else a for k, a in enumerate(own)])
+    at = body.cast(body.index(over), d.I32 if _is_short(over) else d.I64)
+    elements = (value, at) if kind in ("cummax", "cummin") else (value,)
+    stores, results = [], []
+    for position, (part, dtype) in enumerate(parts):
+        found = body.scan(kind, part, over, own[dim], elements)
+        r = ctx.nth_result(position)
+        strides = r.strides if dense(r) else contiguous_strides(x.shape)
+        buf = ctx.b.new_buffer(dtype, x.shape, strides, x.device)
+        stores.append(Store(buf.name, linear(own, strides), body.cast(found, dtype)))
+        results.append(ctx.b.of_buffer(buf))
+    ctx.b.add_loops(own, (over,), tuple(stores), x.device)
+    return tuple(results)
+
+
+def _is_short(v: Any) -> bool:
+    return v.hi is not None and v.hi < 1 << 31
+
+
+def _is_single(x: TensorValue, dim: int) -> bool:
+    """Whether each element is its own state."""
+    return not x.ndim or x.shape[dim % x.ndim] is ONE
+
+
+@lower_rows((aten.cumsum.default, "sum"), (aten.cumprod.default, "prod"))
+def running(ctx: Call, kind: str, x: TensorValue, dim: int) -> TensorValue:
+    x = x.with_node(ctx.b.opmath(ctx.b.user_cast(x.node, ctx.dtype)))
+    if _is_single(x, dim) or ctx.empty:
+        return ctx.value(x.node + 0 if kind == "sum" and x.dtype.is_float else x.node)
+    return scanned(ctx, kind, x, dim % x.ndim, (("value", ctx.dtype),))[0]
+
+
+@lower(aten.logcumsumexp.default)
+def logcumsumexp(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
+    x = x.with_node(ctx.b.opmath(ctx.b.user_cast(x.node, ctx.dtype)))
+    if _is_single(x, dim) or ctx.empty:
+        return ctx.value(x.node)
+    return scanned(ctx, "logaddexp", x, dim % x.ndim, (("value", ctx.dtype),))[0]
+
+
+@lower_rows((aten.cummax.default, "cummax"), (aten.cummin.default, "cummin"))
+def extreme(ctx: Call, kind: str, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
+    if _is_single(x, dim) or ctx.empty:
+        return x.without_memory(), ctx.b.full(x.shape, 0, d.I64, x.device)
+    wide: Node = ctx.b.opmath(x.node)
+    ranked = x.with_node(body.cast(wide, d.U8) if wide.dtype is d.BOOL else wide)
+    return scanned(ctx, kind, ranked, dim % x.ndim, (("value", x.dtype), ("at", d.I64)))

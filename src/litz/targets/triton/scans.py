@@ -1,0 +1,74 @@
+"""Scans along the reduced axis: of a block at once, with what comes before it in loops of blocks.
+
+Blocks that a mask cuts off end a row, so that nothing is read behind what they leave out.
+"""
+
+from __future__ import annotations
+
+from litz.ir.body import Scan
+from litz.ir.ops import TRITON_TYPES
+from litz.kernel.values import Value
+from litz.targets.triton.layout import Scope
+from litz.targets.triton.printer import Printer
+from litz.targets.triton.spell import number
+
+Key = tuple[str, tuple[Value, ...]]
+
+
+class Scans:
+    """The scans of one kernel along an axis of its blocks; parts of a state come together."""
+
+    def __init__(self, printer: Printer, axis: int) -> None:
+        self.printer, self.axis = printer, axis
+        self.done: dict[Key, tuple[Scope, tuple[str, ...]]] = {}  # where, and names of the parts
+        self.before: dict[Key, tuple[str, ...]] = {}  # names of what the blocks so far have come to
+
+    def begin(self) -> None:
+        """A walk over the reduced axis begins."""
+        self.before = {}
+
+    def __call__(self, v: Value) -> str:
+        node = v.node
+        assert isinstance(node, Scan)
+        home = self.printer.home(v)
+        key = node.kind, v.args
+        where, parts = self.done.get(key, (None, ()))
+        if where is not home:
+            parts = self._parts(node, v, home)
+            self.done[key] = home, parts
+        return parts[[p.name for p in node.row.state].index(node.part)]
+
+    def _parts(self, node: Scan, v: Value, home: Scope) -> tuple[str, ...]:
+        p, count = self.printer, len(node.row.state)
+        found = tuple(p.fresh("scan") for _ in range(count))
+        values = ", ".join(p.wide_value(a) for a in v.args[:count])
+        function = f"litz.{node.row.scan}"
+        home.emit(f"{', '.join(found)} = litz.scan_{node.row.scan}({values}, {self.axis})")
+        if p.made.persistent and not node.start:
+            return found
+        before = self._before(node, v)
+        out = tuple(p.fresh() for _ in range(count))
+        home.emit(f"{', '.join(out)} = {function}({', '.join((*before, *found))})")
+        if not p.made.persistent:
+            for old, new in zip(before, out, strict=True):
+                home.emit(f"{old} = litz.last({new}, {self.axis})")
+        return out
+
+    def _before(self, node: Scan, v: Value) -> tuple[str, ...]:
+        """The state in front of a block; its lines stand in front of the loop."""
+        p, count = self.printer, len(node.row.state)
+        key = node.kind, v.args
+        if key in self.before:
+            return self.before[key]
+        names = self.before[key] = tuple(p.fresh("carry") for _ in range(count))
+        shape = p.extents(a.name for a in p.axes.parallel)
+        parts = zip(names, node.row.state, node.elements, strict=True)
+        for i, (name, part, element) in enumerate(parts):
+            kind = TRITON_TYPES[element.dtype.name]
+            first = part.identity(element.dtype)
+            text = number(first) if isinstance(first, float) else str(int(first))
+            text = f"tl.full({shape}, {text}, {kind})"
+            if node.start:
+                text = f"tl.broadcast_to({p.value(v.args[count + i])}, {shape})"
+            p.top.emit(f"{name} = {text}")
+        return names

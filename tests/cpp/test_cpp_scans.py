@@ -1,0 +1,80 @@
+"""Scans on CPUs: vectors along rows, along what lies beside them, rows in parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from judge import check
+
+from litz.kernel.lanes import choose
+
+OPS = {
+    "cumsum": torch.cumsum,
+    "cumprod": lambda x, d: torch.cumprod(1 + x / 16, d),
+    "logcumsumexp": torch.logcumsumexp,
+    "cummax": torch.cummax,
+    "cummin": torch.cummin,
+}
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(6)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", OPS)
+def test_rows_and_columns(name: str, dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(r for d in (0, 1, 2) for r in (OPS[name](x, d),) if torch.is_tensor(r))
+
+    def pairs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(r for d in (0, 1, 2) for r in OPS[name](x, d))
+
+    x = draw(12, 70, 37, dtype=dtype)
+    check(pairs if name in ("cummax", "cummin") else fn, x, runs=1)
+    check(pairs if name in ("cummax", "cummin") else fn, x.transpose(0, 2), runs=1)
+
+
+@pytest.mark.parametrize("shape", [(5000,), (4096,), (3, 2100)], ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_parts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "LONG_ROW", 1000)
+    monkeypatch.setattr(choose, "PART", 512)
+    check(lambda x: OPS[name](x * 2, len(shape) - 1), draw(*shape), runs=1)
+
+
+def test_open_sizes() -> None:
+    check(
+        lambda x: (x.cumsum(1) * 2, x.cumsum(0).sum(0)),
+        draw(9, 33),
+        others=[(draw(20, 70),)],
+        dynamic=True,
+        runs=1,
+    )
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_gradients(name: str) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        found = OPS[name](x * 1.5, 1)
+        return found if torch.is_tensor(found) else found[0]
+
+    check(fn, draw(6, 40).requires_grad_(), grad=True, runs=1)
+
+
+def test_updates_in_place() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.cumsum_(1)
+        return (x * 2).cumsum(0)
+
+    check(fn, draw(8, 50), runs=1)
+
+
+def test_reductions_of_scans() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.cumsum(1)
+        return (*torch.var_mean(y, 1), torch.softmax(y, 1), y.argmax(1), (y < 1).sum(1))
+
+    check(fn, draw(8, 700), runs=1)
+    check(lambda x: fn(x.t()), draw(700, 40), runs=1)
+    check(fn, draw(20, 70001), runs=1)  # longer than what caches hold

@@ -1,0 +1,82 @@
+"""Running sums, products, extremes and logarithms of sums of exponentials, against eager."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import litz
+from tests.lowering.evaluate import check, nests
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+OTHERS = (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+OPS = {
+    "cumsum": torch.cumsum,
+    "cumprod": torch.cumprod,
+    "logcumsumexp": torch.logcumsumexp,
+    "cummax": torch.cummax,
+    "cummin": torch.cummin,
+}
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(4)) * 2).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, *OTHERS), ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_values(name: str, dtype: torch.dtype) -> None:
+    """What the program says, evaluated."""
+    if name == "logcumsumexp" and not dtype.is_floating_point:
+        return
+    x = draw(3, 5, 4, dtype=dtype)
+    for dim in (0, 1, -1):
+        program = check(lambda x, d=dim: OPS[name](x, d), x)
+        assert nests(program) == 1
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_one_element_or_none(name: str) -> None:
+    for shape in ((), (1,), (4, 1), (0,), (3, 0), (0, 3)):
+        dim = len(shape) - 1
+        check(lambda x, d=dim: OPS[name](x, d), draw(*shape))
+
+
+def test_sums_in_other_types() -> None:
+    x = draw(4, 9, dtype=torch.float32)
+    check(lambda x: x.cumsum(1, dtype=torch.float64), x)
+    check(lambda x: x.cumprod(0, dtype=torch.bfloat16), x)
+    check(lambda x: (x > 0).cumsum(1, dtype=torch.int8), x)
+
+
+def test_values_that_are_no_numbers() -> None:
+    x = draw(5, 40).round()
+    x[0, 3], x[1, 9], x[2, 4], x[2, 30] = math.nan, math.inf, math.inf, -math.inf
+    x[3, 7] = x[3, 9] = x[3, 20] = math.nan
+    x[4] = -math.inf
+    for name, fn in OPS.items():
+        if name != "cumprod":
+            check(lambda x, f=fn: f(x, 1), x)
+
+
+def kernels(fn, *args: torch.Tensor) -> int:
+    return sum(len(g.stages.kernels) for g in litz.explain(fn, *args).graphs)
+
+
+def test_one_kernel_with_what_is_around() -> None:
+    x = draw(50, 70, dtype=torch.float32)
+    for fn in (
+        lambda x: torch.softmax(x, -1).cumsum(-1) <= 0.9,
+        lambda x: x.exp().cumsum(1) * x,
+        lambda x: (x > 0).cumsum(0) + 1,
+        lambda x: x.cumsum(1).cumsum(1).amax(1),
+        lambda x: torch.cummax(x * 2, 1)[0] - x,
+    ):
+        assert kernels(fn, x) == 1
+
+
+def test_scans_along_different_loops_stay_apart() -> None:
+    x = draw(50, 70, dtype=torch.float32)
+    assert kernels(lambda x: x.cumsum(0).cumsum(1), x) == 2

@@ -1,0 +1,153 @@
+"""Scans on GPUs: interpreted, and built ahead for one that is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from judge import check
+
+pytest.importorskip("triton.language")
+
+from cubin import resources  # noqa: E402
+
+import litz  # noqa: E402
+from litz.kernel import scans  # noqa: E402
+from litz.kernel.blocks import sizes, split  # noqa: E402
+from litz.runtime.cache import Cache  # noqa: E402
+from litz.runtime.triton.build import submit  # noqa: E402
+from litz.targets.triton.cuda import default_configs, likely_jobs  # noqa: E402
+from litz.targets.triton.source import Launch, TritonKernel  # noqa: E402
+
+TRITON = {"target": "triton"}
+H200 = ("cuda", 90, 32)
+OPS = {
+    "cumsum": torch.cumsum,
+    "cumprod": lambda x, d: torch.cumprod(1 + x / 16, d),
+    "logcumsumexp": torch.logcumsumexp,
+    "cummax": torch.cummax,
+    "cummin": torch.cummin,
+}
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5)).to(dtype)
+
+
+@pytest.fixture
+def loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of some hundred elements take loops, of several turns."""
+    monkeypatch.setattr(sizes, "PERSISTENT", 32)
+    monkeypatch.setattr(sizes, "ROW", 64)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of some hundred elements are scanned in parts."""
+    for name, size in {"LONG": 128, "PART": 64, "TALL": 128, "DEEP": 16, "PROGRAMS": 40}.items():
+        monkeypatch.setattr(split, name, size)
+
+
+def kernels(fn: Any, *args: torch.Tensor) -> list[TritonKernel]:
+    graphs = litz.explain(fn, *args, options=TRITON).graphs
+    return [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
+
+
+def launches(fn: Any, *args: torch.Tensor) -> list[Launch]:
+    return [x for k in kernels(fn, *args) for x in k.launches]
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("name", OPS)
+def test_whole_rows(name: str, dim: int) -> None:
+    check(lambda x: OPS[name](x, dim), draw(3, 20, 9), runs=1, judge=False, **TRITON)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_loops(name: str, loops: None) -> None:
+    x = draw(3, 300)
+    for fn in (lambda x: OPS[name](x, 1), lambda x: OPS[name](x.t(), 0)):
+        (made,) = launches(fn, x)
+        assert "for rstart" in made.source and "litz.last(" in made.source
+        check(fn, x, runs=1, judge=False, **TRITON)
+    check(lambda x: OPS[name](x, 1), x, runs=1, judge=False, dynamic=True, **TRITON)
+
+
+@pytest.mark.parametrize("shape", [(300,), (320,), (2, 300), (300, 3)], ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
+    dim = 1 if shape[0] < 9 else 0
+    fn = lambda x: OPS[name](x * 2, dim)  # noqa: E731
+    assert len(launches(fn, draw(*shape))) == 3
+    check(fn, draw(*shape), runs=1, judge=False, **TRITON)
+
+
+def test_parts_behind_a_softmax(parts: None) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, 1).cumsum(1) * 2
+
+    x = draw(2, 300)
+    assert [("litz.scan_" in k.source) for k in launches(fn, x)][-2:] == [True, True]
+    check(fn, x, runs=1, judge=False, **TRITON)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8, torch.bool], ids=str)
+def test_narrow_types(dtype: torch.dtype, loops: None) -> None:
+    x = (draw(2, 90) * 2).to(dtype)
+    check(lambda x: (x.cumsum(1), *torch.cummax(x, 1)), x, runs=1, judge=False, **TRITON)
+
+
+def test_values_that_are_no_numbers(loops: None) -> None:
+    x = (draw(6, 150) * 2).round()
+    x[1, 9], x[2, 80], x[3, 5], x[3, 90] = (float(v) for v in ("nan", "inf", "inf", "-inf"))
+    x[4, 7] = x[4, 9] = x[4, 140] = float("nan")
+    x[5] = float("-inf")
+    for name, fn in OPS.items():
+        if name != "cumprod":
+            check(lambda x, f=fn: f(x, 1), x, runs=1, judge=False, **TRITON)
+
+
+def test_one_kernel_with_what_is_around() -> None:
+    def sampled(x: torch.Tensor) -> torch.Tensor:
+        p = torch.softmax(x, -1)
+        return torch.where(p.cumsum(-1) - p > 0.9, 0, p)
+
+    programs = (
+        sampled,
+        lambda x: x.cumsum(-1) * x.exp(),
+        lambda x: (x > 0).cumsum(1),
+        lambda x: x.cumsum(1).cumsum(1).amax(1),
+        lambda x: (x.cumsum(1) < 1).sum(1),
+    )
+    for fn in programs:
+        assert len(launches(fn, draw(600, 40))) == 1
+        check(fn, draw(9, 40), runs=1, judge=False, **TRITON)
+
+
+FORMS = {
+    "rows": ((600, 1000), 1),
+    "loops": ((600, 40000), 1),
+    "columns": ((3000, 4000), 0),
+    "parts": ((1 << 20,), 0),
+    "ragged parts": ((70000,), 0),
+    "parts of columns": ((50000, 60), 0),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", OPS)
+def test_built_ahead(name: str, form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    shape, dim = FORMS[form]
+    made = kernels(lambda x: OPS[name](x, dim), torch.empty(shape))
+    jobs = [job for k in made for job in likely_jobs(k, default_configs(k), H200)]
+    cache = Cache(tmp_path_factory.mktemp("binaries"))
+    for job, binary in zip(jobs, submit(jobs, cache, 2).wait(), strict=True):
+        registers, local = resources(binary.code)
+        assert 32 * binary.num_warps * registers <= 65536, job.name
+        assert local == 0, f"{job.name} spills {local} bytes a thread"
+
+
+def test_parts_are_of_one_length_where_they_can_be() -> None:
+    assert scans.part_of(1 << 20, 1 << 11, 1 << 13, 1, 512) == 1 << 11
+    assert scans.part_of(70000, 1 << 11, 1 << 13, 1, 512) == 2000
