@@ -68,6 +68,6 @@ def test_old_ones_have_no_templates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_with_an_activation(m: int, n: int, k: int, own: bool) -> None:
     with FakeTensorMode():
         x, w = (torch.empty(s, device="cuda", dtype=torch.bfloat16) for s in ((m, k), (k, n)))
-        graph = make_fx(lambda x, w: torch.relu(x @ w))(x, w)
+        graph = make_fx(lambda x, w: (torch.relu(x @ w),))(x, w)
     program = TakeTemplates({"cuda": LARGE})(lower_graph(graph, Settings(inference=True)))
     assert any(isinstance(n, Template) for n in program.nodes) is own
