@@ -43,3 +43,5 @@ def test_processes_that_meet_a_graph_at_once_compile_it_once(tmp_path: Path, cou
     parent = started(tmp_path, PROGRAM, str(count), LITZ_CHECK_IR="0")
     first, *counts = said(parent, "\n").split()
     assert first == "ready" and len(counts) == count and 1 <= sum(map(int, counts)) <= 2
+    assert list(tmp_path.glob("v1/cpp/*/*.so"))
+    assert {p.suffix for p in (tmp_path / "v1" / "tmp").iterdir()} <= {".lock"}

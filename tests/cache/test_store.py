@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +19,50 @@ from litz.runtime.cache import Cache
 from litz.targets.tools import Tools
 
 PROGRAM = """
-import hashlib, sys, torch
+import hashlib, os, sys, torch
 from torch import nn
 
-task, file = sys.argv[1:]
-if task == "load":
+def digest(folder, **options):
+    torch._dynamo.reset()
+    os.environ["LITZ_CACHE_DIR"] = folder
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.5))
+    x = torch.randn(4, 16)
+    call = torch.compile(body, backend="litz", options=options)
+    torch.manual_seed(1)
+    results = []
+    for _ in range(2):
+        out = call(x)
+        out.square().sum().backward()
+        results += [out.detach(), *(p.grad for p in body.parameters())]
+    with torch.no_grad():
+        constant = lambda x: x.softmax(-1) + torch.tensor(2.5)
+        results.append(torch.compile(constant, backend="litz", options=options)(x))
+        torch._dynamo.reset()  # of another rank, and not dynamic
+        image = torch.randn(2, 3, 8, 8)
+        conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
+        results.append(torch.compile(conv, backend="litz", options=options)(image))
+        results += [b.float() for b in conv.buffers()]
+    digest = hashlib.sha256(b"".join(r.contiguous().numpy().tobytes() for r in results))
+    print([tuple(r.stride()) for r in results], digest.hexdigest())
+
+task, file, here, there = sys.argv[1:]
+if task == "save":
+    digest(here)
+    digest(here, graph_cache=False)
+    open(file, "wb").write(torch.compiler.save_cache_artifacts()[0])
+else:
+    os.environ["LITZ_CACHE_DIR"] = there
     torch.compile(nn.ReLU(), backend="litz")  # PyTorch does not know Litz before
     info = torch.compiler.load_cache_artifacts(open(file, "rb").read())
     assert len(info.artifacts["litz"]) > 8
-torch.manual_seed(0)
-body = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.5))
-x = torch.randn(4, 16)
-call = torch.compile(body, backend="litz")
-torch.manual_seed(1)
-results = []
-for _ in range(2):
-    out = call(x)
-    out.square().sum().backward()
-    results += [out.detach(), *(p.grad for p in body.parameters())]
-with torch.no_grad():
-    results.append(torch.compile(lambda x: x.softmax(-1) + torch.tensor(2.5), backend="litz")(x))
-    torch._dynamo.reset()  # of another rank, and not dynamic
-    image = torch.randn(2, 3, 8, 8)
-    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
-    results.append(torch.compile(conv, backend="litz")(image))
-    results += [b.float() for b in conv.buffers()]
-digest = hashlib.sha256(b"".join(r.contiguous().numpy().tobytes() for r in results))
-print(len(compiled), [tuple(r.stride()) for r in results], digest.hexdigest())
+    digest(there)
+    digest(here)
+print(len(compiled))
 rooms = ("compiler", "lowering", "schedule", "kernel", "ir", "index", "verify", "regions.place")
 found = [room for room in rooms if "litz." + room in sys.modules]
 assert bool(found) == bool(compiled), found  # who compiles nothing imports no stage
-if task == "save":
-    open(file, "wb").write(torch.compiler.save_cache_artifacts()[0])
 """
-
-
-def begun(folder: Path, task: str = "", **env: str) -> subprocess.Popen[str]:
-    """task: what is done with PyTorch's bundle of caches beside the folder, "save" or "load"."""
-    return started(folder, PROGRAM, task, str(folder.parent / "bundle"), **env)
-
-
-def result(process: subprocess.Popen[str]) -> tuple[int, str]:
-    count, _, rest = said(process).strip().partition(" ")
-    return int(count), rest
 
 
 def built(folder: Path) -> set[str]:
@@ -70,13 +70,13 @@ def built(folder: Path) -> set[str]:
 
 
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
-    """Nor does one with a folder of its own that got PyTorch's bundle of caches."""
+    """Nor where another folder got PyTorch's bundle of caches."""
     here, there = tmp_path / "here", tmp_path / "there"
-    racing = [begun(here, "save"), begun(here, LITZ_GRAPH_CACHE="0")]
-    (n, first), (m, other) = map(result, racing)
-    assert n == m == 4 and first == other
-    found = [begun(here), begun(there, "load")]
-    assert [result(p) for p in found] == [(0, first)] * 2
+    places = [str(tmp_path / "bundle"), str(here), str(there)]
+    first, without, made = said(started(here, PROGRAM, "save", *places)).splitlines()
+    assert first == without and made == "8"
+    loaded, again, made = said(started(here, PROGRAM, "load", *places)).splitlines()
+    assert (loaded, again, made) == (first, first, "0")
     assert built(there) == built(here) and built(here)
 
 

@@ -7,11 +7,24 @@ from typing import Any
 
 import pytest
 import torch
+from flex_cases import (
+    Case,
+    Seen,
+    attention,
+    capped,
+    distance,
+    earlier,
+    error,
+    judge,
+    never_first,
+    same_document,
+)
+from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import litz
 from litz.ir.parse import parse
-from litz.ir.program import Program, Template
+from litz.ir.program import Template
 from litz.ir.text import program_text
 from litz.kernel.build import KernelBuilder
 from litz.kernel.lanes.choose import choose
@@ -21,42 +34,18 @@ from litz.kernel.verify import verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
-Tensor = torch.Tensor
-SLOPE = torch.tensor([0.1, -0.2, 0.3, 0.05])
 BIAS = torch.randn(4, 70, 90, generator=torch.Generator().manual_seed(5))
-DOCUMENT = torch.arange(150) // 37
-
-
-def distance(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    return s + (i - j) * SLOPE[h]
 
 
 def biased(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return s + BIAS[h, i, j]
 
 
-def capped(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    return torch.tanh(s / 2) * 2 + b
-
-
 def low(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return torch.where(i >= j, s, -torch.inf)
 
 
-def earlier(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    return i >= j
-
-
-def same_document(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    return (DOCUMENT[i] == DOCUMENT[j]) & (i >= j)
-
-
-def never_first(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    return (i > 20) & (j < 50)  # some rows see nothing
-
-
-# Heads of queries and keys, lengths of both, widths of keys and values, block of the mask.
-CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
+CASES: dict[str, Case] = {
     "plain": (None, None, (2, 2, 40, 150, 16, 16), 0),
     "distance": (distance, None, (4, 4, 33, 64, 24, 32), 0),
     "biased": (biased, None, (4, 4, 70, 90, 80, 40), 0),
@@ -65,7 +54,7 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "causal": (None, earlier, (2, 2, 70, 70, 16, 16), 16),
     "grouped": (distance, earlier, (4, 2, 130, 130, 32, 64), 64),
     "one_key_head": (None, earlier, (4, 1, 40, 48, 16, 16), 16),
-    "document": (capped, same_document, (2, 2, 150, 150, 16, 16), 32),
+    "document": (capped, same_document(37), (2, 2, 150, 150, 16, 16), 32),
     "nothing_seen": (low, never_first, (2, 2, 64, 64, 16, 16), 16),
     "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
     "one_query": (distance, None, (4, 2, 1, 300, 64, 64), 0),
@@ -75,51 +64,9 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
 }
 
 
-class Seen:
-    """A hook that keeps programs."""
-
-    def __init__(self, programs: list[Program]) -> None:
-        self.programs = programs
-
-    def __call__(self, program: Program) -> Program:
-        self.programs.append(program)
-        return program
-
-    def uuid(self) -> str:
-        return "seen"
-
-
-def attention(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
-    torch._dynamo.reset()  # every case is another one of the same code
-    score, mask, (h, g, m, n, e, c), block = CASES[name]
-    made = mask and create_block_mask(mask, None, None, m, n, "cpu", BLOCK_SIZE=block)
-
-    def fn(q: Tensor, k: Tensor, v: Tensor) -> Any:
-        return flex_attention(
-            q, k, v, score_mod=score, block_mask=made, enable_gqa=h != g, return_lse=True
-        )
-
-    gen = torch.Generator().manual_seed(3)
-    shapes = (2, h, m, e), (2, g, n, e), (2, g, n, c)
-    return fn, tuple(torch.randn(s, generator=gen) for s in shapes)
-
-
-def error(found: Tensor, exact: Tensor) -> float:
-    seen = exact.isfinite()
-    assert torch.equal(found[~seen].double(), exact[~seen])
-    return float((found.double() - exact)[seen].norm() / exact[seen].norm().clamp_min(1e-30))
-
-
-def judge(found: Any, fn: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
-    exact, eager = fn(*(a.double() for a in args)), fn(*args)
-    for out, own, ref in zip(found, eager, exact, strict=True):
-        assert out.stride() == own.stride() and out.dtype is own.dtype
-        assert error(out, ref) <= 2 * error(own, ref) + 1e-7
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_one_kernel(name: str) -> None:
-    fn, args = attention(name)
+    fn, args = attention(CASES[name])
     report = litz.explain(fn, *args)
     judge(report.result, fn, args)
     (graph,) = report.graphs
@@ -139,13 +86,13 @@ def test_attention_is_one_kernel(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["grouped", "biased"])
 def test_low_precision(name: str, dtype: torch.dtype) -> None:
-    fn, args = attention(name)
+    fn, args = attention(CASES[name])
     args = tuple(a.to(dtype) for a in args)
     judge(torch.compile(fn, backend="litz")(*args), fn, args)
 
 
 def test_operands_as_they_lie() -> None:
-    fn, (q, k, v) = attention("grouped")
+    fn, (q, k, v) = attention(CASES["grouped"])
     turned = (q.transpose(1, 2).contiguous().transpose(1, 2), k.mT.contiguous().mT)
     args = (*turned, torch.cat([v, v], 3)[..., ::2])
     judge(torch.compile(fn, backend="litz")(*args), fn, args)
@@ -154,7 +101,7 @@ def test_operands_as_they_lie() -> None:
 
 
 def test_nan_and_infinite_scores() -> None:
-    fn, (q, k, v) = attention("causal")
+    fn, (q, k, v) = attention(CASES["causal"])
     q[0, 0, 5, 3] = torch.nan
     q[1, 0, 60, 3] = torch.inf
     v[0, 1, 7, 2] = torch.inf
@@ -184,7 +131,7 @@ def test_open_sizes_are_one_kernel() -> None:
 def test_gradients(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
-    fn, args = attention(name)
+    fn, args = attention(CASES[name])
 
     def loss(*inputs: Tensor) -> Tensor:
         out, lse = fn(*inputs)
@@ -195,17 +142,17 @@ def test_gradients(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatc
         own = [a.to(dtype).to(kind).requires_grad_() for a in args]
         return torch.autograd.grad(f(*own), own)
 
-    programs: list[Program] = []
-    options = {"graph_cache": False, "after_program_passes": Seen(programs)}
+    hook = Seen()
+    options = {"graph_cache": False, "after_program_passes": hook}
     found = gradients(torch.compile(loss, backend="litz", options=options), dtype)
     exact, eager = gradients(loss, torch.float64), gradients(loss, dtype)
     for mine, own, ref in zip(found, eager, exact, strict=True):
         assert mine.stride() == own.stride() and mine.dtype is own.dtype
         assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
-    made = [n for p in programs for n in p.nodes if isinstance(n, Template)]
+    made = [n for p in hook.programs for n in p.nodes if isinstance(n, Template)]
     kinds = [n.skeleton.kind for n in made]
     assert sorted(kinds) == ["attention", "attention_gradient", "attention_gradient"]
-    for p in programs:
+    for p in hook.programs:
         build = KernelBuilder(p.buffers)
         for n in p.nodes:
             if isinstance(n, Template):
@@ -235,6 +182,7 @@ LEARNED: dict[str, tuple[Any, tuple[tuple[int, ...], ...], torch.dtype, tuple[in
 @pytest.mark.parametrize("name", LEARNED)
 def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    torch._dynamo.reset()
     score, more, dtype, (h, g), mask = LEARNED[name]
     gen = torch.Generator().manual_seed(3)
     shapes = (2, h, 40, 16), (2, g, 70, 16), (2, g, 70, 24)
@@ -251,18 +199,19 @@ def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.Monk
         own = [a.to(kind or a.dtype).requires_grad_() for a in args]
         return torch.autograd.grad(f(*own), own)
 
-    programs: list[Program] = []
-    options = {"graph_cache": False, "after_program_passes": Seen(programs)}
+    hook = Seen()
+    options = {"graph_cache": False, "after_program_passes": hook}
     found = gradients(torch.compile(loss, backend="litz", options=options), None)
     exact, eager = gradients(loss, torch.float64), gradients(loss, None)
     for mine, own, ref in zip(found, eager, exact, strict=True):
         assert mine.dtype is own.dtype
         assert error(mine, ref) <= 2 * error(own, ref) + 1e-7
-    made_of = [n.skeleton.kind for p in programs for n in p.nodes if isinstance(n, Template)]
+    made_of = [n.skeleton.kind for p in hook.programs for n in p.nodes if isinstance(n, Template)]
     assert made_of.count("attention_gradient") == 2
 
 
 def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()  # eager mode traces too, and trips over what others left
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
 
     def loss(q: Tensor, k: Tensor) -> Tensor:
@@ -279,5 +228,5 @@ def test_gradients_of_open_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 @pytest.mark.parametrize("name", ["grouped", "one_query"])
 def test_other_machines(name: str, isa: str) -> None:
-    fn, args = attention(name)
+    fn, args = attention(CASES[name])
     judge(torch.compile(fn, backend="litz", options={"isa": isa})(*args), fn, args)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from judge import check
@@ -213,3 +215,15 @@ def test_a_size_from_data_that_metadata_fixes() -> None:
     (mine,) = torch.autograd.grad(torch.compile(fn, backend="litz")(x, value), value, weights)
     (eager,) = torch.autograd.grad(fn(x, value), value, weights)
     torch.testing.assert_close(mine, eager)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_as_many_sources_as_compilers_may_run(jobs: int, tmp_path: Path) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (((x.sin() @ x).cos() @ x).tanh() @ x).exp()
+
+    torch._dynamo.reset()
+    options = {"jobs": jobs, "cache_dir": str(tmp_path)}
+    x = torch.rand(5, 5)
+    torch.testing.assert_close(torch.compile(fn, backend="litz", options=options)(x), fn(x))
+    assert len(list(tmp_path.glob("v1/cpp/*/*.cpp"))) == jobs + 1  # and the runtime's

@@ -7,55 +7,67 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-CODE = """
-import hashlib, json, sys, torch
-from torch import nn
-sys.path[:0] = sys.argv[1:]
-from cpp_plans import source
-from test_cpp_tree import softmax
-from test_host_memory import fixed_example
-from test_ir_text import EXAMPLE, parse, program_text, resolve
-from litz.backend import compile_with
-from litz.options import make_options
-torch.manual_seed(0)
-layer = nn.TransformerEncoderLayer(64, 4, 96, activation="gelu", batch_first=True)
-model = nn.Sequential(nn.Embedding(99, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 99))
-tokens = torch.arange(34).reshape(2, 17)
-def loss(tokens):
-    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-texts = []
-def backend(gm, inputs):
-    def observe(kind, graph, stages):
-        texts.append(stages.source.source)
-        texts.extend(k.source for k in stages.kernels)
-    return compile_with(gm, inputs, make_options({}), observe)
-torch.compile(loss, backend=backend)(tokens).backward()
-print(json.dumps({
-    "program": program_text(parse(EXAMPLE, resolve=resolve)),
-    "kernels": source(softmax(64, 768, "r0")) + source(softmax(64, 768, "x0")),
-    "host": str(fixed_example()),
-    "training": [len(texts), hashlib.sha256("\\n".join(texts).encode()).hexdigest()],
-}))
-"""
+import torch
+from torch import Tensor, nn
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / x) for x in ("cpp", "host", "ir")]
+
+from cpp_plans import source  # noqa: E402
+from test_cpp_tree import softmax  # noqa: E402
+from test_host_memory import fixed_example  # noqa: E402
+from test_ir_text import EXAMPLE, parse, program_text, resolve  # noqa: E402
+
+from tests.replay.corpus import Entry  # noqa: E402
+from tests.replay.record import record  # noqa: E402
 
 
-def test_sources_do_not_depend_on_the_hash_seed() -> None:
-    """Three processes for all stages: each takes seconds."""
-    folders = [str(Path(__file__).parents[1] / x) for x in ("cpp", "host", "ir")]
-    seen = []
-    for seed in ("0", "7919", "15838"):  # one after the other: the first builds for all
-        done = subprocess.run(
-            [sys.executable, "-c", CODE, *folders],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        seen.append(json.loads(done.stdout))
-    said = seen[0]
-    for other in seen[1:]:
-        for stage, text in said.items():
-            assert other[stage] == text, stage
-    assert "loops1" in said["program"] and "segment_0(" in said["host"]
-    assert "kernel_part" in said["kernels"] and said["training"][0] > 10
+class Loss(nn.Module):
+    """Of a small transformer that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 96, activation="gelu", batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2)
+        self.layers = nn.Sequential(nn.Embedding(99, 64), encoder, nn.Linear(64, 99))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.layers(tokens).flatten(0, 1), tokens.flatten())
+
+
+TRAINING = Entry(lambda: (Loss(), (torch.arange(34).reshape(2, 17),)), training=True)
+
+
+def stages() -> dict[str, Any]:
+    """Texts of all stages, nothing built."""
+    return {
+        "program": program_text(parse(EXAMPLE, resolve=resolve)),
+        "kernels": source(softmax(64, 768, "r0")) + source(softmax(64, 768, "x0")),
+        "host": str(fixed_example()),
+        "training": [g.as_json() for g in record(TRAINING)],
+    }
+
+
+def test_sources_do_not_depend_on_the_process_and_its_hash_seed() -> None:
+    """Here the seed is a random one, if none was chosen, and much was compiled before."""
+    seed = "7919" if os.environ.get("PYTHONHASHSEED") != "7919" else "15838"
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS), *sys.path])
+    done = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    there, here = json.loads(done.stdout), json.loads(json.dumps(stages()))
+    for stage, text in here.items():
+        assert there[stage] == text, stage
+    assert "loops1" in here["program"] and "segment_0(" in here["host"]
+    assert "kernel_part" in here["kernels"] and len(here["training"]) == 2
+    assert sum(len(g["kernels"]) for g in here["training"]) > 8
+
+
+if __name__ == "__main__":
+    print(json.dumps(stages()))

@@ -16,13 +16,13 @@ from litz.backend import compile_with
 from litz.options import make_options
 
 # Batch and length (or image side); the model's first sizes are 2 and 17 (or 32).
-TOKENS = [(2, 17), (3, 9), (5, 16), (2, 33), (7, 8), (4, 31), (6, 5), (8, 12), (3, 47), (9, 2)]
-IMAGES = [(b, 32) for b in range(2, 12)]
-SIDES = [(2, 32), (3, 48), (4, 33), (2, 64), (5, 40), (3, 35), (2, 57), (6, 32), (3, 64), (2, 47)]
+TOKENS = [(2, 17), (3, 9), (5, 16), (2, 33), (3, 47), (9, 2)]
+IMAGES = [(b, 32) for b in (2, 3, 4, 7, 8, 11)]
+SIDES = [(2, 32), (3, 48), (4, 33), (2, 57), (6, 32), (3, 35)]
 SIZES = {"bert": TOKENS, "gpt2": TOKENS, "llama": TOKENS, "vit": IMAGES, "resnet": SIDES}
 
 
-# One layer of these: what a second adds at open sizes, that of BERT shows.
+# One layer of these: what a second adds at open sizes, that of BERT shows in training.
 ONE_LAYER = ("gpt2", "llama", "vit")
 
 
@@ -63,7 +63,8 @@ def build(name: str) -> tuple[nn.Module, nn.Module]:
     return model, exact
 
 
-@pytest.mark.parametrize("name", MODELS)
+# Those of others are the second graphs of the last test.
+@pytest.mark.parametrize("name", ONE_LAYER)
 def test_inference_compiles_once(name: str) -> None:
     model, exact = build(name)
     model.eval(), exact.eval()

@@ -25,7 +25,7 @@ def batch_norm(x: torch.Tensor) -> torch.Tensor:
 # (what should be zeros, an example of its input)
 NORMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]] = {
     "layer norm": (lambda x: F.layer_norm(x, x.shape[-1:]), torch.empty(9, 31)),
-    "layer norm, long rows": (lambda x: F.layer_norm(x, x.shape[-1:]), torch.empty(2, 70_001)),
+    "layer norm, long rows": (lambda x: F.layer_norm(x, x.shape[-1:]), torch.empty(1, 70_001)),
     "layer norm, two dims": (lambda x: F.layer_norm(x, x.shape[-2:]), torch.empty(3, 19, 37)),
     "group norm": (lambda x: F.group_norm(x, 3), torch.empty(2, 9, 13, 17)),
     "group norm, channels last": (lambda x: F.group_norm(x, 3), channels_last(2, 9, 13, 17)),
@@ -80,7 +80,7 @@ def test_equal_values_computed_from_narrower_ones(name: str, options: dict[str, 
         (torch.int16, 32767, 1001),
         (torch.int16, 1237, 16001),
         (torch.uint8, 255, 70001),
-        (torch.bfloat16, 1004, 70001),
+        (torch.bfloat16, 1004, 17001),
         (torch.float16, 1004, 16385),
     ],
 )

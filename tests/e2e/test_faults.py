@@ -65,10 +65,10 @@ def wrapper(folder: Path, on_compile: str) -> str:
     return str(script)
 
 
-def python(code: str, **environ: str) -> subprocess.Popen[str]:
+def python(code: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("LITZ_CACHE_DIR", "XDG_CACHE_HOME")}
     return subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env={**env, **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -91,6 +91,51 @@ x = torch.randn(16, 64)
 torch.testing.assert_close(call(x), fn(x))
 """
 
+# One process for all: it begins as XDG_CACHE_HOME says, and each part has a folder of its own.
+ELSEWHERE = (
+    PROGRAM
+    + """
+import os, resource, sys
+from litz.targets.tools import cache_of
+root = sys.argv[1]
+
+def part(name, **environ):
+    print("==", name, file=sys.stderr, flush=True)
+    os.environ.update(environ)
+    cache_of.cache_clear()  # which knows where the default folder was
+    torch._dynamo.reset()
+    torch.testing.assert_close(call(x), fn(x))
+
+os.environ.pop("HOME")
+part("no home", XDG_CACHE_HOME=root + "/home")
+part("fork", LITZ_CACHE_DIR=root + "/fork")
+child = os.fork() if hasattr(os, "fork") else None
+if child == 0:
+    torch.set_num_threads(1)
+    torch.testing.assert_close(call(x), fn(x))
+    other = torch.compile(lambda x: x.cos() * 2 + x, backend="litz")
+    torch.testing.assert_close(other(x), x.cos() * 2 + x)
+    os._exit(7)
+if child:
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    torch.testing.assert_close(call(x), fn(x))
+    print("both", file=sys.stderr)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+part("no file", LITZ_CACHE_DIR=root + "/small")
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a process says of each part, and the root of the folders."""
+    root = str(tmp_path_factory.mktemp("elsewhere"))
+    said = finished(python(ELSEWHERE, root, XDG_CACHE_HOME="/proc/nowhere"))
+    first, *others = said.split("== ")
+    parts = (text.partition("\n") for text in others)
+    return {"root": root, "no folder": first, **{name: rest for name, _, rest in parts}}
+
 
 # --- the cache folder ---
 
@@ -104,15 +149,14 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path: Path) -> None:
         assert "LITZ_CACHE_DIR" in said[0]
 
 
-def test_the_default_folder_cannot_be_written() -> None:
-    said = finished(python(PROGRAM, XDG_CACHE_HOME="/proc/nowhere"))
+def test_the_default_folder_cannot_be_written(elsewhere: dict[str, str]) -> None:
+    said = elsewhere["no folder"]
     assert said.count("RuntimeWarning") == 1 and "/proc/nowhere/litz" in said
 
 
-def test_no_home_variable(tmp_path: Path) -> None:
-    code = "import os; os.environ.pop('HOME')\n" + PROGRAM
-    finished(python(code, XDG_CACHE_HOME=str(tmp_path)))
-    assert objects(tmp_path / "litz")
+def test_no_home_variable(elsewhere: dict[str, str]) -> None:
+    assert "Warning" not in elsewhere["no home"]
+    assert objects(Path(elsewhere["root"]) / "home" / "litz")
 
 
 def test_the_disk_is_full_for_the_compiler(tmp_path: Path) -> None:
@@ -125,13 +169,10 @@ def test_the_disk_is_full_for_the_compiler(tmp_path: Path) -> None:
     assert "temporary folder" in said[0] and not objects(root)
 
 
-def test_no_file_can_be_written(tmp_path: Path) -> None:
+def test_no_file_can_be_written(elsewhere: dict[str, str]) -> None:
     """Files of a kilobyte at most: not even a temporary folder helps, and ATen runs the graph."""
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
-    code = PROGRAM.replace("call =", limit + "call =")
-    said = finished(python(code, LITZ_CACHE_DIR=str(tmp_path)))
-    assert "This graph runs through ATen" in said, said
-    assert not objects(tmp_path)
+    assert "This graph runs through ATen" in elsewhere["no file"]
+    assert not objects(Path(elsewhere["root"]) / "small")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "folder"])
@@ -300,35 +341,9 @@ def test_a_fallback_returns_eagers_strides(tmp_path: Path) -> None:
 # --- processes and threads ---
 
 
-def test_two_processes_compile_the_same(tmp_path: Path) -> None:
-    runs = [python(PROGRAM, LITZ_CACHE_DIR=str(tmp_path)) for _ in range(2)]
-    for run in runs:
-        assert "Warning" not in finished(run)
-    assert objects(tmp_path) and not list((tmp_path / "v1" / "tmp").iterdir())
-
-
-FORKED = (
-    PROGRAM
-    + """
-import os
-child = os.fork()
-if child == 0:
-    torch.set_num_threads(1)
-    torch.testing.assert_close(call(x), fn(x))
-    other = torch.compile(lambda x: x.cos() * 2 + x, backend="litz")
-    torch.testing.assert_close(other(x), x.cos() * 2 + x)
-    os._exit(7)
-_, status = os.waitpid(child, 0)
-assert os.waitstatus_to_exitcode(status) == 7
-torch.testing.assert_close(call(x), fn(x))
-print("both")
-"""
-)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_runs_and_compiles(tmp_path: Path) -> None:
-    assert "both" in finished(python(FORKED, LITZ_CACHE_DIR=str(tmp_path)))
+def test_a_forked_child_runs_and_compiles(elsewhere: dict[str, str]) -> None:
+    assert "both" in elsewhere["fork"]
 
 
 def test_threads_compile_at_once(tmp_path: Path) -> None:

@@ -156,24 +156,24 @@ def test_deviations_of_tiny_and_huge_values(
 
 
 @pytest.mark.parametrize("isa", ["", "generic", "avx2"])
-@pytest.mark.parametrize("whole", [torch.int8, torch.int32, torch.int64, torch.uint8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_whole_numbers_made_floats_again(isa: str, whole: torch.dtype, dtype: torch.dtype) -> None:
+def test_whole_numbers_made_floats_again(isa: str, dtype: torch.dtype) -> None:
     """No compiler may make trunc of it, which keeps -0.0 and what no integer holds."""
-
+    whole = (torch.int8, torch.int32, torch.int64, torch.uint8)
     back = dtype if dtype is not torch.bfloat16 else torch.float32
 
-    def fn(*xs: torch.Tensor) -> list[torch.Tensor]:
-        return [x.to(whole).to(back) for x in xs]
+    def fn(*given: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [x.to(w).to(back) for w, xs in zip(whole, given, strict=True) for x in xs]
 
     torch._dynamo.reset()
     options = {"isa": isa} if isa else {}
     call = torch.compile(fn, backend="litz", dynamic=False, fullgraph=True, options=options)
     some = torch.tensor([-0.73, 0.73, -1.5, 100.5, -0.0] + [3e9, 1e19, math.nan, math.inf])
-    x = (some if whole.itemsize >= 4 else some[:3]).to(dtype)
-    xs = (x[0], x[-1], x, x.repeat(9))
-    for ours, eager in zip(call(*(a.clone() for a in xs)), fn(*xs), strict=True):
-        assert torch.equal(ours, eager) and torch.equal(ours.signbit(), eager.signbit())
+    cases = [(some if w.itemsize >= 4 else some[:3]).to(dtype) for w in whole]
+    given = [[x[0], x[-1], x, x.repeat(9)] for x in cases]
+    ours = call(*([a.clone() for a in xs] for xs in given))
+    for mine, eager in zip(ours, fn(*given), strict=True):
+        assert torch.equal(mine, eager) and torch.equal(mine.signbit(), eager.signbit())
 
 
 @pytest.mark.parametrize("dtype", HALF)

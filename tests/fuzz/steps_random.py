@@ -37,7 +37,8 @@ NUMBERS: tuple[tuple[str, Draw], ...] = (
     ("torch.randint(-3, 4, {0}.shape)", _pure(-3, 3, 0, 2.01)),
     ("torch.randperm({0}.shape[0])", _pure(0, 1e6)),
     ("torch.multinomial({0}.abs() + 0.1, 3, replacement=True)", _pure(0, 1e6)),
-    ("torch.poisson({0}.abs())", _pure(0, INF)),
+    # Of others PyTorch's metadata states the input's strides: the result is contiguous.
+    ("torch.poisson({0}.abs().contiguous())", _pure(0, INF)),
 )
 USES = (
     "{0} + 0.1 * {1}", "{0} * ({1} > 0.5)", "torch.where({1} < 0.3, {0}, 0)", "{0} * {1} + {1}",

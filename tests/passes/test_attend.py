@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 import litz
 from litz.ir.parse import parse
-from litz.ir.program import Template
+from litz.ir.program import Program, Template
 from litz.ir.text import program_text
+from litz.passes import attend
 
 Tensor = torch.Tensor
 B, H, T, N, D = 2, 3, 130, 110, 24
@@ -183,6 +184,39 @@ def test_rows_of_which_nothing_is_seen_on_gpus(heads: int, rows: int, keys: int)
         found = torch.compile(fn, backend="litz", options={"target": "triton"})(q, k, m)
         judge(fn, (q, k, m), found)
     assert found.isnan().any()
+
+
+def in_a_row(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    for _ in range(3):
+        q = q + torch.softmax(q @ k.mT * 0.2 + m, -1) @ k
+    return q
+
+
+def between_others(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+    q = torch.softmax(q @ k.mT * 0.2 + m, -1) @ k
+    weights = torch.softmax(q @ k.mT, -1)
+    q = weights @ k
+    return torch.softmax(q @ k.mT * 0.3 + m, -1) @ v, weights
+
+
+def test_many_are_found_in_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed: list[Program] = []
+
+    class Noted(attend._Finder):
+        def __init__(self, program: Program, costs: Any) -> None:
+            indexed.append(program)
+            super().__init__(program, costs)
+
+    monkeypatch.setattr(attend, "_Finder", Noted)
+    assert len(templates(in_a_row, *arguments())) == 3
+    assert len(indexed) == 1
+    with torch.no_grad():
+        report = litz.explain(between_others, *arguments())
+        judge(between_others, arguments(), report.result)
+    program = report.graphs[0].stages.program
+    assert program is not None
+    assert sum(isinstance(n, Template) for n in program.nodes) == 2
+    assert sum("bmm" in e.target_name for e in report.graphs[0].stages.externs()) == 2
 
 
 def test_few_scores_and_other_types_stay() -> None:

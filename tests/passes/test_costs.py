@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.ir.dtype import BF16, F8E4, F32, I8
+from litz.ir.program import Template
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower_graph
+from litz.passes.choose import TakeTemplates
 from litz.passes.costs import LARGE
 from litz.targets.triton.costs import costs_of
 
@@ -48,3 +54,20 @@ def test_what_says_nothing_is_large(monkeypatch: pytest.MonkeyPatch, facts: Any)
 def test_old_ones_have_no_templates(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu(monkeypatch, 7, 5)
     assert costs_of("cuda:1") is None
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "own"),
+    [
+        (16, 4096, 4096, True),  # memory alone counts
+        (4096, 4096, 512, True),  # what is behind it need not go through memory
+        (128, 4096, 11008, False),  # small blocks read too much from the cache
+        (512, 768, 3072, False),
+    ],
+)
+def test_products_with_an_activation(m: int, n: int, k: int, own: bool) -> None:
+    with FakeTensorMode():
+        x, w = (torch.empty(s, device="cuda", dtype=torch.bfloat16) for s in ((m, k), (k, n)))
+        graph = make_fx(lambda x, w: (torch.relu(x @ w),))(x, w)
+    program = TakeTemplates({"cuda": LARGE})(lower_graph(graph, Settings(inference=True)))
+    assert any(isinstance(n, Template) for n in program.nodes) is own

@@ -25,7 +25,7 @@ SPECIAL += [float("inf"), float("-inf"), float("nan")]
 
 
 def special(dtype: torch.dtype) -> torch.Tensor:
-    x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-110, 110, 239)]).to(dtype)
+    x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-110, 110, 111)]).to(dtype)
     # The interpreter reads subnormal bf16 values as zeros.
     tiny = (x.float().abs() < 1e-37) & (x != 0)
     return x[~tiny] if dtype == torch.bfloat16 else x

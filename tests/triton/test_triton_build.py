@@ -11,18 +11,22 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from cubin import resources
+from traces import data, trace
 from triton_samples import ADD_JOB, altered
 
 pytest.importorskip("triton.language")
 
+from litz import backend  # noqa: E402
 from litz.errors import RefusedSourceError, ToolchainError  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton import build as building  # noqa: E402
 from litz.runtime.triton import worker  # noqa: E402
-from litz.runtime.triton.build import build, job_key, numbered, start_workers, submit  # noqa: E402
+from litz.runtime.triton.build import build, job_key, numbered, submit  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
 from litz.runtime.triton.pool import Pool, Triton, WorkerDied, find_triton, pool  # noqa: E402
 
@@ -171,9 +175,9 @@ def test_jobs_and_binaries_survive_the_wire() -> None:
     assert KernelJob.from_json(ADD_JOB.to_json()) == ADD_JOB
     binary = Binary(b"\n\x00{code", "k", (8, 4), 3, 8, 32, (16, 128), (0, 1))
     assert Binary.from_bytes(binary.to_bytes()) == binary
-    for data in (b"", b"{}\n", b"[]\n", b'{"format": "litz-binary-2", "x": 1}\n'):
+    for text in (b"", b"{}\n", b"[]\n", b'{"format": "litz-binary-2", "x": 1}\n'):
         with pytest.raises(ValueError):
-            Binary.from_bytes(data)
+            Binary.from_bytes(text)
 
 
 # --- faults ---
@@ -455,6 +459,24 @@ def test_what_imported_triton_is_replaced_with_its_workers(cache: Cache) -> None
     own.close()
 
 
+def test_workers_start_before_a_graph_on_a_gpu_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    through_aot = backend.dynamo.compile_through_aot
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        told.append("AOTAutograd")
+        return through_aot(*args, **kwargs)
+
+    monkeypatch.setattr(backend, "start_workers", lambda count: told.append("workers"))
+    monkeypatch.setattr(backend.dynamo, "compile_through_aot", traced)
+    trace(lambda x: x * 2, data(64), training=False)
+    assert told[:2] == ["workers", "AOTAutograd"]
+    told.clear()
+    with torch.no_grad():
+        torch.compile(lambda x: x * 3, backend="litz")(torch.ones(3))
+    assert told == ["AOTAutograd"]
+
+
 def test_the_exit_status_of_a_worker_is_told(cache: Cache) -> None:
     leaving = replace(ADD_JOB, source="import os\nos.write(2, b'bye')\nos._exit(7)\n")
     with pytest.raises(ToolchainError, match=r"twice \(exit status 7\)") as caught:
@@ -478,9 +500,7 @@ def test_workers_take_no_more_memory_than_is_free(
 
 
 def test_a_forked_child_has_its_own_pool(cache: Cache) -> None:
-    start_workers(1)
-    while not pool().pids:
-        time.sleep(0.01)
+    assert build([ADD_JOB], cache, 1)
     mine = pool().pids
     child = os.fork()
     if child == 0:

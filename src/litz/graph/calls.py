@@ -42,6 +42,12 @@ def is_random(target: object) -> bool:
 
 def leaves(value: object) -> list[Any]:
     """What lists and tuples hold, however they are nested."""
-    if isinstance(value, tuple | list):
-        return [x for v in value for x in leaves(v)]
-    return [value]
+    if not isinstance(value, (tuple, list)):
+        return [value]
+    found = []
+    for v in value:
+        if isinstance(v, (tuple, list)):
+            found += leaves(v)
+        else:
+            found.append(v)
+    return found

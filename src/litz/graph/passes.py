@@ -68,6 +68,8 @@ def _is_functional(n: Node) -> bool:
 
 def _key(value: Any) -> Any:
     """A hashable form of an argument, in which 1, 1.0 and True differ; raises TypeError if none."""
+    if isinstance(value, Node):
+        return value
     if isinstance(value, list | tuple):
         return (type(value).__name__, *map(_key, value))
     if isinstance(value, dict):

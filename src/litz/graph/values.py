@@ -22,6 +22,8 @@ def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
+    if type(a) is int and type(b) is int:
+        return a == b
     if not all(isinstance(x, torch.SymInt) or type(x) is int for x in (a, b)):
         return False
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from litz.index import Expr, as_expr, const, size_hint, substitute
@@ -14,12 +15,17 @@ LARGE_BYTES: Final = 4 << 20
 
 def byte_size(b: Buffer) -> Expr:
     """Bytes from the first element of a buffer to behind its last."""
-    if any(d is const(0) for d in b.shape):
+    return _extent(b.shape, b.strides) * b.dtype.bytes
+
+
+@lru_cache(maxsize=1024)
+def _extent(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
+    if any(d is const(0) for d in shape):
         return const(0)
     elements = as_expr(1)
-    for extent, stride in zip(b.shape, b.strides, strict=True):
+    for extent, stride in zip(shape, strides, strict=True):
         elements = elements + (extent - 1) * stride
-    return elements * b.dtype.bytes
+    return elements
 
 
 def hinted(e: Expr, hints: Mapping[Expr, int] | None = None) -> int:

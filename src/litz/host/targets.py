@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -65,16 +66,19 @@ def number_text(target: object, args: Sequence[str]) -> str | None:
 
 def out_target(extern: Extern) -> Target | None:
     """The overload that writes into given memory, or None where the op has none of that form."""
-    target: Any = extern.target
+    return None if None in extern.outputs else _out_target(extern.target, len(extern.outputs))
+
+
+@lru_cache(maxsize=1024)
+def _out_target(target: Any, count: int) -> Target | None:
     packet = getattr(target, "overloadpacket", None)
     if packet is None:
         return None
     wanted = _inputs(target)
-    count = len([o for o in extern.outputs if o is not None])
     for name in (target._overloadname, *packet.overloads()):
         overload = getattr(packet, name)
         outs = tuple(a.name for a in overload._schema.arguments if a.is_out)
-        if len(outs) == count == len(extern.outputs) and _inputs(overload) == wanted:
+        if len(outs) == count and _inputs(overload) == wanted:
             path = _torch_path(overload, str(overload))
             return Target(_quick(path), overload, outs)
     return None

@@ -41,6 +41,7 @@ from litz.index.query import (
     size_hint,
     split_linear,
     substitute,
+    substitution,
 )
 from litz.index.recombine import recombine
 from litz.index.text import CPP, PYTHON, TRITON, Dialect, parse, render, to_text
@@ -55,6 +56,7 @@ __all__ =[
     "Symbol", "Var", "and_", "as_expr", "bounds", "ceildiv", "coefficient", "const", "divides",
     "eq", "evaluate", "exact_quotient", "floordiv", "ge", "gt", "invert", "le", "lt", "max_",
     "min_", "mixed_radix", "mod", "ne", "not_", "or_", "parse", "product", "provably_le",
-    "provably_lt", "render", "size_hint", "split_linear", "substitute", "sum_", "symbol", "truth",
+    "provably_lt", "render", "size_hint", "split_linear", "substitute",
+    "substitution", "sum_", "symbol", "truth",
     "var", "where",
 ]  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from litz.dataclass import dataclass
-from litz.index.arith import add, factors, mul, parts, scale, sub
+from litz.index.arith import CACHE, add, factors, mul, parts, scale, sub
 from litz.index.division import floordiv, mod
 from litz.index.expr import ONE, ZERO, Expr, Var
 from litz.index.prove import provably_le, provably_lt
@@ -47,6 +48,11 @@ def mixed_radix(e: Expr, vars: Sequence[Var]) -> MixedRadix | None:
     Variables of extent one may have any stride. Strides that cannot be ordered with certainty are
     ordered by their hints, and then nothing is claimed about the index.
     """
+    return _mixed_radix(e, tuple(vars))
+
+
+@lru_cache(maxsize=CACHE)
+def _mixed_radix(e: Expr, vars: tuple[Var, ...]) -> MixedRadix | None:
     split = split_linear(e, vars)
     if split is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from litz.index.arith import factors, from_terms, monomial, mul, parts, product, sum_
@@ -100,9 +101,19 @@ class Substitution:
         return out
 
 
+@lru_cache(maxsize=256)
+def _substitution(pairs: tuple[tuple[Expr, Expr], ...]) -> Substitution:
+    return Substitution(dict(pairs))
+
+
+def substitution(mapping: Mapping[_K, Expr]) -> Substitution:
+    """One that may remember what it has rewritten for others who replace the same."""
+    return _substitution(tuple(mapping.items()))
+
+
 def substitute(e: Expr, mapping: Mapping[_K, Expr]) -> Expr:
     """``e`` with every key of ``mapping`` replaced by its value, all at once."""
-    return Substitution(mapping)(e)
+    return substitution(mapping)(e)
 
 
 def coefficient(e: Expr, v: Expr) -> Expr | None:
@@ -158,6 +169,8 @@ def bounds(e: Expr) -> tuple[int | None, int | None]:
 def size_hint(e: Expr | int, default: int = DEFAULT_HINT) -> int:
     """A likely value: symbols by their hints (``default`` in range where unbacked), Vars by 0."""
     e = as_expr(e)
+    if isinstance(e, Const):
+        return e.value
     env: dict[Expr, int] = {}
     for leaf in e.free:
         if isinstance(leaf, Var):

@@ -89,6 +89,8 @@ TRITON = Dialect(
 
 def to_text(e: Expr) -> str:
     """The canonical text, which is what ``str`` gives; `parse` reads it back."""
+    if isinstance(e, Const):
+        return str(e.value)
     return _Printer(_TEXT, None).print(e)
 
 

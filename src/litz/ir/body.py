@@ -14,11 +14,12 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import Final, Literal
 
 from litz.dataclass import dataclass
 from litz.index import Const as IndexConst
-from litz.index import Expr, Substitution, Var, size_hint, split_linear
+from litz.index import Expr, Substitution, Var, size_hint, split_linear, substitution
 from litz.index import const as index_const
 from litz.index.interning import find, publish
 from litz.ir.dtype import I64, DType, wrap
@@ -30,6 +31,7 @@ from litz.ir.reductions import result_dtype as reduced_dtype
 Scalar = bool | int | float
 StoreMode = Literal["set", "add", "max", "min", "mul"]
 _NONE: Final = index_const(0)
+_result_dtype: Final = lru_cache(maxsize=1024)(result_dtype)
 
 
 def _operator(name: str) -> Callable[[Node, Node | Scalar], Node]:
@@ -235,7 +237,7 @@ def op(name: str, *args: Node, to: DType | None = None) -> Node:
     if found is not None:
         return found
     row = op_row(name)
-    dtype = result_dtype(name, tuple(a.dtype for a in args), to)
+    dtype = _result_dtype(name, tuple([a.dtype for a in args]), to)
     n = Op.__new__(Op)
     n.name, n.param, n.dtype, n.args, n.key = row.name, to, dtype, args, key
     n.vars = args[0].vars if len(args) == 1 else _union(a.vars for a in args)
@@ -470,7 +472,7 @@ def replaced(stores: Iterable[Store], known: Mapping[Node, Node]) -> tuple[Store
 
 def substitute(root: Node, mapping: Mapping[Expr, Expr]) -> Node:
     """``root`` with the variables of ``mapping`` replaced in every index expression."""
-    return Rewriter(Substitution(mapping))(root)
+    return Rewriter(substitution(mapping))(root)
 
 
 def loads(roots: Iterable[Node]) -> tuple[Load, ...]:

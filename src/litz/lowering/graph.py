@@ -210,11 +210,13 @@ class _Walk(GraphLowering):
         return self.operator_call(n, val if isinstance(val, tuple | list) else (val,))
 
     def operator_call(self, n: FxNode, vals: Sequence[Any]) -> Any:
+        source, key = self.view_key(n)
+        if key in self.views:
+            return values.strided(source, *self.views[key])
         fn = find(n.target)
-        reason = why_extern(n.target)
         if fn is None:
             product = contraction(self, n) if n.target in CONTRACTIONS else None
-            return call_extern(self, n, reason) if product is None else product
+            return product or call_extern(self, n, why_extern(n.target))
         results = tuple(self.result(v) if isinstance(v, torch.Tensor) else None for v in vals)
         used = frozenset(
             u.args[1]
@@ -223,6 +225,7 @@ class _Walk(GraphLowering):
         )
         args, kwargs = self.map(n.args), self.map(dict(n.kwargs))
         given = (*args, *kwargs.values())
+        parts = leaves(given)
         last = partial(self.readers.is_last, n, given)
         call = Call(
             self.b, n, self.readers.before_mutation, results, len(list(readers(n))), used, last
@@ -234,27 +237,45 @@ class _Walk(GraphLowering):
                 for r, v in zip(results, vals, strict=True)
             ):
                 raise Unsupported("a type that only ATen handles")
-            if any(isinstance(v, Opaque) for v in leaves(given)):
+            if any(isinstance(v, Opaque) for v in parts):
                 raise Unsupported("an argument of a type that only ATen handles")
-            if eight_bits.in_arithmetic(n.target, (*leaves(given), *results)):
+            if eight_bits.in_arithmetic(n.target, (*parts, *results)):
                 raise Unsupported("arithmetic on floats of 8 bits")
-            if several_devices(given):
+            if several_devices(parts):
                 raise Unsupported("tensors of several devices")
             if n.kwargs.get("pin_memory"):
                 raise Unsupported("pinned memory")
-            limits.check(self.symbols, n, given, results)
+            limits.check(self.symbols, n, parts, results)
             require(self, *(e for r in results if r is not None for e in (*r.shape, *r.strides)))
             mark = len(self.b.nodes)
-            return self.finish(n, fn(call, *args, **kwargs), call)
+            out = fn(call, *args, **kwargs)
+            if key is not None and out.ref is not None:
+                layout = call.shape, call.result.strides, out.ref.offset
+                if out == values.strided(given[0], *layout):
+                    self.views[key] = layout
+            return self.finish(n, out, call)
         except Unsupported as e:
             reason = str(e)
         except TypeError:
-            if not limits.has_symbolic(given):
+            if not limits.has_symbolic(parts):
                 raise
             # The lowering computes with a number that only the running program knows.
             reason = "a symbolic number"
         self.b.roll_back(mark)
         return call_extern(self, n, reason)
+
+    def view_key(self, n: FxNode) -> tuple[Any, tuple[Any, ...] | None]:
+        """What a call views, and its key if that lies in a buffer and its own layout is known."""
+        base = viewed(n)
+        v = None if base is None else self.env[base]
+        val = n.meta.get("val")
+        if not isinstance(v, TensorValue) or v.ref is None or not isinstance(val, torch.Tensor):
+            return v, None
+        r = self.result(val)
+        if r is None or id(val) not in self.seen:
+            return v, None
+        own = v.dtype, v.shape, v.ref.strides, v.ref.offset
+        return v, (n.target, n.args[1:], tuple(n.kwargs.items()), r, own)
 
     def pick(self, n: FxNode, source: FxNode, at: int) -> Any:
         """One result of several, stored if it is shared."""
@@ -300,12 +321,14 @@ def as_promised(n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:
     """
     if r is None:
         return v
+    if v.lazy is not None and v.device != r.device:
+        v = replace(v, device=r.device)
+    if v.shape == r.shape:
+        return v
     pairs = list(zip(v.shape, r.shape, strict=False))
     if v.ndim != len(r.shape) or any(s is not t and s.is_const and t.is_const for s, t in pairs):
         own, other = (f"({', '.join(map(str, shape))})" for shape in (v.shape, r.shape))
         raise WrongMetadata(f"{n.target} gives shape {own} and not {other}, as PyTorch says")
-    if v.lazy is not None and v.device != r.device:
-        v = replace(v, device=r.device)
     return values.written_as(v, r.shape)
 
 

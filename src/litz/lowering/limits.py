@@ -61,9 +61,10 @@ def check(
     made = [e for r in results if r is not None for e in r.shape]
     if any(str(s) not in symbols.meanings for s in symbols.missing(made)):
         raise Unsupported("sizes that depend on data")
-    if name not in TAKES_FLOATS and any(isinstance(a, HostFloat) for a in leaves(args)):
+    given = leaves(args)
+    if name not in TAKES_FLOATS and any(isinstance(a, HostFloat) for a in given):
         raise Unsupported("a symbolic float")
-    tensors = [a for a in leaves(args) if isinstance(a, TensorValue)]
+    tensors = [a for a in given if isinstance(a, TensorValue)]
     if _beyond(n, tensors, results):
         raise Unsupported("a number that a type does not hold, which eager may refuse")
     if name in WRITE_PARTS and any(_is_unbacked(s) for v in tensors for s in v.shape):
@@ -73,7 +74,7 @@ def check(
         raise Unsupported("an operator on perhaps nothing")
     if not symbols.data:
         return
-    numbers = [a for a in leaves(args) if isinstance(a, Expr)]
+    numbers = [a for a in given if isinstance(a, Expr)]
     if name in CHECK_POSITIONS and symbols.from_data(numbers):
         raise Unsupported("a position that depends on data")
 

@@ -21,6 +21,7 @@ from litz.lowering.state import GraphLowering
 from litz.lowering.symbols import Solution, Symbols, solve
 
 aten = torch.ops.aten
+_SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 CHECK: Final = "asserts what sizes were compiled for"
 SCALAR_READS: Final = frozenset({aten._local_scalar_dense.default, aten.item.default})
 
@@ -268,4 +269,4 @@ class _SympyEmitter:
 
 
 def is_symbolic(val: object) -> bool:
-    return isinstance(val, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return isinstance(val, _SYMBOLIC)

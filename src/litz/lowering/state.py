@@ -20,7 +20,7 @@ from litz.lowering.registry import Result
 from litz.lowering.strides import plain_strides
 from litz.lowering.symbols import Symbols
 from litz.lowering.torch_types import from_torch
-from litz.lowering.values import Opaque, TensorValue
+from litz.lowering.values import Opaque, Shape, TensorValue
 
 Compile = Callable[[str, GraphModule], Program]
 
@@ -34,7 +34,8 @@ class GraphLowering:
     are there.
     uses_left: users of each node that are still to come.  places: the nodes' order.
     bodies: compiled, by their names.  regions: those of regions, by what they were compiled for.
-    described: results by their metadata.
+    described: results by their metadata.  seen: by its identity, each tensor of metadata and its.
+    views: layouts of calls that view buffers, by ``view_key``.
     sources: graph nodes that are part of a value's expression: itself, and its inputs that are
     lazy.
     """
@@ -56,6 +57,8 @@ class GraphLowering:
     regions: dict[tuple[str, ...], Subgraph] = field(default_factory=dict)
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)
     described: dict[object, Result] = field(default_factory=dict)
+    seen: dict[int, tuple[torch.Tensor, Result]] = field(default_factory=dict)
+    views: dict[object, tuple[Shape, Shape, Expr]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.b = Builder(self.settings)
@@ -92,6 +95,10 @@ class GraphLowering:
     # --- from torch's terms to the program's -------------------------------------------------
 
     def result(self, val: torch.Tensor) -> Result | None:
+        """What a tensor's metadata say; None for one that only ATen handles."""
+        known = self.seen.get(id(val))
+        if known is not None:
+            return known[1]
         dtype = from_torch(val.dtype)
         # Memory of a lazily negated view (an imaginary part's) does not hold what the view does.
         if dtype is None or val.layout is not torch.strided or val.is_neg():
@@ -106,6 +113,8 @@ class GraphLowering:
             found = Result(dtype, shape, strides, str(val.device))
             if key is not None:
                 self.described[key] = found
+        if key is not None:
+            self.seen[id(val)] = val, found
         return found
 
     def expr(self, value: Any) -> Expr:
@@ -125,4 +134,4 @@ class GraphLowering:
 
 
 def _known(sizes: Iterable[Any]) -> bool:
-    return all(type(s) is int for s in sizes)
+    return {int}.issuperset(map(type, sizes))

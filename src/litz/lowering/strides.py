@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from litz.index import Const, Expr, Var, max_, mixed_radix
 from litz.ir.program import TensorRef
@@ -62,6 +63,7 @@ def plain_strides(shape: Shape, strides: Shape) -> Shape:
     return row_major(shape, strides) or strides
 
 
+@lru_cache(maxsize=1024)
 def row_major(shape: Shape, strides: Shape) -> Shape | None:
     """The strides of a permuted row-major layout as products of sizes, None for other layouts.
 
@@ -92,7 +94,7 @@ def _order(stride: Expr) -> tuple[int, tuple[object, ...]]:
 
 def same_layout(ref: TensorRef | Result, strides: tuple[Expr, ...]) -> bool:
     """Whether what is given has these strides, along dimensions of more than one element."""
-    return all(
+    return ref.strides == strides or all(
         a is b for a, b, s in zip(ref.strides, strides, ref.shape, strict=True) if s is not ONE
     )
 

@@ -9,7 +9,7 @@ view of it is stride arithmetic: no copy, no expression.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from litz.dataclass import dataclass
 from litz.graph.calls import leaves
@@ -24,6 +24,7 @@ ZERO: Expr = const(0)
 ONE: Expr = const(1)
 
 
+@lru_cache(maxsize=1024)
 def axes(shape: Shape, prefix: str = "i") -> tuple[Expr, ...]:
     """The canonical loop variables of a shape; a dimension of size 1 has index 0."""
     return tuple(ZERO if s is ONE else var(f"{prefix}{k}", s) for k, s in enumerate(shape))
@@ -36,6 +37,7 @@ def product(sizes: Sequence[Expr]) -> Expr:
     return total
 
 
+@lru_cache(maxsize=1024)
 def contiguous_strides(shape: Shape) -> Shape:
     """Row-major strides, in elements, as torch makes them (a zero-sized dim counts as one)."""
     strides: list[Expr] = []
@@ -244,6 +246,7 @@ def _factor_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
     return groups
 
 
+@lru_cache(maxsize=1024)
 def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides of a view of shape ``new``, or None where only a copy could have that shape."""
     out: list[Expr] = []

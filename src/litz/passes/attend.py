@@ -34,11 +34,13 @@ class FindAttention:
     costs: Mapping[str, Costs]
 
     def __call__(self, program: Program) -> Program:
-        for n in program.nodes:
-            if isinstance(n, Contraction):
-                costs = self.costs.get(n.device.partition(":")[0])
-                program = _Finder(program, n, costs).found() or program
-        return program
+        wanted = [n for n in program.nodes if isinstance(n, Contraction) and _may_be(n)]
+        if not wanted:
+            return program
+        finder = _Finder(program, self.costs)
+        for n in wanted:
+            finder.find(n)
+        return finder.replaced() if finder.made else program
 
 
 @dataclass(frozen=True)
@@ -50,28 +52,37 @@ class _Read:
 
 
 class _Finder:
-    """Looks for attention whose last product is ``last``."""
+    """Looks for attention in a program.
 
-    def __init__(self, program: Program, last: Contraction, costs: Costs | None) -> None:
-        self.program, self.last, self.costs = program, last, costs
+    makers, readers: who writes a buffer, and who reads it, of the nodes that are left.
+    made: the templates, by the products whose place they take.  gone: what nobody reads then.
+    """
+
+    def __init__(self, program: Program, costs: Mapping[str, Costs]) -> None:
+        self.program, self.costs = program, costs
         self.places = {n.name: i for i, n in enumerate(program.nodes)}
         self.makers: dict[str, list[ProgramNode]] = {}
+        self.readers: dict[str, set[str]] = {}
         for n in program.nodes:
             for name in n.write_buffers():
                 self.makers.setdefault(program.root(name), []).append(n)
+            for name in n.read_buffers():
+                self.readers.setdefault(program.root(name), set()).add(n.name)
+        for r in program.output_refs():
+            self.readers.setdefault(program.root(r.buffer), set()).add("")
+        self.made: dict[str, Template] = {}
+        self.gone: set[str] = set()
 
-    def found(self) -> Program | None:
-        """The program with the template, if there is one."""
-        c = self.last
-        *batch, m, keys = c.left.shape
-        if not _plain(c) or keys is const(1) or not provably_le(const(1), keys):
-            return None
+    def find(self, last: Contraction) -> None:
+        """Note the template whose last product this is, if there is one."""
+        if last.name in self.gone:
+            return
+        *batch, m, keys = last.left.shape
         points = (*(var(f"i{k}", s) for k, s in enumerate((*batch, m))), var("r0", keys))
-        if size_hint(product(c.left.shape), 0) < LEAST:
-            return None
-        weight = body.load(c.left.dtype, c.left.buffer, _at(c.left, points))
+        weight = body.load(last.left.dtype, last.left.buffer, _at(last.left, points))
         score = self.softmax(weight, points)
-        return None if score is None else self.template(score, points)
+        if score is not None:
+            self.template(last, score, points)
 
     def softmax(self, weight: Load, points: tuple[Expr, ...]) -> _Scores | None:
         """The scores whose softmax over the last point a load is of."""
@@ -112,15 +123,15 @@ class _Finder:
             n = Rewriter(memo=known)(n)
         return None
 
-    def template(self, s: _Scores, points: tuple[Expr, ...]) -> Program | None:
-        c, first = self.last, s.product
+    def template(self, c: Contraction, s: _Scores, points: tuple[Expr, ...]) -> None:
+        first = s.product
         *outer, keys = points
         inner, column = var("r1", first.left.shape[-1]), var(f"i{len(outer)}", c.right.shape[-1])
         sizes = inner.extent, column.extent
         if not all(isinstance(x, Const) and 1 < x.value <= WIDEST for x in sizes):
-            return None
+            return
         if any(isinstance(n, Reduce) for n in walk((s.score,))):
-            return None
+            return
         query = self.operand(first.left, (*outer, inner), first)
         key = self.operand(first.right, (*outer[:-1], inner, keys), first)
         value = self.operand(c.right, (*outer[:-1], keys, column), c)
@@ -128,8 +139,8 @@ class _Finder:
         made_of: dict[Node, Node] = {s.load: body.cast(dot, s.load.dtype)}
         score = Rewriter(memo=made_of, replace=_without_roundings)(s.score)
         reads = [query, key, value, *(_Read(x, s.by) for x in loads((s.score,)) if x is not s.load)]
-        if any(map(self.changed, reads)) or not self.pays(s, reads):
-            return None
+        if any(self.changed(r, c) for r in reads) or not self.pays(c, s, reads):
+            return
         out = attention.out_value(score, value.node, keys, c.left.dtype, guarded=False)
         axes, at = (*outer, column), self.program.buffers[c.out].strides
         made = Template(
@@ -137,39 +148,62 @@ class _Finder:
             (Store(c.out, _linear(axes, at, const(0)), out),), c.device,
             Skeleton(attention.KIND), tuple(dict.fromkeys((*first.origins, *c.origins))),
         )  # fmt: skip
-        return self.replaced(made, first)
+        idle = self.idle(made, c)
+        weights = self.makers[self.program.root(c.left.buffer)]
+        if first.name in idle and all(n.name in idle for n in weights):
+            self.take(made, c, idle)
 
-    def replaced(self, made: Template, first: Contraction) -> Program | None:
-        """The program with the template, if the scores need not be made any more."""
-        p = self.program
-        left = [made if n is self.last else n for n in p.nodes]
-        returned = {p.root(r.buffer) for r in p.output_refs()}
-        while True:
-            read = returned.union(*({p.root(b) for b in n.read_buffers()} for n in left))
-            kept = [n for n in left if n is made or not self.idle(n, read)]
-            if len(kept) == len(left):
-                break
-            left = kept
-        if first in left or any(n in left for n in self.makers[p.root(self.last.left.buffer)]):
-            return None
-        written = {b for n in left for b in n.write_buffers()}
-        gone = {b for n in p.nodes for b in n.write_buffers()} - written
-        names, behind = {n.name for n in left} - {made.name}, dict[str | None, str | None]()
-        last: str | None = None
+    def idle(self, made: Template, last: Contraction) -> dict[str, ProgramNode]:
+        """What nobody reads any more once a template stands for ``last``, by name."""
+        read = {self.program.root(b) for b in made.read_buffers()}
+        found: dict[str, ProgramNode] = {last.name: last}
+        todo = [last.left.buffer, last.right.buffer]
+        while todo:
+            for n in self.makers.get(self.program.root(todo.pop()), ()):
+                names = n.write_buffers()
+                if not isinstance(n, Loops | Contraction) or not all(map(self.temporary, names)):
+                    continue
+                kept = any(b in read or self.readers.get(b, set()) - found.keys() for b in names)
+                if not kept and n.name not in found:
+                    found[n.name] = n
+                    todo += n.read_buffers()
+        return found
+
+    def take(self, made: Template, last: Contraction, idle: Mapping[str, ProgramNode]) -> None:
+        """Have a template stand for ``last``, and nothing for what is idle then."""
+        root = self.program.root
+        for n in idle.values():
+            for b in n.read_buffers():
+                self.readers[root(b)].discard(n.name)
+            for b in n.write_buffers():
+                self.makers[root(b)].remove(n)
+        self.makers[root(last.out)].append(made)
+        for b in made.read_buffers():
+            self.readers.setdefault(root(b), set()).add(made.name)
+        self.places[made.name] = self.places[last.name]
+        self.made[last.name] = made
+        self.gone.update(idle.keys())
+
+    def replaced(self) -> Program:
+        """The program with the templates, and without what nobody reads."""
+        p, left, behind = self.program, list[ProgramNode](), dict[str | None, str | None]()
         for n in p.nodes:
-            last = made.name if n is self.last else n.name if n.name in names else last
-            behind[n.name] = last
+            if n.name in self.made or n.name not in self.gone:
+                left.append(self.made.get(n.name, n))
+            behind[n.name] = left[-1].name if left else None
+        lost = {b for n in p.nodes if n.name in self.gone for b in n.write_buffers()}
+        lost -= {b for n in self.made.values() for b in n.write_buffers()}
         bindings = (
-            replace(b, behind=behind.get(b.behind)) for b in p.bindings if b.ref.buffer not in gone
+            replace(b, behind=behind.get(b.behind)) for b in p.bindings if b.ref.buffer not in lost
         )
-        buffers = {k: b for k, b in p.buffers.items() if k not in gone}
+        buffers = {k: b for k, b in p.buffers.items() if k not in lost}
         return replace(p, nodes=tuple(left), buffers=buffers, bindings=tuple(bindings))
 
-    def pays(self, s: _Scores, reads: Sequence[_Read]) -> bool:
+    def pays(self, c: Contraction, s: _Scores, reads: Sequence[_Read]) -> bool:
         """Whether the template takes less time than two products and a kernel between them."""
-        if self.costs is None:
+        costs = self.costs.get(c.device.partition(":")[0])
+        if costs is None:
             return True
-        c, costs = self.last, self.costs
         scores, widths = (
             size_hint(product(c.left.shape)),
             (s.product.left.shape[-1], c.right.shape[-1]),
@@ -190,11 +224,6 @@ class _Finder:
         return b.dtype.bytes * size_hint(product(b.shape))
 
     # --- questions ------------------------------------------------------------------------------
-
-    def idle(self, n: ProgramNode, read: set[str]) -> bool:
-        if not isinstance(n, Loops | Contraction):
-            return False
-        return all(self.temporary(b) and b not in read for b in n.write_buffers())
 
     def temporary(self, name: str) -> bool:
         b = self.program.buffers[name]
@@ -230,9 +259,9 @@ class _Finder:
             return _Read(source, made)
         return _Read(own, by)
 
-    def changed(self, r: _Read) -> bool:
+    def changed(self, r: _Read, last: Contraction) -> bool:
         """Whether something is written, between a load and the template, to where it loads from."""
-        start, stop = self.places[r.by.name], self.places[self.last.name]
+        start, stop = self.places[r.by.name], self.places[last.name]
         writers = self.makers.get(self.program.root(r.node.buffer), ())
         return any(start < self.places[n.name] < stop for n in writers)
 
@@ -250,6 +279,13 @@ class _Scores:
 def _plain(c: Contraction) -> bool:
     known = c.left.dtype.name in TYPES and c.left.dtype is c.right.dtype
     return c.alpha == 1 and c.bias is None and known and c.accumulate is F32
+
+
+def _may_be(c: Contraction) -> bool:
+    """Whether a product may weigh values by a softmax of enough scores."""
+    keys = c.left.shape[-1]
+    several = _plain(c) and keys is not const(1) and provably_le(const(1), keys)
+    return several and size_hint(product(c.left.shape), 0) >= LEAST
 
 
 def _is(n: Node, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
 from typing import ClassVar, Final, TypeVar
@@ -40,8 +41,9 @@ _OPERATORS: Final = {
 # Of what matrix units can do: what libraries reach in large products, and a kernel of Litz.
 LIBRARY, OWN = 0.75, 0.58
 PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
-AHEAD = 0.95
+AHEAD = 0.97  # of the time of libraries, below which a template has to stay
 DEPTH = 64  # elements of a turn of a product's loop, of 16 bits or more
+HIGH, WIDE = 128, 256  # rows and columns of a block at most
 LONG = 2048  # elements of a sum beyond which programs share it, unless there are many sums
 
 
@@ -325,7 +327,14 @@ class _Neighbours:
         if self.is_kept(c.out):
             written += out
         moved = sum(taken.values()) + read + written
-        own = max(work / own_rate, moved / costs.memory, turns * costs.turn)
+        # Each block of the result reads its rows and columns, which lie in the cache.
+        side = math.sqrt((batch[0] if batch else 1) * m * n / costs.programs)
+        high = min(m, side, HIGH)
+        wide = min(n, side * side / high, WIDE)
+        cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * m / high
+        own = max(
+            work / own_rate, moved / costs.memory, cached / costs.cache, turns * costs.turn
+        )  # fmt: skip
         return own + costs.launch, library
 
     def is_kept(self, buffer: str) -> bool:

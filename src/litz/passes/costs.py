@@ -13,8 +13,8 @@ class Costs:
     """matrix: operations a second of matrix units on 16-bit floats; single: of float32 elsewhere.
 
     int8, float8: the same on 8-bit integers and floats, as multiples of ``matrix`` (0: none).
-
-    memory: bytes a second.  launch: seconds that one more kernel takes; turn: seconds of a turn of
+    memory, cache: bytes a second, of the memory and of the last-level cache.  programs: that run at
+    a time.  launch: seconds that one more kernel takes; turn: seconds of a turn of
     a product's loop that neither of the above explains.
     """
 
@@ -25,6 +25,8 @@ class Costs:
     turn: float = 1.5e-7
     int8: float = 2.0
     float8: float = 2.0
+    cache: float = 6e12
+    programs: int = 128
 
     def rate(self, dtype: DType) -> float:
         """Operations a second on a type, which is 0 where there is no unit for it."""

@@ -201,6 +201,7 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
     if late:
         raise Unseen
     forward: dict[tuple[int, int], dict[Node, Node]] = {}  # copies of the first trace, by part
+    joint = False
     memory = _Memory()  # of what stood for results, as what has taken their place
     stood = []  # addresses are theirs as long as they live
     for n in tuple(graph.nodes):
@@ -217,6 +218,7 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
             calls, wanted = trace.forward, trace.results
         else:
             trace = list(region.traces.values())[variant]
+            joint = True
             known = [forward[number, call][c] for c in region.first.early]
             copies = dict(zip((*trace.early, *trace.tangents), (*known, *n.args[0]), strict=True))
             calls, wanted = trace.backward, [g for g in trace.gradients if g is not None]
@@ -229,7 +231,7 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
             pick.replace_all_uses_with(new)
             graph.erase_node(pick)
         graph.erase_node(n)
-    if forward:
+    if forward and not joint:  # PyTorch's partitioner begins with that
         graph.eliminate_dead_code()
 
 

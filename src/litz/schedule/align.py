@@ -8,6 +8,7 @@ through the same memory), or by position when their sizes agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Expr, exact_quotient, size_hint, split_linear, var
@@ -208,13 +209,20 @@ def _order(left: Space, right: Space, atoms: list[_Atom]) -> list[int]:
     return sorted(range(len(atoms)), key=key)
 
 
+@lru_cache(maxsize=1024)
 def alignments(
-    left: Space, right: Space, shared: Sequence[tuple[Expr, Expr]]
-) -> Iterator[Alignment]:
+    left: Space, right: Space, shared: tuple[tuple[Expr, Expr], ...]
+) -> tuple[Alignment, ...]:
     """Candidate fused spaces, the likeliest first.
 
     shared: pairs (index on the left, index on the right) of accesses to one buffer.
     """
+    return tuple(_alignments(left, right, shared))
+
+
+def _alignments(
+    left: Space, right: Space, shared: Sequence[tuple[Expr, Expr]]
+) -> Iterator[Alignment]:
     seen: set[tuple[object, ...]] = set()
     for a, b in shared:
         atoms = _match_access(a, left, b, right)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from math import prod
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Substitution, Var, size_hint
+from litz.index import Expr, Var, size_hint, substitution
 from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
-from litz.ir.program import Extern, Loops, Program, Template
+from litz.ir.program import Buffer, Extern, Loops, Program, Template
 from litz.ir.scans import in_rows, scans_of
 from litz.ir.skeletons import fault
 from litz.ir.unfold import unfold
@@ -104,7 +105,7 @@ class FusionGroup:
 def _rewrite(stores: tuple[Store, ...], mapping: Mapping[Expr, Expr]) -> tuple[Store, ...]:
     if not mapping:
         return stores
-    rw = Rewriter(Substitution(mapping))
+    rw = Rewriter(substitution(mapping))
     return tuple(rw.store(s) for s in stores)
 
 
@@ -228,6 +229,7 @@ class Fusion:
         self.program = program
         self.settings = settings
         self.roots = {name: program.root(name) for name in program.buffers}
+        self.bytes = {name: _bytes(b) for name, b in program.buffers.items()}
         self.deps: Dependencies = dependencies(program, self.roots)
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
@@ -258,13 +260,6 @@ class Fusion:
 
     # --- candidates ---------------------------------------------------------------------------
 
-    def _bytes(self, buffer: str) -> int:
-        buf = self.program.buffers[buffer]
-        total = buf.dtype.bytes
-        for s in buf.shape:
-            total *= size_hint(s, default=64)
-        return total
-
     def _round(self, vertical: bool, side: int | None = None) -> bool:
         """side: which of a pair has to be a template."""
         merged = False
@@ -290,7 +285,7 @@ class Fusion:
                 touch.setdefault(x, ([], []))[1].append(k)
         score: dict[tuple[int, int], int] = {}
         for x, (writers, readers) in touch.items():
-            size = self._bytes(x)
+            size = self.bytes[x]
             if vertical:
                 pairs = [(w, r) for w in writers for r in readers if w != r]
             else:
@@ -424,7 +419,7 @@ class Fusion:
             for j in (*second.reads.get(x, ()), *second.writes.get(x, ()))
         ]
         why = LOOPS
-        for how in alignments(first.space, second.space, shared[:8]):
+        for how in alignments(first.space, second.space, tuple(shared[:8])):
             if not self._worth(first, second, how):
                 why = ROWS
                 continue
@@ -463,7 +458,7 @@ class Fusion:
 
     def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
         """Some buffer is touched by both sides at one index in the fused loops."""
-        sub_a, sub_b = Substitution(how.left), Substitution(how.right)
+        sub_a, sub_b = substitution(how.left), substitution(how.right)
         for x in (*a.writes, *a.reads):
             mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
             theirs = (*b.reads.get(x, ()), *b.writes.get(x, ()))
@@ -500,6 +495,10 @@ class Fusion:
 
     def _place(self, k: int) -> int:
         return self.groups[k].last if k in self.groups else k
+
+
+def _bytes(b: Buffer) -> int:
+    return b.dtype.bytes * prod(size_hint(s, default=64) for s in b.shape)
 
 
 def _only_scans(g: FusionGroup) -> bool:

@@ -33,9 +33,12 @@ class Unit:
     kernels: tuple[str, ...]
 
 
-def make_units(kernels: Sequence[CppPart]) -> tuple[Unit, ...]:
-    """Kernels spread over a few translation units of about equal length."""
-    count = min(len(kernels), max(1, os.cpu_count() or 1))
+def make_units(kernels: Sequence[CppPart], jobs: int = 0) -> tuple[Unit, ...]:
+    """Kernels spread over a few translation units of about equal length.
+
+    jobs: compilers that may run at once (0: one a core).  More units only read headers again.
+    """
+    count = min(len(kernels), jobs or os.cpu_count() or 1)
     spread: list[list[CppPart]] = [[] for _ in range(count)]
     sizes = [0] * count
     for k in sorted(kernels, key=lambda k: (-len(k.source), k.name)):
@@ -56,7 +59,7 @@ class CppBuild:
 
     def __init__(self, parts: Sequence[CppPart], tools: Tools) -> None:
         self._tools = tools
-        self._units = make_units(parts)
+        self._units = make_units(parts, tools.options.jobs)
         self._handle = self._submit()
         self._paths: tuple[Path, ...] = ()
 

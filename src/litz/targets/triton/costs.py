@@ -22,6 +22,7 @@ RATES: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
 LEAST: Final = 8  # major compute capability: arithmetic on pairs of bfloat16 begins there
 FLOAT8: Final = (8, 9)  # compute capability from which matrix units take 8-bit floats
 READ: Final = 0.85  # of what memory could, that a copy reaches
+CACHED: Final = 24  # bytes that a multiprocessor gets from the last-level cache in a cycle
 
 
 def costs_of(device: str) -> Costs | None:
@@ -44,4 +45,7 @@ def costs_of(device: str) -> Costs | None:
     if cycles <= 0 or memory <= 0:
         return LARGE
     float8 = 2.0 if (p.major, p.minor) >= FLOAT8 else 0.0
-    return Costs(matrix * cycles, single * cycles, READ * memory, float8=float8)
+    return Costs(
+        matrix * cycles, single * cycles, READ * memory,
+        float8=float8, cache=CACHED * cycles, programs=p.multi_processor_count,
+    )  # fmt: skip
