@@ -191,3 +191,41 @@ def test_memory_between_kernels_is_written_first() -> None:
     turned: BlockRecipe = replace(recipe, kernels=recipe.kernels[::-1])
     with pytest.raises(VerifyError, match="is read before it is written"):
         verify(turned)
+
+
+def running(size: int, rows: int = ROWS) -> KernelPlan:
+    """The running sum of each row, less its maximum."""
+    x, r = var("x0", rows), var("r0", size)
+    value = body.load(F32, "b0", x * size + r)
+    total = body.scan("sum", "value", r, r, (value,))
+    out = body.op("sub", total, body.reduce("max", (r,), value))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    dims = (Dim(x, "p"), Dim(r, "r"))
+    return KernelPlan(dims, params, (), (Store("b1", x * size + r, out),), r)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("size", [1000, LONG, 1 << 20])
+def test_recipes_of_scans(size: int, rows: int) -> None:
+    plan = running(size, rows)
+    for made in (blocks.choose(plan, Style(widely=True)), lanes.choose(plan, 16)):
+        verify(made)
+        assert parse_recipe(made.text) == made
+
+
+def test_scans_that_are_not_walked_from_the_beginning() -> None:
+    made = blocks.choose(running(LONG))
+    (k,) = made.kernels
+    (axis,) = k.plan.reduced
+    late = replace(made, kernels=(replace(k, rows=(axis, 4)),))
+    with pytest.raises(VerifyError, match="beginnings come last"):
+        verify(late)
+    (store,) = k.plan.stores
+    ahead = body.scan("sum", "value", axis, axis + 1, (body.load(F32, "b0", axis),))
+    wrong = replace(k.plan, stores=(replace(store, value=ahead),))
+    with pytest.raises(VerifyError, match="another loop"):
+        verify(replace(made, kernels=(replace(k, plan=wrong),)))
+    (lane,) = lanes.choose(running(1000), 16).kernels
+    cut = replace(lane, divided=axis)
+    with pytest.raises(VerifyError, match="not walked from their beginnings"):
+        verify(replace(lanes.choose(running(1000), 16), kernels=(cut,)))

@@ -12,6 +12,7 @@ from litz.ir import body, matmul
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Rewriter, Store, op
 from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer, Skeleton, Template
+from litz.ir.scans import run_along
 from litz.ir.unfold import Nest
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
@@ -87,6 +88,8 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
     sizes = {name: b.dtype.bytes for name, b in buffers.items()}
     nest = (group.axes, group.reduce_axes, group.stores)
     axes, reduced, stores = merge_loops(*unfold_where_better(nest, contiguous))
+    if not run_along(stores, reduced):
+        raise ValueError("a scan has to run along the one reduced loop of its kernel")
     accesses = accesses_of(stores, sizes)
     tiling = choose_tiling(axes, reduced, accesses)
     lane, tile = tiling.lane, tiling.tile

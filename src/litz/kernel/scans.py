@@ -141,6 +141,6 @@ class _Divided:
         return tuple(out)
 
     def temp(self, like: Node) -> Temporary:
-        name = f"scan{len(self.temps)}"
+        name = f"left{len(self.temps)}"
         self.temps.append(Temporary(name, like.dtype, self.points * self.parts))
         return self.temps[-1]

@@ -8,6 +8,7 @@ from litz.errors import VerifyError
 from litz.index import Expr
 from litz.ir import attention, matmul
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.ir.scans import run_along, scans_of
 from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.nests import around, point
@@ -15,6 +16,7 @@ from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.lanes.space import reductions_of
 from litz.kernel.nodes import below, int_value, loaded, loops_of, roots
 from litz.kernel.passes import Pass, reductions
+from litz.kernel.plan import KernelPlan
 from litz.kernel.values import Values
 
 # Forms that run along some dims by themselves.
@@ -62,6 +64,10 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
                 yield f"blocks of {n} do not divide {name}"
             if name == "r" and k.persistent and (size is None or n < size):
                 yield f"a block of {n} does not hold all of r"
+    if scans_of(k.plan.stores):
+        yield from _scans(k.plan)
+        if k.form not in ("persistent", "passes") or k.rows is not None:
+            yield f"scans in {k.form}, or along rows whose beginnings come last"
     if k.form == "passes":
         reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]
         yield from _passes(k.passes, reduces, k.plan.stores, k.plan.reduced, dict(k.totals))
@@ -85,6 +91,11 @@ def _of_groups(k: BlockPlan) -> list[Expr]:
     """The dim over which a product's program looks for its group of rows."""
     sums = [n for n in walk(roots(k.plan.stores)) if isinstance(n, Reduce)]
     return [v for n in sums if k.form == "matmul" and matmul.is_number(n) for v in n.axes]
+
+
+def _scans(plan: KernelPlan) -> Iterator[str]:
+    if not run_along(plan.stores, plan.reduced):
+        yield "a scan runs along another loop than the one reduced loop"
 
 
 def _known(nodes: frozenset[Node], named: Sequence[Node]) -> Iterator[str]:
@@ -143,6 +154,9 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     if k.form in ("attention", "gradient"):
         yield from _attention(k)
         return
+    yield from _scans(plan)
+    if scans_of(plan.stores) and (k.divided is not None or k.totals or k.form == "tiles"):
+        yield "scans of rows that are not walked from their beginnings"
     if k.divided is not None and k.divided not in space.reduced:
         yield f"threads divide {k.divided}, which is not reduced"
     if (k.form == "rows") != (not k.block) or any(n < 1 for n in k.block):

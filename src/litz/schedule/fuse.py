@@ -113,7 +113,7 @@ def merge(
     a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
 ) -> FusionGroup | str:
     """``a`` then ``b`` as one group under ``how``; the reason where that would change a result."""
-    if not (_scans_stay(a, how.left, how.space) and _scans_stay(b, how.right, how.space)):
+    if not (_scans_stay(a, b, how.left, how.space) and _scans_stay(b, a, how.right, how.space)):
         return SCANS
     left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
     first = a if left is a.stores else replace(a, space=how.space, stores=left)
@@ -148,9 +148,13 @@ def merge(
     return made if _reduced_in_time(made, roots) else OFTEN
 
 
-def _scans_stay(g: FusionGroup, mapping: Mapping[Expr, Expr], space: Space) -> bool:
-    """Whether the loop of a group's scans is the one reduced loop of the fused ``space``."""
+def _scans_stay(
+    g: FusionGroup, other: FusionGroup, mapping: Mapping[Expr, Expr], space: Space
+) -> bool:
+    """Whether the loop of a group's scans is the one reduced loop, along which nothing updates."""
     found = scans_of(g.stores)
+    if found and any(s.mode != "set" for s in (*g.stores, *other.stores)):
+        return False
     return all(space.reduce_axes == (mapping.get(n.axis, n.axis),) for n in found)
 
 
