@@ -148,3 +148,12 @@ def test_a_load_stays_inside_along_every_axis_of_its_condition() -> None:
     sources = [k.source for g in graphs for k in g.stages.kernels]
     loads = [line for s in sources for line in s.splitlines() if "tl.load(" in line]
     assert loads and all("rmask" in line and "xmask" in line for line in loads)
+
+
+def test_hyperbolic_tangents_of_both_widths(cache: Cache) -> None:
+    for x in (torch.ones(9), torch.ones(9, dtype=torch.float64), torch.ones(())):
+        (graph,) = litz.explain(lambda x: x.tanh(), x, options=TRITON).graphs
+        found = [k.triton for k in graph.stages.kernels if k.triton is not None]
+        jobs = [job for k in found for job in likely_jobs(k, default_configs(k), H200)]
+        assert jobs
+        check(submit(jobs, cache, 2), jobs)

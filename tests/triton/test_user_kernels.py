@@ -445,7 +445,7 @@ def test_small_floats() -> None:
         return x.float(), y.float(), own.float()
 
     compiled = agree(fn, *(torch.randn(40).to(torch.float8_e5m2) for _ in range(2)))
-    assert len(compiled.externs("aten.clone")) == 1 and not compiled.externs("litz.copy")
+    assert not compiled.externs("aten.clone") and not compiled.externs("litz.copy")
 
 
 # --- TMA descriptors ------------------------------------------------------------------------------

@@ -269,6 +269,18 @@ CASES: dict[str, Case] = {
         ("aten.convolution_backward.default",),
         model=True,
     ),
+    "convolutions_same": Case(
+        lambda x, w: F.conv2d(x, w, padding="same"),
+        (data(2, 8, 14, 3), data(6, 8, 3, 2)),
+        ("aten.convolution.default",),
+        graphs=1,
+    ),
+    "products_of_one_row": Case(
+        lambda x, w: torch.relu(x.expand(64, 24) @ w) + x.expand(64, 24)[:, :16],
+        (data(1, 24, dtype=BF16), data(24, 16, dtype=BF16)),
+        ("aten.mm.default",),
+        graphs=1,
+    ),
     "batch_norm": Case(partial(nn.BatchNorm2d, 6), (floats(3, 6, 5, 7),), model=True),
     "batch_norm_last": Case(
         partial(nn.BatchNorm2d, 6), (floats(3, 6, 5, 7, dtype=BF16, form=LAST),), model=True

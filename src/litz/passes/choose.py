@@ -24,6 +24,7 @@ from litz.ir.program import (
     Template,
     TensorRef,
 )
+from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
 from litz.passes.opened import Groups, Opened, opened
 
@@ -97,8 +98,11 @@ class TakeTemplates:
         own, other = found.seconds(costs)
         if own >= self.ahead * other:
             return f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us does not pay"
+        made = template(program, c, call.groups if call else None)
+        if why := fault(made):
+            return why
         taken.update(n.name for n in found.behind)
-        return template(program, c, call.groups if call else None)
+        return made
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,8 @@ def _grouped_mm(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
 def _convolution(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     """With a kernel of one element over images whose channels lie side by side."""
     x, weight, bias = given["input"], given["weight"], given["bias"]
-    plain = not any(given["padding"]) and set(given["stride"]) == {1} and given["groups"] == 1
+    plain = {*given["padding"]} <= {0, ZERO} and {*given["stride"]} <= {1, ONE}
+    plain &= given["groups"] == 1
     if given["transposed"] or not plain or not all(s is ONE for s in weight.shape[2:]):
         return None
     if x.dtype.bits != 16 or not (
