@@ -8,14 +8,10 @@ cut off.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -23,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from benchmarks.arguments import add_only, described, names
+from benchmarks.gpu.apart import measured_apart
 from benchmarks.gpu.backends import backend_called
 from benchmarks.gpu.clock import EventClock, Replay
 
@@ -239,33 +235,9 @@ def show(rows: list[dict[str, Any]], peer: str) -> None:
 
 
 def main() -> int:
-    parser = described("gpu.flex", __doc__)
-    add_only(parser, CASES)
-    parser.add_argument("--backends", type=names, default=("litz", "inductor"))
-    parser.add_argument("--mode")
-    parser.add_argument("--out", type=Path, default=Path("flex.jsonl"))
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    wanted = [(n, b) for n in args.only or CASES for b in args.backends]
-    if args.here:
-        ((name, backend),) = wanted
-        print(json.dumps(measured(name, backend, args.mode)))
-        return 0
-    rows = [json.loads(x) for x in args.out.read_text().splitlines()] if args.out.exists() else []
-    have = {(r["case"], r["backend"]) for r in rows}
-    for name, backend in wanted:
-        if (name, backend) in have:
-            continue
-        command = [sys.executable, "-m", "benchmarks.gpu.flex", "--here", "--only", name]
-        command += ["--backends", backend, *(["--mode", args.mode] if args.mode else [])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            rows.append({"case": name, "backend": backend, "failed": done.stderr})
-        else:
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-        with args.out.open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
-    show(rows, "inductor")
+    rows = measured_apart("gpu.flex", __doc__, CASES, ("litz", "inductor"), measured)
+    if rows is not None:
+        show(rows, "inductor")
     return 0
 
 

@@ -7,21 +7,17 @@ JSON each, and a second run goes on where the first was cut off.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.arguments import add_only, described, names
+from benchmarks.gpu.apart import measured_apart
 from benchmarks.gpu.backends import backend_called
 from benchmarks.gpu.clock import EventClock, Replay
 
@@ -111,33 +107,9 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    parser = described("gpu.scans", __doc__)
-    add_only(parser, CASES)
-    parser.add_argument("--backends", type=names, default=("litz", "inductor", "eager"))
-    parser.add_argument("--mode")
-    parser.add_argument("--out", type=Path, default=Path("scans.jsonl"))
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    wanted = [(n, b) for n in args.only or CASES for b in args.backends]
-    if args.here:
-        ((name, backend),) = wanted
-        print(json.dumps(measured(name, backend, args.mode)))
-        return 0
-    rows = [json.loads(x) for x in args.out.read_text().splitlines()] if args.out.exists() else []
-    have = {(r["case"], r["backend"]) for r in rows}
-    for name, backend in wanted:
-        if (name, backend) in have:
-            continue
-        command = [sys.executable, "-m", "benchmarks.gpu.scans", "--here", "--only", name]
-        command += ["--backends", backend, *(["--mode", args.mode] if args.mode else [])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            rows.append({"case": name, "backend": backend, "failed": done.stderr})
-        else:
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-        with args.out.open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
-    show(rows)
+    rows = measured_apart("gpu.scans", __doc__, CASES, ("litz", "inductor", "eager"), measured)
+    if rows is not None:
+        show(rows)
     return 0
 
 

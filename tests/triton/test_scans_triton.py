@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from judge import check
+from scan_cases import OPS
 
 pytest.importorskip("triton.language")
 
@@ -20,13 +21,6 @@ from litz.runtime.cache import Cache  # noqa: E402
 from litz.targets.triton.source import Launch, TritonKernel  # noqa: E402
 
 TRITON = {"target": "triton"}
-OPS = {
-    "cumsum": torch.cumsum,
-    "cumprod": lambda x, d: torch.cumprod(1 + x / 16, d),
-    "logcumsumexp": torch.logcumsumexp,
-    "cummax": torch.cummax,
-    "cummin": torch.cummin,
-}
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -11,6 +11,7 @@ Whatever is not data, nor such a function, stands against a key: ``NotCached`` s
 
 from __future__ import annotations
 
+import builtins
 import dis
 import functools
 import struct
@@ -164,11 +165,9 @@ class _Writer:
             if _is_pure(value) and (value is not torch.ops or name == "ops"):
                 return f"module {value.__name__}"  # of which the code's names say what is used
             return self.value(value, f"{where}: {name}")
-        builtins = names.get("__builtins__", {})
-        builtins = vars(builtins) if isinstance(builtins, types.ModuleType) else builtins
-        if name not in builtins or builtins[name] is not getattr(
-            __import__("builtins"), name, None
-        ):
+        own = names.get("__builtins__", {})
+        own = vars(own) if isinstance(own, types.ModuleType) else own
+        if name not in own or own[name] is not getattr(builtins, name, None):
             raise NotCached(f"{where}: {name} is not there")
         return f"built in {name}"
 

@@ -42,6 +42,15 @@ class MixedRadix:
         return out
 
 
+def linear(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) -> Expr:
+    """Where the element at ``index`` lies, in elements from the start of its memory."""
+    total = offset
+    for i, s in zip(index, strides, strict=True):
+        if i is not ZERO:
+            total = total + i * s
+    return total
+
+
 def mixed_radix(e: Expr, vars: Sequence[Var]) -> MixedRadix | None:
     """Decompose an index that is linear in ``vars``; None where it is not.
 

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.index import Expr
+from litz.index import Expr, Var
 from litz.ir.body import (
     Const,
     Load,
@@ -243,6 +243,15 @@ def gradient_parts(stores: Sequence[Store], parallel: Sequence[Expr]) -> Gradien
 def unmasked(tile: Node) -> Node:
     """A tile or score where nothing is masked."""
     return tile.args[1] if isinstance(tile, Masked) else tile
+
+
+def visit_of(count: Load, which: Load) -> Expr | None:
+    """The variable that counts a block's visits, in the slots that say how many and which.
+
+    None: there is one visit at most, which needs no variable.
+    """
+    counted = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
+    return next(counted, None)
 
 
 def factored(tile: Node) -> tuple[float, Node]:

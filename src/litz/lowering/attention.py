@@ -11,7 +11,7 @@ from torch.fx import Node as FxNode
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX
 from litz.graph.values import attribute_value
-from litz.index import Const, Expr, Substitution, const, floordiv, provably_le, var
+from litz.index import Const, Expr, Substitution, const, floordiv, linear, provably_le, var
 from litz.ir import attention, body
 from litz.ir.body import Node, Rewriter, Store, load
 from litz.ir.dtype import BOOL, F32
@@ -20,7 +20,7 @@ from litz.lowering.externs import argument
 from litz.lowering.numbers import require
 from litz.lowering.score_functions import Inline, is_of, of_one_score
 from litz.lowering.state import GraphLowering
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 WIDEST = 256  # elements of a query or a value that a block can hold whole
 UNBLOCKED = 1 << 30  # keys of one block of a mask where PyTorch was given no blocks

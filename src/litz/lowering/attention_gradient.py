@@ -12,7 +12,7 @@ from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX_GRADIENT
 from litz.graph.values import attribute_value
-from litz.index import Expr, Substitution, floordiv, var
+from litz.index import Expr, Substitution, floordiv, linear, var
 from litz.ir import attention, body
 from litz.ir.body import Node, Rewriter, Store, reduce
 from litz.ir.dtype import BOOL, F32, DType
@@ -22,7 +22,7 @@ from litz.lowering.attention_captured import Captured
 from litz.lowering.numbers import require
 from litz.lowering.score_functions import Inline, is_of, of_one_score
 from litz.lowering.state import GraphLowering
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, Substitution, const, provably_le, symbol
+from litz.index import Const, Expr, Substitution, const, linear, provably_le, symbol
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Load, Node, Rewriter, Scalar, op
@@ -17,7 +17,7 @@ from litz.lowering.context import Unsupported
 from litz.lowering.creation import literal
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ONE, ZERO, TensorValue, axes, linear, product
+from litz.lowering.values import ONE, ZERO, TensorValue, axes, product
 
 aten = torch.ops.aten
 

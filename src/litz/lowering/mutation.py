@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from litz.index import linear
 from litz.ir import body
 from litz.lowering import values
 from litz.lowering.context import Unsupported
@@ -42,7 +43,7 @@ def overlaps(b: Any, value: TensorValue, target: TensorValue) -> bool:
     """Whether ``value`` reads the memory of ``target`` at another place than it is written to."""
     assert target.ref is not None
     own = values.axes(target.shape)
-    where = values.linear(own, target.ref.strides, target.ref.offset)
+    where = linear(own, target.ref.strides, target.ref.offset)
     root = b.root(target.ref.buffer)
     return any(
         b.root(n.buffer) == root and not (n.buffer == target.ref.buffer and n.index is where)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, and_, as_expr, floordiv, le, lt, max_, min_, var
+from litz.index import Const, Expr, and_, as_expr, floordiv, le, linear, lt, max_, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, StoreMode, op
@@ -31,7 +31,6 @@ from litz.lowering.values import (
     TensorValue,
     axes,
     contiguous_strides,
-    linear,
     product,
     strided,
     view_strides,

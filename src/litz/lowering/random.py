@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from litz.index import Expr, as_expr, const
+from litz.index import Expr, as_expr, const, linear
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -18,7 +18,7 @@ from litz.ir.dtype import DType
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pooling import stored
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ONE, ZERO, TensorValue, axes, contiguous_strides, linear
+from litz.lowering.values import ONE, ZERO, TensorValue, axes, contiguous_strides
 
 aten = torch.ops.aten
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from litz.index import var
+from litz.index import linear, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.strides import dense
-from litz.lowering.values import ONE, TensorValue, axes, contiguous_strides, linear
+from litz.lowering.values import ONE, TensorValue, axes, contiguous_strides
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from litz.graph.calls import in_place_form
-from litz.index import Expr, Var, mixed_radix
+from litz.index import Expr, Var, linear, mixed_radix
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store, StoreMode, op
@@ -23,7 +23,7 @@ from litz.lowering.indexing import Position, bind, indexed, position
 from litz.lowering.joins import result_buffer, result_strides
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
 

@@ -12,12 +12,12 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.values import fake_mode
-from litz.index import Expr, const
+from litz.index import Expr, const, linear
 from litz.ir import body
 from litz.ir.body import Load, Node, Rewriter, load
 from litz.ir.dtype import F32, I64, DType
 from litz.lowering.state import GraphLowering
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, linear
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 Inline = Callable[[GraphModule, list[Any]], list[Any]]
 Steps = Callable[..., tuple[Any, ...]]

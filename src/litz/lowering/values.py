@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from litz.dataclass import dataclass
 from litz.graph.calls import leaves
-from litz.index import Const, Expr, const, floordiv, mod, var
+from litz.index import Const, Expr, const, floordiv, linear, mod, var
 from litz.ir import body
 from litz.ir.body import Node
 from litz.ir.dtype import DType
@@ -47,14 +47,6 @@ def contiguous_strides(shape: Shape) -> Shape:
         if s is not ZERO:
             step = step * s
     return tuple(reversed(strides))
-
-
-def linear(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) -> Expr:
-    total = offset
-    for i, s in zip(index, strides, strict=True):
-        if i is not ZERO:
-            total = total + i * s
-    return total
 
 
 def last(shape: Shape, strides: Shape) -> Expr:

@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import ClassVar
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, const, floordiv, mod, product, provably_le, size_hint, var
+from litz.index import (
+    Const,
+    Expr,
+    const,
+    floordiv,
+    linear,
+    mod,
+    product,
+    provably_le,
+    size_hint,
+    var,
+)
 from litz.ir import attention, body
 from litz.ir.body import Load, Masked, Node, Op, Reduce, Rewriter, Store, loads, substitute, walk
 from litz.ir.dtype import F32
@@ -111,7 +122,7 @@ class _Finder:
                 made = self.maker(first[0])
                 assert isinstance(made, Contraction)
                 out = self.program.buffers[made.out]
-                same = first[0].index is _linear(points, out.strides, const(0))
+                same = first[0].index is linear(points, out.strides)
                 ok = len(first) == 1 and same and _plain(made)
                 return _Scores(n, first[0], made, by) if ok else None
             known: dict[Node, Node] = {}
@@ -145,7 +156,7 @@ class _Finder:
         axes, at = (*outer, column), self.program.buffers[c.out].strides
         made = Template(
             f"attention_{c.name}", axes, (keys, inner),
-            (Store(c.out, _linear(axes, at, const(0)), out),), c.device,
+            (Store(c.out, linear(axes, at), out),), c.device,
             Skeleton(attention.KIND), tuple(dict.fromkeys((*first.origins, *c.origins))),
         )  # fmt: skip
         idle = self.idle(made, c)
@@ -204,19 +215,16 @@ class _Finder:
         costs = self.costs.get(c.device.partition(":")[0])
         if costs is None:
             return True
-        scores, widths = (
-            size_hint(product(c.left.shape)),
-            (s.product.left.shape[-1], c.right.shape[-1]),
-        )
+        kind, scores = c.left.dtype, size_hint(product(c.left.shape))
+        widths = s.product.left.shape[-1], c.right.shape[-1]
         work = [2.0 * scores * size_hint(x) for x in widths]
-        kind, bits = c.left.dtype, c.left.dtype.bytes
-        rate, own = LIBRARY * costs.matrix, OWN * costs.matrix
-        if kind is F32:
-            rate, own = LIBRARY * costs.single, PLAIN * costs.single
+        whole = scores * kind.bytes
+        rate = LIBRARY * costs.rate(kind)
+        own = (PLAIN if kind is F32 else OWN) * costs.rate(kind)
         moved = sum(self.bytes(x) for x in {r.node.buffer: None for r in reads}) + self.bytes(c.out)
         # Each product moves the scores once, the kernel between them reads and writes them.
-        library = sum(max(x / rate, scores * bits / costs.memory) for x in work) + 2 * costs.launch
-        library += (2 * scores * bits + moved) / costs.memory
+        library = sum(max(x / rate, whole / costs.memory) for x in work) + 2 * costs.launch
+        library += (2 * whole + moved) / costs.memory
         return max(sum(work) / own, moved / costs.memory) < AHEAD * library
 
     def bytes(self, name: str) -> int:
@@ -316,13 +324,7 @@ def _unrounded(n: Node) -> Node:
 
 
 def _at(ref: TensorRef, points: Sequence[Expr]) -> Expr:
-    return _linear(points, ref.strides, ref.offset)
-
-
-def _linear(points: Sequence[Expr], strides: Sequence[Expr], offset: Expr) -> Expr:
-    for v, s in zip(points, strides, strict=True):
-        offset = offset + v * s
-    return offset
+    return linear(points, ref.strides, ref.offset)
 
 
 def _unrolled(points: Sequence[Expr], axes: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import field, replace
 from typing import ClassVar, Final, TypeVar
 
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Const, Expr, size_hint, symbol, var
+from litz.index import ONE, ZERO, Const, Expr, linear, size_hint, symbol, var
 from litz.ir import matmul
 from litz.ir.body import Load, Node, Store, cast, load, loads
 from litz.ir.dtype import F32
@@ -22,11 +22,10 @@ from litz.ir.program import (
     ProgramNode,
     Skeleton,
     Template,
-    TensorRef,
 )
 from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
-from litz.passes.opened import Groups, Opened, opened
+from litz.passes.opened import Groups, Opened, element, opened
 
 aten = torch.ops.aten
 C = TypeVar("C", Contraction, Extern)
@@ -140,21 +139,20 @@ def template(program: Program, c: Contraction, groups: Groups | None = None) -> 
     sizes = tuple(c.axes.values())
     *batch, m, n = (ZERO if s is ONE else var(f"i{j}", s) for j, s in enumerate(sizes[:-1]))
     k = var("r0", sizes[-1])
-    right: Node = _at(c.right, (*batch, k, n))
+    right: Node = element(c.right, *batch, k, n)
     reduced: tuple[Expr, ...] = (k,)
     if groups is not None:
-        right, which = _of_group(_at(c.right, (k, n)), groups, m)
+        right, which = _of_group(element(c.right, k, n), groups, m)
         reduced = (k, which)
-    value = matmul.product(_at(c.left, (*batch, m, k)), right, k, c.accumulate)
+    value = matmul.product(element(c.left, *batch, m, k), right, k, c.accumulate)
     if c.alpha != 1:
         value = value * float(c.alpha)  # type: ignore[arg-type]
     if c.bias is not None and c.beta != 0:
         shape = (*batch, m, n)[len(sizes) - 1 - len(c.bias.shape) :]
-        bias = cast(_at(c.bias, shape), c.accumulate)
+        bias = cast(element(c.bias, *shape), c.accumulate)
         value = value + (bias if c.beta == 1 else bias * float(c.beta))  # type: ignore[arg-type]
     places = (*batch, m, n)
-    at = _linear(places, out.strides)
-    store = Store(c.out, at, cast(value, out.dtype))
+    store = Store(c.out, linear(places, out.strides), cast(value, out.dtype))
     axes = tuple(v for v in places if v is not ZERO)
     return Template(c.name, axes, reduced, (store,), c.device, Skeleton(matmul.KIND), c.origins)
 
@@ -168,17 +166,6 @@ def _of_group(right: Load, groups: Groups, row: Expr) -> tuple[Node, Expr]:
     number = symbol("group", 0, size_hint(count) - 1)
     bound = ((number, matmul.number(at, which, row)),)
     return load(right.dtype, right.buffer, right.index + number * groups.step, bound), which
-
-
-def _at(ref: TensorRef, places: Sequence[Expr]) -> Load:
-    moving = [ZERO if s is ONE else i for s, i in zip(ref.shape, places, strict=True)]
-    return load(ref.dtype, ref.buffer, _linear(moving, ref.strides, ref.offset))
-
-
-def _linear(places: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) -> Expr:
-    for i, s in zip(places, strides, strict=True):
-        offset = offset + i * s
-    return offset
 
 
 def _unfit(program: Program, c: Contraction, costs: Costs) -> str:

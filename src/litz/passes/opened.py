@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Const, Expr, product, var
-from litz.ir.body import Node, Store, cast, load
+from litz.index import ONE, ZERO, Const, Expr, linear, product, var
+from litz.ir.body import Load, Node, Store, cast, load
 from litz.ir.dtype import F32, I8, I32, STORED, DType
 from litz.ir.program import Buffer, Contraction, Extern, Loops, Program, ProgramNode, TensorRef
 
@@ -114,13 +114,7 @@ class _Opening:
         return Opened(replace(p, nodes=whole, buffers=buffers), nodes, own, names, **more)
 
 
-def linear(places: tuple[Expr, ...], strides: tuple[Expr, ...], offset: Expr = ZERO) -> Expr:
-    for i, s in zip(places, strides, strict=True):
-        offset = offset + i * s
-    return offset
-
-
-def at(ref: TensorRef, *places: Expr) -> Node:
+def element(ref: TensorRef, *places: Expr) -> Load:
     """An element, broadcast along dimensions of one."""
     moving = tuple(ZERO if s is ONE else i for s, i in zip(ref.shape, places, strict=True))
     return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
@@ -147,12 +141,12 @@ def _weight_int8pack_mm(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
         return None
     wide = o.temp("wide", left.dtype, right.shape)
     sums = o.temp("sums", F32, o.out.shape)
-    before = o.nest("widen", wide, lambda n, k: cast(at(right, n, k), left.dtype))
+    before = o.nest("widen", wide, lambda n, k: cast(element(right, n, k), left.dtype))
     turned = whole(wide)
     turned = replace(turned, shape=turned.shape[::-1], strides=turned.strides[::-1])
 
     def scaled(m: Expr, n: Expr) -> Node:
-        return at(whole(sums), m, n) * cast(at(scales, n), F32)
+        return element(whole(sums), m, n) * cast(element(scales, n), F32)
 
     nodes = before, o.product(left, turned, sums.name, F32), o.nest("scale", o.out, scaled)
     return o.made(nodes, wide, sums, units=False)
@@ -173,9 +167,9 @@ def _scaled_mm(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     sums = o.temp("sums", F32, o.out.shape)
 
     def scaled(i: Expr, j: Expr) -> Node:
-        a, b = (at(s, *(i, j)[2 - len(s.shape) :]) for s in scales)
-        value = at(whole(sums), i, j) * a * b
-        return value if bias is None else value + cast(at(bias, j), F32)
+        a, b = (element(s, *(i, j)[2 - len(s.shape) :]) for s in scales)
+        value = element(whole(sums), i, j) * a * b
+        return value if bias is None else value + cast(element(bias, j), F32)
 
     nodes = o.product(left, right, sums.name, F32), o.nest("scale", o.out, scaled)
     return o.made(nodes, sums)
@@ -215,8 +209,8 @@ def _convolution(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     right = TensorRef(weight.buffer, weight.dtype, (inner, outer), steps, weight.offset)
 
     def added(i: Expr, j: Expr) -> Node:
-        value = at(whole(sums), i, j)
-        return value if bias is None else value + cast(at(bias, j), F32)
+        value = element(whole(sums), i, j)
+        return value if bias is None else value + cast(element(bias, j), F32)
 
     flat = replace(o.out, shape=sums.shape, strides=sums.strides)
     return o.made((o.product(left, right, sums.name, F32), o.nest("put", flat, added)), sums)

@@ -13,9 +13,8 @@ from litz.ir.dtype import F32, DType
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Form, Style
 from litz.kernel.blocks.sizes import PROGRAMS, hint, power_of_two
-from litz.kernel.blocks.split import normalised
 from litz.kernel.nodes import extent, int_value
-from litz.kernel.phases import Phases, Temporary, linear, phase
+from litz.kernel.phases import Phases, Temporary, linear, normalised, phase
 from litz.kernel.plan import Dim, KernelPlan
 
 GRID = 65535  # programs along the second axis of a grid

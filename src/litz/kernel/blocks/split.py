@@ -30,8 +30,7 @@ from litz.kernel.nodes import (
     roots,
 )
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
-from litz.kernel.phases import normalised as normalised
+from litz.kernel.phases import Phases, Temporary, linear, normalised, sizes_of, values_between
 from litz.kernel.plan import KernelPlan
 from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans

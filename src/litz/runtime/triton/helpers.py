@@ -343,11 +343,6 @@ def ge(a, b):
 
 
 @triton.jit
-def _times(a, b):
-    return a * b
-
-
-@triton.jit
 def either(a, b):
     return a | b
 
@@ -396,7 +391,7 @@ def sum(x, axis: tl.constexpr):
 
 @triton.jit
 def prod(x, axis: tl.constexpr):
-    return tl.reduce(x, axis, _times, keep_dims=True)
+    return tl.reduce(x, axis, times, keep_dims=True)
 
 
 @triton.jit

@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from litz.index import Expr, Var, coefficient, const, min_, substitute, symbol
+from litz.index import Expr, coefficient, const, min_, substitute, symbol
+from litz.ir.attention import visit_of
 from litz.ir.body import Load, Node, Store
 from litz.ir.dtype import F32
 from litz.kernel.lanes.recipe import LanePlan
@@ -89,8 +90,8 @@ class BlockBuilder(Placer):
         number, start = self.name("visits"), symbol(self.name("start"))
         at = self.spell.index(count.index, names)
         scope.body.append(Line(f"const int64_t {number} = {count.buffer}[{at}];"))
-        counted = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
-        visit = next(counted)
+        visit = visit_of(count, which)
+        assert visit is not None
         inner = Scope(scope, [])
         at = self.spell.index(which.index, names)
         inner.body.append(Line(f"const int64_t {start} = {size} * int64_t({which.buffer}[{at}]);"))

@@ -10,9 +10,9 @@ from typing import Final
 
 from litz.index import TRITON, Expr, render, substitute, var
 from litz.ir import attention
-from litz.ir.attention import Growing, unmasked
-from litz.ir.body import Load, Masked, Node, Rewriter, Store, load
-from litz.ir.dtype import F32
+from litz.ir.attention import unmasked
+from litz.ir.body import Load, Masked, Rewriter, Store, load
+from litz.ir.dtype import F16, F32
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.recipe import BlockPlan
 from litz.kernel.nodes import extent, int_value
@@ -29,6 +29,13 @@ class GradientPrinter(TilePrinter):
         super().__init__(made, name)
         self.parts = p = attention.gradient_parts(self.plan.stores, self.plan.parallel)
         self.turns = p.heads
+        # Numbers that scores and tiles are multiplied with: the exponential takes in the first, a
+        # sum in its end the other; tiles of narrow range are multiplied in each step.
+        number, self.score = attention.factored(p.score)
+        self.scale = number * LOG2E
+        self.tiles = [
+            (1.0, g.tile) if g.operand.dtype is F16 else attention.factored(g.tile) for g in p.sums
+        ]
         place = p.rows + p.over
         self.known = {x.node: load(F32, f"dot{k}", place) for k, x in enumerate(p.products)}
         weights = {p.weight: load(F32, WEIGHT, place)}
@@ -73,14 +80,14 @@ class GradientPrinter(TilePrinter):
 
         for k, x in enumerate(p.products):
             emit(f"dot{k} = litz.dot(left{k}, tl.trans({moving(x.right, x.inner)}))")
-        number, score = attention.factored(p.score if masked else unmasked(p.score))
+        score = self.score if masked else unmasked(self.score)
         text = self.wide_value(self.values(self.with_products(score)))
         shift = self.wide_value(self.values(p.shift))
         emit(f"shift = {shift}")
         scores = self.within(text, "float('-inf')")
-        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {number * LOG2E}, -shift))")
+        emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {self.scale}, -shift))")
         for k, s in enumerate(p.sums):
-            _, tile = self.factored(s)
+            _, tile = self.tiles[k]
             tile = self.with_weight(tile if masked else unmasked(tile))
             text = self.within(self.wide_value(self.values(tile)), "0")
             kind = TRITON_TYPES[s.operand.dtype.name]
@@ -117,11 +124,6 @@ class GradientPrinter(TilePrinter):
         at = self.pointer(s.buffer, self.index(s.index, names))
         self.scope.emit(self.put_text(s, at, text, mask))
 
-    def factored(self, s: Growing) -> tuple[float, Node]:
-        """What a sum is multiplied with in the end; tiles of narrow range are in each step."""
-        narrow = s.operand.dtype.name == "f16"
-        return (1.0, s.tile) if narrow else attention.factored(s.tile)
-
     def results(self) -> None:
         p = self.parts
         for k, g in enumerate(p.sums):
@@ -133,7 +135,7 @@ class GradientPrinter(TilePrinter):
             at = self.pointer(s.buffer, render(s.index, TRITON, names))
             kind = TRITON_TYPES[s.value.dtype.name]
             tail = f", {mask}" if mask else ""
-            value = f"acc{k} * {self.factored(g)[0]}"
+            value = f"acc{k} * {self.tiles[k][0]}"
             self.top.emit(f"tl.store({at}, litz.cast({value}, {kind}){tail})")
         for k, s in enumerate(p.updates):
             if "r" not in (along := self.spread_of(s)):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from litz.index import TRITON, Expr, Substitution, Var, render
+from litz.index import TRITON, Expr, Substitution, render
+from litz.ir.attention import visit_of
 from litz.ir.body import Index, Load, Node, walk
 from litz.kernel.blocks.attention import LEAST
 from litz.kernel.blocks.recipe import Axis, BlockPlan
@@ -134,8 +135,7 @@ class TilePrinter(Printer):
         """The loop over the blocks that one slot counts and another one names."""
         _, columns = self.sizes
         assert isinstance(count, Load) and isinstance(which, Load)
-        counted = (v for v in which.index.free if isinstance(v, Var) and v not in count.index.free)
-        visit = next(counted, None)
+        visit = visit_of(count, which)
         x = self.axes.parallel[-1]
         # Rows of several heads lie in one block of the mask.
         first = f"({self.pids['x']} * {x.block})" if len(x.dims) == 1 else "0"
