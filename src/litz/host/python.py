@@ -41,33 +41,15 @@ from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
 from litz.host.values import PROBE, describe, namespace
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
+from litz.ir.dtype import U8, DType
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
 from litz.lowering.bindings import ALIGNED, Handed
+from litz.lowering.torch_types import to_torch
+from litz.runtime.prelude import __all__ as PRELUDE
 
-PRELUDE: Final = (
-    "check_call",
-    "empty_large",
-    "empty_strided",
-    "in_memory",
-    "reinterpret",
-    "retype",
-    "workspace",
-)
 _BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
 _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", PROBE, *_BUILTINS))
-_TORCH_DTYPES: Final[Mapping[str, str]] = {
-    "bool": "bool",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    **{
-        f"{k}{n}": f"{long}{n}"
-        for k, long in (("u", "uint"), ("i", "int"))
-        for n in (8, 16, 32, 64)
-    },
-    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
-}
 
 
 @dataclass(frozen=True)
@@ -137,8 +119,8 @@ class _Module:
             self.values[found] = describe(value)
         return found
 
-    def dtype(self, name: str) -> str:
-        return self.define("t", f"torch.{_TORCH_DTYPES[name]}")
+    def dtype(self, dtype: DType) -> str:
+        return self.define("t", str(to_torch(dtype)))
 
 
 class _Printer:
@@ -181,7 +163,7 @@ class _Printer:
         if is_whole(r, self.buffers):
             return base
         if r.dtype is not self.buffers[r.buffer].dtype:
-            base = f"{base}.view({self.module.dtype(r.dtype.name)})"
+            base = f"{base}.view({self.module.dtype(r.dtype)})"
             own = self.buffers[r.buffer]
             same = (r.shape, r.strides, r.offset) == (own.shape, own.strides, as_expr(0))
             if same and r.dtype.bits == own.dtype.bits:
@@ -286,7 +268,7 @@ class _Printer:
 
     def _allocation(self, b: Buffer) -> str:
         sizes, strides = self.sizes(b.shape), self.sizes(b.strides)
-        dtype = self.module.dtype(b.dtype.name)
+        dtype = self.module.dtype(b.dtype)
         if not b.device.startswith("cpu"):
             device = self.module.define("d", f'torch.device("{b.device}")')
             empty = self.module.define("empty", "torch.empty_strided")
@@ -300,7 +282,7 @@ class _Printer:
             text = f"{self.prelude('workspace')}({nbytes})"
         else:
             where = self.module.define("d", f'torch.device("{device}")')
-            text = f"torch.empty({nbytes}, dtype={self.module.dtype('u8')}, device={where})"
+            text = f"torch.empty({nbytes}, dtype={self.module.dtype(U8)}, device={where})"
         self.emit(f"{self.name(name)} = {text}")
         pointer = self.name(f"{name}.ptr")
         self.emit(f"{pointer} = {self.name(name)}.data_ptr()")
@@ -315,7 +297,7 @@ class _Printer:
             if typed not in self.typed.setdefault(owner, []):
                 self.typed[owner].append(typed)
                 retype = self.prelude("retype")
-                self.emit(f"{typed} = {retype}({base}, {self.module.dtype(b.dtype.name)})")
+                self.emit(f"{typed} = {retype}({base}, {self.module.dtype(b.dtype)})")
             base = typed
         sizes, strides = self.sizes(b.shape), self.sizes(b.strides)
         view = self.prelude("reinterpret")
@@ -330,7 +312,7 @@ class _Printer:
         else:
             base = self.name(old)
             if a.dtype is not b.dtype:
-                base = f"{base}.view({self.module.dtype(a.dtype.name)})"
+                base = f"{base}.view({self.module.dtype(a.dtype)})"
             view = self.prelude("reinterpret")
             text = f"{view}({base}, {self.sizes(a.shape)}, {self.sizes(a.strides)}, 0)"
         self.emit(f"{self.name(new)} = {text}")
@@ -470,7 +452,7 @@ class _Printer:
         if b.alias is not None or output not in self.by_strides:
             return
         name, sizes, strides = self.name(output), self.sizes(b.shape), self.sizes(b.strides)
-        dtype = self.module.dtype(b.dtype.name)
+        dtype = self.module.dtype(b.dtype)
         self.emit(f"if {name}.stride() != {strides} or {name}.dtype is not {dtype}:")
         empty = self.module.define("empty", "torch.empty_strided")
         like = f"{empty}({sizes}, {strides}, dtype={dtype}, device={name}.device)"

@@ -31,8 +31,6 @@ from litz.runtime.collector import uncollected
 from litz.runtime.strided import copy_as_it_is, memory_of, span
 from litz.runtime.torch_private import reinterpret, storage_address, storage_use_count
 
-__all__ = ["CudaDevice", "CudaGraphs", "Device", "Family", "Recordable"]
-
 Replay = Callable[[], None]
 SHAPES = 8
 RECORDINGS = 4

@@ -19,30 +19,6 @@ from torch.library import Library
 
 from litz.dataclass import dataclass
 
-__all__ = [
-    "AotNames",
-    "aot_names",
-    "attention_order",
-    "bundled_entries",
-    "current_raw_stream",
-    "empty_strided_cpu",
-    "Registrations",
-    "in_transform",
-    "is_zero_tensor",
-    "registrations",
-    "reinterpret",
-    "same_memory",
-    "slices_count_from_storage",
-    "storage_address",
-    "storage_use_count",
-    "step_by_step",
-    "strange_kernels",
-    "takes_anything",
-    "user_kernel",
-    "users_kernels",
-    "without_autocast",
-]
-
 
 class _EmptyStrided(Protocol):
     def __call__(

@@ -19,8 +19,6 @@ from litz.runtime.jobs import default_jobs
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.pool import WorkerDied, find_triton, pool, worker_environment
 
-__all__ = ["KernelBuild", "build", "job_key", "start_workers", "submit"]
-
 KIND = "triton"
 MOST = 16  # workers: each imports Triton
 _MESSAGE_LINES = 60

@@ -21,8 +21,6 @@ from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.strided import addresses
 
-__all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "known", "private_copies"]
-
 KIND = "tuned"
 ROUNDS = 12  # turns of each candidate at most
 BATCH = 4  # launches a turn

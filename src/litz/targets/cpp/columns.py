@@ -32,7 +32,7 @@ class ColumnBuilder(TreeBuilder):
         assert made.space.lane is not None
         self.across: Expr = made.space.lane
         self.block_depth = 0
-        self.preludes: dict[Scope, Stmt] = {}
+        self.preludes: dict[Scope, tree.Lanes] = {}
         (self.size,) = made.block
         self.lane_values = set(made.kept)
 
@@ -96,7 +96,7 @@ class ColumnBuilder(TreeBuilder):
         last = home.body[-1] if home.body else None
         known = self.preludes.get(home)
         if known is not None and last is known:
-            tree.children(known).extend(scope.body)
+            known.body.extend(scope.body)
         else:
             stmt = self.lanes_stmt(scope.body)
             home.body.append(stmt)

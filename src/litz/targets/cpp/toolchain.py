@@ -38,18 +38,6 @@ from litz.runtime.native import Runtime, runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
 
-__all__ = [
-    "INSTALL",
-    "BuildHandle",
-    "SourceUnit",
-    "Toolchain",
-    "build",
-    "find_toolchain",
-    "load_runtime",
-    "runtime_unit",
-    "submit",
-]
-
 INCLUDE = Path(__file__).parent / "include"
 KIND = "cpp"
 _OWN_NAMES = ("g++", "clang")

@@ -28,17 +28,6 @@ from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Launch, TritonKernel
 
-__all__ = [
-    "VARIANTS",
-    "Site",
-    "bind_cuda",
-    "cuda_site",
-    "default_configs",
-    "job_of",
-    "likely_jobs",
-    "likely_variant",
-]
-
 Variant = Literal["even", "aligned", "general"]
 VARIANTS: tuple[Variant, ...] = ("even", "aligned", "general")
 ALIGNMENT = 16

@@ -25,8 +25,6 @@ from litz.targets.triton.cuda import (
 )
 from litz.targets.triton.source import Launch, TritonKernel
 
-__all__ = ["fastest_configs", "tuning"]
-
 
 class _Memory:
     """Memory that PyTorch can make a tensor of."""
