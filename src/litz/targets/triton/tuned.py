@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -127,25 +128,22 @@ def fastest_configs(
     once, nothing is compiled again.  Launches are tuned in turn, each by the time of the whole
     kernel.
     """
-    return _Search(kernel, site, args, clock, budget).run()
+    return _Search(kernel, site, args, clock, budget, clock.now(), default_configs(kernel)).run()
 
 
+@dataclass
 class _Search:
     """The search for the configurations of one kernel, for some arguments."""
 
-    def __init__(
-        self,
-        kernel: TritonKernel,
-        site: Site,
-        args: Sequence[torch.Tensor | int],
-        clock: Clock,
-        budget: float,
-    ) -> None:
-        self.kernel, self.site, self.args = kernel, site, args
-        self.clock, self.start, self.budget = clock, clock.now(), budget
-        self.chosen = default_configs(kernel)
-        self.built: dict[KernelJob, Binary] = {}
-        self.refused: set[KernelJob] = set()
+    kernel: TritonKernel
+    site: Site
+    args: Sequence[torch.Tensor | int]
+    clock: Clock
+    budget: float
+    start: float
+    chosen: list[Config]
+    built: dict[KernelJob, Binary] = field(default_factory=dict)
+    refused: set[KernelJob] = field(default_factory=set)
 
     def run(self) -> list[Config]:
         open_ = [i for i, launch in enumerate(self.kernel.launches) if len(launch.configs) > 1]
