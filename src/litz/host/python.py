@@ -16,27 +16,9 @@ from typing import Final
 
 from litz.artifact import Value
 from litz.dataclass import dataclass
+from litz.host import lines
 from litz.host.aliasing import read_by_strides
-from litz.host.lines import (
-    Allocate,
-    BindSize,
-    CallExtern,
-    CallKernel,
-    CallSegment,
-    CheckCall,
-    Comment,
-    EnterDevice,
-    Free,
-    HostProgram,
-    LeaveDevice,
-    Line,
-    Place,
-    Probe,
-    Return,
-    Reuse,
-    View,
-    Workspace,
-)
+from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
 from litz.host.values import PROBE, describe, namespace
@@ -129,7 +111,7 @@ class _Printer:
         self.buffers = host.buffers
         self.check_strides = check_strides
         self.segments = tuple(s.name for s in host.segments())
-        loose = [line.kernel for line in host.lines if isinstance(line, CallKernel)]
+        loose = [line.kernel for line in host.lines if isinstance(line, lines.CallKernel)]
         self.kernels = tuple(dict.fromkeys(loose))
         self.name = _Names((*self.segments, *self.kernels))
         self.module = _Module()
@@ -139,7 +121,7 @@ class _Printer:
         self.owner: dict[str, tuple[str, int]] = {}
         self.typed: dict[str, list[str]] = {}
         self.used: set[str] = set()
-        externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
+        externs = [line.extern for line in host.lines if isinstance(line, lines.CallExtern)]
         # Numbers that lines still to come give a value, and results whose layout waits for them.
         self.late = {name for e in externs for name in made_numbers(e)}
         self.unchecked: list[str] = []
@@ -221,42 +203,42 @@ class _Printer:
 
     def line(self, line: Line) -> None:
         match line:
-            case Comment(text):
+            case lines.Comment(text):
                 for part in text.splitlines():
                     self.emit(f"# {part}")
-            case BindSize(symbol, arg, dim):
+            case lines.BindSize(symbol, arg, dim):
                 self._bind(symbol, arg, dim)
-            case Allocate(name):
+            case lines.Allocate(name):
                 self.emit(f"{self.name(name)} = {self._allocation(self.buffers[name])}")
-            case Workspace(name, nbytes, device):
+            case lines.Workspace(name, nbytes, device):
                 self._workspace(name, nbytes, device)
-            case Place(name, owner, offset):
+            case lines.Place(name, owner, offset):
                 self.owner[name] = (owner, offset)
-            case View(name, owner, offset):
+            case lines.View(name, owner, offset):
                 self._view(name, owner, offset)
-            case Reuse(new, old):
+            case lines.Reuse(new, old):
                 self._reuse(new, old)
-            case CallKernel(kernel, buffers, ints):
+            case lines.CallKernel(kernel, buffers, ints):
                 self._call(kernel, buffers, ints)
-            case CallSegment(name):
+            case lines.CallSegment(name):
                 self._call(name, line.buffers(), line.ints())
-            case CallExtern(extern):
+            case lines.CallExtern(extern):
                 self._extern(extern)
-            case CheckCall(extern, handed):
+            case lines.CheckCall(extern, handed):
                 self._check_call(extern, handed)
-            case Probe(step, after, buffers, numbers):
+            case lines.Probe(step, after, buffers, numbers):
                 places = [self.holder(b) for b in buffers]
                 shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
                 self.emit(f"{PROBE}({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
-            case EnterDevice(device):
+            case lines.EnterDevice(device):
                 index = device.partition(":")[2] or "0"
                 self.emit(f"with torch.cuda.device({index}):")
                 self.depth += 1
-            case LeaveDevice():
+            case lines.LeaveDevice():
                 self.depth -= 1
-            case Return(outputs):
+            case lines.Return(outputs):
                 self.emit(f"return {self.value(tuple(outputs))}")
-            case Free():
+            case lines.Free():
                 raise AssertionError("frees are printed together")
 
     def _bind(self, symbol: Expr, arg: int, dim: int | None) -> None:
@@ -462,8 +444,10 @@ class _Printer:
     def by_strides(self) -> frozenset[str]:
         """Buffers that a kernel reads or that someone reinterprets."""
         kernels = [b for call in self.host.kernel_calls() for b in call.buffers]
-        externs = [line.extern for line in self.host.lines if isinstance(line, CallExtern)]
-        outputs = [o for line in self.host.lines if isinstance(line, Return) for o in line.outputs]
+        externs = [line.extern for line in self.host.lines if isinstance(line, lines.CallExtern)]
+        outputs = [
+            o for line in self.host.lines if isinstance(line, lines.Return) for o in line.outputs
+        ]
         return read_by_strides(kernels, externs, outputs, self.buffers)
 
     # --- the module ------------------------------------------------------------------------
@@ -475,10 +459,10 @@ class _Printer:
         self.emit("args.clear()")
         dead: list[str] = []
         for line in self.host.lines:
-            if isinstance(line, Free):
+            if isinstance(line, lines.Free):
                 dead += [self.name(line.buffer), *self.typed.get(line.buffer, ())]
                 continue
-            if dead and not isinstance(line, Return):  # what is left dies with the frame
+            if dead and not isinstance(line, lines.Return):  # what is left dies with the frame
                 self.emit(f"del {', '.join(dead)}")
             dead = []
             self.line(line)

@@ -81,22 +81,12 @@ OWN_TYPE_ONLY = frozenset(
     ("view.dtype", "nan_to_num", "nextafter", "frexp", "histc", "bitwise_left_shift")
 )
 
-WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.float64: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-    torch.complex128: torch.complex128,
-}
-
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for floating types, complex128 for complex ones; others as they are."""
     if dtype.is_floating_point:
         return torch.float64
-    return WIDE.get(dtype, dtype)
+    return torch.complex128 if dtype.is_complex else dtype
 
 
 def widen(value: Any) -> Any:
