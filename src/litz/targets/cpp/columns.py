@@ -136,6 +136,12 @@ class ColumnBuilder(TreeBuilder):
     def result(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
         if acc.block is None:
             return super().result(r, acc, home)
+        if r.gives.part == "m2":
+            return self.fetch(f"{acc.name}q", F64, r.dtype)
+        if r.row.counts:
+            held = self.fetch(acc.name, F64).text
+            mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
+            return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
         name = f"{acc.name}i" if acc.position is not None else acc.name
         return self.fetch(name, acc.dtype if acc.position is None else r.dtype, r.dtype)
 
@@ -181,15 +187,6 @@ class ColumnBuilder(TreeBuilder):
         super().take_moments(acc, mean, m2, terms, scope)
         chunk.body.append(self.lanes_stmt(scope.body))
         chunk.body.append(tree.Counted(acc, terms))
-
-    def moment(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
-        if acc.block is None:
-            return super().moment(r, acc, home)
-        if r.gives.part == "m2":
-            return self.fetch(f"{acc.name}q", F64, r.dtype)
-        held = self.fetch(acc.name, F64).text
-        mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
-        return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
 
     # --- stores -----------------------------------------------------------------------------------
 

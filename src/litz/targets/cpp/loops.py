@@ -137,7 +137,7 @@ class TreeBuilder(Placer):
         if n.row.counts:
             acc = self.moment_loops(n, home)
             for r in group:
-                home.env[r] = self.moment(r, acc, home)
+                home.env[r] = self.result(r, acc, home)
         else:
             self.nest(group, home)
 
@@ -301,11 +301,6 @@ class TreeBuilder(Placer):
     def take_moments(self, acc: Acc, mean: Node, m2: Node, terms: Expr, chunk: Scope) -> None:
         a, b = self.place(mean, chunk), self.place(m2, chunk)
         chunk.body.append(tree.MergeMoments(acc, a, b, terms))
-
-    def moment(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
-        ref = tree.Ref(self.name(), r.dtype, acc.vec)
-        home.body.append(tree.Finish(ref.text, acc, r.dtype, r.gives.part))
-        return ref
 
     def stores_along(self, group: list[Reduce], scope: Scope) -> None:
         """Run the stores of the full space that the pass of these reductions does."""

@@ -318,14 +318,6 @@ class BuildHandle:
         self._running.clear()
         self._close()
 
-    def __enter__(self) -> BuildHandle:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What goes wrong meanwhile, an interrupt too, stops the compilers."""
-        if kind is not None:
-            self.cancel()
-
     def __del__(self) -> None:
         # A forked child has a copy of the handle, but the compilers are its parent's.
         if self.__dict__.get("_running") and os.getpid() == self._owner:

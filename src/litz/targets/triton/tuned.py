@@ -15,7 +15,7 @@ from litz.errors import RefusedSourceError
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
-from litz.runtime.triton.tune import Choice, Clock, CudaClock, Run, choose, known
+from litz.runtime.triton.tune import Choice, CudaClock, Run, choose, known
 from litz.targets.parts import TritonPart
 from litz.targets.triton.cuda import (
     Site,
@@ -117,7 +117,7 @@ def fastest_configs(
     kernel: TritonKernel,
     site: Site,
     args: Sequence[torch.Tensor | int],
-    clock: Clock,
+    clock: CudaClock,
     budget: float,
 ) -> list[Config]:
     """The quickest configuration of each launch, for these arguments.
@@ -138,7 +138,7 @@ class _Search:
     kernel: TritonKernel
     site: Site
     args: Sequence[torch.Tensor | int]
-    clock: Clock
+    clock: CudaClock
     budget: float
     start: float
     chosen: list[Config]
