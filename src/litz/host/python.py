@@ -106,10 +106,9 @@ class _Module:
 
 
 class _Printer:
-    def __init__(self, host: HostProgram, check_strides: bool) -> None:
+    def __init__(self, host: HostProgram) -> None:
         self.host = host
         self.buffers = host.buffers
-        self.check_strides = check_strides
         self.segments = tuple(s.name for s in host.segments())
         loose = [line.kernel for line in host.lines if isinstance(line, lines.CallKernel)]
         self.kernels = tuple(dict.fromkeys(loose))
@@ -364,8 +363,7 @@ class _Printer:
             left = ", ".join(r or "_" for r in results) + ("," if len(results) == 1 else "")
             self.emit(f"{left} = {call}")
         self._sizes_of(e)
-        if self.check_strides:
-            self.unchecked += [o for o in e.outputs if o is not None]
+        self.unchecked += [o for o in e.outputs if o is not None]
         waiting, self.unchecked = self.unchecked, []
         for output in waiting:
             layout = (*self.buffers[output].shape, *self.buffers[output].strides)
@@ -478,10 +476,10 @@ class _Printer:
         return "\n".join([*head, "", "", "def call(args):", body, ""])
 
 
-def print_host(host: HostProgram, *, check_strides: bool = True) -> HostSource:
+def print_host(host: HostProgram) -> HostSource:
     """The Python module of a host program; the same program gives the same bytes everywhere.
 
-    check_strides: copy an extern's result whose strides are not those that the program was
-    compiled for, where a kernel or a view depends on them.
+    An extern's result whose strides are not those that the program was compiled for is copied,
+    where a kernel or a view depends on them.
     """
-    return _Printer(host, check_strides).run()
+    return _Printer(host).run()

@@ -34,7 +34,7 @@ from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
 from litz.runtime.jobs import default_jobs, memory_bound, slots
-from litz.runtime.native import Runtime, runtime_source
+from litz.runtime.native import runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
 
@@ -523,8 +523,3 @@ def build(
 def runtime_unit() -> SourceUnit:
     """The runtime support library: build it with a program's units, then `Runtime(path)`."""
     return SourceUnit("the runtime support library", runtime_source())
-
-
-def load_runtime(toolchain: Toolchain, cache: Cache) -> Runtime:
-    """The runtime support library, built where the cache has none, loaded."""
-    return Runtime(build([runtime_unit()], toolchain, cache)[0])
