@@ -308,7 +308,7 @@ def group_norm_backward(
         sums = _sums(b, split, [2])
         size = number(hat.dtype, values.product([depth, *x.shape[2:]]))
         dots, totals = (_by_group(s, x, groups) / size for s in sums)
-        inner = g.node if weight is None else g.node * _channel(b, weight, own, hat.dtype)
+        inner = g.node if weight is None else g.node * element(b, weight, own[1:2], hat.dtype)
         node = _by_group(rstd, x, groups) * (inner - totals - hat * dots)
         results[0] = narrow(x.with_node(node), x.dtype)
     for i, v in _gradients(ctx, {1: dot, 2: total}, output_mask, [0]).items():
@@ -316,13 +316,8 @@ def group_norm_backward(
     return tuple(results)
 
 
-def _channel(b: Builder, v: TensorValue, own: Sequence[Expr], dtype: DType) -> Node:
-    """A value per channel, as an element over (N, C, *)."""
-    return element(b, v, own[1:2], dtype)
-
-
 def _weighted(b: Builder, v: TensorValue, weight: Maybe) -> TensorValue:
     """A stored (N, C) value times the channel's weight, lazily."""
     if weight is None:
         return v
-    return v.with_node(v.node * _channel(b, weight, axes(v.shape), v.dtype))
+    return v.with_node(v.node * element(b, weight, axes(v.shape)[1:2], v.dtype))

@@ -306,7 +306,14 @@ def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
     return op("pow", fold("sum", over, power), k(a, 1 / ord_))
 
 
-def of_norm(
+@lower(
+    aten.linalg_vector_norm.default,
+    aten.norm.Scalar,
+    aten.norm.ScalarOpt_dim,
+    aten.norm.ScalarOpt_dtype,
+    aten.norm.ScalarOpt_dim_dtype,
+)
+def norm(
     ctx: Call, x: TensorValue, ord_: Any, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
     if isinstance(ord_, Expr):
@@ -326,19 +333,6 @@ def _order(order: float, sizes: Sequence[Expr]) -> float:
     return math.inf if order != 0 and all(s is ONE for s in sizes) else order
 
 
-@lower(
-    aten.linalg_vector_norm.default,
-    aten.norm.Scalar,
-    aten.norm.ScalarOpt_dim,
-    aten.norm.ScalarOpt_dtype,
-    aten.norm.ScalarOpt_dim_dtype,
-)
-def norm(
-    ctx: Call, x: TensorValue, order: Any, *, dim: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return of_norm(ctx, x, order, dim, keepdim)
-
-
 @lower(aten.renorm.default)
 def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorValue:
     """Slices along ``dim`` whose norm is larger than ``maxnorm`` shrink to it."""
@@ -347,8 +341,8 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
     x = shared(ctx.b, x)
     dims = [i for i in range(x.ndim) if i != dim % x.ndim]
     order = _order(float(p), [x.shape[i] for i in dims])
-    norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
-    shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
+    norms = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
+    shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norms])
     small = maxnorm / (size + 1e-7)
     factor = op("where", size > maxnorm, small, k(size, 1))
     return x.with_node(body.cast(value * factor, ctx.dtype), shape)
