@@ -152,6 +152,7 @@ def test_growth_counts_each_stage() -> None:
     assert float(cells["x2"]) > 0
 
 
+@pytest.mark.slow
 def test_compile_time_tells_stages_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

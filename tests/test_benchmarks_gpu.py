@@ -379,6 +379,7 @@ def test_what_lags_is_named() -> None:
 # --- cases of the tests ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cases_without_pytest() -> None:
     code = """if True:
         import sys
@@ -460,6 +461,7 @@ def test_logs_and_repros_are_kept(tmp_path: Path) -> None:
 # --- the whole ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_check_and_the_benchmark_in_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,6 +521,7 @@ def test_products_are_measured_and_judged(take: str) -> None:
     assert "WRONG" in products.table([row, wrong]) and products.table([row]).count("ok") == 1
 
 
+@pytest.mark.slow
 def test_forms_of_products_are_forced() -> None:
     pytest.importorskip("triton")
     args = products.parse(["--device", "cpu", "--rounds", "1", "--blocks", "16x32x64w2s3p2"])

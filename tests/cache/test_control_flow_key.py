@@ -11,6 +11,7 @@ import control_flow_programs as programs
 import pytest
 
 
+@pytest.mark.slow
 def test_another_process_finds_graphs_with_control_flow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

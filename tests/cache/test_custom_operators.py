@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from counted import said, started
 from test_kept_programs import Compile, Runs, runs
@@ -67,6 +68,7 @@ def compiled(folder: Path, *how: str) -> int:
     return int(said(started(folder, PROGRAM, *how)))
 
 
+@pytest.mark.slow
 def test_processes_find_custom_operators_and_never_anothers(tmp_path: Path) -> None:
     """What writes is called by name: how much it adds is no part of what was compiled."""
     assert compiled(tmp_path, "rows", "1", "1") == 3

@@ -31,6 +31,7 @@ from litz.kernel.lanes.choose import choose
 from litz.kernel.lanes.recipe import LaneRecipe
 from litz.kernel.parse import parse_recipe
 from litz.kernel.verify import verify
+from tests.quick import some
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -64,7 +65,7 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, 7))
 def test_attention_is_one_kernel(name: str) -> None:
     fn, args = attention(CASES[name])
     report = litz.explain(fn, *args)
@@ -179,7 +180,7 @@ LEARNED: dict[str, tuple[Any, tuple[tuple[int, ...], ...], torch.dtype, tuple[in
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", some(LEARNED, 2))
 def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
     torch._dynamo.reset()

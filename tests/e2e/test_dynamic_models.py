@@ -14,6 +14,7 @@ from torch import nn
 
 from litz.backend import compile_with
 from litz.options import make_options
+from tests.quick import some
 
 # Batch and length (or image side); the model's first sizes are 2 and 17 (or 32).
 TOKENS = [(2, 17), (3, 9), (5, 16), (2, 33), (3, 47), (9, 2)]
@@ -64,7 +65,7 @@ def build(name: str) -> tuple[nn.Module, nn.Module]:
 
 
 # Those of others are the second graphs of the last test.
-@pytest.mark.parametrize("name", ONE_LAYER)
+@pytest.mark.parametrize("name", some(ONE_LAYER, 1))
 def test_inference_compiles_once(name: str) -> None:
     model, exact = build(name)
     model.eval(), exact.eval()
@@ -79,7 +80,7 @@ def test_inference_compiles_once(name: str) -> None:
     assert (backend.compiles, backend.fallbacks) == (["inference"], [])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, 2))
 def test_training_compiles_once(name: str) -> None:
     model, exact = build(name)
     plain = copy.deepcopy(model)
@@ -113,7 +114,7 @@ def check_gradients(model: nn.Module, plain: nn.Module, exact: nn.Module) -> Non
         assert error(p.grad, r.grad) <= 2 * error(q.grad, r.grad) + 1e-6 + noise, key
 
 
-@pytest.mark.parametrize("name", ["bert", "resnet"])
+@pytest.mark.parametrize("name", some(["bert", "resnet"], 1))
 def test_automatic_dynamic_compiles_twice(name: str) -> None:
     """The second shape makes Dynamo compile once more, for all shapes; Litz adds no guard."""
     model, exact = build(name)

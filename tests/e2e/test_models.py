@@ -12,6 +12,8 @@ import transformers as tf
 from judge import assert_close, error
 from torch import nn
 
+from tests.quick import some
+
 SMALL = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -79,7 +81,7 @@ def wide(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, 3))
 def test_inference(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     # What equal layers share is seen in one dtype.
@@ -100,7 +102,7 @@ def test_inference(name: str, dtype: torch.dtype) -> None:
             assert_close(actual, eager, ref)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, 2))
 def test_training_step(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = MODELS[name]()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.quick import some
 from tests.sweep.models import FAMILIES, run, run_fairly
 
 # What DistilBERT, GPT-J and CLIP have is in these or in ``test_models``.
@@ -19,7 +20,7 @@ FEWER = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", some(QUICK, 2))
 def test_family(name: str) -> None:
     family = FAMILIES[name]
     if name in FEWER:

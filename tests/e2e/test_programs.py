@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 from litz import explain
+from tests.quick import some
 
 OPTIONS = {"check_ir": True}
 
@@ -104,7 +105,7 @@ def train_with(
     return model, losses
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", some(OPTIMIZERS, 4))
 def test_optimizer_steps(name: str) -> None:
     """The optimizer compiled, the learning rate falling: parameters follow eager's."""
     make = OPTIMIZERS[name]

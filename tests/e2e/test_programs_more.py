@@ -17,6 +17,8 @@ from torch.func import functional_call, hessian, jvp, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import checkpoint as ckpt
 
+from tests.quick import some
+
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
@@ -31,7 +33,7 @@ def fresh() -> Iterator[None]:
 OPTIMIZERS = ("Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop", "Adafactor", "Muon")
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", some(OPTIMIZERS, 3))
 def test_other_optimizers(name: str) -> None:
     make = getattr(torch.optim, name, None)
     if make is None:
@@ -253,7 +255,7 @@ def test_a_saved_export_is_compiled_again() -> None:
             near([compiled(x)], [model(x)])
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("cache", some(["dynamic", "static"], 1))
 def test_generation(cache: str) -> None:
     import transformers as tf
 

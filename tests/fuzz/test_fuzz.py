@@ -18,6 +18,7 @@ from tests.fuzz.machine import replay
 from tests.fuzz.program import Draw, Input, Program, Step, function, merged, source, tensors
 from tests.fuzz.run import Failure, batch, run_batch
 from tests.fuzz.shrink import pruned, script, shrink
+from tests.quick import some
 
 ASKED = os.environ.get("FUZZ_SEED", "random")
 SEED = random.SystemRandom().randrange(1 << 30) if ASKED == "random" else int(ASKED)
@@ -26,7 +27,7 @@ GRAPHS = (1, 2, 3, 4)
 
 
 # The seed must not be part of the test's name: workers of a parallel run each draw their own.
-@pytest.mark.parametrize("number", GRAPHS)
+@pytest.mark.parametrize("number", some(GRAPHS, 2))
 def test_random_programs(number: int) -> None:
     print(f"FUZZ_SEED={SEED}, graph {number}")
     count, failures = run_batch(batch(SEED, number))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.replay import compare
 from tests.replay.__main__ import EXPECTATIONS, ROOT, recorded
 from tests.replay.corpus import corpus
@@ -24,6 +26,7 @@ def test_the_corpus_is_large_and_expected() -> None:
     assert compare.read_expectations(EXPECTATIONS.read_text()).keys() == entries.keys()
 
 
+@pytest.mark.slow
 def test_entries_are_recorded_alike_and_as_expected() -> None:
     """In processes of their own, as always: a GPU on paper is for a whole process."""
     expected = compare.read_expectations(EXPECTATIONS.read_text())

@@ -20,6 +20,7 @@ from litz.runtime.triton.build import KernelBuild, submit  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
 from litz.targets.triton.cuda import default_configs, job_of, likely_jobs  # noqa: E402
 from litz.targets.triton.source import TritonKernel  # noqa: E402
+from tests.quick import some
 
 H200 = ("cuda", 90, 32)
 SHARED = 227 << 10  # bytes that a block of an H200 can have
@@ -49,7 +50,7 @@ def check(made: KernelBuild, jobs: list[KernelJob]) -> None:
         assert len(binary.params) - len(job.arguments) in (0, 2), job.name
 
 
-@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize("name", some(CORPUS, 37))
 def test_default_configurations(name: str, cache: Cache) -> None:
     found = kernels(name)
     assert found or name == "empty"

@@ -14,8 +14,9 @@ pytest.importorskip("triton.language")
 HERE = Path(__file__).parent
 
 
-def test_programs_traced_for_a_gpu() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_programs_traced_for_a_gpu(which: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which]
     made = subprocess.run(
         [*command, str(HERE / "traced_programs.py")],
         cwd=HERE.parents[1],

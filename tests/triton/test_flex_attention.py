@@ -33,6 +33,7 @@ from litz.ir.parse import parse
 from litz.ir.program import Template
 from litz.ir.text import program_text
 from litz.kernel.parse import parse_recipe
+from tests.quick import some
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -73,7 +74,7 @@ def given(name: str) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
     return attention(CASES[name], 2 if CASES[name][0] is capped else 1)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, 6))
 def test_attention_is_one_kernel(name: str) -> None:
     fn, args = given(name)
     report = litz.explain(fn, *args, options={"target": "triton"})
@@ -128,7 +129,7 @@ def test_scores_beyond_all_numbers(keys: int) -> None:
         torch.testing.assert_close(a, b, equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", some(FEW, 2))
 def test_few_queries_go_over_shares_of_keys(name: str) -> None:
     heads, groups, queries, mask = FEW[name]
     made = mask and create_block_mask(mask, None, None, queries, 900, "cpu")
@@ -176,7 +177,7 @@ def test_blocks_of_masks_of_open_sizes() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["grouped", "document", "nothing_seen", "one_query"])
+@pytest.mark.parametrize("name", some(["grouped", "document", "nothing_seen", "one_query"], 2))
 def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
@@ -232,7 +233,7 @@ def capturing(name: str) -> Capturing:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["table", "whole", "low"])
+@pytest.mark.parametrize("name", some(["table", "whole", "low"], 1))
 def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
     torch._dynamo.reset()

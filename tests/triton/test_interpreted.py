@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from judge import check
 
+from tests.quick import some
+
 pytest.importorskip("triton")
 TRITON = {"target": "triton"}
 
@@ -189,7 +191,7 @@ def test_corpus(name: str) -> None:
     check(fn, *args, runs=1, **TRITON)
 
 
-@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize("name", some(CORPUS, 15))
 def test_corpus_by_block_pointers(name: str) -> None:
     fn, args = CORPUS[name]
     check(fn, *args, runs=1, **{**TRITON, "block_pointers": True})

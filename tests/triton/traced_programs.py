@@ -42,6 +42,7 @@ from litz.runtime.triton.pool import find_triton  # noqa: E402
 from litz.targets.parts import TritonPart  # noqa: E402
 from litz.targets.records import part_from  # noqa: E402
 from litz.targets.tools import cache_of  # noqa: E402
+from tests.quick import some  # noqa: E402
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -395,7 +396,7 @@ def assert_read_as_written(t: Trace) -> None:
             assert part.source == k.source
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, len(CASES) // 2))
 def test_program(name: str) -> None:
     made = compiled(name)
     check(made)

@@ -35,7 +35,8 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
     """
     if higher_order_name(n.target) != FLEX or low.settings.keep_random:
         return None
-    query, key, value, _, mask, scale, *_ = _arguments(n)
+    given: Any = n.args
+    query, key, value, _, mask, scale, *_ = given
     results = [r for v in n.meta["val"] if (r := low.result(v)) is not None]
     own = [r for a in (query, key, value) if (r := low.result(a.meta["val"])) is not None]
     if len(results) + len(own) < 6:
@@ -101,10 +102,6 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
     return tuple(out)
 
 
-def _arguments(n: FxNode) -> Sequence[Any]:
-    return n.args
-
-
 def fits(own: list[Any]) -> bool:
     """Whether a block holds rows of query and value, and matrix units take their type."""
     q, k, v = own
@@ -149,7 +146,8 @@ def _score(
     low: GraphLowering, n: FxNode, shape: Shape, scale: float, inline: Inline
 ) -> Node | None:
     """The score of one query and key, from a load of ``<n>_score``; None: it is no expression."""
-    _, _, _, modify, block_mask, _, _, *captured = _arguments(n)
+    given: Any = n.args
+    _, _, _, modify, block_mask, _, _, *captured = given
     fn, mask = (attribute_value(low.gm, a) for a in (modify, block_mask[-1]))
 
     def steps(over: Any, scores: Any) -> tuple[Any, ...]:

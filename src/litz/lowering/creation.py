@@ -183,13 +183,8 @@ def _exact(position: Expr, dtype: DType) -> bool:
     )
 
 
-@lower(aten.arange.default)
-def arange(ctx: Call) -> TensorValue:
-    return _range(ctx, 0, 1)
-
-
-@lower(aten.arange.start, aten.arange.start_step, prims.iota.default)
-def arange_from(ctx: Call, *, start: Scalar | Expr, step: Scalar | Expr = 1) -> TensorValue:
+@lower(aten.arange.default, aten.arange.start, aten.arange.start_step, prims.iota.default)
+def arange(ctx: Call, *, start: Scalar | Expr = 0, step: Scalar | Expr = 1) -> TensorValue:
     return _range(ctx, start, step)
 
 

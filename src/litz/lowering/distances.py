@@ -12,7 +12,7 @@ from litz.lowering import values
 from litz.lowering.context import Operand, Unsupported, WrongMetadata
 from litz.lowering.formulas import elementwise
 from litz.lowering.promotion import as_tensors, common_dtype
-from litz.lowering.reductions import fold, norm_of, of_norm, reduce_one
+from litz.lowering.reductions import fold, norm, norm_of, reduce_one
 from litz.lowering.registry import Call, lower
 from litz.lowering.strides import same_layout
 from litz.lowering.values import ZERO, TensorValue, contiguous_strides
@@ -28,7 +28,7 @@ MATRIX_ROWS = 25
 @lower(aten.dist.default)
 def dist(ctx: Call, x: TensorValue, y: TensorValue, p: Any) -> TensorValue:
     gap = elementwise(ctx, lambda a, c: op("sub", a, c), x, y)
-    return of_norm(ctx, gap, p)
+    return norm(ctx, gap, p)
 
 
 def _through_product(mode: int | None, rows: tuple[Expr, Expr]) -> bool:

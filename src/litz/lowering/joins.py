@@ -228,11 +228,7 @@ def rot90(ctx: Call, x: TensorValue, k: int, dims: Sequence[int]) -> TensorValue
     turns = k % 4
     flipped = ((), (c,), (a, c), (a,))[turns]
     turned = flip(ctx, x, flipped) if flipped else x
-    if turns in (0, 2):
-        return turned
-    order = list(range(x.ndim))
-    order[a], order[c] = c, a
-    return values.permute(turned, order)
+    return turned if turns in (0, 2) else views.transpose(ctx, turned, a, c)
 
 
 @lower(aten.repeat.default, aten.tile.default)

@@ -165,28 +165,15 @@ def layer_norm_backward(
     grad: TensorValue,
     x: TensorValue,
     normalized_shape: Sequence[Any],
-    mean: TensorValue,
+    mean: Maybe,
     rstd: TensorValue,
     weight: Maybe,
     *,
     output_mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
-    return _rows_backward(ctx, grad, x, len(normalized_shape), mean, rstd, weight, output_mask)
-
-
-def _rows_backward(
-    ctx: Call,
-    grad: TensorValue,
-    x: TensorValue,
-    rank: int,
-    mean: Maybe,
-    rstd: TensorValue,
-    weight: Maybe,
-    mask: Sequence[bool],
-) -> tuple[TensorValue | None, ...]:
-    """Gradients of a norm over the last ``rank`` dimensions (without ``mean``: RMS norm)."""
+    """Gradients of a norm over the last dimensions (without ``mean``: RMS norm)."""
     b = ctx.b
-    lead = x.ndim - rank
+    lead = x.ndim - len(normalized_shape)
     dims = list(range(lead, x.ndim))
     x, grad = shared(b, x), shared(b, values.expand(grad, x.shape))
     own = axes(x.shape)
@@ -195,7 +182,7 @@ def _rows_backward(
     hat = _normalized(b, x, mean, rstd, row)
     inner = g.node if weight is None else g.node * element(b, weight, own[lead:], hat.dtype)
     results: list[TensorValue | None] = [None, None, None]
-    if mask[0]:
+    if output_mask[0]:
         parts = [x.with_node(inner * hat), *([] if mean is None else [x.with_node(inner)])]
         size = number(hat.dtype, count(x, dims))
         over = [spread(s, x.shape, range(lead)) / size for s in _sums(b, parts, dims)]
@@ -204,9 +191,9 @@ def _rows_backward(
         node = slope * (centred - hat * over[0])
         results[0] = narrow(x.with_node(node), x.dtype)
     terms = {1: x.with_node(g.node * hat), 2: g}
-    for i, v in _gradients(ctx, terms, mask, list(range(lead))).items():
+    for i, v in _gradients(ctx, terms, output_mask, list(range(lead))).items():
         results[i] = v
-    return tuple(results[: len(mask)])
+    return tuple(results[: len(output_mask)])
 
 
 # --- RMS norm ------------------------------------------------------------------------------------
@@ -246,7 +233,7 @@ def rms_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     mask = (output_mask[0], output_mask[1] and weight is not None)
-    return _rows_backward(ctx, grad, x, len(normalized_shape), None, rstd, weight, mask)
+    return layer_norm_backward(ctx, grad, x, normalized_shape, None, rstd, weight, output_mask=mask)
 
 
 # --- group norm ----------------------------------------------------------------------------------
@@ -321,7 +308,7 @@ def group_norm_backward(
         sums = _sums(b, split, [2])
         size = number(hat.dtype, values.product([depth, *x.shape[2:]]))
         dots, totals = (_by_group(s, x, groups) / size for s in sums)
-        inner = g.node if weight is None else g.node * _channel(b, weight, own, hat.dtype)
+        inner = g.node if weight is None else g.node * element(b, weight, own[1:2], hat.dtype)
         node = _by_group(rstd, x, groups) * (inner - totals - hat * dots)
         results[0] = narrow(x.with_node(node), x.dtype)
     for i, v in _gradients(ctx, {1: dot, 2: total}, output_mask, [0]).items():
@@ -329,13 +316,8 @@ def group_norm_backward(
     return tuple(results)
 
 
-def _channel(b: Builder, v: TensorValue, own: Sequence[Expr], dtype: DType) -> Node:
-    """A value per channel, as an element over (N, C, *)."""
-    return element(b, v, own[1:2], dtype)
-
-
 def _weighted(b: Builder, v: TensorValue, weight: Maybe) -> TensorValue:
     """A stored (N, C) value times the channel's weight, lazily."""
     if weight is None:
         return v
-    return v.with_node(v.node * _channel(b, weight, axes(v.shape), v.dtype))
+    return v.with_node(v.node * element(b, weight, axes(v.shape)[1:2], v.dtype))

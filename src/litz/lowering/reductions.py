@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -222,18 +223,11 @@ def truths(
     if isinstance(dim, Sequence) and not dim:  # over no dimensions
         return x.with_node(body.cast(truth(wide(ctx.b, x).node), ctx.dtype))
 
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        return body.cast(fold(kind, over, truth(n)), ctx.dtype)
-
-    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
+    return folded(ctx, lambda over, n: fold(kind, over, truth(n)), x, dim, keepdim)
 
 
-@lower(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
-def count_nonzero(ctx: Call, x: TensorValue, dim: Dims) -> TensorValue:
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        return fold("sum", over, body.cast(truth(n), d.I64))
-
-    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn)
+def _nonzero(over: tuple[Expr, ...], n: Node) -> Node:
+    return fold("sum", over, body.cast(truth(n), d.I64))
 
 
 # --- extremes ------------------------------------------------------------------------------------
@@ -247,16 +241,26 @@ def _largest(kind: str, over: tuple[Expr, ...], n: Node) -> Node:
 
 
 @lower_rows(
-    (aten.amax.default, "max"),
-    (aten.max.default, "max"),
-    (aten.amin.default, "min"),
-    (aten.min.default, "min"),
+    (aten.amax.default, partial(_largest, "max")),
+    (aten.max.default, partial(_largest, "max")),
+    (aten.amin.default, partial(_largest, "min")),
+    (aten.min.default, partial(_largest, "min")),
+    (aten.argmax.default, partial(fold, "argmax")),
+    (aten.argmin.default, partial(fold, "argmin")),
+    (aten.count_nonzero.default, _nonzero),
+    (aten.count_nonzero.dim_IntList, _nonzero),
 )
-def extreme(
-    ctx: Call, kind: str, x: TensorValue, dim: Dims = None, keepdim: bool = False
+def folded(
+    ctx: Call,
+    of: Callable[[tuple[Expr, ...], Node], Node],
+    x: TensorValue,
+    dim: Dims = None,
+    keepdim: bool = False,
 ) -> TensorValue:
+    """``of`` the elements as they are."""
+
     def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        return body.cast(_largest(kind, over, n), ctx.dtype)
+        return body.cast(of(over, n), ctx.dtype)
 
     return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
 
@@ -282,14 +286,6 @@ def extreme_with_index(
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
 
 
-@lower_rows((aten.argmax.default, "argmax"), (aten.argmin.default, "argmin"))
-def position(ctx: Call, kind: str, x: TensorValue, dim: int | None, keepdim: bool) -> TensorValue:
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
-        return fold(kind, over, n)
-
-    return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
-
-
 # --- norms ---------------------------------------------------------------------------------------
 
 
@@ -310,7 +306,14 @@ def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
     return op("pow", fold("sum", over, power), k(a, 1 / ord_))
 
 
-def of_norm(
+@lower(
+    aten.linalg_vector_norm.default,
+    aten.norm.Scalar,
+    aten.norm.ScalarOpt_dim,
+    aten.norm.ScalarOpt_dtype,
+    aten.norm.ScalarOpt_dim_dtype,
+)
+def norm(
     ctx: Call, x: TensorValue, ord_: Any, dim: Dims = None, keepdim: bool = False
 ) -> TensorValue:
     if isinstance(ord_, Expr):
@@ -330,19 +333,6 @@ def _order(order: float, sizes: Sequence[Expr]) -> float:
     return math.inf if order != 0 and all(s is ONE for s in sizes) else order
 
 
-@lower(
-    aten.linalg_vector_norm.default,
-    aten.norm.Scalar,
-    aten.norm.ScalarOpt_dim,
-    aten.norm.ScalarOpt_dtype,
-    aten.norm.ScalarOpt_dim_dtype,
-)
-def norm(
-    ctx: Call, x: TensorValue, order: Any, *, dim: Dims = None, keepdim: bool = False
-) -> TensorValue:
-    return of_norm(ctx, x, order, dim, keepdim)
-
-
 @lower(aten.renorm.default)
 def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorValue:
     """Slices along ``dim`` whose norm is larger than ``maxnorm`` shrink to it."""
@@ -351,8 +341,8 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
     x = shared(ctx.b, x)
     dims = [i for i in range(x.ndim) if i != dim % x.ndim]
     order = _order(float(p), [x.shape[i] for i in dims])
-    norm = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
-    shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norm])
+    norms = reduce_one(ctx.b, wide(ctx.b, x), dims, lambda n, over: norm_of(order, n, over), True)
+    shape, (value, size) = ctx.b.broadcast([wide(ctx.b, x), norms])
     small = maxnorm / (size + 1e-7)
     factor = op("where", size > maxnorm, small, k(size, 1))
     return x.with_node(body.cast(value * factor, ctx.dtype), shape)

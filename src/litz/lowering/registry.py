@@ -228,7 +228,3 @@ def find(target: object) -> Lowering | None:
     if found is None and (late := _NAMED.get(target._schema.name)) is not None:
         found = _TABLE[target] = Bound(target, late, late, 1, ())
     return found
-
-
-def registered() -> tuple[torch._ops.OpOverload, ...]:
-    return tuple(sorted(_TABLE, key=str))

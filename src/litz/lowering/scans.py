@@ -14,7 +14,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType
-from litz.lowering.registry import Call, lower, lower_rows
+from litz.lowering.registry import Call, lower_rows
 from litz.lowering.strides import dense
 from litz.lowering.values import ONE, TensorValue, axes, contiguous_strides
 
@@ -54,20 +54,16 @@ def _is_single(x: TensorValue, dim: int) -> bool:
     return not x.ndim or x.shape[dim % x.ndim] is ONE
 
 
-@lower_rows((aten.cumsum.default, "sum"), (aten.cumprod.default, "prod"))
+@lower_rows(
+    (aten.cumsum.default, "sum"),
+    (aten.cumprod.default, "prod"),
+    (aten.logcumsumexp.default, "logaddexp"),
+)
 def running(ctx: Call, kind: str, x: TensorValue, dim: int) -> TensorValue:
     x = x.with_node(ctx.b.opmath(ctx.b.user_cast(x.node, ctx.dtype)))
     if _is_single(x, dim) or ctx.empty:
         return ctx.value(x.node + 0 if kind == "sum" and x.dtype.is_float else x.node)
     return scanned(ctx, kind, x, dim % x.ndim, (("value", ctx.dtype),))[0]
-
-
-@lower(aten.logcumsumexp.default)
-def logcumsumexp(ctx: Call, x: TensorValue, dim: int) -> TensorValue:
-    x = x.with_node(ctx.b.opmath(ctx.b.user_cast(x.node, ctx.dtype)))
-    if _is_single(x, dim) or ctx.empty:
-        return ctx.value(x.node)
-    return scanned(ctx, "logaddexp", x, dim % x.ndim, (("value", ctx.dtype),))[0]
 
 
 @lower_rows((aten.cummax.default, "cummax"), (aten.cummin.default, "cummin"))

@@ -371,17 +371,9 @@ def _along(x: TensorValue, dim: int, index: TensorValue) -> TensorValue:
 
 @lower_with_in_place(aten.index_reduce.default)
 def index_reduce(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    index: TensorValue,
-    source: TensorValue,
-    reduce: str,
-    *,
-    include_self: bool,
+    ctx: Call, x: TensorValue, dim: int, index: TensorValue, *rest: Any, **how: Any
 ) -> TensorValue:
-    index = _along(x, dim, index)
-    return scatter_reduce(ctx, x, dim, index, source, reduce, include_self=include_self)
+    return scatter_reduce(ctx, x, dim, _along(x, dim, index), *rest, **how)
 
 
 @lower_with_in_place(aten.index_add.default)
