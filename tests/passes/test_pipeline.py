@@ -41,9 +41,9 @@ ARGS = torch.ones(4, 3), torch.ones(3, 2)
 
 
 def test_a_pipeline_prints_itself() -> None:
-    first, second, third, last = str(pipeline(("cuda",))).split("\n")
+    first, second, third, fourth, last = str(pipeline(("cuda",))).split("\n")
     assert first.startswith("FindAttention(costs={'cuda': Costs(matrix=")
-    assert last == "ChooseContractions()"
+    assert (fourth, last) == ("ChooseContractions()", "FillInPlace(blocks=('cuda',))")
     assert third.startswith("PadContractions(costs={'cuda': Costs(matrix=")
     assert second.startswith("TakeTemplates(costs={'cuda': Costs(matrix=")
 
@@ -52,7 +52,7 @@ def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     litz.explain(product, *ARGS, options={"show": "program"})
     text = capsys.readouterr().err.split("--- program ---\n")[1]
     names = "# FindAttention(costs={})\n# TakeTemplates(costs={})\n"
-    names += "# PadContractions(costs={})\n# ChooseContractions()\n"
+    names += "# PadContractions(costs={})\n# ChooseContractions()\n# FillInPlace(blocks=())\n"
     assert text.startswith(f"{names}program(")
     assert isinstance(parse(text).nodes[0], Extern)
 

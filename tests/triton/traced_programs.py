@@ -138,6 +138,11 @@ def indexed(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return x.index_put((i,), v, accumulate=True), y
 
 
+def joined(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The first two products write into the result; the third's rows would begin at 8 bytes."""
+    return torch.cat((x @ a, x @ b, x @ c), 1), F.pad(a @ c, (0, 2))
+
+
 def scattered(x: Tensor, i: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     more = x.scatter_reduce(1, i, v, "amax", include_self=False)
     return x.scatter_add(1, i, v), more, torch.gather(x, 1, i)
@@ -335,6 +340,10 @@ CASES: dict[str, Case] = {
     ),
     "index_put": Case(
         indexed, (floats(10, 6), data(3, dtype=torch.int64), floats(3, 6)), dynamic=False
+    ),
+    "joined": Case(
+        joined,
+        (floats(300, 256), floats(256, 256), floats(256, 258), floats(256, 254)),
     ),
     "scatter": Case(scattered, (floats(10, 20), data(10, 4, dtype=torch.int64), floats(10, 4))),
     "uneven_vocabulary": Case(

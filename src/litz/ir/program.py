@@ -147,7 +147,8 @@ class Extern:
     symbols: results that are numbers: (position, symbol or float) pairs.
     sizes: symbols that get their value from a size of a result: (symbol, position of the result,
     dimension).  checks: likewise, sizes that must be as they say.
-    out_variant: the result may be written into memory that the program allocated.
+    out_variant: the result may be written into memory that the program allocated; an argument
+    ``out`` is the part of the output's buffer that it fills, if not all.
     mutates: buffers that it writes in place.  reason: why it is not a loop nest.
     """
 
@@ -185,7 +186,7 @@ class Extern:
         return self.target_name == "aten._assert_scalar.default"
 
     def refs(self) -> Iterator[TensorRef]:
-        for a in (*self.args, *(v for _, v in self.kwargs)):
+        for a in (*self.args, *(v for k, v in self.kwargs if k != "out" or not self.out_variant)):
             yield from _refs(a)
 
     def read_buffers(self) -> tuple[str, ...]:

@@ -343,9 +343,11 @@ class _Checker:
     # --- externs ----------------------------------------------------------------------------
 
     def extern(self, e: Extern) -> None:
+        buffers = self.program.buffers
+        if e.out_variant:  # a part of what is filled need not be there before
+            self.defined.update(o for o in e.outputs if o is not None and o in buffers)
         self.values((e.args, tuple(v for _, v in e.kwargs)), f"{e.name} takes")
         self.bodies(e)
-        buffers = self.program.buffers
         for name in (*(o for o in e.outputs if o is not None), *e.mutates):
             if name not in buffers:
                 self._raise("buffer", f"there is no buffer {name}", None)

@@ -32,7 +32,7 @@ C = TypeVar("C", Contraction, Extern)
 
 ATEN: Final = "a matrix product: ATen's libraries compute it"
 # By whether it is of batches, and whether something is added.
-_OPERATORS: Final = {
+OPERATORS: Final = {
     (False, False): aten.mm.out,
     (False, True): aten.addmm.out,
     (True, False): aten.bmm.out,
@@ -118,7 +118,7 @@ class ChooseContractions:
 
 
 def _call(c: Contraction) -> Extern:
-    target = _OPERATORS["b" in c.axes, c.bias is not None]
+    target = OPERATORS["b" in c.axes, c.bias is not None]
     numbers = (("beta", c.beta), ("alpha", c.alpha))
     reason = f"{ATEN}; {c.reason}" if c.reason else ATEN
     return Extern(

@@ -18,6 +18,7 @@ from litz.passes.attend import FindAttention
 from litz.passes.choose import ChooseContractions, TakeTemplates
 from litz.passes.costs import LARGE, Costs
 from litz.passes.pad import PadContractions
+from litz.passes.place import FillInPlace
 
 
 class ProgramPass(Protocol):
@@ -49,7 +50,8 @@ def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) 
     large = dict.fromkeys(blocks, LARGE)
     known = large if costs is None else costs
     found = FindAttention(known), TakeTemplates(known)
-    return Pipeline((*found, PadContractions({**large, **known}), ChooseContractions()))
+    calls = PadContractions({**large, **known}), ChooseContractions(), FillInPlace(blocks)
+    return Pipeline((*found, *calls))
 
 
 def run_passes(

@@ -1,0 +1,237 @@
+"""Matrix products that write their results straight into a part of a larger buffer.
+
+What of a concatenation, or within a pad, only holds a product's result is memory that the library
+can fill: nothing is copied then, and of a pad the rim alone is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+from litz.dataclass import dataclass
+from litz.index import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    Substitution,
+    Var,
+    as_expr,
+    linear,
+    product,
+    split_linear,
+    var,
+)
+from litz.index.layout import invert
+from litz.ir import body
+from litz.ir.body import Index, Load, Masked, Node, Op, Store
+from litz.ir.program import Binding, Extern, Loops, Program, TensorRef
+from litz.passes.choose import OPERATORS
+
+ALIGNED = 16  # bytes that rows begin at a multiple of, so that GPUs' libraries keep their speed
+
+
+@dataclass(frozen=True)
+class FillInPlace:
+    """A product's call whose result is only copied takes the copy's place, and writes there.
+
+    blocks: kinds of devices whose kernels run over blocks, as GPUs' do.
+    """
+
+    blocks: tuple[str, ...]
+    name: ClassVar[str] = "fill in place"
+
+    def __call__(self, program: Program) -> Program:
+        for c in program.nodes:
+            if isinstance(c, Extern) and c.target in OPERATORS.values():
+                found = _copy(program, c)
+                wide = c.device.partition(":")[0] in self.blocks
+                if found and not (wide and not _is_aligned(found.part)):
+                    program = found.replaced()
+        return program
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A nest that copies a call's result: over ``axes`` from what is loaded to the place ``to``.
+
+    part: where the result lies then.  rim: what is left of the nest, if it pads.
+    """
+
+    program: Program
+    call: Extern
+    nest: Loops
+    axes: tuple[Var, ...]
+    load: Load
+    to: Expr
+    part: TensorRef
+    rim: Loops | None
+
+    def replaced(self) -> Program:
+        p, c, nest = self.program, self.call, self.nest
+        own = replace(
+            c, kwargs=(*c.kwargs, ("out", self.part)), outputs=(self.part.buffer,),
+            origins=(*c.origins, *(x for x in nest.origins if x not in c.origins)),
+        )  # fmt: skip
+        here = (own,) if self.rim is None else (own, self.rim)
+        nodes = tuple(x for n in p.nodes if n is not c for x in (here if n is nest else (n,)))
+        buffers = {k: b for k, b in p.buffers.items() if k != self.load.buffer}
+        bindings = tuple(x for b in p.bindings if (x := self.binding(b)) is not None)
+        return replace(p, nodes=nodes, buffers=buffers, bindings=bindings)
+
+    def binding(self, b: Binding) -> Binding | None:
+        if self.rim is None and b.behind == self.nest.name:
+            b = replace(b, behind=self.call.name)
+        if b.ref.buffer != self.load.buffer:
+            return b
+        ref = _moved(b.ref, self.axes, self.load.index, self.to, self.part.buffer)
+        return None if ref is None else replace(b, ref=ref)
+
+
+def _copy(p: Program, c: Extern) -> _Copy | None:
+    """The nest that copies what a call computes, if nobody else reads that."""
+    (name,) = c.outputs
+    nest = None if name is None else _reader(p, name)
+    if nest is None or name is None or len(nest.stores) != 1 or nest.reduce_axes:
+        return None
+    (store,) = nest.stores
+    target, given = p.buffers[store.buffer], {p.root(x) for x in c.read_buffers()}
+    between = p.nodes[p.nodes.index(c) : p.nodes.index(nest)]
+    plain = store.mode == "set" and store.mask is None and not store.indirect
+    if not plain or target.kind != "temp" or target.alias is not None or target.name in given:
+        return None
+    if any(p.root(x) in given for n in between for x in n.write_buffers()):
+        return None
+    whole = [n.name for n in p.nodes if store.buffer in n.write_buffers()] == [nest.name]
+    if whole and any(isinstance(n, Loops) and store.buffer in n.read_buffers() for n in p.nodes):
+        return None  # a kernel that reads all of it computes the copy on its way
+    axes = tuple(v for v in nest.axes if isinstance(v, Var))
+    load, to, rim = store.value, store.index, None
+    if isinstance(load, Masked):
+        found = _inside(nest, store, load)
+        if found is None:
+            return None
+        axes, load, to, rim = found
+    if not isinstance(load, Load) or load.buffer != name or load.indirect:
+        return None
+    own = p.buffers[name]
+    ref = TensorRef(name, own.dtype, own.shape, own.strides, ZERO)
+    part = _moved(ref, axes, load.index, to, store.buffer)
+    if part is None or part.strides[-1] is not ONE or target.dtype is not own.dtype:
+        return None
+    return _Copy(p, c, nest, axes, load, to, part, rim)
+
+
+def _reader(p: Program, name: str) -> Loops | None:
+    """The one nest that reads a temporary which nobody else sees."""
+    own = p.buffers[name]
+    shared = own.alias is not None or any(b.alias == name for b in p.buffers.values())
+    readers = [n for n in p.nodes if name in n.read_buffers()]
+    if shared or len(readers) != 1 or any(r.buffer == name for r in p.output_refs()):
+        return None
+    if len([n for n in p.nodes if name in n.write_buffers()]) != 1:
+        return None
+    return readers[0] if isinstance(readers[0], Loops) else None
+
+
+def _moved(
+    ref: TensorRef, axes: tuple[Var, ...], read: Expr, to: Expr, buffer: str
+) -> TensorRef | None:
+    """``ref`` where what lay at ``read`` lies at ``to`` of a buffer; None: no such view."""
+    points = tuple(ZERO if s is ONE else var(f"d{k}", s) for k, s in enumerate(ref.shape))
+    if product(v.extent for v in axes) is not product(ref.shape):
+        return None
+    places = invert(read, axes, linear(points, ref.strides, ref.offset))
+    moving = [v for v in points if v is not ZERO]
+    split = places and split_linear(Substitution(dict(places))(to), moving)
+    if not split:
+        return None
+    steps = [split[0].get(v, ZERO) for v in points]
+    for k in reversed(range(len(steps))):  # of a size of one any step will do: the rows' own
+        if points[k] is ZERO:
+            steps[k] = ONE if k == len(steps) - 1 else steps[k + 1] * ref.shape[k + 1]
+    if any(s.lo is None or s.lo < 0 for s in steps):
+        return None
+    return TensorRef(buffer, ref.dtype, ref.shape, tuple(steps), split[1])
+
+
+# --- pads -----------------------------------------------------------------------------------------
+
+
+def _inside(
+    nest: Loops, store: Store, value: Masked
+) -> tuple[tuple[Var, ...], Node, Expr, Loops] | None:
+    """A pad at one side of one axis as a copy: its axes, what it loads, where that goes, the rim.
+
+    None for others: of several sides there would be more kernels than there are.
+    """
+    cond, load, fill = value.args
+    bounds = _bounds(cond)
+    if len(bounds) != 1 or not isinstance(fill, body.Const) or not isinstance(load, Load):
+        return None
+    ((v, (low, high)),) = bounds.items()
+    if not isinstance(v, Var) or v not in nest.axes or not isinstance(v.extent, Const):
+        return None
+    low, high = max(low or 0, 0), min(v.extent.value if high is None else high, v.extent.value)
+    ends = [(a, b) for a, b in ((0, low), (high, v.extent.value)) if a < b]
+    if len(ends) != 1 or low >= high:
+        return None
+    moved, own = _part(nest, v, low, high)
+    beyond, rim = _part(nest, v, *ends[0])
+    stored = Store(store.buffer, beyond(store.index), fill)
+    read = body.load(load.dtype, load.buffer, moved(load.index), load.indirect)
+    return own, read, moved(store.index), replace(nest, axes=rim, stores=(stored,))
+
+
+def _part(nest: Loops, v: Var, low: int, high: int) -> tuple[Substitution, tuple[Var, ...]]:
+    """The axes of a nest where one of them runs from ``low`` to ``high``, and how it is written."""
+    one = None if high - low == 1 else var(str(v), high - low)
+    axes = (one if x is v else x for x in nest.axes)
+    to = as_expr(low) if one is None else one + low
+    return Substitution({v: to}), tuple(x for x in axes if isinstance(x, Var))
+
+
+def _bounds(cond: Node) -> dict[Expr, tuple[int | None, int | None]]:
+    """The ranges that variables lie in where a condition holds; {} where it says anything else."""
+    found: dict[Expr, tuple[int | None, int | None]] = {}
+    for n in _all_of(cond):
+        if not isinstance(n, Op) or n.name not in ("lt", "le"):
+            return {}
+        a, b = (_place(x) for x in n.args)
+        if a is None or b is None:
+            return {}
+        free = dict.fromkeys((*a.free, *b.free))
+        split = split_linear(b - a - (n.name == "lt"), list(free))
+        if len(free) != 1 or split is None or not isinstance(split[1], Const):
+            return {}
+        ((v, step),) = split[0].items()
+        low, high = found.get(v, (None, None))
+        if step is ONE:
+            low = max(-split[1].value, low or 0)
+        elif step is as_expr(-1):
+            high = min(split[1].value + 1, split[1].value + 1 if high is None else high)
+        else:
+            return {}
+        found[v] = low, high
+    return found
+
+
+def _all_of(cond: Node) -> Iterator[Node]:
+    if isinstance(cond, Op) and cond.name == "and_":
+        for a in cond.args:
+            yield from _all_of(a)
+    else:
+        yield cond
+
+
+def _place(n: Node) -> Expr | None:
+    if isinstance(n, Index):
+        return n.expr
+    return as_expr(int(n.value)) if isinstance(n, body.Const) and n.dtype.is_int else None
+
+
+def _is_aligned(part: TensorRef) -> bool:
+    starts = (part.offset, *part.strides[:-1])
+    return all(isinstance(s, Const) and s.value * part.dtype.bytes % ALIGNED == 0 for s in starts)
