@@ -533,3 +533,18 @@ def test_forms_of_products_are_forced() -> None:
 def test_cases_of_products_have_names_of_their_own() -> None:
     names = [c.name for c in products.cases()]
     assert len(set(names)) == len(names) == 85
+
+
+def test_forms_of_products_with_four_bits() -> None:
+    """Interpreted, in a process of its own: all forms are the product."""
+    pytest.importorskip("triton.language")
+    code = (
+        "from benchmarks.gpu import int4 as b; x, w, s = b.inputs(16, 128, 512, 'cpu')\n"
+        "least = b.error(b.int4(x, w, s), x, w, s)\n"
+        "form = {'rows': 64, 'warps': 4, 'stages': 4, 'parts': 2}\n"
+        "for outside in (True, False):\n"
+        "    found = b.call({**form, 'outside': outside}, x, w, s, True)\n"
+        "    assert b.error(found, x, w, s) <= 2 * least"
+    )
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)
