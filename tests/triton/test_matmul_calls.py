@@ -154,6 +154,19 @@ def test_a_call_is_part_of_a_kernel(name: str) -> None:
     assert s.schedule is not None and len(s.schedule.steps) == kernels
 
 
+def test_several_calls_are_kernels() -> None:
+    """Each call's result is the program's own memory, whatever was opened before."""
+    fn, _, (x, *rest), _ = CASES["conv"]
+
+    def both(x: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        return fn(x, *rest), fn(x * 2, *rest)
+
+    found, s = stages(both, x, *rest)
+    assert len(templates(s)) == 2 and not s.externs()
+    for a, b in zip(found, both(x, *rest), strict=True):
+        assert error(a, b) < 0.01
+
+
 @pytest.mark.parametrize("name", ["tensorwise", "dynamic", "grouped", "conv"])
 def test_kernels_check_themselves(name: str) -> None:
     fn, _, args, _ = CASES[name]

@@ -12,7 +12,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Const, Expr, linear, size_hint, symbol, var
 from litz.ir import matmul
-from litz.ir.body import Load, Node, Store, cast, load, loads
+from litz.ir.body import Load, Node, Store, cast, cost, load, loads
 from litz.ir.dtype import F32
 from litz.ir.program import (
     Contraction,
@@ -73,7 +73,9 @@ class TakeTemplates:
                 if isinstance(made, str):
                     nodes.append(_with_reason(n, made))
                     continue
-                buffers |= parts.program.buffers
+                # What the call changes: its result, which is no longer an extern's, and temporaries.
+                made_too = parts.program.buffers.items()
+                buffers |= {k: b for k, b in made_too if b is not program.buffers.get(k)}
                 nodes += [made if x is parts.product else x for x in parts.nodes]
             else:
                 nodes.append(n)
@@ -309,10 +311,16 @@ class _Neighbours:
         written = sum(size for x, size in made.items() if self.is_kept(x))
         ours = [x for n in self.behind if n.name in self.own for x in n.write_buffers()]
         out = self.bytes(ours[-1] if ours else c.out)
+        # Arithmetic behind a product's loop: nothing is left there that it could hide behind, while
+        # blocks of a kernel of its own compute as others wait for memory.
+        stores = [s for n in self.behind if n.name not in self.own for s in n.stores]
+        points = (batch[0] if batch else 1) * m * n
+        behind = sum(cost(s.value) for s in stores) * points / (costs.single / 2)
         if len(self.behind) > bool(ours):
             # Reductions behind them would be one kernel with them, and read what they make once.
             again = [x for x in made if any(_reduces(r) for r in self.readers(x))]
-            apart += (out + read + written - sum(made[x] for x in again)) / costs.memory
+            moved = out + read + written - sum(made[x] for x in again)
+            apart += max(moved / costs.memory, behind)
             apart += 0.0 if again else costs.launch
         turns = min(k, LONG) / DEPTH / max(1, 16 // c.left.dtype.bits)
         library = max(work / rate, (sum(sizes.values()) + out) / costs.memory)
@@ -328,7 +336,7 @@ class _Neighbours:
         own = max(
             work / own_rate, moved / costs.memory, cached / costs.cache, turns * costs.turn
         )  # fmt: skip
-        return own + costs.launch, library
+        return own + behind + costs.launch, library
 
     def is_kept(self, buffer: str) -> bool:
         """Whether what the product or a nest behind it makes has to be in memory."""
