@@ -32,6 +32,7 @@ from litz.ir.reductions import result_dtype as reduced_dtype
 Scalar = bool | int | float
 _N = TypeVar("_N", bound="Node")
 StoreMode = Literal["set", "add", "max", "min", "mul"]
+REDUCES, SCANS = 1, 2
 _NONE: Final = index_const(0)
 _result_dtype: Final = lru_cache(maxsize=1024)(result_dtype)
 
@@ -51,8 +52,8 @@ class Node:
 
     ``vars`` are the loop variables (and data-dependent index symbols) it depends on, as an
     insertion-ordered tuple; ``key`` is the interning key.  ``size``: how many nodes it is computed
-    from, counted as often as they are used.  ``folds``: whether one of them, or
-    itself, is a reduction or a scan.  ``read``: the loads below its arguments, if known yet.
+    from, counted as often as they are used.  ``folds``: ``REDUCES`` and ``SCANS``, if one of
+    them, or itself, does that.  ``read``: the loads below its arguments, if known yet.
     """
 
     __slots__ = ("__weakref__", "args", "dtype", "folds", "key", "read", "size", "vars")
@@ -61,7 +62,7 @@ class Node:
     key: tuple[object, ...]
     vars: tuple[Expr, ...]
     size: int
-    folds: bool
+    folds: int
     read: tuple[Load, ...] | None
 
     # Formulas are written in Python's operators; ``==`` is identity, though.
@@ -189,11 +190,14 @@ def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     return tuple(seen)
 
 
+_FOLDS: Final[Mapping[type, int]] = {Reduce: REDUCES, Scan: SCANS}
+
+
 def _made(key: tuple[object, ...], n: _N) -> _N:
     """A new node with what is known below it, or the one that stands for it already."""
-    n.folds, n.size, n.read = isinstance(n, Reduce | Scan), 1, None if n.args else ()
+    n.folds, n.size, n.read = _FOLDS.get(type(n), 0), 1, None if n.args else ()
     for a in n.args:
-        n.folds, n.size = n.folds or a.folds, n.size + a.size
+        n.folds, n.size = n.folds | a.folds, n.size + a.size
     return publish(key, n)
 
 
@@ -323,7 +327,7 @@ def scan(kind: str, part: str, axis: Expr, at: Expr, args: tuple[Node, ...]) -> 
 
 def scans(roots: Iterable[Node]) -> tuple[Scan, ...]:
     """All scans below ``roots``, each once, arguments first."""
-    return tuple(n for n in walk(r for r in roots if r.folds) if isinstance(n, Scan))
+    return tuple(n for n in walk(r for r in roots if r.folds & SCANS) if isinstance(n, Scan))
 
 
 @dataclass(frozen=True, slots=True)

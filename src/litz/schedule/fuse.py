@@ -166,7 +166,7 @@ def _reduced_in_time(g: FusionGroup, roots: Mapping[str, str]) -> bool:
         return True
     for s in g.stores:
         known = set(open_reduces(s.roots()))
-        below = body.walk(r for r in s.roots() if r.folds)
+        below = body.walk(r for r in s.roots() if r.folds & body.REDUCES)
         late = (n for n in below if isinstance(n, Reduce) and n not in known)
         if any(roots[n.buffer] in written for n in body.loads(tuple(late))):
             return False
