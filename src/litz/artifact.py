@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 3
+VERSION = 4
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 

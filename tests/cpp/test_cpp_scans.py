@@ -7,7 +7,10 @@ import torch
 from judge import check
 from scan_cases import OPS
 
+import litz
+from litz.ir.body import Masked, loads, walk
 from litz.kernel.lanes import choose
+from litz.kernel.nodes import roots
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -34,6 +37,20 @@ def test_parts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(choose, "LONG_ROW", 1000)
     monkeypatch.setattr(choose, "PART", 512)
     check(lambda x: OPS[name](x * 2, len(shape) - 1), draw(*shape), runs=1)
+
+
+def test_nothing_is_read_beyond_the_last_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what stands beside a scan either, whose memory may end there."""
+    monkeypatch.setattr(choose, "LONG_ROW", 1000)
+    monkeypatch.setattr(choose, "PART", 512)
+    x, y = draw(5003), draw(5003)
+    (kernel,) = litz.explain(lambda x, y: x.cumsum(0) * y, x, y).kernels
+    plan = kernel.recipe.kernels[-1].plan
+    (buffer,) = (p.name for p in plan.params if p.mode == "in" and p.name == "b1")
+    guarded = {n for m in walk(roots(plan.stores)) if isinstance(m, Masked) for n in loads(m.args)}
+    found = [n for n in loads(roots(plan.stores)) if n.buffer == buffer]
+    assert found and guarded.issuperset(found)
+    check(lambda x, y: x.cumsum(0) * y, x, y, runs=1)
 
 
 def test_open_sizes() -> None:

@@ -24,7 +24,6 @@ from litz.targets.cpp.tree import (
     Stmt,
     Tiles,
     Update,
-    children,
 )  # fmt: skip
 
 
@@ -40,6 +39,13 @@ def text(kernel: Kernel) -> str:
         lines.insert(1, f"  split {kernel.split.by} by {kernel.split.size} room {slots}")
         lines += ["end", *_block(kernel.split.end.body, "  ")]
     return "\n".join(lines) + "\n"
+
+
+def children(s: Stmt) -> list[Stmt]:
+    """The statements inside ``s``."""
+    if isinstance(s, Tiles):
+        return [*s.rows, *s.body]
+    return s.body if isinstance(s, (For, Lanes, Blocks, Range, Branch)) else []
 
 
 def _block(body: list[Stmt], pad: str) -> list[str]:

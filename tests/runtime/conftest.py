@@ -6,7 +6,7 @@ import pytest
 
 from litz.runtime.cache import Cache
 from litz.runtime.native import Runtime
-from litz.targets.cpp.toolchain import Toolchain, find_toolchain, load_runtime
+from litz.targets.cpp.toolchain import Toolchain, build, find_toolchain, runtime_unit
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 @pytest.fixture(scope="session")
 def runtime(toolchain: Toolchain, shared_cache: Cache) -> Runtime:
-    return load_runtime(toolchain, shared_cache)
+    return Runtime(build([runtime_unit()], toolchain, shared_cache)[0])
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 from litz.errors import ToolchainError
 from litz.runtime.cache import Cache
 from litz.runtime.native import Library, Runtime, Segment, Step, ensure_openmp
+from litz.runtime.numbers import float_bits
 from litz.targets.cpp.toolchain import SourceUnit, Toolchain, build
 from tests.runtime import kernels
 
@@ -30,17 +31,16 @@ def test_a_segment_of_several_kernels(runtime: Runtime, functions) -> None:
         runtime,
         [Step(add, (2, 1, 0), (1,)), Step(scale, (0,), (1, 2)), Step(add, (0, 1, 3), (1,))],
         n_ptrs=4,
-        n_ints=2,
-        n_floats=1,
+        n_ints=3,
     )
     a, b = torch.randn(1000), torch.randn(1000)
     tmp, out = torch.empty(1000), torch.full((1001,), 7.0)
     addresses = [t.data_ptr() for t in (tmp, b, a, out)]
-    assert segment(*addresses, -5, 1000, 3.0) is None
+    assert segment(*addresses, -5, 1000, float_bits(3.0)) is None
     torch.testing.assert_close(out[:1000], (a + b) * 3.0 + b, rtol=0, atol=0)
     assert out[1000] == 7.0
     out.zero_()
-    segment(*addresses, -5, 10, -0.5)
+    segment(*addresses, -5, 10, float_bits(-0.5))
     torch.testing.assert_close(out[:10], (a + b)[:10] * -0.5 + b[:10], rtol=0, atol=0)
     assert not out[10:].any()
     assert repr(segment) == "Segment(add, scale, add)"
@@ -163,15 +163,13 @@ def test_other_threads_run_meanwhile(runtime: Runtime, functions) -> None:
 
 
 def test_many_threads_call_one_segment(runtime: Runtime, functions) -> None:
-    segment = Segment(
-        runtime, [Step(functions["scale"], (0,), (0, 1))], n_ptrs=1, n_ints=1, n_floats=1
-    )
+    segment = Segment(runtime, [Step(functions["scale"], (0,), (0, 1))], n_ptrs=1, n_ints=2)
     outs = [torch.ones(64) for _ in range(8)]
 
     def work(i: int) -> None:
         for _ in range(200):
-            segment(outs[i].data_ptr(), 64, float(i))
-            segment(outs[i].data_ptr(), 64, 1.0 / i)
+            segment(outs[i].data_ptr(), 64, float_bits(i))
+            segment(outs[i].data_ptr(), 64, float_bits(1.0 / i))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 8)]
     for thread in threads:

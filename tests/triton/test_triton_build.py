@@ -542,17 +542,6 @@ def test_threads_share_what_is_under_way(tmp_path: Path) -> None:
     own.close()
 
 
-def test_a_cancelled_build(cache: Cache) -> None:
-    jobs = [replace(ADD_JOB, constants=(("XBLOCK", 2**i),)) for i in range(5, 11)]
-    one = submit(jobs, cache, 1)
-    two = submit(jobs, cache, 1)
-    one.cancel()
-    with pytest.raises(ToolchainError, match="cancelled"):
-        one.wait()
-    # The other build shared those jobs, and asks for them again.
-    assert len(two.wait()) == len(jobs)
-
-
 def test_triton_is_found_without_importing_it() -> None:
     found = find_triton()
     library = next((Path(found.folder) / "_C").glob("libtriton*.so"))

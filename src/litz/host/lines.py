@@ -16,15 +16,21 @@ from litz.ir.text import ValuePrinter, buffer_text, extern_text
 from litz.lowering.bindings import Handed
 
 
+class Line:
+    """A line of a host program."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Comment:
+class Comment(Line):
     """A remark in the printed source."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class BindSize:
+class BindSize(Line):
     """``symbol`` is the size of dimension ``dim`` of argument ``arg``, or the argument itself."""
 
     symbol: Expr
@@ -33,14 +39,14 @@ class BindSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocate:
+class Allocate(Line):
     """Fresh memory for ``buffer``."""
 
     buffer: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
+class Reuse(Line):
     """``new`` takes over the memory of ``old``, which is dead: of the same size in bytes."""
 
     new: str
@@ -48,7 +54,7 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(Line):
     """Scratch memory of ``nbytes`` bytes that several buffers share (see ``Place``)."""
 
     name: str
@@ -57,7 +63,7 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Line):
     """``buffer`` lies ``offset`` bytes into the memory of ``owner``; only kernels ever see it.
 
     owner: a workspace, or a buffer whose own life begins later.
@@ -69,7 +75,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Line):
     """``buffer`` is a tensor ``offset`` bytes into the memory of ``owner`` (see ``Place``)."""
 
     buffer: str
@@ -78,14 +84,14 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class Free(Line):
     """The last use of a buffer, input or workspace has passed."""
 
     buffer: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallKernel:
+class CallKernel(Line):
     """A call of a generated kernel.
 
     buffers: pointer arguments; ints: integer arguments, in the kernel's order.
@@ -101,7 +107,7 @@ class CallKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class CallSegment:
+class CallSegment(Line):
     """Kernel calls that run as one native call, in order."""
 
     name: str
@@ -117,14 +123,14 @@ class CallSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class CallExtern:
+class CallExtern(Line):
     """A call of an operator; its outputs are bound, or written into memory allocated before."""
 
     extern: Extern
 
 
 @dataclass(frozen=True, slots=True)
-class CheckCall:
+class CheckCall(Line):
     """A look at what the next operator is handed: it must be as the graph's metadata has it."""
 
     extern: Extern
@@ -132,7 +138,7 @@ class CheckCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Line):
     """Shows buffers to the checker of a run, before or after number ``step`` of its calls.
 
     numbers: integers that the call has made.
@@ -145,44 +151,24 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class EnterDevice:
+class EnterDevice(Line):
     """Make ``device`` current up to the matching ``LeaveDevice``."""
 
     device: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveDevice:
+class LeaveDevice(Line):
     """End of what ``EnterDevice`` began."""
 
     device: str
 
 
 @dataclass(frozen=True, slots=True)
-class Return:
+class Return(Line):
     """The end: views, integer expressions, Python scalars and None."""
 
     outputs: tuple[object, ...]
-
-
-Line = (
-    Comment
-    | BindSize
-    | Allocate
-    | Reuse
-    | Workspace
-    | Place
-    | View
-    | Free
-    | CallKernel
-    | CallSegment
-    | CallExtern
-    | CheckCall
-    | Probe
-    | EnterDevice
-    | LeaveDevice
-    | Return
-)
 
 
 @dataclass(frozen=True)
@@ -258,6 +244,7 @@ def line_text(line: Line, values: ValuePrinter) -> str:
             return f"leave {device}"
         case Return(outputs):
             return f"return {values(outputs)}"
+    raise AssertionError(line)
 
 
 def host_text(p: HostProgram) -> str:

@@ -16,58 +16,22 @@ from typing import Final
 
 from litz.artifact import Value
 from litz.dataclass import dataclass
+from litz.host import lines
 from litz.host.aliasing import read_by_strides
-from litz.host.lines import (
-    Allocate,
-    BindSize,
-    CallExtern,
-    CallKernel,
-    CallSegment,
-    CheckCall,
-    Comment,
-    EnterDevice,
-    Free,
-    HostProgram,
-    LeaveDevice,
-    Line,
-    Place,
-    Probe,
-    Return,
-    Reuse,
-    View,
-    Workspace,
-)
+from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
 from litz.host.values import PROBE, describe, namespace
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
+from litz.ir.dtype import U8, DType
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
 from litz.lowering.bindings import ALIGNED, Handed
+from litz.lowering.torch_types import to_torch
+from litz.runtime.prelude import __all__ as PRELUDE
 
-PRELUDE: Final = (
-    "check_call",
-    "empty_large",
-    "empty_strided",
-    "in_memory",
-    "reinterpret",
-    "retype",
-    "workspace",
-)
 _BUILTINS: Final = ("abs", "float", "int", "max", "min", "round", "RuntimeError")
 _RESERVED: Final = frozenset((*PRELUDE, "torch", "args", "call", PROBE, *_BUILTINS))
-_TORCH_DTYPES: Final[Mapping[str, str]] = {
-    "bool": "bool",
-    "bf16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    **{
-        f"{k}{n}": f"{long}{n}"
-        for k, long in (("u", "uint"), ("i", "int"))
-        for n in (8, 16, 32, 64)
-    },
-    **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
-}
 
 
 @dataclass(frozen=True)
@@ -137,17 +101,16 @@ class _Module:
             self.values[found] = describe(value)
         return found
 
-    def dtype(self, name: str) -> str:
-        return self.define("t", f"torch.{_TORCH_DTYPES[name]}")
+    def dtype(self, dtype: DType) -> str:
+        return self.define("t", str(to_torch(dtype)))
 
 
 class _Printer:
-    def __init__(self, host: HostProgram, check_strides: bool) -> None:
+    def __init__(self, host: HostProgram) -> None:
         self.host = host
         self.buffers = host.buffers
-        self.check_strides = check_strides
         self.segments = tuple(s.name for s in host.segments())
-        loose = [line.kernel for line in host.lines if isinstance(line, CallKernel)]
+        loose = [line.kernel for line in host.lines if isinstance(line, lines.CallKernel)]
         self.kernels = tuple(dict.fromkeys(loose))
         self.name = _Names((*self.segments, *self.kernels))
         self.module = _Module()
@@ -157,7 +120,7 @@ class _Printer:
         self.owner: dict[str, tuple[str, int]] = {}
         self.typed: dict[str, list[str]] = {}
         self.used: set[str] = set()
-        externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
+        externs = [line.extern for line in host.lines if isinstance(line, lines.CallExtern)]
         # Numbers that lines still to come give a value, and results whose layout waits for them.
         self.late = {name for e in externs for name in made_numbers(e)}
         self.unchecked: list[str] = []
@@ -181,7 +144,7 @@ class _Printer:
         if is_whole(r, self.buffers):
             return base
         if r.dtype is not self.buffers[r.buffer].dtype:
-            base = f"{base}.view({self.module.dtype(r.dtype.name)})"
+            base = f"{base}.view({self.module.dtype(r.dtype)})"
             own = self.buffers[r.buffer]
             same = (r.shape, r.strides, r.offset) == (own.shape, own.strides, as_expr(0))
             if same and r.dtype.bits == own.dtype.bits:
@@ -239,42 +202,42 @@ class _Printer:
 
     def line(self, line: Line) -> None:
         match line:
-            case Comment(text):
+            case lines.Comment(text):
                 for part in text.splitlines():
                     self.emit(f"# {part}")
-            case BindSize(symbol, arg, dim):
+            case lines.BindSize(symbol, arg, dim):
                 self._bind(symbol, arg, dim)
-            case Allocate(name):
+            case lines.Allocate(name):
                 self.emit(f"{self.name(name)} = {self._allocation(self.buffers[name])}")
-            case Workspace(name, nbytes, device):
+            case lines.Workspace(name, nbytes, device):
                 self._workspace(name, nbytes, device)
-            case Place(name, owner, offset):
+            case lines.Place(name, owner, offset):
                 self.owner[name] = (owner, offset)
-            case View(name, owner, offset):
+            case lines.View(name, owner, offset):
                 self._view(name, owner, offset)
-            case Reuse(new, old):
+            case lines.Reuse(new, old):
                 self._reuse(new, old)
-            case CallKernel(kernel, buffers, ints):
+            case lines.CallKernel(kernel, buffers, ints):
                 self._call(kernel, buffers, ints)
-            case CallSegment(name):
+            case lines.CallSegment(name):
                 self._call(name, line.buffers(), line.ints())
-            case CallExtern(extern):
+            case lines.CallExtern(extern):
                 self._extern(extern)
-            case CheckCall(extern, handed):
+            case lines.CheckCall(extern, handed):
                 self._check_call(extern, handed)
-            case Probe(step, after, buffers, numbers):
+            case lines.Probe(step, after, buffers, numbers):
                 places = [self.holder(b) for b in buffers]
                 shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
                 self.emit(f"{PROBE}({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
-            case EnterDevice(device):
+            case lines.EnterDevice(device):
                 index = device.partition(":")[2] or "0"
                 self.emit(f"with torch.cuda.device({index}):")
                 self.depth += 1
-            case LeaveDevice():
+            case lines.LeaveDevice():
                 self.depth -= 1
-            case Return(outputs):
+            case lines.Return(outputs):
                 self.emit(f"return {self.value(tuple(outputs))}")
-            case Free():
+            case lines.Free():
                 raise AssertionError("frees are printed together")
 
     def _bind(self, symbol: Expr, arg: int, dim: int | None) -> None:
@@ -286,7 +249,7 @@ class _Printer:
 
     def _allocation(self, b: Buffer) -> str:
         sizes, strides = self.sizes(b.shape), self.sizes(b.strides)
-        dtype = self.module.dtype(b.dtype.name)
+        dtype = self.module.dtype(b.dtype)
         if not b.device.startswith("cpu"):
             device = self.module.define("d", f'torch.device("{b.device}")')
             empty = self.module.define("empty", "torch.empty_strided")
@@ -300,7 +263,7 @@ class _Printer:
             text = f"{self.prelude('workspace')}({nbytes})"
         else:
             where = self.module.define("d", f'torch.device("{device}")')
-            text = f"torch.empty({nbytes}, dtype={self.module.dtype('u8')}, device={where})"
+            text = f"torch.empty({nbytes}, dtype={self.module.dtype(U8)}, device={where})"
         self.emit(f"{self.name(name)} = {text}")
         pointer = self.name(f"{name}.ptr")
         self.emit(f"{pointer} = {self.name(name)}.data_ptr()")
@@ -315,7 +278,7 @@ class _Printer:
             if typed not in self.typed.setdefault(owner, []):
                 self.typed[owner].append(typed)
                 retype = self.prelude("retype")
-                self.emit(f"{typed} = {retype}({base}, {self.module.dtype(b.dtype.name)})")
+                self.emit(f"{typed} = {retype}({base}, {self.module.dtype(b.dtype)})")
             base = typed
         sizes, strides = self.sizes(b.shape), self.sizes(b.strides)
         view = self.prelude("reinterpret")
@@ -330,7 +293,7 @@ class _Printer:
         else:
             base = self.name(old)
             if a.dtype is not b.dtype:
-                base = f"{base}.view({self.module.dtype(a.dtype.name)})"
+                base = f"{base}.view({self.module.dtype(a.dtype)})"
             view = self.prelude("reinterpret")
             text = f"{view}({base}, {self.sizes(a.shape)}, {self.sizes(a.strides)}, 0)"
         self.emit(f"{self.name(new)} = {text}")
@@ -400,8 +363,7 @@ class _Printer:
             left = ", ".join(r or "_" for r in results) + ("," if len(results) == 1 else "")
             self.emit(f"{left} = {call}")
         self._sizes_of(e)
-        if self.check_strides:
-            self.unchecked += [o for o in e.outputs if o is not None]
+        self.unchecked += [o for o in e.outputs if o is not None]
         waiting, self.unchecked = self.unchecked, []
         for output in waiting:
             layout = (*self.buffers[output].shape, *self.buffers[output].strides)
@@ -470,7 +432,7 @@ class _Printer:
         if b.alias is not None or output not in self.by_strides:
             return
         name, sizes, strides = self.name(output), self.sizes(b.shape), self.sizes(b.strides)
-        dtype = self.module.dtype(b.dtype.name)
+        dtype = self.module.dtype(b.dtype)
         self.emit(f"if {name}.stride() != {strides} or {name}.dtype is not {dtype}:")
         empty = self.module.define("empty", "torch.empty_strided")
         like = f"{empty}({sizes}, {strides}, dtype={dtype}, device={name}.device)"
@@ -480,8 +442,10 @@ class _Printer:
     def by_strides(self) -> frozenset[str]:
         """Buffers that a kernel reads or that someone reinterprets."""
         kernels = [b for call in self.host.kernel_calls() for b in call.buffers]
-        externs = [line.extern for line in self.host.lines if isinstance(line, CallExtern)]
-        outputs = [o for line in self.host.lines if isinstance(line, Return) for o in line.outputs]
+        externs = [line.extern for line in self.host.lines if isinstance(line, lines.CallExtern)]
+        outputs = [
+            o for line in self.host.lines if isinstance(line, lines.Return) for o in line.outputs
+        ]
         return read_by_strides(kernels, externs, outputs, self.buffers)
 
     # --- the module ------------------------------------------------------------------------
@@ -493,10 +457,10 @@ class _Printer:
         self.emit("args.clear()")
         dead: list[str] = []
         for line in self.host.lines:
-            if isinstance(line, Free):
+            if isinstance(line, lines.Free):
                 dead += [self.name(line.buffer), *self.typed.get(line.buffer, ())]
                 continue
-            if dead and not isinstance(line, Return):  # what is left dies with the frame
+            if dead and not isinstance(line, lines.Return):  # what is left dies with the frame
                 self.emit(f"del {', '.join(dead)}")
             dead = []
             self.line(line)
@@ -512,10 +476,10 @@ class _Printer:
         return "\n".join([*head, "", "", "def call(args):", body, ""])
 
 
-def print_host(host: HostProgram, *, check_strides: bool = True) -> HostSource:
+def print_host(host: HostProgram) -> HostSource:
     """The Python module of a host program; the same program gives the same bytes everywhere.
 
-    check_strides: copy an extern's result whose strides are not those that the program was
-    compiled for, where a kernel or a view depends on them.
+    An extern's result whose strides are not those that the program was compiled for is copied,
+    where a kernel or a view depends on them.
     """
-    return _Printer(host, check_strides).run()
+    return _Printer(host).run()

@@ -13,8 +13,6 @@ from litz.errors import ArtifactError
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel
 
-__all__ = ["PROBE", "describe", "namespace"]
-
 PROBE = "probe"
 """The name under which a host program calls the checker of its runs (``litz.host.probes``)."""
 

@@ -134,21 +134,16 @@ def _canonical(
             if isinstance(leaf, Symbol) and leaf not in sizes and leaf not in indirect:
                 sizes[leaf] = symbol(f"s{len(sizes)}", leaf.lo, leaf.hi, leaf.hint)
 
-    for n in nodes:
-        if isinstance(n, Load):
-            for s, _ in n.indirect:
-                indirect.setdefault(s, symbol(f"t{len(indirect)}", s.lo, s.hi, s.hint))  # type: ignore[attr-defined]
-    for st in stores:
-        for s, _ in st.indirect:
-            indirect.setdefault(s, symbol(f"t{len(indirect)}", s.lo, s.hi, s.hint))  # type: ignore[attr-defined]
+    loads = [n for n in nodes if isinstance(n, Load)]
+    named = [s for n in loads for s, _ in n.indirect] + [s for x in stores for s, _ in x.indirect]
+    for s in named:
+        indirect.setdefault(s, symbol(f"t{len(indirect)}", s.lo, s.hi, s.hint))  # type: ignore[attr-defined]
     for v in (*p_axes, *r_axes):
         note(v.extent)  # type: ignore[attr-defined]
     names: dict[str, str] = {}
-    loaded: dict[str, None] = {}
     for n in nodes:
         if isinstance(n, Load):
             names.setdefault(n.buffer, f"b{len(names)}")
-            loaded[n.buffer] = None
             note(n.index)
         elif isinstance(n, Index):
             note(n.expr)
@@ -164,21 +159,13 @@ def _canonical(
     new_stores = tuple(rw.store(s) for s in stores)
     if skeleton is not None:
         skeleton = replace(skeleton, slots=tuple(rw(n) for n in slots))
-    written = {s.buffer: s for s in stores}
-
-    def mode(name: str) -> Mode:
-        if name not in written:
-            return "in"
-        return (
-            "inout"
-            if name in loaded or any(s.buffer == name and s.mode != "set" for s in stores)
-            else "out"
-        )
+    written = {s.buffer for s in stores}
+    read = {n.buffer for n in loads} | {s.buffer for s in stores if s.mode != "set"}
 
     def param(old: str, new: str) -> Param:
         b = buffers[old]
-        by_value = b.device == "cpu" and device != "cpu"
-        return Param(new, b.dtype, mode(old), by_value)
+        mode: Mode = "in" if old not in written else "inout" if old in read else "out"
+        return Param(new, b.dtype, mode, b.device == "cpu" and device != "cpu")
 
     params = tuple(param(old, new) for old, new in names.items())
     dims = (

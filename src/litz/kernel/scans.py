@@ -5,16 +5,14 @@ Each step combines in an order that sizes alone decide, so that results are the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
-from litz.index import Expr, Substitution, ceildiv, const, product, var
+from litz.index import Expr, Substitution, const
 from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Scan, Store, walk
 from litz.ir.reductions import TABLE
 from litz.ir.scans import run_along, scans_of
-from litz.kernel.nodes import extent, int_value, over_all, roots
-from litz.kernel.phases import Phases, Temporary, linear, normalised
+from litz.kernel.nodes import extent, over_all, roots
+from litz.kernel.parts import Parts
+from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
 
 
@@ -47,18 +45,14 @@ def divide(plan: KernelPlan, part: int, wide: bool) -> Phases:
     return _Divided(plan, const(part), wide).run()
 
 
-class _Divided:
+class _Divided(Parts):
+    name = "left"
+
     def __init__(self, plan: KernelPlan, part: Expr, wide: bool) -> None:
-        self.plan, self.part, self.wide = plan, part, wide
-        (self.axis,) = plan.reduced
-        self.size = extent(self.axis)
-        self.parts = ceildiv(self.size, part)
-        self.p, self.q = var("xpart", self.parts), var("rpart", part)
-        self.r = var("rparts", self.parts)
-        self.points = product(extent(v) for v in plan.parallel)
-        self.at = linear(plan.parallel)
-        self.move = Rewriter(Substitution({self.axis: self.p * part + self.q}))
-        self.temps: list[Temporary] = []
+        (axis,) = plan.reduced
+        super().__init__(plan, extent(axis), part)
+        self.wide = wide
+        self.move = Rewriter(Substitution({axis: self.position}))
 
     def run(self) -> Phases:
         ends: list[Store] = []
@@ -75,40 +69,17 @@ class _Divided:
         stores = [self.within(self.move.store(s)) for s in self.plan.stores]
         parallel = (self.p, *self.plan.parallel)
         plans = (
-            self.phase(parallel, (self.q,), ends),
-            self.phase(self.plan.parallel, (self.r,), between),
+            self.phase(parallel, (self.q,), list(dict.fromkeys(ends))),
+            self.phase(self.plan.parallel, (self.r,), list(dict.fromkeys(between))),
             self.phase(parallel, (self.q,), stores),
         )
         return Phases(plans, tuple(self.temps))
-
-    def phase(
-        self, parallel: tuple[Expr, ...], reduced: tuple[Expr, ...], stores: Sequence[Store]
-    ) -> KernelPlan:
-        return normalised(self.plan, self.temps, parallel, reduced, tuple(dict.fromkeys(stores)))
 
     def element(self, n: Scan, i: int) -> Node:
         """A part of an element; behind the row's end, of one that changes nothing."""
         value = self.move(n.elements[i])
         value = nodes.cast(value, n.row.carried(value.dtype)) if self.wide else value
-        none = nodes.const(value.dtype, n.row.state[i].identity(value.dtype))
-        inside = self.inside
-        return value if inside is None else nodes.masked(inside, value, none)
-
-    @property
-    def inside(self) -> Node | None:
-        """Whether a position lies within the row, unless all do."""
-        if int_value(self.size) % int_value(self.part) == 0:
-            return None
-        return nodes.op("lt", nodes.index(self.p * self.part + self.q), nodes.index(self.size))
-
-    def within(self, s: Store) -> Store:
-        inside = self.inside
-        if inside is None:
-            return s
-        mask = inside
-        if s.mask is not None:
-            mask = nodes.masked(inside, s.mask, nodes.const(s.mask.dtype, False))
-        return replace(s, mask=mask)
+        return self.inside(value, nodes.const(value.dtype, n.row.state[i].identity(value.dtype)))
 
     def starts(
         self,
@@ -121,9 +92,9 @@ class _Divided:
         start = tuple(
             nodes.cast(self.move(a), e.dtype) for a, e in zip(n.start, elements, strict=False)
         )
-        left = [self.temp(e) for e in elements]
+        left = [self.temp(e.dtype, self.points * self.parts) for e in elements]
         states = [nodes.load(t.dtype, t.name, self.r * self.points + self.at) for t in left]
-        after = [self.temp(e) for e in elements]
+        after = [self.temp(e.dtype, self.points * self.parts) for e in elements]
         out = []
         last = nodes.op("eq", nodes.index(self.q), nodes.index(self.part - 1))
         started = nodes.op("gt", nodes.index(self.p), nodes.index(const(0)))
@@ -139,8 +110,3 @@ class _Divided:
             none = nodes.const(before.dtype, part.identity(before.dtype))
             out.append(nodes.masked(started, before, start[i] if start else none))
         return tuple(out)
-
-    def temp(self, like: Node) -> Temporary:
-        name = f"left{len(self.temps)}"
-        self.temps.append(Temporary(name, like.dtype, self.points * self.parts))
-        return self.temps[-1]

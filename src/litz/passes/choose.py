@@ -255,6 +255,8 @@ class _Neighbours:
             return None
         if any(isinstance(n, Contraction) for x in writers[0].read_buffers() for n in self.by(x)):
             return None  # it is computed behind that product, once
+        if any(_reduces(n) for x in writers[0].read_buffers() for n in self.by(x)):
+            return None  # one kernel reduces and computes it, once
         stores = writers[0].stores
         plain = len(stores) == 1 and stores[0].mode == "set" and not stores[0].indirect
         if not plain or stores[0].mask is not None:

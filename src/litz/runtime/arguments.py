@@ -14,8 +14,6 @@ import torch
 
 from litz.dataclass import dataclass
 
-__all__ = ["Argument", "BoxedCall", "checked"]
-
 BoxedCall = Callable[[list[Any]], Any]
 """What runs a graph: it takes the arguments as a list and empties that: so they die in time."""
 

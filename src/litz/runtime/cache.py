@@ -41,8 +41,6 @@ from typing import TypeVar
 from litz.errors import ToolchainError
 from litz.runtime.eviction import keep_within, swept_lately
 
-__all__ = ["LAYOUT", "Cache", "content_key", "default_root", "told_of_entries", "unsealed"]
-
 LAYOUT = "v1"
 RECENT = 64
 _MARK = b"\nlitz-seal:"

@@ -13,8 +13,6 @@ from functools import lru_cache
 from litz.dataclass import dataclass
 from litz.errors import OptionError
 
-__all__ = ["ISA_NAMES", "Isa", "detect_isa"]
-
 ISA_NAMES = ("generic", "avx2", "avx512", "neon")
 
 _AVX2_NEEDS = ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe")

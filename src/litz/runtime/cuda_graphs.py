@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -31,46 +31,32 @@ from litz.runtime.collector import uncollected
 from litz.runtime.strided import copy_as_it_is, memory_of, span
 from litz.runtime.torch_private import reinterpret, storage_address, storage_use_count
 
-__all__ = ["CudaDevice", "CudaGraphs", "Device", "Family", "Recordable"]
-
 Replay = Callable[[], None]
 SHAPES = 8
 RECORDINGS = 4
 
 
-class Device(Protocol):
-    """What recording needs of a GPU."""
-
-    def stream(self) -> int:
-        """The current stream."""
-
-    def is_capturing(self) -> bool:
-        """Whether somebody records the current stream already."""
-
-    def new_pool(self) -> object:
-        """A pool of memory for recordings."""
-
-    def capture(self, call: BoxedCall, args: list[Any], pool: object) -> tuple[Replay, Any]:
-        """Record a call without running it: how to replay it, and its results' memory."""
-
-
 class CudaDevice:
-    """A GPU, through PyTorch."""
+    """What recording needs of a GPU, through PyTorch."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self._side: torch.cuda.Stream | None = None
 
     def stream(self) -> int:
+        """The current stream."""
         return int(torch.cuda.current_stream(self.index).cuda_stream)
 
     def is_capturing(self) -> bool:
+        """Whether somebody records the current stream already."""
         return bool(torch.cuda.is_current_stream_capturing())
 
     def new_pool(self) -> object:
+        """A pool of memory for recordings."""
         return torch.cuda.graph_pool_handle()
 
     def capture(self, call: BoxedCall, args: list[Any], pool: Any) -> tuple[Replay, Any]:
+        """Record a call without running it: how to replay it, and its results' memory."""
         with torch.cuda.device(self.index):
             if self._side is None:
                 self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -113,7 +99,7 @@ class Family:
     device: where; made only when something is to be recorded.
     """
 
-    device: Device
+    device: CudaDevice
     recordings: list[_Recording] = field(default_factory=list)
     count: int = 0
     _pool: object = None

@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["GRACE", "entries", "keep_within", "swept_lately"]
-
 GRACE = 20 * 60.0
 """Seconds for which an entry stays after its last use."""
 _DAY = 24 * 3600.0

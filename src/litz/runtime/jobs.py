@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["Slots", "default_jobs", "memory_bound", "slots"]
-
 EACH = 512 << 20
 """Bytes of memory to have free for each compiler; most take less than half of that."""
 _LOOK = 0.1

@@ -40,8 +40,6 @@ import torch
 from litz.dataclass import dataclass
 from litz.runtime.torch_private import is_zero_tensor, storage_address, storage_use_count
 
-__all__ = ["LARGE", "Allocator", "AllocatorStats", "default_allocator", "in_memory", "retype"]
-
 LARGE = 4 << 20
 """Bytes from which a buffer is worth recycling; below, the C library reuses memory well itself."""
 

@@ -14,8 +14,6 @@ from threading import RLock
 from typing import Any
 from unittest import mock
 
-__all__ = ["minimum_cut", "quick_cuts"]
-
 Capacities = Mapping[str, Mapping[str, float]]
 Partition = tuple[set[str], set[str]]
 _ONE_AT_A_TIME = RLock()  # so that what was there before is there again behind the last

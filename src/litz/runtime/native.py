@@ -7,8 +7,8 @@ Every generated CPU kernel has one signature::
     extern "C" int name(void** ptrs, const int64_t* ints)
 
 `ptrs` are the addresses of its buffers, `ints` its runtime integers (sizes, strides, seeds); a
-runtime float travels in `ints` too, as the bits of a double.  Both tables belong to the caller: a
-kernel may read them, and nothing else of them.
+runtime float is one too, by the bits of a double (`litz.runtime.numbers`).  Both tables belong to
+the caller: a kernel may read them, and nothing else of them.
 
 The result is 0, or the 1-based number of a fault.  Whoever generates the kernel numbers its fault
 sites (an index out of bounds, a failed assertion) and hands the messages to `Step.faults`, in that
@@ -35,8 +35,6 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.errors import ToolchainError
-
-__all__ = ["Fault", "Function", "Library", "Runtime", "Segment", "Step", "runtime_source"]
 
 _OPENMP = ("libgomp", "libiomp5", "libomp")
 Fault = str | tuple[type[Exception], str]
@@ -98,8 +96,7 @@ class Step:
     """One kernel call of a segment.
 
     `ptrs` and `ints` are positions among the segment's pointers and integers, in the order in which
-    the kernel takes them; a segment's floats stand behind its integers.  `faults`: see the top of
-    this module.
+    the kernel takes them.  `faults`: see the top of this module.
     """
 
     function: Function
@@ -130,23 +127,18 @@ class _CPlan(ctypes.Structure):
 class Segment:
     """A fixed sequence of kernels, run by one call.
 
-    Call it with `n_ptrs` addresses, then `n_ints` integers, then `n_floats` floats.  It returns
-    None, raises what a kernel's fault stands for, and may be called by several threads at once.
-    The caller keeps the buffers alive during the call.
+    Call it with `n_ptrs` addresses, then `n_ints` integers.  It returns None, raises what a
+    kernel's fault stands for, and may be called by several threads at once.  The caller keeps the
+    buffers alive during the call.
     """
 
     __slots__ = ("_keep", "_pack", "_plan", "_run", "_threads", "steps")
 
     def __init__(
-        self,
-        runtime: Runtime,
-        steps: Sequence[Step],
-        n_ptrs: int,
-        n_ints: int = 0,
-        n_floats: int = 0,
+        self, runtime: Runtime, steps: Sequence[Step], n_ptrs: int, n_ints: int = 0
     ) -> None:
         self.steps = tuple(steps)
-        _check(self.steps, n_ptrs, n_ints + n_floats)
+        _check(self.steps, n_ptrs, n_ints)
         tables = [(ctypes.c_int32 * len(t))(*t) for t in (s.ptrs + s.ints for s in self.steps)]
         c_steps = (_CStep * len(self.steps))(
             *(
@@ -165,11 +157,11 @@ class Segment:
         )
         self._keep = (runtime, tables, c_steps, plan)
         self._plan = ctypes.addressof(plan)
-        self._pack = struct.Struct(f"={1 + n_ptrs + n_ints}q{n_floats}d").pack
+        self._pack = struct.Struct(f"={1 + n_ptrs + n_ints}q").pack
         self._run = runtime.run_segment
         self._threads = torch.get_num_threads
 
-    def __call__(self, *args: int | float) -> None:
+    def __call__(self, *args: int) -> None:
         # PyTorch hands set_num_threads() on to OpenMP lazily in each thread: asking makes it do so.
         self._threads()
         status = self._run(self._pack(self._plan, *args))

@@ -7,27 +7,17 @@ reinterpret(base, size, stride, offset)  another shape over base's storage, from
 in_memory(tensor)                        a tensor at no address, with memory for its elements
 retype(base, dtype)                      all of base's storage as a flat tensor of `dtype`
 check_call(...)                          an operator's arguments against the graph's metadata
-draw_seed()                              the seed of a call's random numbers
-Runtime, Library, Segment, Step          loading and calling kernels
 """
 
 from __future__ import annotations
 
 from litz.runtime.checks import check_call
-from litz.runtime.memory import LARGE, default_allocator, in_memory, retype
-from litz.runtime.native import Library, Runtime, Segment, Step
-from litz.runtime.rng import draw_seed
+from litz.runtime.memory import default_allocator, in_memory, retype
 from litz.runtime.torch_private import empty_strided_cpu as empty_strided
 from litz.runtime.torch_private import reinterpret
 
 __all__ = [
-    "LARGE",
-    "Library",
-    "Runtime",
-    "Segment",
-    "Step",
     "check_call",
-    "draw_seed",
     "empty_large",
     "empty_strided",
     "in_memory",

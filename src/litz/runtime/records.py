@@ -14,8 +14,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from litz.dataclass import dataclass
 
-__all__ = ["KIND", "Leaf", "Records"]
-
 KIND = "is"
 """The key under which a record's data has the name of its class: no field can be called so."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["addresses", "copy_as_it_is", "memory_of", "span"]
-
 
 def span(x: torch.Tensor) -> int:
     """Elements from a tensor's first to its last in memory."""

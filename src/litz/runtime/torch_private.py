@@ -12,59 +12,23 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.library import Library
 
 from litz.dataclass import dataclass
 
-__all__ = [
-    "AotNames",
-    "aot_names",
-    "attention_order",
-    "bundled_entries",
-    "current_raw_stream",
-    "empty_strided_cpu",
-    "Registrations",
-    "in_transform",
-    "is_zero_tensor",
-    "registrations",
-    "reinterpret",
-    "same_memory",
-    "slices_count_from_storage",
-    "storage_address",
-    "storage_use_count",
-    "step_by_step",
-    "strange_kernels",
-    "takes_anything",
-    "user_kernel",
-    "users_kernels",
-    "without_autocast",
-]
+_Dims = Sequence[int]
 
 
-class _EmptyStrided(Protocol):
-    def __call__(
-        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, /
-    ) -> torch.Tensor: ...
-
-
-class _Reinterpret(Protocol):
-    def __call__(
-        self, base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int, /
-    ) -> torch.Tensor: ...
-
-
-def public_empty_strided_cpu(
-    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, /
-) -> torch.Tensor:
+def public_empty_strided_cpu(size: _Dims, stride: _Dims, dtype: torch.dtype, /) -> torch.Tensor:
     """A new CPU tensor with undefined values."""
     return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
 
 def public_reinterpret(
-    base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int, /
+    base: torch.Tensor, size: _Dims, stride: _Dims, offset: int, /
 ) -> torch.Tensor:
     """The tensor of that size and stride that starts `offset` elements behind `base`'s first."""
     return torch.as_strided(base, size, stride, base.storage_offset() + offset)
@@ -83,10 +47,10 @@ def _private(path: str, name: str) -> Any:
     return getattr(place, name, None)
 
 
-empty_strided_cpu: _EmptyStrided = (
+empty_strided_cpu: Callable[[_Dims, _Dims, torch.dtype], torch.Tensor] = (
     _private("_C._dynamo.guards", "_empty_strided_cpu") or public_empty_strided_cpu
 )
-reinterpret: _Reinterpret = (
+reinterpret: Callable[[torch.Tensor, _Dims, _Dims, int], torch.Tensor] = (
     _private("_C._dynamo.guards", "_reinterpret_tensor") or public_reinterpret
 )
 current_raw_stream: Callable[[int], int] = (

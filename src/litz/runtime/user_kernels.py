@@ -14,8 +14,6 @@ import torch
 from litz.dataclass import dataclass
 from litz.runtime.strided import copy_as_it_is
 
-__all__ = ["GridOfConfig", "UserKernel", "tensor_descriptor", "tma_descriptor"]
-
 Grid = tuple[int, ...]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any
 
 from litz.artifact import SegmentTable
 from litz.targets.parts import Builds, Callables, CppPart, Part, TritonPart
@@ -16,7 +14,6 @@ class Build:
 
     def __init__(self, parts: Sequence[Part], tools: Tools) -> None:
         self._builds: list[Builds] = []
-        self._stack = ExitStack()
         native = [p for p in parts if isinstance(p, CppPart)]
         if native:
             from litz.targets.cpp.build import CppBuild
@@ -29,12 +26,12 @@ class Build:
             self._builds.append(TritonBuild(others, tools))
 
     def __enter__(self) -> Build:
-        for build in self._builds:
-            self._stack.enter_context(build)
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for build in self._builds:
+                build.cancel()
 
     def wait(self) -> None:
         """Block until what has to be built before it is bound is there."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from litz.artifact import SegmentTable
@@ -36,8 +35,12 @@ class TritonPart:
 Part = CppPart | TritonPart
 
 
-class Builds(AbstractContextManager["Builds"], Protocol):
-    """Kernels of one target being built; as a context they are given up on an error."""
+class Builds(Protocol):
+    """Kernels of one target being built."""
+
+    def cancel(self) -> None:
+        """Give up what is still under way."""
+        ...
 
     def wait(self) -> None:
         """Block until what has to be built before it is bound is there."""

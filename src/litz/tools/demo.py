@@ -17,20 +17,11 @@ from typing import TYPE_CHECKING
 import torch
 
 import litz
-from litz.dataclass import dataclass
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 BATCH, LENGTH, VOCABULARY = 4, 128, 8192
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Times of one callable, in seconds: the first call and the median of later ones."""
-
-    first: float
-    median: float
 
 
 @contextmanager

@@ -7,7 +7,7 @@ they do not agree on what an element is (nan, infinite, an integer, a boolean), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import field
 
 import torch
@@ -154,8 +154,8 @@ class _Judge:
     def _first(
         self, wrong: torch.Tensor, error: torch.Tensor | None, limit: torch.Tensor | None
     ) -> Difference:
-        flat = int(wrong.flatten().to(torch.uint8).argmax())
-        at = tuple(_unravel(flat, wrong.shape))
+        flat = wrong.flatten().to(torch.uint8).argmax()
+        at = tuple(map(int, torch.unravel_index(flat, wrong.shape)))
         return Difference(
             float("inf") if error is None else error[at].item(),
             0.0 if limit is None else limit[at].item(),
@@ -170,16 +170,6 @@ class _Judge:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a == b) | (torch.isnan(a) & torch.isnan(b))
-
-
-def _unravel(flat: int, shape: torch.Size) -> Iterator[int]:
-    step = 1
-    for s in shape:
-        step *= s
-    for s in shape:
-        step //= s
-        yield flat // step
-        flat %= step
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

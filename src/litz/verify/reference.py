@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_aggregate
 
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
@@ -81,22 +82,12 @@ OWN_TYPE_ONLY = frozenset(
     ("view.dtype", "nan_to_num", "nextafter", "frexp", "histc", "bitwise_left_shift")
 )
 
-WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.float64: torch.float64,
-    torch.complex32: torch.complex128,
-    torch.complex64: torch.complex128,
-    torch.complex128: torch.complex128,
-}
-
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for floating types, complex128 for complex ones; others as they are."""
     if dtype.is_floating_point:
         return torch.float64
-    return WIDE.get(dtype, dtype)
+    return torch.complex128 if dtype.is_complex else dtype
 
 
 def widen(value: Any) -> Any:
@@ -107,16 +98,6 @@ def widen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(widen(v) for v in value)
     return value
-
-
-def mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
-    """``value`` with ``fn`` applied to everything in its lists, tuples and dicts."""
-    if isinstance(value, list | tuple):
-        items = [mapped(v, fn) for v in value]
-        return tuple(items) if isinstance(value, tuple) else items
-    if isinstance(value, dict):
-        return {k: mapped(v, fn) for k, v in value.items()}
-    return fn(value)
 
 
 class Reference:
@@ -209,13 +190,14 @@ class Reference:
                 return dtype(v)
             return v
 
-        args, kwargs = mapped(tuple(n.args), leaf), mapped(dict(n.kwargs), leaf)
+        args: Any = map_aggregate(n.args, leaf)
+        kwargs: Any = map_aggregate(n.kwargs, leaf)
         rule = RULES.get(n.target)
         if rule is not None:
             return rule.results(self.drawn[n], *args, **kwargs)
         assert callable(n.target)
         if isinstance(n.target, torch._ops.OpOverload):
-            args, kwargs = _apart(n.target, args, kwargs, dtype is not None)
+            args, kwargs = _apart(n.target, args, dict(kwargs), dtype is not None)
         return n.target(*args, **kwargs)
 
 
@@ -241,7 +223,7 @@ def _apart(
 
 
 def _copy(value: Any) -> Any:
-    return mapped(value, lambda v: v.clone() if isinstance(v, torch.Tensor) else v)
+    return map_aggregate(value, lambda v: v.clone() if isinstance(v, torch.Tensor) else v)
 
 
 def reads_storage(n: Node) -> bool:

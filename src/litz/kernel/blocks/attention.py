@@ -17,7 +17,6 @@ from litz.kernel.nodes import extent, int_value
 from litz.kernel.phases import Phases, Temporary, linear, normalised, phase
 from litz.kernel.plan import Dim, KernelPlan
 
-GRID = 65535  # programs along the second axis of a grid
 LEAST = 16  # of a side that matrix units take
 SMALL = 16  # rows of a block for few queries
 SHORT = 256  # keys that are worth a program of their own
@@ -41,16 +40,10 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     configs = _configs(table, width, kind, skeleton.sizes, x.size, r.size)
     if not style.widely:
         configs = configs[:1]
-    even = frozenset(
-        a.name
-        for a in (x, r)
-        if a.size.is_const and all(int_value(a.size) % c.block(a.name) == 0 for c in configs)
-    )
-    flat = not z.size.is_const or int_value(z.size) > GRID
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
     share = next((v for v in heads if v.name == SHARE), None)  # type: ignore[attr-defined]
-    made = BlockPlan(plan, form, axes, configs, even, wide, flat, share=share)
+    made = BlockPlan(plan, form, axes, configs, axes.even(configs), wide, axes.flat, share=share)
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
 

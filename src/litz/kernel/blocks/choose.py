@@ -13,7 +13,7 @@ from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.reach import is_wide, reaches
-from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
+from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import choose_configs, is_persistent, narrowest, widened
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots, row_start
@@ -21,8 +21,6 @@ from litz.kernel.passes import choose_passes, pairs, reductions
 from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
 from litz.kernel.values import Values
-
-GRID = 65535  # programs along the second and third axis of a grid
 
 
 def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B008
@@ -81,14 +79,14 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
         single = tuple(c for c in configs if c.block("x") == 1)
         configs, rows = (single, rows) if single else (configs, None)
     if style.widely:
-        even = _even(axes, configs[:1])
+        even = axes.even(configs[:1])
         configs = widened(configs, even, axes, persistent, single=rows is not None)
     form: Form = "once" if axes.reduced is None else "persistent" if persistent else "passes"
     values = Values(axes.of_dims)
     reduces = reductions(values, plan.stores)
     totals = pairs(reduces)
     passes = choose_passes(plan, reduces, totals, values) if form == "passes" else ()
-    even = _even(axes, configs)
+    even = axes.even(configs)
     return BlockPlan(
         plan,
         form,
@@ -96,7 +94,7 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
         configs,
         even,
         wide,
-        _flat(axes),
+        axes.flat,
         passes,
         tuple(totals.items()),
         _neighbours(plan, configs[0]) if totals and passes else 1,
@@ -138,20 +136,3 @@ def _odd_rows(plan: KernelPlan) -> tuple[Expr, int] | None:
     start = max(found, key=lambda e: found[e])
     few = int_value(extent(v)) < whole  # a row need not hold a whole access
     return None if few or whole < 2 or divides(whole, start) else (start, whole)
-
-
-def _even(axes: Axes, configs: tuple[Config, ...]) -> frozenset[str]:
-    """The axes that every configuration's block divides."""
-    out = []
-    for a in axes.blocked:
-        largest = max(c.block(a.name) for c in configs)
-        if a.size.is_const and int_value(a.size) % largest == 0:
-            out.append(a.name)
-    return frozenset(out)
-
-
-def _flat(axes: Axes) -> bool:
-    """Whether the grid's second and third axis could be too long."""
-    return any(
-        not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel if a.name != "x"
-    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from litz.dataclass import dataclass
 from litz.index import Expr, product
 from litz.ir.body import Node
-from litz.kernel.nodes import extent
+from litz.kernel.nodes import extent, int_value
 from litz.kernel.passes import Pass
 from litz.kernel.phases import Temporary
 from litz.kernel.plan import KernelPlan
@@ -16,6 +17,9 @@ from litz.kernel.text import recipe_text
 Form = Literal[
     "once", "persistent", "passes", "nest", "serial", "attention", "gradient", "matmul"
 ]  # fmt: skip
+
+
+GRID = 65535  # programs along the second and third axis of a grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,18 @@ class Axes:
         """The axes of a block, in the order of its shape."""
         wide = tuple(a for a in self.parallel if a.name != "z")
         return (*wide, self.reduced) if self.reduced is not None else wide
+
+    def even(self, configs: Sequence[Config]) -> frozenset[str]:
+        """The axes that every configuration's block divides."""
+        most = {a.name: max(c.block(a.name) for c in configs) for a in self.blocked}
+        sizes = {a.name: a.size for a in self.blocked if a.size.is_const}
+        return frozenset(name for name, e in sizes.items() if int_value(e) % most[name] == 0)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the grid's second and third axis could be too long."""
+        others = [a.size for a in self.parallel if a.name != "x"]
+        return any(not e.is_const or int_value(e) > GRID for e in others)
 
 
 @dataclass(frozen=True, slots=True)

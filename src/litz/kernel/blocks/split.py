@@ -9,9 +9,8 @@ reductions come at the end, as a kernel without reductions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from litz.index import Expr, Substitution, ceildiv, const, min_, product, size_hint, symbol, var
+from litz.index import Expr, Substitution, const, min_, product, size_hint, symbol
 from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
@@ -29,8 +28,9 @@ from litz.kernel.nodes import (
     reduce_levels,
     roots,
 )
+from litz.kernel.parts import Parts
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temporary, linear, normalised, sizes_of, values_between
+from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_between
 from litz.kernel.plan import KernelPlan
 from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans
@@ -121,30 +121,18 @@ def _part(size: int, parts: int) -> Expr:
     return const(-(-size // (parts * ALIGNED)) * ALIGNED)
 
 
-class _Maker:
+class _Maker(Parts):
     """kept: reduced dims that the first kernel of every pass leaves to the second."""
 
     def __init__(self, plan: KernelPlan, parts: int, kept: Loops) -> None:
-        self.plan = plan
         self.kept = kept
         self.outer = tuple(v for v in plan.reduced if v not in kept)
-        self.size = product(extent(v) for v in self.outer)
-        self.part = _part(size_hint(self.size), parts)
-        self.parts = ceildiv(self.size, self.part)
-        self.points = product(extent(v) for v in plan.parallel)
+        size = product(extent(v) for v in self.outer)
+        super().__init__(plan, size, _part(size_hint(size), parts))
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
-        self.at = linear(plan.parallel)
         self.cell = linear((*plan.parallel, *kept))
-        self.temps: list[Temporary] = []
         self.moment_temps: dict[Node, tuple[Temporary, Temporary]] = {}
         self.levels = reduce_levels(roots(plan.stores))
-        self.p = var("xpart", self.parts)
-        self.q = var("rpart", self.part)
-        self.r = var("rparts", self.parts)
-
-    def temp(self, dtype: DType, size: Expr) -> Temporary:
-        self.temps.append(Temporary(f"part{len(self.temps)}", dtype, size))
-        return self.temps[-1]
 
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Phases | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
@@ -202,7 +190,7 @@ class _Maker:
         plans: list[KernelPlan],
     ) -> dict[Node, Node]:
         """Adds the plan that reduces parts; returns what each reduction is in terms of them."""
-        rest: Expr = self.p * self.part + self.q
+        rest = self.position
         index: dict[Expr, Expr] = {}
         for v in reversed(self.outer[1:]):
             index[v] = rest % extent(v)
@@ -228,28 +216,6 @@ class _Maker:
             return self.argument(n, value, stores)
         left = self.leave(stores, nodes.reduce(n.kind, (self.q,), value))
         return nodes.reduce(n.kind, (self.r, *self.kept), self.back(left))
-
-    @property
-    def ragged(self) -> Node | None:
-        """Whether a position lies within the row, unless all do: the last part may reach beyond."""
-        if self.parts * self.part is self.size:
-            return None
-        return nodes.op("lt", nodes.index(self.p * self.part + self.q), nodes.index(self.size))
-
-    def inside(self, value: Node, other: Node) -> Node:
-        """``value`` within the row."""
-        cond = self.ragged
-        return value if cond is None else nodes.masked(cond, value, other)
-
-    def within(self, s: Store) -> Store:
-        """A store of the full space, within the row."""
-        cond = self.ragged
-        if cond is None:
-            return s
-        value = self.inside(s.value, nodes.const(s.value.dtype, 0))
-        if s.mask is not None:
-            cond = self.inside(s.mask, nodes.const(s.mask.dtype, False))
-        return replace(s, value=value, mask=cond)
 
     def leave(self, stores: list[Store], part: Node) -> Temporary:
         """Memory for a value of every part, and the store that fills it."""
@@ -295,6 +261,3 @@ class _Maker:
         count = min_(self.part, self.size - self.p * self.part)
         mean, deviations = chunk_moments(value, (self.q,), count, lambda x: self.inside(x, zero))
         return self.leave(stores, mean), self.leave(stores, deviations)
-
-    def phase(self, parallel: Loops, reduced: Loops, stores: Sequence[Store]) -> KernelPlan:
-        return normalised(self.plan, self.temps, parallel, reduced, stores)

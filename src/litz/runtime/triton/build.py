@@ -19,8 +19,6 @@ from litz.runtime.jobs import default_jobs
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.pool import WorkerDied, find_triton, pool, worker_environment
 
-__all__ = ["KernelBuild", "build", "job_key", "start_workers", "submit"]
-
 KIND = "triton"
 MOST = 16  # workers: each imports Triton
 _MESSAGE_LINES = 60
@@ -77,7 +75,6 @@ class KernelBuild:
         self._jobs = dict(zip(self._order, jobs, strict=True))
         self._done: dict[str, Binary] = {}
         self._flying: dict[str, Future[Binary]] = {}
-        self._cancelled = False
         for key in self._jobs:
             known = _cached(cache, key)
             if known is not None:
@@ -109,7 +106,7 @@ class KernelBuild:
         """Block until all is built; the binaries.
 
         RefusedSourceError: Triton refused a kernel.  ToolchainError: a worker died of it twice, or
-        the build was cancelled.
+        workers were ended.
         """
         for key in self._jobs:
             if key not in self._done:
@@ -119,7 +116,7 @@ class KernelBuild:
     def outcomes(self) -> list[Binary | ToolchainError]:
         """Like ``wait()``, with the error of each kernel that has no binary in its place.
 
-        ToolchainError: the build was cancelled, or nothing can be compiled at all.
+        ToolchainError: nothing can be compiled at all, or workers were ended.
         """
         out: dict[str, Binary | ToolchainError] = {}
         for key in self._jobs:
@@ -130,22 +127,12 @@ class KernelBuild:
         return [out[key] for key in self._order]
 
     def _result(self, key: str) -> Binary:
-        while not self._cancelled:
-            try:
-                return self._flying[key].result()
-            except CancelledError:
-                # Another build that shared the job gave it up.
-                if not self._cancelled:
-                    self._flying[key] = self._submit(key)
-            except WorkerDied as error:
-                raise _died(self._jobs[key], error) from None
-        raise ToolchainError("litz: the build was cancelled")
-
-    def cancel(self) -> None:
-        """Give up what has not begun.  What is being compiled still goes to the cache."""
-        self._cancelled = True
-        for future in self._flying.values():
-            future.cancel()
+        try:
+            return self._flying[key].result()
+        except CancelledError:
+            raise ToolchainError("litz: the compile workers are closed") from None
+        except WorkerDied as error:
+            raise _died(self._jobs[key], error) from None
 
 
 def submit(jobs: Sequence[KernelJob], cache: Cache, workers: int | None = None) -> KernelBuild:

@@ -18,8 +18,6 @@ from litz.dataclass import dataclass
 from litz.errors import LitzError, ToolchainError
 from litz.runtime.triton.job import Binary
 
-__all__ = ["CudaError", "Device", "Driver", "Function", "Properties", "cuda_driver"]
-
 LIBRARY: Final = "libcuda.so.1"
 SHARED_WITHOUT_ASKING: Final = 48 << 10
 

@@ -7,8 +7,6 @@ from dataclasses import asdict
 
 from litz.dataclass import dataclass
 
-__all__ = ["Binary", "KernelJob", "Value"]
-
 Value = int | float | bool | str
 
 _FORMAT = "litz-binary-2"

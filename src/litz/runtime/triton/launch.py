@@ -17,8 +17,6 @@ from litz.errors import ToolchainError
 from litz.runtime.triton.driver import INVALID_CONTEXT, INVALID_HANDLE, Function
 from litz.runtime.triton.job import KernelJob
 
-__all__ = ["Launch", "Memory", "bind"]
-
 Launch = Callable[..., None]
 
 # CUlaunchConfig: grid x, y, z, block x, y, z, shared bytes, stream, attributes, their number.

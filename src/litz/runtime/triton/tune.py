@@ -13,15 +13,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.strided import addresses
-
-__all__ = ["Clock", "Choice", "CudaClock", "Run", "choose", "known", "private_copies"]
 
 KIND = "tuned"
 ROUNDS = 12  # turns of each candidate at most
@@ -32,18 +30,6 @@ ALIGNMENT = 256  # bytes: what PyTorch's allocator gives at least
 
 Run = Callable[[Sequence[Any]], None]
 """A candidate: launches the kernel with these arguments (tensors and integers)."""
-
-
-class Clock(Protocol):
-    """How runs are timed."""
-
-    def now(self) -> float:
-        """Seconds on the wall."""
-        ...
-
-    def measure(self, run: Callable[[], None], times: int) -> list[float]:
-        """Seconds of each of ``times`` runs, every one with a cold cache; waits for them."""
-        ...
 
 
 class CudaClock:
@@ -61,9 +47,11 @@ class CudaClock:
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def now(self) -> float:
+        """Seconds on the wall."""
         return time.perf_counter()
 
     def measure(self, run: Callable[[], None], times: int) -> list[float]:
+        """Seconds of each of ``times`` runs, every one with a cold cache; waits for them."""
         event: Any = torch.cuda.Event
         with torch.cuda.device(self._device):
             events = []
@@ -110,7 +98,7 @@ def choose(
     candidates: Sequence[Run | None],
     args: Sequence[Any],
     mutated: Sequence[int],
-    clock: Clock,
+    clock: CudaClock,
     cache: Cache,
     budget: float,
 ) -> Choice:
@@ -167,11 +155,11 @@ class _Contest:
     """Measures in turns until the candidates, the turns or the time run out."""
 
     def __init__(
-        self, candidates: Sequence[Run | None], args: Sequence[Any], clock: Clock, deadline: float
+        self, candidates: Sequence[Run | None], args: Sequence[Any], clock: CudaClock, until: float
     ) -> None:
         self.runs = [None if c is None else _with(c, args) for c in candidates]
         self.clock = clock
-        self.deadline = deadline
+        self.deadline = until
         self.times: list[list[float]] = [[] for _ in candidates]
         self.costs = [0.0 for _ in candidates]  # wall seconds of the last turn
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 
 from litz.index import Expr, coefficient, const, min_, substitute, symbol
 from litz.ir.attention import visit_of
@@ -17,7 +18,7 @@ from litz.ir.dtype import F32
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
-from litz.targets.cpp.scope import Placer, Scope
+from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Kernel, Line, Stmt
 from litz.targets.cpp.values import Speller
 
@@ -57,20 +58,17 @@ class BlockBuilder(Placer):
         self.kernel.arrays = [tree.Array(n, F32, size) for n, size in sizes.items() if size]
 
     def build(self) -> Kernel:
-        scope = Scope(None, self.kernel.body)
-        chain = []
+        nest = Nest(self.kernel.body)
         for v in (*self.made.space.units, *self.alone):
-            inner, part = Scope(scope, [], v if v is not self.rows else None), v not in self.alone
-            if v is self.rows and not part:
-                loop = tree.For(self.row0, extent(v), inner.body, const(0), self.most_rows)
-            else:
-                loop = tree.For(v, extent(v), inner.body, part=part)
-            chain.append((scope, loop))
-            scope = inner
-        scope.body.append(self.count("rows_", extent(self.rows) - self.row0, self.most_rows))
-        self.block(scope)
-        for outer, stmt in reversed(chain):
-            outer.body.append(stmt)
+            loop = partial(tree.For, v, extent(v), part=v not in self.alone)
+            if v is self.rows and v in self.alone:
+                step = self.most_rows
+                loop = partial(tree.For, self.row0, extent(v), start=const(0), step=step)
+            nest.enter(loop, None if v is self.rows else v)
+        rows = self.count("rows_", extent(self.rows) - self.row0, self.most_rows)
+        nest.scope.body.append(rows)
+        self.block(nest.scope)
+        nest.close()
         return self.kernel
 
     def everything(self, scope: Scope) -> None:

@@ -55,7 +55,7 @@ def make_units(kernels: Sequence[CppPart], jobs: int = 0) -> tuple[Unit, ...]:
 
 
 class CppBuild:
-    """The C++ kernels of a graph being built; as a context it gives up on an error."""
+    """The C++ kernels of a graph being built."""
 
     def __init__(self, parts: Sequence[CppPart], tools: Tools) -> None:
         self._tools = tools
@@ -70,12 +70,9 @@ class CppBuild:
         toolchain, cache = self._tools.toolchain, self._tools.cache
         return submit(units, toolchain, cache, jobs, seconds=seconds, fresh=fresh)
 
-    def __enter__(self) -> CppBuild:
-        self._handle.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._handle.__exit__(*error)
+    def cancel(self) -> None:
+        """Stop the compilers."""
+        self._handle.cancel()
 
     def wait(self) -> None:
         """Block until all units are built."""

@@ -8,18 +8,18 @@ lane across rows (accumulators, values that only depend on the lane) sits in arr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from litz.index import Expr
 from litz.ir.body import Node, Op, Reduce, Scan, Store, walk
 from litz.ir.dtype import F64, DType
-from litz.kernel.lanes.cuts import adds, order
+from litz.kernel.lanes.cuts import order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import below, extent, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import TreeBuilder, position
 from litz.targets.cpp.scans import begins, states_of
-from litz.targets.cpp.scans import first as scans_first
-from litz.targets.cpp.scope import Scope
+from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
 from litz.targets.cpp.values import ctype
 
@@ -32,19 +32,15 @@ class ColumnBuilder(TreeBuilder):
         assert made.space.lane is not None
         self.across: Expr = made.space.lane
         self.block_depth = 0
-        self.preludes: dict[Scope, Stmt] = {}
+        self.preludes: dict[Scope, tree.Lanes] = {}
         (self.size,) = made.block
         self.lane_values = set(made.kept)
 
     # --- loops ----------------------------------------------------------------------------------
 
-    def lane_loop(self, scope: Scope, chain: list[tuple[Scope, Stmt]], ranged: bool) -> Scope:
-        inner = Scope(scope, [])
-        chain.append(
-            (scope, tree.Blocks(self.across, extent(self.across), inner.body, self.size, ranged))
-        )
-        self.block_depth = inner.depth
-        return inner
+    def lane_loop(self, nest: Nest, lane: Expr, ranged: bool) -> None:
+        nest.enter(partial(tree.Blocks, lane, extent(lane), size=self.size, ranged=ranged))
+        self.block_depth = nest.scope.depth
 
     def lanes_stmt(self, body: list[Stmt]) -> tree.Lanes:
         v = self.across
@@ -96,7 +92,7 @@ class ColumnBuilder(TreeBuilder):
         last = home.body[-1] if home.body else None
         known = self.preludes.get(home)
         if known is not None and last is known:
-            tree.children(known).extend(scope.body)
+            known.body.extend(scope.body)
         else:
             stmt = self.lanes_stmt(scope.body)
             home.body.append(stmt)
@@ -140,6 +136,12 @@ class ColumnBuilder(TreeBuilder):
     def result(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
         if acc.block is None:
             return super().result(r, acc, home)
+        if r.gives.part == "m2":
+            return self.fetch(f"{acc.name}q", F64, r.dtype)
+        if r.row.counts:
+            held = self.fetch(acc.name, F64).text
+            mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
+            return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
         name = f"{acc.name}i" if acc.position is not None else acc.name
         return self.fetch(name, acc.dtype if acc.position is None else r.dtype, r.dtype)
 
@@ -150,18 +152,7 @@ class ColumnBuilder(TreeBuilder):
         levels, chunk = self.open_levels(axes, home, self.limit(axes, group))
         rows = levels[-1].scope
         scope = Scope(rows, [], self.across)
-        inner: list[Acc] = []
-        outer: list[Acc] = []
-        scans_first(tuple(r.args[0] for r in group), self, scope)
-        for r in group:
-            value = self.place(r.args[0], scope)
-            acc = self.accumulator(r)
-            total = acc
-            if chunk is not None and adds(r):
-                total = self.accumulator(r, r.row.total(r.dtype))
-            inner.append(acc)
-            outer.append(total)
-            scope.body.append(tree.Update(acc, value))
+        inner, outer = self.take(group, scope, chunk is not None, self.in_block)
         if home.guard is None:
             self.stores_along(group, scope)
         rows.body.append(self.lanes_stmt(scope.body))
@@ -169,10 +160,9 @@ class ColumnBuilder(TreeBuilder):
         self.close(levels, inner, outer, chunk)
         return outer
 
-    def accumulator(self, r: Reduce, dtype: DType | None = None) -> Acc:
-        dtype = dtype or r.args[0].dtype
-        acc = Acc(self.array(dtype), r.row, dtype, vec=True)
-        acc.block = self.across
+    def in_block(self, r: Reduce, vec: bool, wide: DType | None) -> Acc:
+        dtype = wide or r.args[0].dtype
+        acc = Acc(self.array(dtype), r.row, dtype, vec=True, block=self.across)
         if r.row.positional:
             acc.position = position(r)
             self.kernel.arrays.append(tree.Array(f"{acc.name}i", r.dtype, self.size))
@@ -197,15 +187,6 @@ class ColumnBuilder(TreeBuilder):
         super().take_moments(acc, mean, m2, terms, scope)
         chunk.body.append(self.lanes_stmt(scope.body))
         chunk.body.append(tree.Counted(acc, terms))
-
-    def moment(self, r: Reduce, acc: Acc, home: Scope) -> Ref:
-        if acc.block is None:
-            return super().moment(r, acc, home)
-        if r.gives.part == "m2":
-            return self.fetch(f"{acc.name}q", F64, r.dtype)
-        held = self.fetch(acc.name, F64).text
-        mean = r.row.part("mean").cpp.format(held, f"{acc.name}_n")
-        return Ref(f"litz::cast<{ctype(r.dtype)}>({mean})", r.dtype, True)
 
     # --- stores -----------------------------------------------------------------------------------
 

@@ -8,8 +8,6 @@ import re
 import signal
 from enum import Enum
 
-__all__ = ["Failure", "diagnose"]
-
 _SHELL_SIGNAL = 128
 _NOT_RUN = (126, 127)
 _KILLED = re.compile(

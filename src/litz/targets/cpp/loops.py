@@ -7,21 +7,23 @@ of their own after them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 
 from litz.dataclass import dataclass
 from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
+from litz.ir.dtype import DType
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
 from litz.targets.cpp import scans, tree
-from litz.targets.cpp.scope import Placer, Scope
+from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
 
@@ -135,7 +137,7 @@ class TreeBuilder(Placer):
         if n.row.counts:
             acc = self.moment_loops(n, home)
             for r in group:
-                home.env[r] = self.moment(r, acc, home)
+                home.env[r] = self.result(r, acc, home)
         else:
             self.nest(group, home)
 
@@ -178,30 +180,43 @@ class TreeBuilder(Placer):
             bodies, axes = self.renamed(group, axes)
         levels, chunk = self.open_levels(axes, home, self.limit(tuple(axes), group))
         scope = levels[-1].scope if levels else home
-        inner: list[Acc] = []
-        outer: list[Acc] = []
         if bodies is group:
             self.reduce_first([r.args[0] for r in bodies], scope)
-        scans.first(tuple(r.args[0] for r in bodies), self, scope)
-        for r in bodies:
-            value = self.place(r.args[0], scope)
-            folded = self.lane is not None and self.lane in axes
-            acc = Acc(self.name("a"), r.row, r.args[0].dtype, folded=folded)
-            acc.vec = value.vec or folded
-            acc.position = position(r) if r.row.positional else None
-            total = acc
-            if chunk is not None and adds(r):
-                vec = acc.vec and not folded
-                total = Acc(self.name("a"), r.row, r.row.total(acc.dtype), vec)
-            inner.append(acc)
-            outer.append(total)
-            scope.body.append(tree.Update(acc, value))
+        inner, outer = self.take(bodies, scope, chunk is not None, self.in_register)
         if home.guard is None and bodies is group:
             self.keep_values(scope, home)
             self.stores_along(group, scope)
         home.body.extend(tree.Clear(a) for a in outer)
         self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
         return outer
+
+    def take(
+        self,
+        group: list[Reduce],
+        scope: Scope,
+        cut: bool,
+        accumulator: Callable[[Reduce, bool, DType | None], Acc],
+    ) -> tuple[list[Acc], list[Acc]]:
+        """Accumulators of the innermost loop, updated there; and around it, where loops are cut."""
+        inner: list[Acc] = []
+        outer: list[Acc] = []
+        scans.first(tuple(r.args[0] for r in group), self, scope)
+        for r in group:
+            value = self.place(r.args[0], scope)
+            acc = accumulator(r, value.vec, None)
+            scope.body.append(tree.Update(acc, value))
+            wide = r.row.total(acc.dtype) if cut and adds(r) else None
+            inner.append(acc)
+            outer.append(acc if wide is None else accumulator(r, value.vec, wide))
+        return inner, outer
+
+    def in_register(self, r: Reduce, vec: bool, wide: DType | None) -> Acc:
+        """An accumulator.  wide: of what others have left, whose lanes have come together."""
+        folded = self.lane in r.axes
+        if wide is not None:
+            return Acc(self.name("a"), r.row, wide, vec and not folded)
+        at = position(r) if r.row.positional else None
+        return Acc(self.name("a"), r.row, r.args[0].dtype, vec or folded, folded, position=at)
 
     # --- mean and deviations in one pass over memory ----------------------------------------------
 
@@ -286,11 +301,6 @@ class TreeBuilder(Placer):
     def take_moments(self, acc: Acc, mean: Node, m2: Node, terms: Expr, chunk: Scope) -> None:
         a, b = self.place(mean, chunk), self.place(m2, chunk)
         chunk.body.append(tree.MergeMoments(acc, a, b, terms))
-
-    def moment(self, r: Reduce, acc: Acc, home: Scope) -> tree.Ref:
-        ref = tree.Ref(self.name(), r.dtype, acc.vec)
-        home.body.append(tree.Finish(ref.text, acc, r.dtype, r.gives.part))
-        return ref
 
     def stores_along(self, group: list[Reduce], scope: Scope) -> None:
         """Run the stores of the full space that the pass of these reductions does."""
@@ -397,44 +407,31 @@ class TreeBuilder(Placer):
     # --- the whole kernel -----------------------------------------------------------------------
 
     def build(self) -> Kernel:
-        scope, chain = self.parallel_loops()
-        self.point(scope)
-        for outer, stmt in reversed(chain):
-            outer.body.append(stmt)
+        nest = Nest(self.kernel.body)
+        self.parallel_loops(nest)
+        self.point(nest.scope)
+        nest.close()
         return self.kernel
 
-    def parallel_loops(self) -> tuple[Scope, list[tuple[Scope, Stmt]]]:
-        """The innermost parallel scope, and the loops around it: (block to join, loop)."""
-        space = self.space
-        scope = Scope(None, self.kernel.body)
-        chain: list[tuple[Scope, Stmt]] = []
-        ranged = self.lane is not None and self.lane in space.units
+    def parallel_loops(self, nest: Nest) -> None:
+        """Enter the loops over the parallel dims."""
+        space, lane = self.space, self.lane
         for v in space.units:
-            if v is not self.lane:
-                inner = Scope(scope, [], v)
-                chain.append((scope, tree.For(v, extent(v), inner.body, part=True)))
-                scope = inner
-        if self.lane is not None and ranged:
-            inner = Scope(scope, [])
-            chain.append((scope, tree.Range(self.lane, extent(self.lane), inner.body)))
-            scope = inner
+            if v is not lane:
+                nest.enter(partial(tree.For, v, extent(v), part=True), v)
+        if lane is not None and lane in space.units:
+            nest.enter(partial(tree.Range, lane, extent(lane)))
         for v in space.serial:
-            if v is not self.lane:
-                inner = Scope(scope, [], v)
-                chain.append((scope, tree.For(v, extent(v), inner.body)))
-                scope = inner
-        if self.lane is not None and (ranged or self.lane in space.serial):
-            scope = self.lane_loop(scope, chain, ranged)
-        return scope, chain
+            if v is not lane:
+                nest.enter(partial(tree.For, v, extent(v)), v)
+        if lane is not None and lane in (*space.units, *space.serial):
+            self.lane_loop(nest, lane, lane in space.units)
 
-    def lane_loop(self, scope: Scope, chain: list[tuple[Scope, Stmt]], ranged: bool) -> Scope:
-        lane = self.lane
-        assert lane is not None
-        inner = Scope(scope, [], lane)
+    def lane_loop(self, nest: Nest, lane: Expr, ranged: bool) -> None:
+        """ranged: within the part of a thread."""
         between = (f"{lane}_lo", f"{lane}_hi") if ranged else None
-        stmt = tree.Lanes(lane, extent(lane), inner.body, exact=self.exact(lane), between=between)
-        chain.append((scope, stmt))
-        return inner
+        loop = partial(tree.Lanes, lane, extent(lane), exact=self.exact(lane), between=between)
+        nest.enter(loop, lane)
 
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""

@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from litz.index import Expr, Var, ceildiv, render
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.nodes import extent
+from litz.targets.cpp import tree
 from litz.targets.cpp.scans import lines as step_lines
-from litz.targets.cpp.tree import (
-    Acc,
-    Blocks,
-    Branch,
-    Clear,
-    Combine,
-    Counted,
-    Finish,
-    For,
-    Hold,
-    Keep,
-    Kernel,
-    Lanes,
-    Let,
-    Line,
-    Merge,
-    MergeMoments,
-    Put,
-    Range,
-    Ref,
-    Rescale,
-    Slot,
-    Step,
-    Stmt,
-    Tiles,
-    Update,
-)
+from litz.targets.cpp.tree import Acc, Kernel, Ref, Slot, Stmt
 from litz.targets.cpp.values import DIALECT, Speller, ctype, number
 
 
@@ -53,12 +26,6 @@ class Printer:
         self.kernel = kernel
         self.lines: list[str] = []
         self.pad = "  "
-        self.others: dict[type, Callable[[Any, Speller], None]] = {
-            **{Merge: self.merge, MergeMoments: self.merge_moments, Combine: self.combine},
-            **{Tiles: self.tiles, Blocks: self.blocks, Range: self.range, Lanes: self.lanes},
-            Line: lambda s, _: self.line(s.text),
-            **{Hold: self.hold, Step: lambda s, spell: self.all(step_lines(s, spell))},
-        }
         self.called = {op: f"{kernel.name}_{op}" for op in kernel.called}
 
     def line(self, text: str) -> None:
@@ -82,32 +49,27 @@ class Printer:
             self.stmt(s, spell, copy)
 
     def stmt(self, s: Stmt, spell: Speller, copy: int) -> None:
-        if isinstance(s, Let):
-            self.line(f"const auto {s.name} = {spell.let(s)};")
-        elif isinstance(s, Put):
-            self.line(spell.put(s))
-        elif isinstance(s, Branch):
-            self.branch(s, spell, copy)
-        elif isinstance(s, Clear):
-            self.clear(s.acc, spell)
-        elif isinstance(s, Update):
-            self.update(s, spell, copy)
-        elif isinstance(s, Rescale):
-            name = f"{s.acc.name}_0"
-            self.line(f"{name} = litz::rescaled({name}, {s.top.name}_0, {s.part.text});")
-        elif isinstance(s, Finish):
-            self.finish(s)
-        elif isinstance(s, For):
-            self.loop(s, spell, copy)
-        elif isinstance(s, Counted):
-            self.line(f"{s.acc.name}_n += double({self.expr(s.terms)});")
-        elif isinstance(s, Keep):
-            at = s.at or f"{s.array} + {offset(spell)}"
-            self.line(f"litz::store({at}, {spell.vector(s.value)});")
-        else:
-            self.others[type(s)](s, spell)
+        """By the method of its kind.  copy: which of an unrolled loop's turns it is in."""
+        getattr(self, f"visit_{type(s).__name__.lower()}")(s, spell, copy)
 
-    def branch(self, s: Branch, spell: Speller, copy: int) -> None:
+    def visit_let(self, s: tree.Let, spell: Speller, _: int) -> None:
+        self.line(f"const auto {s.name} = {spell.let(s)};")
+
+    def visit_put(self, s: tree.Put, spell: Speller, _: int) -> None:
+        self.line(spell.put(s))
+
+    def visit_line(self, s: tree.Line, *_: object) -> None:
+        self.line(s.text)
+
+    def visit_step(self, s: tree.Step, spell: Speller, _: int) -> None:
+        for text in step_lines(s, spell):
+            self.line(text)
+
+    def visit_keep(self, s: tree.Keep, spell: Speller, _: int) -> None:
+        at = s.at or f"{s.array} + {offset(spell)}"
+        self.line(f"litz::store({at}, {spell.vector(s.value)});")
+
+    def visit_branch(self, s: tree.Branch, spell: Speller, copy: int) -> None:
         kind = spell.vtype(s.dtype) if s.vec else ctype(s.dtype)
 
         def text(r: Ref) -> str:
@@ -119,101 +81,93 @@ class Printer:
         self.line(f"{s.name} = {text(s.then)};")
         self.close()
 
-    def all(self, lines: list[str]) -> None:
-        for text in lines:
-            self.line(text)
-
-    def hold(self, s: Hold, spell: Speller) -> None:
+    def visit_hold(self, s: tree.Hold, spell: Speller, _: int) -> None:
         value = spell.vector(s.value) if s.ref.vec else s.value.text
         kind = spell.vtype(s.ref.dtype) if s.ref.vec else ctype(s.ref.dtype)
         self.line(f"{kind} {s.ref.text} = {converted(value, s.value.dtype, s.ref.dtype)};")
 
     # --- accumulators ---------------------------------------------------------------------------
 
-    def clear(self, acc: Acc, spell: Speller) -> None:
+    def visit_clear(self, s: tree.Clear, spell: Speller, _: int) -> None:
+        acc = s.acc
         if acc.row.counts:
-            self.clear_moments(acc, spell)
-            return
+            self.line(f"double {acc.name}_n = 0;")
         if acc.block is not None:
             self.over_block(acc.block)
-            value = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
-            self.line(f"litz::store({acc.name} + j_, {value});")
-            if acc.position is not None:
-                self.line(f"litz::store({acc.name}i + j_, {spell.vtype(I64)}(litz::i64(0)));")
-            self.close()
-            return
-        kind = spell.vtype(acc.dtype) if acc.vec else ctype(acc.dtype)
-        names = [f"{acc.name}_{c}({neutral(acc.row, acc.dtype)})" for c in range(acc.copies)]
-        self.line(f"{kind} {', '.join(names)};")
-        if acc.position is not None:
-            at = spell.vtype(I64) if acc.vec else "litz::i64"
-            names = [f"{acc.name}_{c}i(litz::i64(0))" for c in range(acc.copies)]
-            self.line(f"{at} {', '.join(names)};")
-
-    def clear_moments(self, acc: Acc, spell: Speller) -> None:
-        self.line(f"double {acc.name}_n = 0;")
+        for dtype, none, parts in self.state(acc):
+            if acc.block is not None:
+                for part in parts:
+                    value = f"{spell.vtype(dtype)}({none})"
+                    self.line(f"litz::store({acc.name}{part} + j_, {value});")
+                continue
+            kind = spell.vtype(dtype) if acc.vec else ctype(dtype)
+            copies = range(acc.copies)
+            names = [f"{acc.name}_{c}{part}({none})" for c in copies for part in parts]
+            self.line(f"{kind} {', '.join(names)};")
         if acc.block is not None:
-            self.over_block(acc.block)
-            for name in (acc.name, acc.name + "q"):
-                self.line(f"litz::store({name} + j_, {spell.vtype(acc.dtype)}(0.0));")
             self.close()
-            return
-        kind = spell.vtype(acc.dtype) if acc.vec else "double"
-        self.line(f"{kind} {acc.name}_0(0.0), {acc.name}_0q(0.0);")
 
-    def merge_moments(self, s: MergeMoments, spell: Speller) -> None:
+    def state(self, acc: Acc) -> list[tuple[DType, str, tuple[str, ...]]]:
+        """The parts of an accumulator by type: what they are at first, and how names end."""
+        if acc.row.counts:
+            return [(acc.dtype, "0.0", ("", "q"))]
+        found: list[tuple[DType, str, tuple[str, ...]]]
+        found = [(acc.dtype, neutral(acc.row, acc.dtype), ("",))]
+        return [*found, (I64, "litz::i64(0)", ("i",))] if acc.position is not None else found
+
+    def take(self, acc: Acc, more: str, spell: Speller, copy: int = 0) -> None:
+        """All parts of an accumulator, changed by what is given.  copy: of those in registers."""
+        ends = [end for _, _, parts in self.state(acc) for end in parts]
+        if acc.block is None:
+            names = ", ".join(f"{acc.name}_{copy}{end}" for end in ends)
+            self.line(f"{acc.row.cpp}({names}, {more});")
+            return
+        at = offset(spell)
+        names = ", ".join(f"{end or 'v'}_" for end in ends)
+        self.open("")
+        for end in ends:
+            self.line(f"auto {end or 'v'}_ = litz::load<{spell.lanes}>({acc.name}{end} + {at});")
+        self.line(f"{acc.row.cpp}({names}, {more});")
+        for end in ends:
+            self.line(f"litz::store({acc.name}{end} + {at}, {end or 'v'}_);")
+        self.close()
+
+    def visit_mergemoments(self, s: tree.MergeMoments, spell: Speller, _: int) -> None:
         acc, terms = s.acc, f"double({self.expr(s.terms)})"
         mean, m2 = (spell.vector(r) if acc.vec else r.text for r in (s.mean, s.m2))
         mean, m2 = (converted(t, r.dtype, F64) for t, r in ((mean, s.mean), (m2, s.m2)))
+        self.take(acc, f"{acc.name}_n, {mean}, {m2}, {terms}", spell)
         if acc.block is None:
-            a, b = f"{acc.name}_0", f"{acc.name}_0q"
-            self.line(f"{acc.row.cpp}({a}, {b}, {acc.name}_n, {mean}, {m2}, {terms});")
             self.line(f"{acc.name}_n += {terms};")
-            return
-        at = offset(spell)
-        self.open("")
-        for v, name in (("v_", acc.name), ("q_", acc.name + "q")):
-            self.line(f"auto {v} = litz::load<{spell.lanes}>({name} + {at});")
-        self.line(f"{acc.row.cpp}(v_, q_, {acc.name}_n, {mean}, {m2}, {terms});")
-        for v, name in (("v_", acc.name), ("q_", acc.name + "q")):
-            self.line(f"litz::store({name} + {at}, {v});")
-        self.close()
 
-    def update(self, s: Update, spell: Speller, copy: int) -> None:
-        acc, name = s.acc, f"{s.acc.name}_{copy if s.acc.copies > 1 else 0}"
+    def visit_counted(self, s: tree.Counted, *_: object) -> None:
+        self.line(f"{s.acc.name}_n += double({self.expr(s.terms)});")
+
+    def visit_rescale(self, s: tree.Rescale, *_: object) -> None:
+        name = f"{s.acc.name}_0"
+        self.line(f"{name} = litz::rescaled({name}, {s.top.name}_0, {s.part.text});")
+
+    def visit_update(self, s: tree.Update, spell: Speller, copy: int) -> None:
+        acc, copy = s.acc, copy if s.acc.copies > 1 else 0
         value = spell.vector(s.value) if acc.vec else s.value.text
         if acc.folded and spell.count is not None:
             rest = f"{spell.vtype(acc.dtype)}({neutral(acc.row, acc.dtype)})"
             value = f"litz::where({spell.valid()}, {value}, {rest})"
-        if acc.block is not None:
-            self.update_array(acc, value, spell)
-            return
-        if acc.position is None:
+        if acc.position is not None:
+            self.take(acc, f"{value}, {spell.position(acc.position, acc.vec)}", spell, copy)
+        elif acc.block is not None:
+            at = f"{acc.name} + {offset(spell)}"
+            old = f"litz::load<{spell.lanes}>({at})"
+            self.line(f"litz::store({at}, {acc.row.cpp}({old}, {value}));")
+        else:
+            name = f"{acc.name}_{copy}"
             self.line(f"{name} = {acc.row.cpp}({name}, {value});")
-            return
-        at = spell.position(acc.position, acc.vec)
-        self.line(f"{acc.row.cpp}({name}, {name}i, {value}, {at});")
 
     def over_block(self, v: Expr) -> None:
         """Open a loop over the vectors of a block's arrays."""
         self.open(f"for (int64_t j_ = 0; j_ < {v}_e - {v}_b; j_ += {self.kernel.lanes})")
 
-    def update_array(self, acc: Acc, value: str, spell: Speller) -> None:
-        at = f"{acc.name} + {offset(spell)}"
-        old = f"litz::load<{spell.lanes}>({at})"
-        if acc.position is None:
-            self.line(f"litz::store({at}, {acc.row.cpp}({old}, {value}));")
-            return
-        where = f"{acc.name}i + {offset(spell)}"
-        self.open("")
-        self.line(f"auto v_ = {old};")
-        self.line(f"auto i_ = litz::load<{spell.lanes}>({where});")
-        self.line(f"{acc.row.cpp}(v_, i_, {value}, {spell.position(acc.position, True)});")
-        self.line(f"litz::store({at}, v_);")
-        self.line(f"litz::store({where}, i_);")
-        self.close()
-
-    def merge(self, s: Merge, spell: Speller) -> None:
+    def visit_merge(self, s: tree.Merge, spell: Speller, _: int) -> None:
         if s.acc.block is not None:
             self.over_block(s.acc.block)
             a, b = (f"litz::load<{spell.lanes}>({n} + j_)" for n in (s.into.name, s.acc.name))
@@ -233,7 +187,7 @@ class Printer:
             names = [f"{acc.row.cpp}({a}, {b})" for a, b in pairs]
         return acc.row.cpp_fold.format(names[0]) if acc.folded else names[0]
 
-    def finish(self, s: Finish) -> None:
+    def visit_finish(self, s: tree.Finish, *_: object) -> None:
         acc = s.acc
         names = [f"{acc.name}_{c}" for c in range(acc.copies)]
         if acc.row.counts:
@@ -252,7 +206,7 @@ class Printer:
             return
         self.line(f"const auto {s.name} = {converted(self.held(acc), acc.dtype, s.dtype)};")
 
-    def combine(self, s: Combine, spell: Speller) -> None:
+    def visit_combine(self, s: tree.Combine, spell: Speller, _: int) -> None:
         at = self.expr(s.index)
 
         def cell(slot: Slot, vec: bool) -> str:
@@ -286,7 +240,7 @@ class Printer:
 
     # --- loops ----------------------------------------------------------------------------------
 
-    def loop(self, s: For, spell: Speller, copy: int) -> None:
+    def visit_for(self, s: tree.For, spell: Speller, copy: int) -> None:
         v, stop = str(s.var), self.expr(s.stop)
         if s.part:
             units = self.kernel.units
@@ -311,7 +265,7 @@ class Printer:
         """The C++ variable that says where a unit dim starts."""
         return f"{v}_lo" if v in self.kernel.grains else str(v)
 
-    def range(self, s: Range, spell: Speller) -> None:
+    def visit_range(self, s: tree.Range, spell: Speller, _: int) -> None:
         n, lo, hi = self.kernel.lanes, f"{s.var}_lo", f"{s.var}_hi"
         self.line(
             f"const int64_t {hi} = litz::least({self.expr(s.stop)}, {lo} + (units_ - unit_) * {n});"
@@ -319,7 +273,7 @@ class Printer:
         self.block(s.body, spell)
         self.line(f"unit_ += litz::ceil_div({hi} - {lo}, {n});")
 
-    def blocks(self, s: Blocks, spell: Speller) -> None:
+    def visit_blocks(self, s: tree.Blocks, spell: Speller, _: int) -> None:
         v = str(s.var)
         lo, hi = (f"{v}_lo", f"{v}_hi") if s.ranged else ("0", self.expr(s.stop))
         self.open(f"for (int64_t {v}_b = {lo}; {v}_b < {hi}; {v}_b += {s.size})")
@@ -327,7 +281,7 @@ class Printer:
         self.block(s.body, spell)
         self.close()
 
-    def tiles(self, s: Tiles, spell: Speller) -> None:
+    def visit_tiles(self, s: tree.Tiles, spell: Speller, _: int) -> None:
         """The tiles of one block, whole ones and those at the edges."""
         assert isinstance(s.across, Var)
         n, down, across = self.kernel.lanes, str(s.down), s.across.name
@@ -351,7 +305,7 @@ class Printer:
         self.close()
         self.close()
 
-    def tile(self, s: Tiles, spell: Speller, rows: str, count: str) -> None:
+    def tile(self, s: tree.Tiles, spell: Speller, rows: str, count: str) -> None:
         n, down = self.kernel.lanes, str(s.down)
         edge = f", {count}, {rows}" if count else ""
         for t in s.loads:
@@ -368,7 +322,7 @@ class Printer:
             stride = self.expr(t.stride)
             self.line(f"litz::turn_out<{n}>({t.array}, {t.buffer} + ({at}), {stride}{edge});")
 
-    def lanes(self, s: Lanes, spell: Speller) -> None:
+    def visit_lanes(self, s: tree.Lanes, spell: Speller, _: int) -> None:
         assert isinstance(s.var, Var)
         v, width = s.var.name, self.kernel.lanes
         lo, hi = s.between or ("0", self.expr(s.stop))
@@ -393,7 +347,7 @@ class Printer:
         self.close()
         self.close()
 
-    def copies(self, s: Lanes, spell: Speller) -> None:
+    def copies(self, s: tree.Lanes, spell: Speller) -> None:
         if s.unroll == 1:
             self.block(s.body, spell)
             return

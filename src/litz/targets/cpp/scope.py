@@ -7,7 +7,7 @@ parent's block only once its body is complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from litz.index import Expr, Symbol, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store, walk
@@ -79,6 +79,28 @@ class Scope:
                 return s.depth
             s = s.parent
         return 0 if isinstance(v, Symbol) else None
+
+
+class Nest:
+    """Loops one within the other, which join their blocks once the innermost is complete."""
+
+    def __init__(self, body: list[Stmt]) -> None:
+        self.scope = Scope(None, body)
+        self._chain: list[tuple[Scope, Stmt]] = []
+
+    def enter(self, loop: Callable[[list[Stmt]], Stmt], var: Expr | None = None) -> None:
+        """Go on within a loop.  var: what it binds."""
+        inner = Scope(self.scope, [], var)
+        self.close_with(loop(inner.body))
+        self.scope = inner
+
+    def close_with(self, stmt: Stmt) -> None:
+        """Have a statement at the end of the block that is being filled."""
+        self._chain.append((self.scope, stmt))
+
+    def close(self) -> None:
+        for outer, stmt in reversed(self._chain):
+            outer.body.append(stmt)
 
 
 def is_guarded_kind(n: Node) -> bool:

@@ -8,6 +8,8 @@ all of each line is used.
 
 from __future__ import annotations
 
+from functools import partial
+
 from litz.index import Expr
 from litz.ir.body import Load, Node
 from litz.ir.dtype import DType
@@ -16,7 +18,7 @@ from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import extent
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import TreeBuilder
-from litz.targets.cpp.scope import Scope
+from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Ref, Stmt
 
 
@@ -36,21 +38,13 @@ class TileBuilder(TreeBuilder):
         exact = self.exact(self.across) and self.exact(self.down)
         self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact)
 
-    def parallel_loops(self) -> tuple[Scope, list[tuple[Scope, Stmt]]]:
-        scope = Scope(None, self.kernel.body)
-        chain: list[tuple[Scope, Stmt]] = []
-        for v in self.kernel.units:
-            blocked = v in self.kernel.grains
-            inner = Scope(scope, [], None if blocked else v)
-            chain.append((scope, tree.For(v, extent(v), inner.body, part=True)))
-            scope = inner
-        for v in self.space.serial:
-            inner = Scope(scope, [], v)
-            chain.append((scope, tree.For(v, extent(v), inner.body)))
-            scope = inner
-        chain.append((scope, self.tiles))
-        rows = Scope(scope, self.tiles.rows, self.down)
-        return Scope(rows, self.tiles.body, self.across), chain
+    def parallel_loops(self, nest: Nest) -> None:
+        for v in (*self.kernel.units, *self.space.serial):
+            loop = partial(tree.For, v, extent(v), part=v in self.kernel.units)
+            nest.enter(loop, None if v in self.kernel.grains else v)
+        nest.close_with(self.tiles)
+        rows = Scope(nest.scope, self.tiles.rows, self.down)
+        nest.scope = Scope(rows, self.tiles.body, self.across)
 
     def tile(self, dtype: DType) -> str:
         name = self.name("m")

@@ -34,21 +34,9 @@ from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
 from litz.runtime.jobs import default_jobs, memory_bound, slots
-from litz.runtime.native import Runtime, runtime_source
+from litz.runtime.native import runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
-
-__all__ = [
-    "INSTALL",
-    "BuildHandle",
-    "SourceUnit",
-    "Toolchain",
-    "build",
-    "find_toolchain",
-    "load_runtime",
-    "runtime_unit",
-    "submit",
-]
 
 INCLUDE = Path(__file__).parent / "include"
 KIND = "cpp"
@@ -330,14 +318,6 @@ class BuildHandle:
         self._running.clear()
         self._close()
 
-    def __enter__(self) -> BuildHandle:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What goes wrong meanwhile, an interrupt too, stops the compilers."""
-        if kind is not None:
-            self.cancel()
-
     def __del__(self) -> None:
         # A forked child has a copy of the handle, but the compilers are its parent's.
         if self.__dict__.get("_running") and os.getpid() == self._owner:
@@ -543,8 +523,3 @@ def build(
 def runtime_unit() -> SourceUnit:
     """The runtime support library: build it with a program's units, then `Runtime(path)`."""
     return SourceUnit("the runtime support library", runtime_source())
-
-
-def load_runtime(toolchain: Toolchain, cache: Cache) -> Runtime:
-    """The runtime support library, built where the cache has none, loaded."""
-    return Runtime(build([runtime_unit()], toolchain, cache)[0])

@@ -43,8 +43,14 @@ class Acc:
     block: Expr | None = None
 
 
+class Stmt:
+    """A statement; ``Printer`` has a method for each kind."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
-class Let:
+class Let(Stmt):
     """``name = node(args)``; under ``mask`` loads happen only in lanes where it holds."""
 
     name: str
@@ -55,7 +61,7 @@ class Let:
 
 
 @dataclass(slots=True, eq=False)
-class Put:
+class Put(Stmt):
     """Store ``value``; ``mask`` joins the store's own with those around it."""
 
     store: Store
@@ -66,7 +72,7 @@ class Put:
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class Branch(Stmt):
     """``name = cond ? then : other``, where ``body`` runs only if ``cond`` holds."""
 
     name: str
@@ -79,14 +85,14 @@ class Branch:
 
 
 @dataclass(slots=True, eq=False)
-class Clear:
+class Clear(Stmt):
     """Give an accumulator the state of no elements."""
 
     acc: Acc
 
 
 @dataclass(slots=True, eq=False)
-class Update:
+class Update(Stmt):
     """Take ``value`` into an accumulator."""
 
     acc: Acc
@@ -94,7 +100,7 @@ class Update:
 
 
 @dataclass(slots=True, eq=False)
-class Merge:
+class Merge(Stmt):
     """Take an inner accumulator into an outer one of the same kind, folded if it is to be."""
 
     into: Acc
@@ -102,7 +108,7 @@ class Merge:
 
 
 @dataclass(slots=True, eq=False)
-class Rescale:
+class Rescale(Stmt):
     """Make ``acc``, a sum of exponentials below ``top``, one below it and ``part``."""
 
     acc: Acc
@@ -111,7 +117,7 @@ class Rescale:
 
 
 @dataclass(slots=True, eq=False)
-class Finish:
+class Finish(Stmt):
     """``name`` = what an accumulator holds, copies (and folded lanes) combined, as ``dtype``.
 
     part: which part of its state.
@@ -124,7 +130,7 @@ class Finish:
 
 
 @dataclass(slots=True, eq=False)
-class MergeMoments:
+class MergeMoments(Stmt):
     """Take mean and squared deviations of ``terms`` values into an accumulator of such."""
 
     acc: Acc
@@ -134,7 +140,7 @@ class MergeMoments:
 
 
 @dataclass(slots=True, eq=False)
-class Counted:
+class Counted(Stmt):
     """``terms`` values have gone into every lane of an accumulator of means."""
 
     acc: Acc
@@ -142,7 +148,7 @@ class Counted:
 
 
 @dataclass(slots=True, eq=False)
-class For:
+class For(Stmt):
     """A serial loop.  ``part``: its range is this thread's share (see ``Kernel.units``).
 
     step: more than 1 for a loop over chunks, whose end is ``stop``.
@@ -157,7 +163,7 @@ class For:
 
 
 @dataclass(slots=True, eq=False)
-class Lanes:
+class Lanes(Stmt):
     """A vector loop over ``var``.
 
     exact: the range is a multiple of ``unroll`` vectors, so that there is no tail.
@@ -174,7 +180,7 @@ class Lanes:
 
 
 @dataclass(slots=True, eq=False)
-class Blocks:
+class Blocks(Stmt):
     """Blocks of ``size`` lanes of ``var``: sets their bounds.  ranged: within a ``Range``."""
 
     var: Expr
@@ -185,7 +191,7 @@ class Blocks:
 
 
 @dataclass(slots=True, eq=False)
-class Keep:
+class Keep(Stmt):
     """Write ``value`` to the array ``array``, at its lanes' places in the block or at ``at``."""
 
     array: str
@@ -194,7 +200,7 @@ class Keep:
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class Hold(Stmt):
     """``name`` = ``value``, which later statements change.  ``ref`` says how and of what type."""
 
     ref: Ref
@@ -202,7 +208,7 @@ class Hold:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class Step(Stmt):
     """``out`` = the parts of a scan's state after ``values``; ``held`` is what it was before.
 
     how: ``lanes``: one lane after the other; ``each``: every lane has its own state.
@@ -226,7 +232,7 @@ class Turn:
 
 
 @dataclass(slots=True, eq=False)
-class Tiles:
+class Tiles(Stmt):
     """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
 
     exact: all tiles are whole.
@@ -251,14 +257,14 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(Stmt):
     """A statement of C++ as it is: a call of one of the header's functions, or what it takes."""
 
     text: str
 
 
 @dataclass(slots=True, eq=False)
-class Range:
+class Range(Stmt):
     """This thread's share of the lane dim ``var``, in whole vectors: sets ``lo`` and ``hi``."""
 
     var: Expr
@@ -275,7 +281,7 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False)
-class Combine:
+class Combine(Stmt):
     """``name`` (and ``name`` q) = an accumulator's values at ``index``, of all threads' rooms."""
 
     name: str
@@ -283,30 +289,6 @@ class Combine:
     slots: tuple[Slot, ...]
     index: Expr
     vec: bool
-
-
-Stmt = (
-    Let
-    | Put
-    | Branch
-    | Clear
-    | Update
-    | Merge
-    | Rescale
-    | Finish
-    | MergeMoments
-    | Counted
-    | Combine
-    | Keep
-    | Line
-    | Hold
-    | Step
-    | For
-    | Lanes
-    | Blocks
-    | Tiles
-    | Range
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -346,10 +328,3 @@ class Split:
     slots: tuple[Slot, ...]
     points: Expr
     end: Kernel
-
-
-def children(s: Stmt) -> list[Stmt]:
-    """The statements inside ``s``."""
-    if isinstance(s, Tiles):
-        return [*s.rows, *s.body]
-    return s.body if isinstance(s, (For, Lanes, Blocks, Range, Branch)) else []

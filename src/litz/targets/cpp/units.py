@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["ALWAYS", "joined"]
-
 ALWAYS = ("litz/loops.h", "litz/vec.h")  # the first has the other
 
 

@@ -7,21 +7,20 @@ accesses and index values differ: what their index does along the lanes decides 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field, replace
 
 from litz.dataclass import dataclass
 from litz.index import (
     CPP,
     Expr,
-    Symbol,
     Var,
     const,
     render,
     split_linear,
 )
 from litz.ir.bits import signed_bits
-from litz.ir.body import Const, Index, Load, Masked, Node, Op
+from litz.ir.body import Const, Index, Load, Masked, Op
 from litz.ir.body import index as index_node
 from litz.ir.dtype import F32, I32, I64, DType
 from litz.ir.ops import CHECKS, CPP_TYPES, cpp_text
@@ -131,8 +130,7 @@ class Speller:
     def access(self, e: Expr, data: Mapping[str, Ref]) -> Access:
         if self.lane is None:
             return Access("same")
-        varying = [v for v in e.free if isinstance(v, Symbol) and v.name in data]
-        varying = [v for v in varying if data[v.name].vec]
+        varying = [v for v in e.free if str(v) in data and data[str(v)].vec]
         return access(e, self.lane, self.lanes, varying)
 
     def scalar_index(self, e: Expr, data: Mapping[str, Ref]) -> str:
@@ -200,7 +198,7 @@ class Speller:
         return self.vector(Ref(literal(node), I64)) if vec else literal(node)
 
     def load(self, n: Load, s: Let) -> str:
-        data = {sym.name: r for (sym, _), r in zip(_symbols(n.indirect), s.args, strict=True)}
+        data = {str(v): r for (v, _), r in zip(n.indirect, s.args, strict=True)}
         if not s.vec:
             return f"{n.buffer}[{self.scalar_index(n.index, data)}]"
         how = self.access(n.index, data)
@@ -236,8 +234,7 @@ class Speller:
 
     def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> str | None:
         """All lanes' values of an index that is linear in the lane and in data, else None."""
-        varying = [v for v in e.free if isinstance(v, Symbol) and v.name in data]
-        varying = [v for v in varying if data[v.name].vec]
+        varying = [v for v in e.free if str(v) in data and data[str(v)].vec]
         split = split_linear(e, [*varying, *([self.lane] if self.lane in e.free else [])])
         if split is None:
             return None
@@ -250,8 +247,7 @@ class Speller:
         else:
             text = f"litz::Vec<litz::i64, {self.lanes}>(litz::i64({self.index(rest, names)}))"
         for v, c in steps.items():
-            assert isinstance(v, Symbol)
-            times = data[v.name].text
+            times = data[str(v)].text
             if not (c.is_const and int_value(c) == 1):
                 times = f"litz::mul({times}, litz::i64({self.index(c, names)}))"
             text = f"litz::add({text}, {times})"
@@ -261,9 +257,7 @@ class Speller:
 
     def put(self, s: Put) -> str:
         store = s.store
-        data = {
-            sym.name: r for (sym, _), r in zip(_symbols(store.indirect), s.indirect, strict=True)
-        }
+        data = {str(v): r for (v, _), r in zip(store.indirect, s.indirect, strict=True)}
         vec = s.value.vec or any(r.vec for r in s.indirect) or (s.mask is not None and s.mask.vec)
         if self.lane is not None and (self.lane in store.index.free or store.mode != "set"):
             vec = True
@@ -303,7 +297,3 @@ class Speller:
             value = f"litz::update::{store.mode}::apply({at}, {value})"
         guard = f"if ({s.mask.text}) " if s.mask is not None else ""
         return f"{guard}{at} = {value};"
-
-
-def _symbols(indirect: Sequence[tuple[Expr, Node]]) -> list[tuple[Symbol, Node]]:
-    return [(s, n) for s, n in indirect if isinstance(s, Symbol)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from litz.index import TRITON, render
 from litz.ir import attention
 from litz.ir.body import Rewriter, load
 from litz.ir.dtype import F32
@@ -76,20 +75,14 @@ class AttentionPrinter(TilePrinter):
             self.top.emit("acc /= tl.where(total == 0, 1.0, total)")
         else:
             self.top.emit("acc /= total")
-        columns = self.along(p.columns, "[None, :]")
-        rows = self.mask("x")
-        both = " & ".join(m for m in (rows, columns[1]) if m)
+        rows = {p.rows: self.row(p.rows)}
+        both = rows | {p.columns: self.along(p.columns, "[None, :]")}
         kind = TRITON_TYPES[p.out.value.dtype.name]
         inf, shift = "float('inf')", "tl.where(top == float('-inf'), 0.0, top)"
-        for s, text, mask in (
+        for s, text, places in (
             (p.out, f"litz.cast(acc, {kind})", both),
             (p.lse, f"tl.where(top == {inf}, top, tl.log2(total) + {shift} * {self.scale})", rows),
             (p.top, f"tl.where(total == total, top, total) * {self.scale}", rows),
         ):
-            if s is None:
-                continue
-            self.used.update(str(v) for v in s.index.free)
-            names = {str(p.columns): columns[0], str(p.rows): self.row(p.rows)[0]}
-            at = self.pointer(s.buffer, render(s.index, TRITON, names))
-            tail = f", {mask}" if mask else ""
-            self.top.emit(f"tl.store({at}, {text}{tail})")
+            if s is not None:
+                self.result(s, text, places)

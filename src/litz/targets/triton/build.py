@@ -22,11 +22,8 @@ class TritonBuild:
             jobs, seconds = tools.options.jobs or None, tools.options.tuning_seconds
             self._finish = start(made, tools.cache, jobs, seconds)
 
-    def __enter__(self) -> TritonBuild:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def cancel(self) -> None:
+        """What is being compiled goes to the cache."""
 
     def wait(self) -> None:
         """Workers are waited for when the kernels are bound."""

@@ -24,20 +24,9 @@ from litz.runtime.triton.build import build
 from litz.runtime.triton.driver import Device, cuda_driver
 from litz.runtime.triton.job import Binary, KernelJob, Value
 from litz.runtime.triton.launch import Memory, bind
-from litz.targets.triton.launcher import print_launcher
+from litz.targets.triton import launcher
 from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Launch, TritonKernel
-
-__all__ = [
-    "VARIANTS",
-    "Site",
-    "bind_cuda",
-    "cuda_site",
-    "default_configs",
-    "job_of",
-    "likely_jobs",
-    "likely_variant",
-]
 
 Variant = Literal["even", "aligned", "general"]
 VARIANTS: tuple[Variant, ...] = ("even", "aligned", "general")
@@ -145,26 +134,14 @@ def bind_cuda(
     built: binaries at hand; others are compiled, or taken from the cache, when they are wanted.
     """
     configs = default_configs(kernel) if configs is None else configs
-    text = print_launcher(kernel, configs)
-    scope: dict[str, Any] = {}
-    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
-        for form, name in ((launch, f"launch_{i}"), (launch.narrow, f"launch_{i}_narrow")):
-            if form is not None:
-                scope[name] = _variants(form, config, site, built or {}).call
-    exec(compile(text, "<litz launcher>", "exec"), scope)
-    call: Callable[..., None] = scope["call"]
-    return call
 
+    def variants(launch: Launch, config: Config) -> Callable[..., None]:
+        made, likely = Variants(launch, config, site), likely_variant(launch)
+        if built is not None and (binary := built.get(made.job(likely))) is not None:
+            made.load(likely, binary)
+        return made.call
 
-def _variants(
-    launch: Launch, config: Config, site: Site, built: Mapping[KernelJob, Binary]
-) -> Variants:
-    variants = Variants(launch, config, site)
-    likely = likely_variant(launch)
-    binary = built.get(variants.job(likely))
-    if binary is not None:
-        variants.load(likely, binary)
-    return variants
+    return launcher.bind(kernel, configs, variants)
 
 
 class Variants:

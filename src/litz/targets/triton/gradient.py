@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from litz.index import TRITON, Expr, render, substitute, var
+from litz.index import Expr, substitute, var
 from litz.ir import attention
 from litz.ir.attention import unmasked
 from litz.ir.body import Load, Masked, Rewriter, Store, load
@@ -127,16 +127,9 @@ class GradientPrinter(TilePrinter):
     def results(self) -> None:
         p = self.parts
         for k, g in enumerate(p.sums):
-            columns = self.along(g.column, "[None, :]")
-            mask = " & ".join(m for m in (self.mask("x"), columns[1]) if m)
-            s = g.store
-            self.used.update(str(v) for v in s.index.free)
-            names = {str(g.column): columns[0], str(p.rows): self.row(p.rows)[0]}
-            at = self.pointer(s.buffer, render(s.index, TRITON, names))
-            kind = TRITON_TYPES[s.value.dtype.name]
-            tail = f", {mask}" if mask else ""
-            value = f"acc{k} * {self.tiles[k][0]}"
-            self.top.emit(f"tl.store({at}, litz.cast({value}, {kind}){tail})")
+            places = {p.rows: self.row(p.rows), g.column: self.along(g.column, "[None, :]")}
+            value = f"acc{k} * {self.tiles[k][0]}, {TRITON_TYPES[g.store.value.dtype.name]}"
+            self.result(g.store, f"litz.cast({value})", places)
         for k, s in enumerate(p.updates):
             if "r" not in (along := self.spread_of(s)):
                 by_row = "x" in along

@@ -6,7 +6,8 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from litz.index import PYTHON, ceildiv, render
 from litz.kernel.blocks.reach import LIMIT
@@ -27,6 +28,22 @@ def print_launcher(kernel: TritonKernel, configs: Sequence[Config]) -> str:
     if len(lines) == 1:
         lines.append("    pass")
     return "\n".join(lines) + "\n"
+
+
+def bind(
+    kernel: TritonKernel,
+    configs: Sequence[Config],
+    launcher: Callable[[Launch, Config], Callable[..., None]],
+) -> Callable[..., None]:
+    """The module's ``call``.  launcher: what a launch calls, with the grid first."""
+    scope: dict[str, Any] = {}
+    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
+        for form, name in ((launch, f"launch_{i}"), (launch.narrow, f"launch_{i}_narrow")):
+            if form is not None:
+                scope[name] = launcher(form, config)
+    exec(compile(print_launcher(kernel, configs), "<litz launcher>", "exec"), scope)
+    call: Callable[..., None] = scope["call"]
+    return call
 
 
 def _either(launch: Launch, config: Config, name: str) -> list[str]:

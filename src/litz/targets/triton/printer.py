@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
-from litz.index import TRITON, Expr, Substitution, Symbol, const, render
+from litz.index import TRITON, Expr, Substitution, const, render
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Store
 from litz.ir.ops import CHECKS, TRITON_TYPES
 from litz.kernel.blocks.narrow import one_plus
@@ -298,7 +298,7 @@ class Printer(ABC):
     def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
         if node.buffer in self.scalars:
             return f"tl.cast({node.buffer}, {TRITON_TYPES[node.dtype.name]})"
-        names = {s.name: a for (s, _), a in zip(_symbols(node.indirect), args, strict=True)}
+        names = {str(v): a for (v, _), a in zip(node.indirect, args, strict=True)}
         index = self.aligned(node.index) or self.index(node.index, names)
         own = self.axes_of(node.index) | frozenset(n for a in v.args for n in a.axes)
         conds = [self.value(c) for c in v.conds]
@@ -354,7 +354,7 @@ class Printer(ABC):
 
     def put(self, s: Store, texts: Sequence[str]) -> None:
         value, *rest = texts
-        names = {sym.name: t for (sym, _), t in zip(_symbols(s.indirect), rest, strict=False)}
+        names = {str(v): t for (v, _), t in zip(s.indirect, rest, strict=False)}
         axes = self.axes_written(s)
         own = self.axes_of(s.index)
         for _, n in s.indirect:
@@ -386,7 +386,3 @@ def _is_position(n: Node) -> bool:
     if isinstance(n, Index):
         return fits(n.expr)
     return isinstance(n, Const) and n.dtype.is_int and abs(int(n.value)) < 1 << 31
-
-
-def _symbols(indirect: Iterable[tuple[Expr, object]]) -> list[tuple[Symbol, object]]:
-    return [(s, n) for s, n in indirect if isinstance(s, Symbol)]

@@ -16,7 +16,7 @@ from litz.targets.triton.passes import PassPrinter
 from litz.targets.triton.printer import Printer
 from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.signature import int_type
-from litz.targets.triton.source import Launch, Pointer, Scalar, TritonKernel
+from litz.targets.triton.source import Launch, TritonKernel
 
 
 def render(recipe: BlockRecipe, name: str, comment: str = "") -> TritonKernel:
@@ -43,20 +43,18 @@ def launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
 def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     plan = made.plan
-    memory = [p for p in plan.params if not p.by_value]
-    pointers = tuple(Pointer(p.name, p.dtype, p.mode != "in") for p in memory)
     printer = _printer(made, name, style)
     return Launch(
         name,
         head + printer.print(),
-        pointers,
+        tuple(p for p in plan.params if not p.by_value),
         plan.ints,
         _int_types(plan, made.wide),
         tuple((a.name, made.reach(a)) for a in reversed(made.axes.parallel)),
         made.configs,
         flat=made.flat,
         checks=printer.checks,
-        scalars=tuple(Scalar(p.name, p.dtype) for p in plan.params if p.by_value),
+        scalars=tuple(p for p in plan.params if p.by_value),
         # Sums along blocks are in no order of eager mode's: nothing is kept by roundings there.
         contract=style.contract or made.form in ("attention", "gradient"),
     )

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.dtype import DType
 from litz.kernel.blocks.recipe import Config
 from litz.kernel.plan import Param
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """A buffer argument: a parameter of the plan, or temporary memory of the kernel."""
-
-    name: str
-    dtype: DType
-    written: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """An argument that is passed by value."""
-
-    name: str
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +23,14 @@ class Launch:
 
     name: str
     source: str
-    pointers: tuple[Pointer, ...]
+    pointers: tuple[Param, ...]
     ints: tuple[Expr, ...]
     int_types: tuple[str, ...]
     grid: tuple[tuple[str, Expr], ...]
     configs: tuple[Config, ...]
     flat: bool = False
     checks: bool = False
-    scalars: tuple[Scalar, ...] = ()
+    scalars: tuple[Param, ...] = ()
     narrow: Launch | None = None
     reaches: tuple[Expr, ...] = ()
     copies: int = 1

@@ -13,7 +13,7 @@ from typing import Final
 
 from litz.index import TRITON, Expr, Substitution, render
 from litz.ir.attention import visit_of
-from litz.ir.body import Index, Load, Node, walk
+from litz.ir.body import Index, Load, Node, Store, walk
 from litz.kernel.blocks.attention import LEAST
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.blocks.sizes import power_of_two
@@ -89,11 +89,22 @@ class TilePrinter(Printer):
 
     def operand(self, n: Load, places: Mapping[Expr, tuple[str, str]]) -> str:
         """A block of an operand.  places: the text of variables, and the mask along each."""
+        at, mask = self.place(n.buffer, n.index, places)
+        return f"tl.load({at}{f', {mask}, other=0' if mask else ''})"
+
+    def result(self, s: Store, text: str, places: Mapping[Expr, tuple[str, str]]) -> None:
+        """Store a block of rows."""
+        at, mask = self.place(s.buffer, s.index, places)
+        self.top.emit(f"tl.store({at}, {text}{f', {mask}' if mask else ''})")
+
+    def place(
+        self, buffer: str, index: Expr, places: Mapping[Expr, tuple[str, str]]
+    ) -> tuple[str, str]:
+        """Where a block lies, and its mask."""
         names = {str(v): text for v, (text, _) in places.items()}
-        self.used.update(str(v) for v in n.index.free if v in self.values.axis_of)
-        conds = [m for v, (_, m) in places.items() if m]
-        mask = f", {' & '.join(conds)}, other=0" if conds else ""
-        return f"tl.load({self.pointer(n.buffer, render(n.index, TRITON, names))}{mask})"
+        self.used.update(map(str, index.free))
+        conds = [m for _, m in places.values() if m]
+        return self.pointer(buffer, render(index, TRITON, names)), " & ".join(conds)
 
     def along(self, v: Expr, subscript: str) -> tuple[str, str]:
         """A place along a row, and its mask where a block is wider than the row."""

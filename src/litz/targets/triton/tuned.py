@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from litz.errors import RefusedSourceError
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
-from litz.runtime.triton.tune import Choice, Clock, CudaClock, Run, choose, known
+from litz.runtime.triton.tune import Choice, CudaClock, Run, choose, known
 from litz.targets.parts import TritonPart
 from litz.targets.triton.cuda import (
     Site,
@@ -24,8 +25,6 @@ from litz.targets.triton.cuda import (
     likely_variant,
 )
 from litz.targets.triton.source import Launch, TritonKernel
-
-__all__ = ["fastest_configs", "tuning"]
 
 
 class _Memory:
@@ -118,7 +117,7 @@ def fastest_configs(
     kernel: TritonKernel,
     site: Site,
     args: Sequence[torch.Tensor | int],
-    clock: Clock,
+    clock: CudaClock,
     budget: float,
 ) -> list[Config]:
     """The quickest configuration of each launch, for these arguments.
@@ -129,25 +128,22 @@ def fastest_configs(
     once, nothing is compiled again.  Launches are tuned in turn, each by the time of the whole
     kernel.
     """
-    return _Search(kernel, site, args, clock, budget).run()
+    return _Search(kernel, site, args, clock, budget, clock.now(), default_configs(kernel)).run()
 
 
+@dataclass
 class _Search:
     """The search for the configurations of one kernel, for some arguments."""
 
-    def __init__(
-        self,
-        kernel: TritonKernel,
-        site: Site,
-        args: Sequence[torch.Tensor | int],
-        clock: Clock,
-        budget: float,
-    ) -> None:
-        self.kernel, self.site, self.args = kernel, site, args
-        self.clock, self.start, self.budget = clock, clock.now(), budget
-        self.chosen = default_configs(kernel)
-        self.built: dict[KernelJob, Binary] = {}
-        self.refused: set[KernelJob] = set()
+    kernel: TritonKernel
+    site: Site
+    args: Sequence[torch.Tensor | int]
+    clock: CudaClock
+    budget: float
+    start: float
+    chosen: list[Config]
+    built: dict[KernelJob, Binary] = field(default_factory=dict)
+    refused: set[KernelJob] = field(default_factory=set)
 
     def run(self) -> list[Config]:
         open_ = [i for i, launch in enumerate(self.kernel.launches) if len(launch.configs) > 1]
