@@ -35,7 +35,7 @@ from litz.artifact import from_bytes, to_bytes  # noqa: E402
 from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import product, size_hint  # noqa: E402
-from litz.ir.program import TensorRef  # noqa: E402
+from litz.ir.program import Extern, TensorRef  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
@@ -583,3 +583,14 @@ def test_several_results_in_the_memory_of_an_uneven_product() -> None:
     whole, flat = program.outputs
     assert isinstance(whole, TensorRef) and isinstance(flat, TensorRef)
     assert whole.buffer == flat.buffer and "272" in str(made.stages.externs()[0])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_bias_of_convolutions_is_added_by_the_kernel_behind_them(training: bool) -> None:
+    images = Spec((4, 8, 9, 9), F16, training, torch.channels_last)
+    weights = Spec((8, 8, 3, 3), F16, training), Spec((8,), F16, training)
+    forward, *_ = trace(
+        lambda x, w, b: F.gelu(F.conv2d(x, w, b)), images, *weights, training=training
+    )
+    (call,) = (x for x in forward.stages.program.nodes if isinstance(x, Extern))
+    assert call.args[2] is None and len(forward.stages.kernels) == 1

@@ -20,6 +20,7 @@ from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.attention import leave_out_unread_blocks
 from litz.graph.calls import is_random
 from litz.graph.constants import fold_constants
+from litz.graph.convolutions import add_bias_apart
 from litz.graph.dialect import Dialect, border
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
@@ -149,6 +150,7 @@ PIPELINE: tuple[PassGroup, ...] = (
         (
             GraphPass("effects", drop_tokens),
             GraphPass("products of bytes", name_products_of_bytes),
+            GraphPass("bias of convolutions", add_bias_apart),
             # Before the next, while what PyTorch added behind its last copies still stands there.
             GraphPass("reads of written arguments", read_what_was_written, inference=True),
             GraphPass("storage", make_storage_explicit),

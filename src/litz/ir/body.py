@@ -15,7 +15,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
-from typing import Final, Literal
+from itertools import chain
+from typing import Final, Literal, TypeVar
 
 from litz.dataclass import dataclass
 from litz.index import Const as IndexConst
@@ -29,7 +30,9 @@ from litz.ir.reductions import Reduction, Result, reduction, result_of, scanned
 from litz.ir.reductions import result_dtype as reduced_dtype
 
 Scalar = bool | int | float
+_N = TypeVar("_N", bound="Node")
 StoreMode = Literal["set", "add", "max", "min", "mul"]
+REDUCES, SCANS = 1, 2
 _NONE: Final = index_const(0)
 _result_dtype: Final = lru_cache(maxsize=1024)(result_dtype)
 
@@ -48,14 +51,19 @@ class Node:
     """A value of one iteration.  ``dtype`` is its type, ``args`` are the nodes it is computed from.
 
     ``vars`` are the loop variables (and data-dependent index symbols) it depends on, as an
-    insertion-ordered tuple; ``key`` is the interning key.
+    insertion-ordered tuple; ``key`` is the interning key.  ``size``: how many nodes it is computed
+    from, counted as often as they are used.  ``folds``: ``REDUCES`` and ``SCANS``, if one of
+    them, or itself, does that.  ``read``: the loads below its arguments, if known yet.
     """
 
-    __slots__ = ("__weakref__", "args", "dtype", "key", "vars")
+    __slots__ = ("__weakref__", "args", "dtype", "folds", "key", "read", "size", "vars")
     dtype: DType
     args: tuple[Node, ...]
     key: tuple[object, ...]
     vars: tuple[Expr, ...]
+    size: int
+    folds: int
+    read: tuple[Load, ...] | None
 
     # Formulas are written in Python's operators; ``==`` is identity, though.
     __add__, __radd__ = _operator("add"), _reflected("add")
@@ -182,6 +190,17 @@ def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     return tuple(seen)
 
 
+_FOLDS: Final[Mapping[type, int]] = {Reduce: REDUCES, Scan: SCANS}
+
+
+def _made(key: tuple[object, ...], n: _N) -> _N:
+    """A new node with what is known below it, or the one that stands for it already."""
+    n.folds, n.size, n.read = _FOLDS.get(type(n), 0), 1, None if n.args else ()
+    for a in n.args:
+        n.folds, n.size = n.folds | a.folds, n.size + a.size
+    return publish(key, n)
+
+
 def load(
     dtype: DType, buffer: str, index: Expr, indirect: tuple[tuple[Expr, Node], ...] = ()
 ) -> Load:
@@ -195,7 +214,7 @@ def load(
     bound = [s for s, _ in indirect]
     own = tuple(v for v in index.free if v not in bound)
     n.vars = _union([own, *(v.vars for _, v in indirect)]) if indirect else own
-    return publish(key, n)
+    return _made(key, n)
 
 
 def const(dtype: DType, value: Scalar) -> Const:
@@ -212,7 +231,7 @@ def const(dtype: DType, value: Scalar) -> Const:
         return found
     n = Const.__new__(Const)
     n.dtype, n.value, n.key, n.args, n.vars = dtype, value, key, (), ()
-    return publish(key, n)
+    return _made(key, n)
 
 
 def index(expr: Expr) -> Node:
@@ -224,7 +243,7 @@ def index(expr: Expr) -> Node:
         return found
     n = Index.__new__(Index)
     n.dtype, n.expr, n.key, n.args, n.vars = I64, expr, key, (), expr.free
-    return publish(key, n)
+    return _made(key, n)
 
 
 def op(name: str, *args: Node, to: DType | None = None) -> Node:
@@ -241,7 +260,7 @@ def op(name: str, *args: Node, to: DType | None = None) -> Node:
     n = Op.__new__(Op)
     n.name, n.param, n.dtype, n.args, n.key = row.name, to, dtype, args, key
     n.vars = args[0].vars if len(args) == 1 else _union(a.vars for a in args)
-    return publish(key, n)
+    return _made(key, n)
 
 
 def cast(value: Node, to: DType) -> Node:
@@ -271,7 +290,7 @@ def masked(cond: Node, value: Node, other: Node) -> Node:
     n = Masked.__new__(Masked)
     n.dtype, n.args, n.key = value.dtype, (cond, value, other), key
     n.vars = _union(a.vars for a in n.args)
-    return publish(key, n)
+    return _made(key, n)
 
 
 def reduce(kind: str, axes: tuple[Expr, ...], value: Node) -> Node:
@@ -286,7 +305,7 @@ def reduce(kind: str, axes: tuple[Expr, ...], value: Node) -> Node:
     n.dtype = dtype
     n.kind, n.axes, n.args, n.key = kind, axes, (value,), key
     n.vars = tuple(v for v in value.vars if v not in axes)
-    return publish(key, n)
+    return _made(key, n)
 
 
 def scan(kind: str, part: str, axis: Expr, at: Expr, args: tuple[Node, ...]) -> Scan:
@@ -303,12 +322,12 @@ def scan(kind: str, part: str, axis: Expr, at: Expr, args: tuple[Node, ...]) -> 
     n.dtype = args[names.index(part)].dtype
     inner = _union(a.vars for a in args)
     n.vars = _union([tuple(v for v in inner if v is not axis), at.free])
-    return publish(key, n)
+    return _made(key, n)
 
 
 def scans(roots: Iterable[Node]) -> tuple[Scan, ...]:
     """All scans below ``roots``, each once, arguments first."""
-    return tuple(n for n in walk(roots) if isinstance(n, Scan))
+    return tuple(n for n in walk(r for r in roots if r.folds & SCANS) if isinstance(n, Scan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +496,15 @@ def substitute(root: Node, mapping: Mapping[Expr, Expr]) -> Node:
 
 def loads(roots: Iterable[Node]) -> tuple[Load, ...]:
     """All loads below ``roots``, each once, in order of first use."""
-    return tuple(n for n in walk(roots) if isinstance(n, Load))
+    found = [_loads(r) for r in roots]
+    return found[0] if len(found) == 1 else tuple(dict.fromkeys(chain.from_iterable(found)))
+
+
+def _loads(n: Node) -> tuple[Load, ...]:
+    if n.read is None:
+        known = all(a.read is not None for a in n.args)
+        n.read = loads(n.args) if known else tuple(x for x in walk(n.args) if isinstance(x, Load))
+    return (*n.read, n) if isinstance(n, Load) else n.read
 
 
 def cost(root: Node) -> int:

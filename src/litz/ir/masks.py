@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from litz.index import Expr, Var
-from litz.ir.body import Masked, Node, Op, Reduce, walk
+from litz.ir.body import REDUCES, Masked, Node, Op, Reduce, walk
 
 
 def open_reduces(nodes: Sequence[Node]) -> list[Reduce]:
@@ -15,7 +15,7 @@ def open_reduces(nodes: Sequence[Node]) -> list[Reduce]:
     ``masked(i < 20, f(maximum of row j))`` needs the maximum of every row, so that its loads are
     those of elements that are there.  A condition on sizes alone, or on ``j``, may guard them.
     """
-    below = list(walk(nodes))
+    below = list(walk(n for n in nodes if n.folds & REDUCES))
     found: dict[Reduce, None] = {}
     sources = list(nodes)
     for r in reversed(below):  # users first

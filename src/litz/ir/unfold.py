@@ -7,6 +7,8 @@ neighbours along ``v // c`` are neighbours in memory.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, var
 from litz.ir.body import Index, Load, Rewriter, Store, walk
 from litz.ir.scans import scans_of
@@ -43,6 +45,7 @@ def index_exprs(stores: tuple[Store, ...]) -> tuple[Expr, ...]:
     return tuple(out)
 
 
+@lru_cache(maxsize=1024)
 def loop_cuts(v: Expr, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
     """Where expressions cut ``v``: divisors of its extent, each of which divides the next."""
     extent = v.extent  # type: ignore[attr-defined]

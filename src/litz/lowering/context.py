@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from itertools import islice
 from typing import Any, Final
 
 from litz.dataclass import dataclass
@@ -251,11 +252,7 @@ class Builder:
 
     def limit(self, v: TensorValue) -> TensorValue:
         """Store the value if its expression has grown too large to go on as one."""
-        if v.lazy is None:
+        if v.lazy is None or v.lazy.size <= MAX_BODY_NODES:
             return v
-        count = 0
-        for _ in body.walk((v.lazy,)):
-            count += 1
-            if count > MAX_BODY_NODES:
-                return self.realize(v)
-        return v
+        more = next(islice(body.walk((v.lazy,)), MAX_BODY_NODES, None), None)
+        return v if more is None else self.realize(v)

@@ -72,7 +72,7 @@ def _settled(ctx: Call, v: TensorValue, k: int, reads: int) -> TensorValue:
     """Store the k-th element if it is read several times, as a single tensor's result would be."""
     if v.lazy is None:
         return v
-    if reads > 1 and (body.cost(v.lazy) > RECOMPUTE_COST or len(body.loads((v.lazy,))) > 1):
+    if reads > 1 and (len(body.loads((v.lazy,))) > 1 or body.cost(v.lazy) > RECOMPUTE_COST):
         return ctx.b.realize(v, result_strides(ctx.nth_result(k)))
     return v
 

@@ -29,7 +29,7 @@ def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: 
     shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
     wanted = shared or is_returned(n)
     wanted = wanted or (low.settings.keep_random and is_random(n.target))
-    constant = loads + body.cost(out.lazy) == 0
+    constant = not loads and body.cost(out.lazy) == 0
     if (constant or not wanted) and shows_memory(low, n):
         return low.b.realize(out, r.strides if dense(r) else None)
     if wanted and not constant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -37,5 +38,6 @@ def to_torch(dtype: d.DType) -> torch.dtype:
     return TO_TORCH[dtype]
 
 
+@lru_cache(maxsize=1024)
 def promote(a: d.DType, b: d.DType) -> d.DType:
     return FROM_TORCH[torch.promote_types(TO_TORCH[a], TO_TORCH[b])]

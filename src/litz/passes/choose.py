@@ -73,9 +73,10 @@ class TakeTemplates:
                 if isinstance(made, str):
                     nodes.append(_with_reason(n, made))
                     continue
-                # What the call changes: its result, which is no longer an extern's, and temporaries.
-                made_too = parts.program.buffers.items()
-                buffers |= {k: b for k, b in made_too if b is not program.buffers.get(k)}
+                # What opening changes: the result, which no extern returns now, and temporaries.
+                there = program.buffers
+                found = parts.program.buffers.items()
+                buffers |= {k: b for k, b in found if b is not there.get(k)}
                 nodes += [made if x is parts.product else x for x in parts.nodes]
             else:
                 nodes.append(n)

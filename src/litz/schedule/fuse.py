@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from math import prod
 from typing import Final
@@ -20,6 +20,7 @@ from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
 from litz.schedule.templates import APART, MANY, NO_PLACE, READ, TWO, grows, is_factor, taken_in
 
+Place = Callable[[Expr], Expr]
 # Why two groups that touch one buffer stay apart.
 DEVICES: Final = "they run on different devices"
 LARGE: Final = "one kernel of both would be too large"
@@ -102,11 +103,25 @@ class FusionGroup:
         return s if s.mode == "set" and s.mask is None and not s.indirect else None
 
 
-def _rewrite(stores: tuple[Store, ...], mapping: Mapping[Expr, Expr]) -> tuple[Store, ...]:
-    if not mapping:
+def _rewrite(
+    stores: tuple[Store, ...], mapping: Mapping[Expr, Expr], values: Mapping[str, Node]
+) -> tuple[Store, ...]:
+    """``stores`` with variables replaced, and loads of the buffers in ``values``."""
+    if not mapping and not values:
         return stores
-    rw = Rewriter(substitution(mapping))
+
+    def forward(old: Node, new: Node) -> Node:
+        return values.get(old.buffer, new) if isinstance(old, Load) else new
+
+    rw = Rewriter(substitution(mapping) if mapping else None, forward if values else None)
     return tuple(rw.store(s) for s in stores)
+
+
+def _joined(a: FusionGroup, b: FusionGroup, space: Space, stores: tuple[Store, ...]) -> FusionGroup:
+    return FusionGroup(
+        min(a.first, b.first), max(a.last, b.last), space, stores, a.device,
+        (*a.nodes, *b.nodes), tuple(dict.fromkeys((*a.origins, *b.origins))),
+    )  # fmt: skip
 
 
 def merge(
@@ -115,19 +130,10 @@ def merge(
     """``a`` then ``b`` as one group under ``how``; the reason where that would change a result."""
     if not (_scans_stay(a, b, how.left, how.space) and _scans_stay(b, a, how.right, how.space)):
         return SCANS
-    left, right = _rewrite(a.stores, how.left), _rewrite(b.stores, how.right)
-    first = a if left is a.stores else replace(a, space=how.space, stores=left)
-    second = b if right is b.stores else replace(b, space=how.space, stores=right)
-    if not _accesses_agree(first, second, roots):
+    if not _accesses_agree(a, b, how, roots):
         return ELSEWHERE
-    forwarded = {s.buffer: s.value for s in left if s.buffer in second.reads}
-    if forwarded:
-
-        def forward(old: Node, new: Node) -> Node:
-            return forwarded.get(old.buffer, new) if isinstance(old, Load) else new
-
-        rw = Rewriter(replace=forward)
-        right = tuple(rw.store(s) for s in right)
+    left = _rewrite(a.stores, how.left, {})
+    right = _rewrite(b.stores, how.right, {s.buffer: s.value for s in left if s.buffer in b.reads})
     # Only now: a forwarded value may not depend on the loops that its load did.
     if not (
         _updates_as_often(a, left, how.left, how.space)
@@ -136,15 +142,7 @@ def merge(
         return OFTEN
     overwritten = {s.buffer for s in right}
     kept = tuple(s for s in left if s.buffer not in overwritten)
-    made = FusionGroup(
-        min(a.first, b.first),
-        max(a.last, b.last),
-        how.space,
-        (*kept, *right),
-        a.device,
-        (*a.nodes, *b.nodes),
-        tuple(dict.fromkeys((*a.origins, *b.origins))),
-    )
+    made = _joined(a, b, how.space, (*kept, *right))
     return made if _reduced_in_time(made, roots) else OFTEN
 
 
@@ -168,7 +166,8 @@ def _reduced_in_time(g: FusionGroup, roots: Mapping[str, str]) -> bool:
         return True
     for s in g.stores:
         known = set(open_reduces(s.roots()))
-        late = (n for n in body.walk(s.roots()) if isinstance(n, Reduce) and n not in known)
+        below = body.walk(r for r in s.roots() if r.folds & body.REDUCES)
+        late = (n for n in below if isinstance(n, Reduce) and n not in known)
         if any(roots[n.buffer] in written for n in body.loads(tuple(late))):
             return False
     return True
@@ -190,30 +189,32 @@ def _updates_as_often(
     return True
 
 
-def _accesses_agree(a: FusionGroup, b: FusionGroup, roots: Mapping[str, str]) -> bool:
+def _accesses_agree(
+    a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
+) -> bool:
     """Every buffer that one side writes is touched by both at one and the same index."""
-    return _stores_agree(a, b, roots) and _stores_agree(b, a, roots)
-
-
-def _stores_agree(a: FusionGroup, b: FusionGroup, roots: Mapping[str, str]) -> bool:
-    """The same of what ``a`` writes."""
-    touched = {roots[x] for x in (*b.reads, *b.writes)}
-    for x in a.writes:
-        if roots[x] in touched:
-            store = a.plain_store(x)
-            if store is None or not _only_at(b, x, store.index, roots):
-                return False
+    left, right = substitution(how.left), substitution(how.right)
+    for one, place, other, others_place in ((a, left, b, right), (b, right, a, left)):
+        touched = {roots[x] for x in (*other.reads, *other.writes)}
+        for x in one.writes:
+            if roots[x] in touched:
+                store = one.plain_store(x)
+                if store is None or not _only_at(other, x, place(store.index), others_place, roots):
+                    return False
     return True
 
 
-def _only_at(g: FusionGroup, buffer: str, index: Expr, roots: Mapping[str, str]) -> bool:
+def _only_at(
+    g: FusionGroup, buffer: str, index: Expr, place: Place, roots: Mapping[str, str]
+) -> bool:
     root = roots[buffer]
     for name in (*g.reads, *g.writes):
         if roots[name] != root:
             continue
         if name != buffer:
             return False
-        if any(i is not index for i in (*g.reads.get(name, ()), *g.writes.get(name, ()))):
+        accesses = (*g.reads.get(name, ()), *g.writes.get(name, ()))
+        if any(place(i) is not index for i in accesses):
             return False
         if any(n.indirect for n in g.loads if n.buffer == name):
             return False
@@ -392,11 +393,7 @@ class Fusion:
         stores = taken_in(made, first.space.axes, second.stores)
         if isinstance(stores, str):
             return stores
-        return FusionGroup(
-            min(first.first, second.first), max(first.last, second.last), second.space,
-            tuple(stores), first.device, (*first.nodes, *second.nodes),
-            tuple(dict.fromkeys((*first.origins, *second.origins))),
-        )  # fmt: skip
+        return _joined(first, second, second.space, tuple(stores))
 
     def _is_between(self, buffer: str, a: int, b: int) -> bool:
         """Whether group ``a`` alone writes a buffer and ``b`` alone reads it."""
@@ -446,11 +443,10 @@ class Fusion:
         """Whether the fused loops still feed the threads."""
         if not how.space.reduce_axes:
             return True
-        rows = cols = 1
-        for v in how.space.axes:
-            rows *= size_hint(v.extent, default=64)  # type: ignore[attr-defined]
-        for v in how.space.reduce_axes:
-            cols *= size_hint(v.extent, default=64)  # type: ignore[attr-defined]
+        rows, cols = (
+            prod(size_hint(v.extent, default=64) for v in loops)  # type: ignore[attr-defined, misc]
+            for loops in (how.space.axes, how.space.reduce_axes)
+        )
         if rows >= self.settings.min_rows or cols < self.settings.long_row:
             return True
         # Few long rows: the reductions split over threads, but then nothing may follow them.
