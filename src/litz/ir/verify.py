@@ -343,15 +343,15 @@ class _Checker:
     # --- externs ----------------------------------------------------------------------------
 
     def extern(self, e: Extern) -> None:
-        buffers = self.program.buffers
-        if e.out_variant:  # a part of what is filled need not be there before
-            self.defined.update(o for o in e.outputs if o is not None and o in buffers)
-        self.values((e.args, tuple(v for _, v in e.kwargs)), f"{e.name} takes")
-        self.bodies(e)
-        for name in (*(o for o in e.outputs if o is not None), *e.mutates):
+        buffers, outputs = self.program.buffers, [o for o in e.outputs if o is not None]
+        for name in (*outputs, *e.mutates):
             if name not in buffers:
                 self._raise("buffer", f"there is no buffer {name}", None)
-        for name in (o for o in e.outputs if o is not None):
+        # A part of what is filled need not be there before.
+        self.defined.update(outputs if e.out_variant else ())
+        self.values((e.args, tuple(v for _, v in e.kwargs)), f"{e.name} takes")
+        self.bodies(e)
+        for name in outputs:
             kind = buffers[name].kind
             if e.out_variant != (kind == "temp") or kind in ("input", "constant"):
                 self.fail("output", f"{e.name} binds {name}, which is of kind {kind!r}")

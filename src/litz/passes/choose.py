@@ -41,7 +41,7 @@ OPERATORS: Final = {
 # Of what matrix units can do: what libraries reach in large products, and a kernel of Litz.
 LIBRARY, OWN = 0.75, 0.58
 PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
-AHEAD = 0.97  # of the time of libraries, below which a template has to stay
+AHEAD = 0.95  # of the time of libraries, below which a template has to stay
 DEPTH = 64  # elements of a turn of a product's loop, of 16 bits or more
 HIGH, WIDE = 128, 256  # rows and columns of a block at most
 LONG = 2048  # elements of a sum beyond which programs share it, unless there are many sums
