@@ -344,9 +344,8 @@ class _Checker:
 
     def extern(self, e: Extern) -> None:
         buffers, outputs = self.program.buffers, [o for o in e.outputs if o is not None]
-        for name in (*outputs, *e.mutates):
-            if name not in buffers:
-                self._raise("buffer", f"there is no buffer {name}", None)
+        for name in sorted({*outputs, *e.mutates} - buffers.keys()):
+            self._raise("buffer", f"there is no buffer {name}", None)
         # A part of what is filled need not be there before.
         self.defined.update(outputs if e.out_variant else ())
         self.values((e.args, tuple(v for _, v in e.kwargs)), f"{e.name} takes")
