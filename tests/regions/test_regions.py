@@ -20,6 +20,7 @@ from litz.options import make_options
 from litz.regions.place import _Call
 from litz.runtime.torch_private import storage_address
 from litz.stages import Stages
+from tests.quick import some
 
 Seen = list[tuple[str, list[object], str]]
 
@@ -264,7 +265,7 @@ def test_autocast_of_a_weight_used_twice() -> None:
         check(total.layers, [X], "traced once: 2 x")
 
 
-@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("cache", some([True, False], 1))
 def test_autocast_around(cache: bool) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
         check(stack(*(Block() for _ in range(3))), [X], "traced once: 3 x")

@@ -50,7 +50,7 @@ def check(made: KernelBuild, jobs: list[KernelJob]) -> None:
         assert len(binary.params) - len(job.arguments) in (0, 2), job.name
 
 
-@pytest.mark.parametrize("name", some(CORPUS, 37))
+@pytest.mark.parametrize("name", some(CORPUS, 20))
 def test_default_configurations(name: str, cache: Cache) -> None:
     found = kernels(name)
     assert found or name == "empty"

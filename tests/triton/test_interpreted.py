@@ -185,7 +185,7 @@ MEMORY = {
 CORPUS = {**POINTWISE, **REDUCTIONS, **MEMORY}
 
 
-@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize("name", some(CORPUS, 40))
 def test_corpus(name: str) -> None:
     fn, args = CORPUS[name]
     check(fn, *args, runs=1, **TRITON)

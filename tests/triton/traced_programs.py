@@ -405,7 +405,7 @@ def assert_read_as_written(t: Trace) -> None:
             assert part.source == k.source
 
 
-@pytest.mark.parametrize("name", some(CASES, len(CASES) // 2))
+@pytest.mark.parametrize("name", some(CASES, len(CASES) // 4))
 def test_program(name: str) -> None:
     made = compiled(name)
     check(made)
