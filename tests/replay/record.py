@@ -221,6 +221,6 @@ def _elements(of: Any) -> int:
 def _bytes_of_call(call: Extern, buffers: Mapping[str, Any]) -> int:
     values = pytree.tree_leaves([call.args, dict(call.kwargs)])
     total = sum(v.dtype.bytes * _elements(v) for v in values if isinstance(v, TensorRef))
-    names = () if call.out_variant and "out" in dict(call.kwargs) else call.outputs
+    names = call.outputs if call.part is None else ()
     results = (buffers[name] for name in names if name is not None)
     return total + sum(b.dtype.bytes * _elements(b) for b in results)

@@ -409,7 +409,7 @@ class _Printer:
         outputs = [self.name(o) for o in e.outputs if o is not None]
         target = out_target(e)
         if target is not None:
-            if "out" not in dict(e.kwargs):
+            if e.part is None:
                 args += [f"{k}={o}" for k, o in zip(target.out, outputs, strict=True)]
             self.emit(f"{self.target(target)}({', '.join(args)})")
             return

@@ -185,8 +185,14 @@ class Extern:
         """Whether the call only raises where a number of the host is false."""
         return self.target_name == "aten._assert_scalar.default"
 
+    @property
+    def part(self) -> object:
+        """What it fills of its output's buffer, if not all."""
+        return dict(self.kwargs).get("out") if self.out_variant else None
+
     def refs(self) -> Iterator[TensorRef]:
-        for a in (*self.args, *(v for k, v in self.kwargs if k != "out" or not self.out_variant)):
+        part = self.part
+        for a in (*self.args, *(v for _, v in self.kwargs if v is not part)):
             yield from _refs(a)
 
     def read_buffers(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from litz.ir.dtype import F32
 from litz.ir.program import Contraction, Loops, Program, ProgramNode, Skeleton, Template, TensorRef
 from litz.passes.choose import AHEAD, LIBRARY, PLAIN
 from litz.passes.costs import Costs
+from litz.passes.uses import Uses
 
 WIDEST = 256  # elements of a query or a value that a block can hold whole
 LEAST = 1 << 16  # scores of a call that are worth a kernel: fewer stay in the nearest caches
@@ -65,22 +66,13 @@ class _Read:
 class _Finder:
     """Looks for attention in a program.
 
-    makers, readers: who writes a buffer, and who reads it, of the nodes that are left.
+    uses: of the nodes that are left.
     made: the templates, by the products whose place they take.  gone: what nobody reads then.
     """
 
     def __init__(self, program: Program, costs: Mapping[str, Costs]) -> None:
         self.program, self.costs = program, costs
-        self.places = {n.name: i for i, n in enumerate(program.nodes)}
-        self.makers: dict[str, list[ProgramNode]] = {}
-        self.readers: dict[str, set[str]] = {}
-        for n in program.nodes:
-            for name in n.write_buffers():
-                self.makers.setdefault(program.root(name), []).append(n)
-            for name in n.read_buffers():
-                self.readers.setdefault(program.root(name), set()).add(n.name)
-        for r in program.output_refs():
-            self.readers.setdefault(program.root(r.buffer), set()).add("")
+        self.uses = Uses(program)
         self.made: dict[str, Template] = {}
         self.gone: set[str] = set()
 
@@ -130,7 +122,7 @@ class _Finder:
                 if (v := self.value(x, points)) is not None:
                     known[x] = v
             makers = [self.maker(x) for x in below if x in known]
-            by = min((k for k in makers if k), key=lambda k: self.places[k.name], default=None)
+            by = min((k for k in makers if k), key=lambda k: self.uses.places[k.name], default=None)
             n = Rewriter(memo=known)(n)
         return None
 
@@ -160,21 +152,25 @@ class _Finder:
             Skeleton(attention.KIND), tuple(dict.fromkeys((*first.origins, *c.origins))),
         )  # fmt: skip
         idle = self.idle(made, c)
-        weights = self.makers[self.program.root(c.left.buffer)]
-        if first.name in idle and all(n.name in idle for n in weights):
+        weights = self.uses.makers[self.program.root(c.left.buffer)]
+        if first.name in idle and weights.keys() <= idle.keys():
             self.take(made, c, idle)
 
     def idle(self, made: Template, last: Contraction) -> dict[str, ProgramNode]:
         """What nobody reads any more once a template stands for ``last``, by name."""
         read = {self.program.root(b) for b in made.read_buffers()}
+        shown = self.uses.shown
         found: dict[str, ProgramNode] = {last.name: last}
         todo = [last.left.buffer, last.right.buffer]
         while todo:
-            for n in self.makers.get(self.program.root(todo.pop()), ()):
+            for n in self.uses.makers.get(self.program.root(todo.pop()), {}).values():
                 names = n.write_buffers()
                 if not isinstance(n, Loops | Contraction) or not all(map(self.temporary, names)):
                     continue
-                kept = any(b in read or self.readers.get(b, set()) - found.keys() for b in names)
+                kept = any(
+                    b in read or b in shown or self.uses.readers.get(b, {}).keys() - found.keys()
+                    for b in names
+                )
                 if not kept and n.name not in found:
                     found[n.name] = n
                     todo += n.read_buffers()
@@ -182,16 +178,10 @@ class _Finder:
 
     def take(self, made: Template, last: Contraction, idle: Mapping[str, ProgramNode]) -> None:
         """Have a template stand for ``last``, and nothing for what is idle then."""
-        root = self.program.root
         for n in idle.values():
-            for b in n.read_buffers():
-                self.readers[root(b)].discard(n.name)
-            for b in n.write_buffers():
-                self.makers[root(b)].remove(n)
-        self.makers[root(last.out)].append(made)
-        for b in made.read_buffers():
-            self.readers.setdefault(root(b), set()).add(made.name)
-        self.places[made.name] = self.places[last.name]
+            self.uses.drop(n)
+        self.uses.add(made)
+        self.uses.places[made.name] = self.uses.places[last.name]
         self.made[last.name] = made
         self.gone.update(idle.keys())
 
@@ -235,11 +225,11 @@ class _Finder:
 
     def temporary(self, name: str) -> bool:
         b = self.program.buffers[name]
-        return b.kind == "temp" and b.alias is None and len(self.makers.get(name, ())) == 1
+        return b.kind == "temp" and b.alias is None and self.uses.maker(name) is not None
 
     def maker(self, n: Load) -> ProgramNode | None:
         """The node that makes a temporary."""
-        return self.makers[n.buffer][0] if self.temporary(n.buffer) else None
+        return self.uses.maker(n.buffer) if self.temporary(n.buffer) else None
 
     def value(self, n: Load, points: Sequence[Expr]) -> Node | None:
         """What has been stored where ``n`` loads, computed at the same point of as many."""
@@ -269,9 +259,9 @@ class _Finder:
 
     def changed(self, r: _Read, last: Contraction) -> bool:
         """Whether something is written, between a load and the template, to where it loads from."""
-        start, stop = self.places[r.by.name], self.places[last.name]
-        writers = self.makers.get(self.program.root(r.node.buffer), ())
-        return any(start < self.places[n.name] < stop for n in writers)
+        places = self.uses.places
+        writers = self.uses.makers.get(self.program.root(r.node.buffer), {})
+        return any(places[r.by.name] < places[name] < places[last.name] for name in writers)
 
 
 @dataclass(frozen=True)

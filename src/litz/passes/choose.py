@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import field, replace
 from typing import ClassVar, Final, TypeVar
 
@@ -26,6 +26,7 @@ from litz.ir.program import (
 from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
 from litz.passes.opened import Groups, Opened, element, opened
+from litz.passes.uses import Nodes, Uses
 
 aten = torch.ops.aten
 C = TypeVar("C", Contraction, Extern)
@@ -64,35 +65,34 @@ class TakeTemplates:
         taken: set[str] = set()  # names of nests that templates count on
         buffers = dict(program.buffers)
         nodes: list[ProgramNode] = []
+        uses = Uses(program) if any(map(self._costs, program.nodes)) else None
         for n in program.nodes:
-            if isinstance(n, Contraction):
-                made = self._chosen(program, n, taken)
+            if uses and isinstance(n, Contraction):
+                made = self._chosen(uses, n, taken)
                 nodes.append(_with_reason(n, made) if isinstance(made, str) else made)
-            elif isinstance(n, Extern) and self._costs(n) and (parts := opened(program, n)):
-                made = self._chosen(parts.program, parts.product, taken, parts)
+            elif uses and isinstance(n, Extern) and self._costs(n) and (call := opened(program, n)):
+                inside = uses.opened(call.program, n, call.nodes)
+                made = self._chosen(inside, call.product, taken, call)
                 if isinstance(made, str):
                     nodes.append(_with_reason(n, made))
                     continue
-                # What opening changes: the result, which no extern returns now, and temporaries.
-                there = program.buffers
-                found = parts.program.buffers.items()
-                buffers |= {k: b for k, b in found if b is not there.get(k)}
-                nodes += [made if x is parts.product else x for x in parts.nodes]
+                buffers |= call.buffers
+                nodes += [made if x is call.product else x for x in call.nodes]
             else:
                 nodes.append(n)
         return replace(program, nodes=tuple(nodes), buffers=buffers)
 
-    def _costs(self, n: Contraction | Extern) -> Costs | None:
+    def _costs(self, n: ProgramNode) -> Costs | None:
         return self.costs.get(n.device.partition(":")[0])
 
     def _chosen(
-        self, program: Program, c: Contraction, taken: set[str], call: Opened | None = None
+        self, uses: Uses, c: Contraction, taken: set[str], call: Opened | None = None
     ) -> Template | str:
         """A product as a template, or why not.  call: whose part it is."""
-        costs = self._costs(c)
+        program, costs = uses.program, self._costs(c)
         if costs is None or (why := _unfit(program, c, costs)):
             return "" if costs is None else why
-        found = _Neighbours(program, c, taken, call).look()
+        found = _Neighbours(uses, c, taken, call).look()
         if not found.factors and (not found.gains or _is_single(c)):
             return ""
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
@@ -203,7 +203,7 @@ class _Neighbours:
     call: whose part the product is, with nests that libraries compute with it.
     """
 
-    program: Program
+    uses: Uses
     c: Contraction
     taken: Set[str]
     call: Opened | None = None
@@ -217,6 +217,10 @@ class _Neighbours:
                 self.factors[ref.buffer] = found
         self.follow()
         return self
+
+    @property
+    def program(self) -> Program:
+        return self.uses.program
 
     @property
     def own(self) -> Set[str]:
@@ -233,34 +237,26 @@ class _Neighbours:
         """Whether there is something behind the product that a library does not do with it."""
         return not self.units or any(n.name not in self.own for n in self.behind)
 
-    def readers(self, buffer: str) -> Iterator[ProgramNode]:
-        root = self.program.root(buffer)
-        for n in self.program.nodes:
-            if any(self.program.root(x) == root for x in n.read_buffers()):
-                yield n
-
-    def by(self, buffer: str) -> list[ProgramNode]:
-        """Who writes a buffer."""
-        return [n for n in self.program.nodes if buffer in n.write_buffers()]
+    def readers(self, buffer: str) -> Nodes:
+        return self.uses.readers.get(self.program.root(buffer), {})
 
     def leaves(self, buffer: str) -> bool:
         """Whether somebody outside of the program sees a buffer."""
-        p = self.program
-        shown = any(p.root(r.buffer) == p.root(buffer) for r in p.output_refs())
-        return shown or p.buffers[buffer].kind != "temp" or p.root(buffer) != buffer
+        root = self.program.root(buffer)
+        temporary = root == buffer and self.program.buffers[buffer].kind == "temp"
+        return root in self.uses.shown or not temporary
 
     def producer(self, buffer: str) -> Store | None:
         """The one store that fills a factor's buffer, for this product alone."""
-        if self.leaves(buffer) or [*self.readers(buffer)] != [self.c]:
+        if self.leaves(buffer) or [*self.readers(buffer)] != [self.c.name]:
             return None
-        writers = self.by(buffer)
-        if len(writers) != 1 or not isinstance(writers[0], Loops) or writers[0].reduce_axes:
+        writer = self.uses.maker(buffer)
+        if not isinstance(writer, Loops) or writer.reduce_axes:
             return None
-        if any(isinstance(n, Contraction) for x in writers[0].read_buffers() for n in self.by(x)):
-            return None  # it is computed behind that product, once
-        if any(_reduces(n) for x in writers[0].read_buffers() for n in self.by(x)):
-            return None  # one kernel reduces and computes it, once
-        stores = writers[0].stores
+        first = [self.uses.makers.get(self.program.root(x), {}) for x in writer.read_buffers()]
+        if any(isinstance(n, Contraction) or _reduces(n) for made in first for n in made.values()):
+            return None  # it is computed behind that product, or by the kernel that reduces, once
+        stores = writer.stores
         plain = len(stores) == 1 and stores[0].mode == "set" and not stores[0].indirect
         if not plain or stores[0].mask is not None:
             return None
@@ -270,16 +266,15 @@ class _Neighbours:
         """The nests behind the product, as far as they need nothing else that runs behind it."""
         points = matmul.elements(template(self.program, self.c).axes)
         own, others = {self.c.out}, set[str]()
-        started = False
-        for n in self.program.nodes:
-            started |= n is self.c
-            reads = set(n.read_buffers())
-            if not started or n is self.c or not reads & (own | others):
+        for n in self.program.nodes[self.uses.places[self.c.name] + 1 :]:
+            reads = self.uses.reads[n.name]
+            if reads.isdisjoint(own) and reads.isdisjoint(others):
                 continue
             if (
                 isinstance(n, Loops)
                 and n.name not in self.taken
-                and not (n.reduce_axes or reads & others)
+                and not n.reduce_axes
+                and reads.isdisjoint(others)
                 and matmul.elements(n.axes) == points
                 and all(s.mode == "set" for s in n.stores)
             ):
@@ -292,7 +287,8 @@ class _Neighbours:
         """How long a template takes, and how long libraries and kernels around them do."""
         c, p = self.c, self.program
         *batch, m, n, k = (size_hint(s) for s in c.axes.values())
-        work = 2.0 * m * n * k * (batch[0] if batch else 1)
+        points = math.prod((*batch, m, n))
+        work = 2.0 * points * k
         rate = costs.rate(c.left.dtype)
         own_rate = (PLAIN if _is_single(c) else OWN) * rate
         rate = LIBRARY * (rate if self.units else costs.single)
@@ -301,7 +297,7 @@ class _Neighbours:
         apart = 0.0  # what nests around a library's product take
         for buffer, s in self.factors.items():
             taken[buffer] = sum(matmul.bytes_of(x, p.buffers) for x in loads((s.value,)))
-            if self.own & {x.name for x in self.by(buffer)}:
+            if not self.own.isdisjoint(self.uses.makers[self.program.root(buffer)]):
                 sizes[buffer] = taken[buffer]
             else:
                 apart += (taken[buffer] + sizes[buffer]) / costs.memory + costs.launch
@@ -315,13 +311,12 @@ class _Neighbours:
         # Arithmetic behind a product's loop: nothing is left there that it could hide behind, while
         # blocks of a kernel of its own compute as others wait for memory.
         stores = [s for n in self.behind if n.name not in self.own for s in n.stores]
-        points = (batch[0] if batch else 1) * m * n
         behind = sum(cost(s.value) for s in stores) * points / (costs.single / 2)
         if len(self.behind) > bool(ours):
             # Reductions behind them would be one kernel with them, and read what they make once.
-            again = [x for x in made if any(_reduces(r) for r in self.readers(x))]
-            moved = out + read + written - sum(made[x] for x in again)
-            apart += max(moved / costs.memory, behind)
+            again = [x for x in made if any(map(_reduces, self.readers(x).values()))]
+            theirs = out + read + written - sum(made[x] for x in again)
+            apart += max(theirs / costs.memory, behind)
             apart += 0.0 if again else costs.launch
         turns = min(k, LONG) / DEPTH / max(1, 16 // c.left.dtype.bits)
         library = max(work / rate, (sum(sizes.values()) + out) / costs.memory)
@@ -330,7 +325,7 @@ class _Neighbours:
             written += out
         moved = sum(taken.values()) + read + written
         # Each block of the result reads its rows and columns, which lie in the cache.
-        side = math.sqrt((batch[0] if batch else 1) * m * n / costs.programs)
+        side = math.sqrt(points / costs.programs)
         high = min(m, side, HIGH)
         wide = min(n, side * side / high, WIDE)
         cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * m / high
@@ -341,7 +336,9 @@ class _Neighbours:
 
     def is_kept(self, buffer: str) -> bool:
         """Whether what the product or a nest behind it makes has to be in memory."""
-        return self.leaves(buffer) or any(n not in self.behind for n in self.readers(buffer))
+        return self.leaves(buffer) or not self.readers(buffer).keys() <= {
+            n.name for n in self.behind
+        }
 
     def bytes(self, buffer: str) -> int:
         b = self.program.buffers[buffer]

@@ -32,6 +32,7 @@ class Opened:
     """
 
     program: Program
+    buffers: Mapping[str, Buffer]
     nodes: tuple[ProgramNode, ...]
     product: Contraction
     own: frozenset[str]
@@ -109,9 +110,10 @@ class _Opening:
         )  # fmt: skip
         (own,) = (n for n in nodes if isinstance(n, Contraction))
         whole = tuple(x for n in p.nodes for x in (nodes if n is self.call else (n,)))
-        buffers = {**p.buffers, self.out.name: self.out, **{b.name: b for b in temps}}
+        buffers = {b.name: b for b in (self.out, *temps)}
+        inside = replace(p, nodes=whole, buffers={**p.buffers, **buffers})
         names = frozenset(n.name for n in nodes if n is not own)
-        return Opened(replace(p, nodes=whole, buffers=buffers), nodes, own, names, **more)
+        return Opened(inside, buffers, nodes, own, names, **more)
 
 
 def element(ref: TensorRef, *places: Expr) -> Load:

@@ -6,7 +6,7 @@ can fill: nothing is copied then, and of a pad the rim alone is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -27,8 +27,10 @@ from litz.index import (
 from litz.index.layout import invert
 from litz.ir import body
 from litz.ir.body import Index, Load, Masked, Node, Op, Store
-from litz.ir.program import Binding, Extern, Loops, Program, TensorRef
+from litz.ir.masks import conjuncts
+from litz.ir.program import Extern, Loops, Program, ProgramNode, TensorRef
 from litz.passes.choose import OPERATORS
+from litz.passes.uses import Uses
 
 ALIGNED = 16  # bytes that rows begin at a multiple of, so that GPUs' libraries keep their speed
 
@@ -44,13 +46,18 @@ class FillInPlace:
     name: ClassVar[str] = "fill in place"
 
     def __call__(self, program: Program) -> Program:
-        for c in program.nodes:
-            if isinstance(c, Extern) and c.target in OPERATORS.values():
-                found = _copy(program, c)
-                wide = c.device.partition(":")[0] in self.blocks
-                if found and not (wide and not _is_aligned(found.part)):
-                    program = found.replaced()
-        return program
+        calls = [
+            n for n in program.nodes if isinstance(n, Extern) and n.target in OPERATORS.values()
+        ]
+        if not calls:
+            return program
+        uses = Uses(program)
+        copies = [made for c in calls if (made := _copy(uses, c)) and self._may_be(made)]
+        return _replaced(program, copies)
+
+    def _may_be(self, made: _Copy) -> bool:
+        wide = made.call.device.partition(":")[0] in self.blocks
+        return not wide or _is_aligned(made.part)
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,6 @@ class _Copy:
     part: where the result lies then.  rim: what is left of the nest, if it pads.
     """
 
-    program: Program
     call: Extern
     nest: Loops
     axes: tuple[Var, ...]
@@ -69,43 +75,58 @@ class _Copy:
     part: TensorRef
     rim: Loops | None
 
-    def replaced(self) -> Program:
-        p, c, nest = self.program, self.call, self.nest
+    def nodes(self) -> tuple[ProgramNode, ...]:
+        """What stands where the copy stood: the call, which fills its part, and the rim."""
+        c = self.call
         own = replace(
             c, kwargs=(*c.kwargs, ("out", self.part)), outputs=(self.part.buffer,),
-            origins=(*c.origins, *(x for x in nest.origins if x not in c.origins)),
+            origins=tuple(dict.fromkeys((*c.origins, *self.nest.origins))),
         )  # fmt: skip
-        here = (own,) if self.rim is None else (own, self.rim)
-        nodes = tuple(x for n in p.nodes if n is not c for x in (here if n is nest else (n,)))
-        buffers = {k: b for k, b in p.buffers.items() if k != self.load.buffer}
-        bindings = tuple(x for b in p.bindings if (x := self.binding(b)) is not None)
-        return replace(p, nodes=nodes, buffers=buffers, bindings=bindings)
-
-    def binding(self, b: Binding) -> Binding | None:
-        if self.rim is None and b.behind == self.nest.name:
-            b = replace(b, behind=self.call.name)
-        if b.ref.buffer != self.load.buffer:
-            return b
-        ref = _moved(b.ref, self.axes, self.load.index, self.to, self.part.buffer)
-        return None if ref is None else replace(b, ref=ref)
+        return (own,) if self.rim is None else (own, self.rim)
 
 
-def _copy(p: Program, c: Extern) -> _Copy | None:
+def _replaced(p: Program, copies: Sequence[_Copy]) -> Program:
+    """The program in which calls take the places of copies of what they compute."""
+    found = {made.nest.name: made for made in copies}
+    moved = {made.call.name for made in copies}
+    lost = {made.load.buffer: made for made in copies}
+    nodes: list[ProgramNode] = []
+    for n in p.nodes:
+        if n.name in found:
+            nodes += found[n.name].nodes()
+        elif n.name not in moved:
+            nodes.append(n)
+    bindings = []
+    for b in p.bindings:
+        if (made := found.get(b.behind or "")) is not None and made.rim is None:
+            b = replace(b, behind=made.call.name)
+        if (made := lost.get(b.ref.buffer)) is not None:
+            ref = _moved(b.ref, made.axes, made.load.index, made.to, made.part.buffer)
+            if ref is None:
+                continue
+            b = replace(b, ref=ref)
+        bindings.append(b)
+    buffers = {k: b for k, b in p.buffers.items() if k not in lost}
+    return replace(p, nodes=tuple(nodes), buffers=buffers, bindings=tuple(bindings))
+
+
+def _copy(uses: Uses, c: Extern) -> _Copy | None:
     """The nest that copies what a call computes, if nobody else reads that."""
+    p, root = uses.program, uses.program.root
     (name,) = c.outputs
-    nest = None if name is None else _reader(p, name)
+    nest = None if name is None else _reader(uses, name)
     if nest is None or name is None or len(nest.stores) != 1 or nest.reduce_axes:
         return None
     (store,) = nest.stores
-    target, given = p.buffers[store.buffer], {p.root(x) for x in c.read_buffers()}
-    between = p.nodes[p.nodes.index(c) : p.nodes.index(nest)]
+    target, given = p.buffers[store.buffer], {root(x) for x in uses.reads[c.name]}
     plain = store.mode == "set" and store.mask is None and not store.indirect
     if not plain or target.kind != "temp" or target.alias is not None or target.name in given:
         return None
-    if any(p.root(x) in given for n in between for x in n.write_buffers()):
+    first, last = uses.places[c.name], uses.places[nest.name]
+    if any(first < uses.places[n] < last for x in given for n in uses.makers.get(x, ())):
         return None
-    whole = [n.name for n in p.nodes if store.buffer in n.write_buffers()] == [nest.name]
-    if whole and any(isinstance(n, Loops) and store.buffer in n.read_buffers() for n in p.nodes):
+    readers = uses.readers.get(store.buffer, {}).values()
+    if uses.maker(store.buffer) is nest and any(isinstance(n, Loops) for n in readers):
         return None  # a kernel that reads all of it computes the copy on its way
     axes = tuple(v for v in nest.axes if isinstance(v, Var))
     load, to, rim = store.value, store.index, None
@@ -121,17 +142,14 @@ def _copy(p: Program, c: Extern) -> _Copy | None:
     part = _moved(ref, axes, load.index, to, store.buffer)
     if part is None or part.strides[-1] is not ONE or target.dtype is not own.dtype:
         return None
-    return _Copy(p, c, nest, axes, load, to, part, rim)
+    return _Copy(c, nest, axes, load, to, part, rim)
 
 
-def _reader(p: Program, name: str) -> Loops | None:
+def _reader(uses: Uses, name: str) -> Loops | None:
     """The one nest that reads a temporary which nobody else sees."""
-    own = p.buffers[name]
-    shared = own.alias is not None or any(b.alias == name for b in p.buffers.values())
-    readers = [n for n in p.nodes if name in n.read_buffers()]
-    if shared or len(readers) != 1 or any(r.buffer == name for r in p.output_refs()):
-        return None
-    if len([n for n in p.nodes if name in n.write_buffers()]) != 1:
+    readers = [*uses.readers.get(name, {}).values()]
+    apart = uses.program.root(name) == name and name not in uses.shown
+    if not apart or len(readers) != 1 or uses.maker(name) is None:
         return None
     return readers[0] if isinstance(readers[0], Loops) else None
 
@@ -196,7 +214,7 @@ def _part(nest: Loops, v: Var, low: int, high: int) -> tuple[Substitution, tuple
 def _bounds(cond: Node) -> dict[Expr, tuple[int | None, int | None]]:
     """The ranges that variables lie in where a condition holds; {} where it says anything else."""
     found: dict[Expr, tuple[int | None, int | None]] = {}
-    for n in _all_of(cond):
+    for n in conjuncts(cond):
         if not isinstance(n, Op) or n.name not in ("lt", "le"):
             return {}
         a, b = (_place(x) for x in n.args)
@@ -216,14 +234,6 @@ def _bounds(cond: Node) -> dict[Expr, tuple[int | None, int | None]]:
             return {}
         found[v] = low, high
     return found
-
-
-def _all_of(cond: Node) -> Iterator[Node]:
-    if isinstance(cond, Op) and cond.name == "and_":
-        for a in cond.args:
-            yield from _all_of(a)
-    else:
-        yield cond
 
 
 def _place(n: Node) -> Expr | None:
