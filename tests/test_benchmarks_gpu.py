@@ -539,12 +539,14 @@ def test_forms_of_products_with_four_bits() -> None:
     """Interpreted, in a process of its own: all forms are the product."""
     pytest.importorskip("triton.language")
     code = (
-        "from benchmarks.gpu import int4 as b; x, w, s = b.inputs(16, 128, 512, 'cpu')\n"
-        "least = b.error(b.int4(x, w, s), x, w, s)\n"
+        "from benchmarks.gpu import int4 as b\n"
+        "given = b.kinds(16, 128, 512)['int4'].make('cpu')\n"
+        "exact = b.int4(*b.double(given))\n"
+        "least = b.distance(b.int4(*given), exact)\n"
         "form = {'rows': 64, 'warps': 4, 'stages': 4, 'parts': 2}\n"
         "for outside in (True, False):\n"
-        "    found = b.call({**form, 'outside': outside}, x, w, s, True)\n"
-        "    assert b.error(found, x, w, s) <= 2 * least"
+        "    found = b.call({**form, 'outside': outside}, *given, True)\n"
+        "    assert b.distance(found, exact) <= 2 * least"
     )
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)

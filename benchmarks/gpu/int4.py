@@ -1,7 +1,7 @@
 """Forms of a product with 4-bit weights in groups, beside what Litz makes of it now.
 
-``OUT=FOLDER python -m benchmarks.gpu.int4`` writes ``int4.json`` there: microseconds of 16 rows by
-8192 x 8192 weights, each call with weights that no cache holds, and errors against float64.  Forms:
+``python -m benchmarks.gpu.int4``: microseconds of 16 rows by 8192 x 8192 weights, in replays of
+CUDA graphs that go through more weights than caches hold, and errors against float64.  Forms:
 weights as the left factor, whose rows are many, so that matrix units take them from registers;
 scales of groups on weights (``inside``) or on sums of a group (``outside``).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,11 +21,13 @@ import torch
 import triton
 import triton.language as tl
 
-from benchmarks.gpu.matmul import int4
+from benchmarks.arguments import described
+from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.matmul import distance, double, int4, kinds
 from litz.runtime.triton.packed import small_float, times16
 
 Tensor = torch.Tensor
-M, N, K, GROUP = 16, 8192, 8192, 128
+M, N, K = 16, 8192, 8192
 COPIES = 8  # of the weights, 32 MiB each: more than caches hold
 SECONDS = 100.0  # after which no other form is begun
 
@@ -91,62 +93,42 @@ def call(form: dict[str, Any], x: Tensor, w: Tensor, s: Tensor, plain: bool = Fa
     return part.sum(0).to(x.dtype)
 
 
-def microseconds(calls: Sequence[Callable[[], Any]]) -> float:
-    """Of one call, in a graph that goes through all weights; the best of 20 replays."""
-    calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for one in calls:
-            one()
-    best = float("inf")
-    for _ in range(20):
-        start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, 1e3 * start.elapsed_time(end) / len(calls))
-    return best
-
-
-def inputs(m: int, n: int, k: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    x = torch.randn(m, k, device=device).bfloat16()
-    w = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device=device)
-    return x, w, (torch.rand(n, k // GROUP, device=device) + 0.5).bfloat16()
-
-
-def error(found: Tensor, x: Tensor, w: Tensor, s: Tensor) -> float:
-    exact = int4(x.double(), w, s.double())
-    return float((found.double() - exact).norm() / exact.norm())
+def microseconds(calls: Sequence[Callable[[], Any]], clock: Clock) -> float:
+    """Of one call, in a graph of all."""
+    times = clock.measure(Replay(lambda: [call() for call in calls]), 0.02, 20)
+    return 1e6 * statistics.median(times) / len(calls)
 
 
 def main() -> None:
-    began = time.perf_counter()
-    x, w, s = inputs(M, N, K, "cuda")
+    parser = described("gpu.int4", __doc__)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="rows as JSON, one a line")
+    args, clock, began = parser.parse_args(), clock_of("cuda"), time.monotonic()
+    given = x, w, s = kinds(M, N, K)["int4"].make("cuda")
+    exact = int4(*double(given))
     copies = [w.clone() for _ in range(COPIES)]
-    rows: list[dict[str, Any]] = [{"form": "eager", "error": error(int4(x, w, s), x, w, s)}]
-    for tuned in (False, True):
-        torch._dynamo.reset()
-        own = torch.compile(int4, backend="litz", options={"autotune": 20 if tuned else 0})
-        rows.append({"form": "litz", "tuned": tuned, "error": error(own(x, w, s), x, w, s)})
-        rows[-1]["us"] = microseconds([partial(own, x, c, s) for c in copies])
-    for form in forms():
-        if time.perf_counter() - began > SECONDS:
-            break
-        row: dict[str, Any] = {"form": "upright", **form}
+    rows: list[dict[str, Any]] = []
+
+    def note(row: dict[str, Any], fn: Callable[..., Tensor]) -> None:
         try:
-            row["error"] = error(call(form, x, w, s), x, w, s)
-            row["us"] = microseconds([partial(call, form, x, c, s) for c in copies])
+            row["error"] = distance(fn(*given), exact)
+            row["us"] = microseconds([partial(fn, x, c, s) for c in copies], clock)
         except (RuntimeError, triton.TritonError) as e:
             row["failed"] = f"{type(e).__name__}: {e}"[:200]
         rows.append(row)
+
+    note({"form": "eager"}, int4)
+    for tuned in (False, True):
+        torch._dynamo.reset()
+        mode = "max-autotune-no-cudagraphs" if tuned else None
+        note({"form": "litz", "tuned": tuned}, torch.compile(int4, backend="litz", mode=mode))
+    for form in forms():
+        if time.monotonic() - began > SECONDS:
+            break
+        note({"form": "upright", **form}, partial(call, form))
     rows.sort(key=lambda r: r.get("us", 1e9))
-    found = {"device": torch.cuda.get_device_name(), "rows": rows}
-    (Path(os.environ.get("OUT", ".")) / "int4.json").write_text(json.dumps(found, indent=1))
-    for r in rows[:12]:
+    if args.out:
+        args.out.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    for r in rows:
         print(r)
 
 

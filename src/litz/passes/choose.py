@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Set
 from dataclasses import field, replace
+from heapq import heappop, heappush
 from typing import ClassVar, Final, TypeVar
 
 import torch
@@ -265,23 +266,44 @@ class _Neighbours:
     def follow(self) -> None:
         """The nests behind the product, as far as they need nothing else that runs behind it."""
         points = matmul.elements(template(self.program, self.c).axes)
-        own, others = {self.c.out}, set[str]()
-        for n in self.program.nodes[self.uses.places[self.c.name] + 1 :]:
-            reads = self.uses.reads[n.name]
-            if reads.isdisjoint(own) and reads.isdisjoint(others):
-                continue
+        places, own, seen = self.uses.places, {self.c.out}, {self.c.name}
+        todo: list[tuple[float, str]] = []
+
+        def note(buffer: str) -> None:
+            for name in self.readers(buffer).keys() - seen:
+                if places[name] > places[self.c.name] and buffer in self.uses.reads[name]:
+                    seen.add(name)
+                    heappush(todo, (places[name], name))
+
+        note(self.c.out)
+        while todo:
+            n = self.uses.nodes[heappop(todo)[1]]
             if (
                 isinstance(n, Loops)
                 and n.name not in self.taken
                 and not n.reduce_axes
-                and reads.isdisjoint(others)
                 and matmul.elements(n.axes) == points
                 and all(s.mode == "set" for s in n.stores)
+                and not self.waits(n, own)
             ):
                 self.behind.append(n)
-                own.update(n.write_buffers())
-            else:
-                others.update(n.write_buffers())
+                for buffer in n.write_buffers():
+                    own.add(buffer)
+                    note(buffer)
+
+    def waits(self, n: Loops, own: Set[str]) -> bool:
+        """Whether a nest needs more that is computed from ``own``, by nodes between."""
+        places, reads = self.uses.places, self.uses.reads
+        first, last, seen = places[self.c.name], places[n.name], {x.name for x in self.behind}
+        todo = [*(reads[n.name] - own)]
+        while todo:
+            for name in self.uses.makers.get(self.program.root(todo.pop()), ()):
+                if first < places[name] < last and name not in seen:
+                    seen.add(name)
+                    if not reads[name].isdisjoint(own):
+                        return True
+                    todo += reads[name]
+        return False
 
     def seconds(self, costs: Costs) -> tuple[float, float]:
         """How long a template takes, and how long libraries and kernels around them do."""

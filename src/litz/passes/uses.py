@@ -13,15 +13,16 @@ class Uses:
     """Found in one walk, for passes that ask of many nodes.
 
     makers, readers: who writes and who reads a buffer's memory, by its root and their names, in
-    order.  reads: the buffers that a node reads.  shown: roots of what the program returns.
-    places: where nodes stand.
+    order.  nodes: by their names; reads: the buffers that each reads; places: where it stands.
+    shown: roots of what the program returns.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.places = {n.name: k for k, n in enumerate(program.nodes)}
+        self.places: dict[str, float] = {n.name: k for k, n in enumerate(program.nodes)}
         self.makers: dict[str, Nodes] = {}
         self.readers: dict[str, Nodes] = {}
+        self.nodes: Nodes = {}
         self.reads: dict[str, frozenset[str]] = {}
         self.shown = {program.root(r.buffer) for r in program.output_refs()}
         for n in program.nodes:
@@ -29,6 +30,7 @@ class Uses:
 
     def add(self, n: ProgramNode) -> None:
         """Note a node."""
+        self.nodes[n.name] = n
         self.reads[n.name] = frozenset(n.read_buffers())
         for uses, names in ((self.readers, self.reads[n.name]), (self.makers, n.write_buffers())):
             for b in names:
@@ -43,9 +45,10 @@ class Uses:
     def opened(self, program: Program, call: ProgramNode, nodes: Sequence[ProgramNode]) -> Uses:
         """The same of a program in which nodes stand in a call's place, and of no other change."""
         made = object.__new__(Uses)
-        made.program, made.shown, made.reads = program, self.shown, dict(self.reads)
-        first = self.places[call.name]
-        made.places = self.places | {n.name: first + k for k, n in enumerate(nodes)}
+        made.program, made.shown = program, self.shown
+        made.nodes, made.reads = dict(self.nodes), dict(self.reads)
+        first, step = self.places[call.name], 1 / len(nodes)
+        made.places = self.places | {n.name: first + k * step for k, n in enumerate(nodes)}
         made.makers, made.readers = dict(self.makers), dict(self.readers)
         for n in (call, *nodes):
             for b in (*n.read_buffers(), *n.write_buffers()):
