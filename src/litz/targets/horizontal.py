@@ -1,0 +1,155 @@
+"""Which kernels share a launch, and the kernels of those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+from litz.dataclass import dataclass
+from litz.host.lines import CallKernel
+from litz.index import product, size_hint
+from litz.kernel.build import BoundKernel
+from litz.kernel.nodes import extent, int_value
+from litz.kernel.opened import opened
+from litz.kernel.plan import KernelPlan
+from litz.schedule.groups import Group, Schedule
+from litz.schedule.horizontal import arrange, verify_launches
+from litz.targets.kernels import Body, Joins, Kernel, Target, kernels_of
+
+TargetOf = Callable[[str], Target]
+
+
+def arranged(
+    schedule: Schedule,
+    bound: Mapping[str, BoundKernel],
+    target_of: TargetOf,
+    numbers: Mapping[str, int],
+    check: bool = False,
+) -> Schedule:
+    """The schedule with the horizontal groups that targets can launch.
+
+    bound: the plan of each group, by name.  numbers: a user's partition.  check: verify them.
+    """
+    found = arrange(schedule, _Sharing(bound, target_of), numbers)
+    if check:
+        verify_launches(schedule, found)
+    return found
+
+
+@dataclass
+class _Sharing:
+    """Divides independent groups into launches: those of one body, then small ones of several."""
+
+    bound: Mapping[str, BoundKernel]
+    target_of: TargetOf
+    known: dict[tuple[KernelPlan, str], Joins | None] = field(default_factory=dict)
+    bodies: dict[KernelPlan, KernelPlan] = field(default_factory=dict)
+
+    def body(self, plan: KernelPlan) -> KernelPlan:
+        if plan not in self.bodies:
+            self.bodies[plan] = opened(plan)
+        return self.bodies[plan]
+
+    def __call__(
+        self, groups: Sequence[Group], wanted: bool
+    ) -> Iterator[tuple[list[Group], str]]:
+        device = groups[0].device
+        alike: dict[KernelPlan, list[Group]] = {}
+        for g in groups:
+            alike.setdefault(self.body(self.bound[g.name].plan), []).append(g)
+        small: dict[str, list[tuple[Joins, list[Group]]]] = {}
+        for body, members in alike.items():
+            if (body, device) not in self.known:
+                self.known[body, device] = self.target_of(device).joins(body)
+            joins = self.known[body, device]
+            if joins is None:
+                continue
+            points = sum(_points(self.bound[g.name].plan) for g in members)
+            if (wanted or points < joins.large) and len(members) <= joins.most:
+                small.setdefault(joins.kind, []).append((joins, members))
+            else:
+                yield from _of_one(members, joins.most)
+        for some in small.values():
+            yield from _of_several(some)
+
+
+def _points(plan: KernelPlan) -> int:
+    return size_hint(product(extent(d.var) for d in plan.dims))
+
+
+def _of_one(members: list[Group], most: int) -> Iterator[tuple[list[Group], str]]:
+    """Launches of one body, of about as many calls each."""
+    count = -(-len(members) // most)
+    for i in range(count):
+        part = members[len(members) * i // count : len(members) * (i + 1) // count]
+        if len(part) > 1:
+            yield part, f"{len(part)} calls of one body"
+
+
+def _of_several(
+    some: Sequence[tuple[Joins, list[Group]]],
+) -> Iterator[tuple[list[Group], str]]:
+    """Launches of bodies that have little to do by themselves, as many as there is room for."""
+    part: list[Group] = []
+    bodies, room = 0, 1.0
+    for joins, members in some:
+        own = len(members) / joins.most
+        if part and (own > room or bodies >= joins.bodies):
+            yield from _several(part, bodies)
+            part, bodies, room = [], 0, 1.0
+        part, bodies, room = part + members, bodies + 1, room - own
+    yield from _several(part, bodies)
+
+
+def _several(part: list[Group], bodies: int) -> Iterator[tuple[list[Group], str]]:
+    if len(part) > 1:
+        of = "one body" if bodies == 1 else f"{bodies} bodies"
+        yield part, f"{len(part)} calls of {of}"
+
+
+def joined(
+    groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
+) -> tuple[Kernel, CallKernel]:
+    """The kernel that one launch of some groups runs, and its call."""
+    device = groups[0].device
+    alike: dict[KernelPlan, list[Group]] = {}
+    for g in groups:
+        alike.setdefault(opened(bound[g.name].plan), []).append(g)
+    bodies = []
+    for open_plan, members in alike.items():
+        own = [bound[g.name] for g in members]
+        plan, rows = open_plan, tuple(b.ints for b in own)
+        if open_plan is not own[0].plan and open_plan != own[0].plan:
+            sizes = [extent(b.plan.parallel[0]) for b in own]
+            numbers = [int_value(n) for n in sizes]
+            most = 1 << (max(numbers) - 1).bit_length()
+            plan = opened(own[0].plan, max(1, most), target.size(numbers))
+            rows = tuple((*b.ints, n) for b, n in zip(own, sizes, strict=True))
+        bodies.append(Body(target.kernel(plan, device, ""), rows))
+    ordered = [g for members in alike.values() for g in members]
+    origins = " ".join(dict.fromkeys(n for g in ordered for n in g.origins))
+    kernel, ints = target.joined(bodies, device, origins)
+    names = tuple(g.name for g in groups)
+    plans = tuple(bound[g.name].plan for g in ordered)
+    buffers = tuple(b for g in ordered for b in bound[g.name].buffers)
+    kernel = replace(kernel, groups=names, members=plans)
+    return kernel, CallKernel(kernel.name, buffers, ints, names[0])
+
+
+def make_all(
+    schedule: Schedule, bound: Mapping[str, BoundKernel], target_of: TargetOf
+) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
+    """The kernel call of each step that starts one, and the distinct kernels."""
+    groups = {s.name: s for s in schedule.steps if isinstance(s, Group)}
+    inside = {name for x in schedule.horizontal for name in x.groups}
+    alone = (s for s in schedule.steps if s.name not in inside)
+    calls, kernels = kernels_of(alone, bound, target_of)
+    made: dict[str, Kernel] = {}
+    for x in schedule.horizontal:
+        members = [groups[name] for name in x.groups]
+        kernel, call = joined(members, bound, target_of(members[0].device))
+        calls[call.group] = call
+        before = made.get(kernel.name)
+        names = (*(before.groups if before else ()), *kernel.groups)
+        made[kernel.name] = replace(kernel, groups=names)
+    return calls, (*kernels, *made.values())
