@@ -27,15 +27,11 @@ def opened(plan: KernelPlan, most: int = LIMIT, hint: int | None = None) -> Kern
     size = symbol(SIZE, 1, most, hint)
     new = var(str(v), size)
     rewriter = Rewriter(Substitution({v: new}))
-
-    def own(e):  # type: ignore[no-untyped-def]
-        return new if e is v else e
-
     return replace(
         plan,
-        dims=tuple(Dim(own(d.var), d.role) for d in plan.dims),
+        dims=tuple(Dim(new if d.var is v else d.var, d.role) for d in plan.dims),
         ints=(*plan.ints, size),
         stores=tuple(rewriter.store(s) for s in plan.stores),
-        lane=own(plan.lane),
-        tile=own(plan.tile),
+        lane=new if plan.lane is v else plan.lane,
+        tile=new if plan.tile is v else plan.tile,
     )

@@ -38,7 +38,7 @@ def arranged(
 
 @dataclass
 class _Sharing:
-    """Divides independent groups into launches: those of one body, then small ones of several."""
+    """Divides independent groups into launches, by the kinds that targets tell apart."""
 
     bound: Mapping[str, BoundKernel]
     target_of: TargetOf
@@ -50,61 +50,67 @@ class _Sharing:
             self.bodies[plan] = opened(plan)
         return self.bodies[plan]
 
-    def __call__(
-        self, groups: Sequence[Group], wanted: bool
-    ) -> Iterator[tuple[list[Group], str]]:
+    def __call__(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
         device = groups[0].device
         alike: dict[KernelPlan, list[Group]] = {}
         for g in groups:
             alike.setdefault(self.body(self.bound[g.name].plan), []).append(g)
-        small: dict[str, list[tuple[Joins, list[Group]]]] = {}
+        kinds: dict[str, list[tuple[Joins, list[Group]]]] = {}
         for body, members in alike.items():
             if (body, device) not in self.known:
                 self.known[body, device] = self.target_of(device).joins(body)
             joins = self.known[body, device]
-            if joins is None:
-                continue
+            if joins is not None:
+                kinds.setdefault(joins.kind, []).append((joins, members))
+        for some in kinds.values():
+            yield from self.packed(some, wanted)
+
+    def packed(
+        self, bodies: Sequence[tuple[Joins, list[Group]]], wanted: bool
+    ) -> Iterator[tuple[list[Group], str]]:
+        """Launches of one kind: a body with much to do has its own, which small ones may fill."""
+        found: list[_Launch] = []
+        small = []
+        for joins, members in bodies:
             points = sum(_points(self.bound[g.name].plan) for g in members)
-            if (wanted or points < joins.large) and len(members) <= joins.most:
-                small.setdefault(joins.kind, []).append((joins, members))
+            many = len(members) > joins.most
+            if many or (points >= joins.large and not wanted):
+                count = -(-len(members) // joins.most)
+                for i in range(count):
+                    part = members[len(members) * i // count : len(members) * (i + 1) // count]
+                    found.append(_Launch(list(part), 1, 1 - len(part) / joins.most))
             else:
-                yield from _of_one(members, joins.most)
-        for some in small.values():
-            yield from _of_several(some)
+                small.append((joins, members))
+        at = max(0, len(found) - 1)
+        for joins, members in small:
+            own = len(members) / joins.most
+            while at < len(found) and (found[at].room < own or found[at].bodies >= joins.bodies):
+                at += 1
+            if at == len(found):
+                found.append(_Launch())
+            found[at].add(members, own)
+        for x in found:
+            if len(x.groups) > 1:
+                of = "one body" if x.bodies == 1 else f"{x.bodies} bodies"
+                yield x.groups, f"{len(x.groups)} calls of {of}"
+
+
+@dataclass
+class _Launch:
+    """A launch being filled.  room: the part of it that is free."""
+
+    groups: list[Group] = field(default_factory=list)
+    bodies: int = 0
+    room: float = 1.0
+
+    def add(self, members: Sequence[Group], own: float) -> None:
+        self.groups += members
+        self.bodies += 1
+        self.room -= own
 
 
 def _points(plan: KernelPlan) -> int:
     return size_hint(product(extent(d.var) for d in plan.dims))
-
-
-def _of_one(members: list[Group], most: int) -> Iterator[tuple[list[Group], str]]:
-    """Launches of one body, of about as many calls each."""
-    count = -(-len(members) // most)
-    for i in range(count):
-        part = members[len(members) * i // count : len(members) * (i + 1) // count]
-        if len(part) > 1:
-            yield part, f"{len(part)} calls of one body"
-
-
-def _of_several(
-    some: Sequence[tuple[Joins, list[Group]]],
-) -> Iterator[tuple[list[Group], str]]:
-    """Launches of bodies that have little to do by themselves, as many as there is room for."""
-    part: list[Group] = []
-    bodies, room = 0, 1.0
-    for joins, members in some:
-        own = len(members) / joins.most
-        if part and (own > room or bodies >= joins.bodies):
-            yield from _several(part, bodies)
-            part, bodies, room = [], 0, 1.0
-        part, bodies, room = part + members, bodies + 1, room - own
-    yield from _several(part, bodies)
-
-
-def _several(part: list[Group], bodies: int) -> Iterator[tuple[list[Group], str]]:
-    if len(part) > 1:
-        of = "one body" if bodies == 1 else f"{bodies} bodies"
-        yield part, f"{len(part)} calls of {of}"
 
 
 def joined(

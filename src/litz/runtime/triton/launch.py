@@ -44,8 +44,8 @@ def bind(
 
     stream: gives the handle of the stream.  allocate: gives bytes on the device for kernels that
     need scratch memory.  The arguments are those of the job but for its constexprs; pointers are
-    addresses.  packed: types of what the arguments' eight bytes hold, where it is not their own.  Raises CudaError where the launch fails, struct.error where an integer does not fit
-    its type.
+    addresses.  packed: types of what the arguments' eight bytes hold, where it is not their own.
+    Raises CudaError where the launch fails, struct.error where an integer does not fit its type.
     """
     types = [t for _, t in job.arguments]
     hidden = _hidden(function, types)

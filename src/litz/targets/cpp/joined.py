@@ -29,7 +29,9 @@ def joined(bodies: Sequence[Body], name: str) -> tuple[str, tuple[Expr, ...]]:
     a call and the beginning of the next.
     """
     ints: dict[Expr, int] = {}
-    parts, own, loops = [], [], []
+    parts: list[str] = []
+    own: list[str] = []
+    loops: list[str] = []
     pointers = count = 0
     for k, body in enumerate(bodies):
         (made,) = body.kernel.recipe.kernels

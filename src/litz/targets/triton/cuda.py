@@ -199,7 +199,8 @@ def table_text(types: Sequence[str]) -> str:
     """The same for a launch of several calls, given the types of its cells."""
     args = ", ".join(["gx", "gy", "gz", *(f"c{i}" for i in range(len(types)))])
     pointers = [f"c{i}" for i, t in enumerate(types) if t == "*"]
-    test = f"general if ({' | '.join(pointers)}) & {ALIGNMENT - 1} else aligned"
+    odd = f"({' | '.join(pointers) or 0}) & {ALIGNMENT - 1}"
+    test = f"general if {odd} else aligned"
     return f"def call({args}):\n    return ({test})({args})\n"
 
 

@@ -14,11 +14,12 @@ from dataclasses import field, replace
 
 from litz.dataclass import dataclass
 from litz.index import TRITON, Expr, Substitution, Symbol, ceildiv, product, render, symbol
+from litz.ir.body import Load, walk
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
-from litz.kernel.nodes import int_value
+from litz.kernel.nodes import int_value, roots
 from litz.kernel.opened import SIZE
-from litz.kernel.plan import Param
+from litz.kernel.plan import KernelPlan, Param
 from litz.runtime.cache import content_key
 from litz.targets.kernels import Body
 from litz.targets.triton.printer import HEADER
@@ -52,10 +53,9 @@ def may_join(recipe: BlockRecipe) -> bool:
 
 @dataclass(frozen=True)
 class _Call:
-    """What a call takes: names of its arguments, and its plan's integers in the kernel's."""
+    """What a call takes: pointers, then scalars, and its plan's integers in the kernel's."""
 
-    pointers: tuple[str, ...]
-    scalars: tuple[str, ...]
+    names: tuple[str, ...]
     numbers: Mapping[Expr, Expr]
 
 
@@ -77,9 +77,8 @@ def joined(bodies: Sequence[Body], origins: str) -> tuple[TritonKernel, tuple[Ex
                 if not value.is_const:
                     numbers[e] = symbol(f"{e.name}_{k}_{row}", e.lo, e.hi, e.hint)
                     ints[numbers[e]] = value
-            pointers = tuple(p.name for p in own if not p.by_value)
-            scalars = tuple(p.name for p in own if p.by_value)
-            calls[-1].append(_Call(pointers, scalars, numbers))
+            ordered = sorted(own, key=lambda p: p.by_value)  # pointers first
+            calls[-1].append(_Call(tuple(p.name for p in ordered), numbers))
     made = []
     for body in bodies:
         (plan_in_blocks,) = body.kernel.recipe.kernels
@@ -160,15 +159,19 @@ class _Form:
         rows = tuple(
             Row(
                 Substitution(c.numbers)(product(counts)),
-                c.pointers,
-                c.scalars,
+                c.names,
                 tuple(c.numbers[e] for e in one.ints),
             )
             for c in own
         )
         room = -(-len(own) // ROWS) * ROWS
-        self.columns.append(Column(rows, room, tuple(scalar_type(a.dtype) for a in one.scalars)))
-        self.parts.append("\n".join(_dispatch(name, one, config, base, room, sized)) + "\n")
+        run_along = _run_along(made.plan)
+        types = ["*" if p.name in run_along else "u64" for p in one.pointers]
+        types += [scalar_type(a.dtype) for a in one.scalars]
+        self.columns.append(Column(rows, room, (*types, *["i64"] * len(one.ints))))
+        self.parts.append(
+            "\n".join(_dispatch(name, one, config, base, room, run_along, sized)) + "\n"
+        )
         return one
 
 
@@ -184,8 +187,15 @@ def _axes(one: Launch) -> int:
     return 1 if one.flat else max(1, len(one.grid))
 
 
+def _run_along(plan: KernelPlan) -> frozenset[str]:
+    """The parameters that are not one element at one place: where they lie matters to blocks."""
+    places = [(n.buffer, n.index) for n in walk(roots(plan.stores)) if isinstance(n, Load)]
+    places += [(s.buffer, s.index) for s in plan.stores]
+    return frozenset(name for name, e in places if not e.is_const)
+
+
 def _dispatch(
-    name: str, one: Launch, config: Config, base: int, room: int, sized: bool
+    name: str, one: Launch, config: Config, base: int, room: int, along: frozenset[str], sized: bool
 ) -> Iterator[str]:
     """A function that finds the row of a program and runs the body on what stands there."""
     yield "@triton.jit"
@@ -200,7 +210,8 @@ def _dispatch(
     args = []
     for p in one.pointers:
         at, kind = at + room, _TYPES[pointer_type(p.dtype)[1:]]
-        yield f"    {p.name} = litz.pointer(TABLE, {at} + row, tl.{kind}, ALIGNED)"
+        aligned = "ALIGNED" if p.name in along else "False"
+        yield f"    {p.name} = litz.pointer(TABLE, {at} + row, tl.{kind}, {aligned})"
     for p in one.scalars:
         at, kind = at + room, _TYPES[scalar_type(p.dtype)]
         yield f"    {p.name} = litz.scalar(TABLE, {at} + row, tl.{kind})"

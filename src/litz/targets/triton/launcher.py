@@ -93,7 +93,7 @@ def _table(table: Table, name: str) -> list[str]:
                 start = symbol(f"e{len(lines) - 1}")
         rest = c.room - len(c.rows)
         args += [*starts, *[str(NEVER)] * rest]
-        cells = [(*r.pointers, *r.scalars, *(render(e, PYTHON) for e in r.ints)) for r in c.rows]
+        cells = [(*r.names, *(render(e, PYTHON) for e in r.ints)) for r in c.rows]
         for values in zip(*cells, strict=True):
             args += [*values, *["0"] * rest]
     call = f"{name}({render(start, PYTHON)}, 1, 1, {', '.join(args)})"

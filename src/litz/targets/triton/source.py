@@ -12,12 +12,11 @@ from litz.kernel.plan import Param
 class Row:
     """A call in a launch of several: how many programs it takes, and its arguments.
 
-    pointers, scalars: names; ints: integers of the call, or numbers.
+    names: of pointers, then of scalars; ints: integers of the call, or numbers.
     """
 
     programs: Expr
-    pointers: tuple[str, ...]
-    scalars: tuple[str, ...]
+    names: tuple[str, ...]
     ints: tuple[Expr, ...]
 
 
@@ -25,33 +24,28 @@ class Row:
 class Column:
     """The calls of one body in a launch of several; ``room``: for how many the table has rows.
 
-    scalars: types of arguments by value.
+    types: of a row's arguments, as they are packed: ``*`` for pointers that blocks run along.
     """
 
     rows: tuple[Row, ...]
     room: int
-    scalars: tuple[str, ...]
+    types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """The arguments of a launch of several calls, as cells of eight bytes.
 
-    For each body: the first program of each row, then a cell a row for each pointer, scalar and
-    integer.  Rows that no call has begin behind all programs.
+    For each body: the first program of each row, then a cell a row for each argument.  Rows that no
+    call has begin behind all programs.
     """
 
     columns: tuple[Column, ...]
 
     @property
     def types(self) -> tuple[str, ...]:
-        """How each cell is packed; pointers are ``*``."""
-        out: list[str] = []
-        for c in self.columns:
-            row = c.rows[0]
-            kinds = ["i64", *["*"] * len(row.pointers), *c.scalars, *["i64"] * len(row.ints)]
-            out += [kind for kind in kinds for _ in range(c.room)]
-        return tuple(out)
+        """How each cell is packed."""
+        return tuple(t for c in self.columns for own in ("i64", *c.types) for t in [own] * c.room)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Triton:
         if not may_join(recipe):
             return None
         (made,) = recipe.kernels
-        kind = f"{len(made.axes.blocked)} axes, {made.configs[0].warps} warps"
+        kind = f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
         return Joins(kind, CELLS // cells_of(recipe) // ROWS * ROWS, BODIES, LARGE)
 
     def size(self, sizes: Sequence[int]) -> int:
