@@ -8,9 +8,10 @@ from dataclasses import field, replace
 from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
 from litz.index import product, size_hint
+from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.build import BoundKernel
 from litz.kernel.nodes import extent, int_value
-from litz.kernel.opened import opened
+from litz.kernel.opened import has_size, opened
 from litz.kernel.plan import KernelPlan
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.horizontal import arrange, verify_launches
@@ -122,15 +123,16 @@ def joined(
     for g in groups:
         alike.setdefault(opened(bound[g.name].plan), []).append(g)
     bodies = []
-    for open_plan, members in alike.items():
+    for members in alike.values():
         own = [bound[g.name] for g in members]
-        plan, rows = open_plan, tuple(b.ints for b in own)
-        if open_plan is not own[0].plan and open_plan != own[0].plan:
+        rows = tuple(b.ints for b in own)
+        most = LIMIT
+        if has_size(own[0].plan):
             sizes = [extent(b.plan.parallel[0]) for b in own]
-            numbers = [int_value(n) for n in sizes]
-            most = 1 << (max(numbers) - 1).bit_length()
-            plan = opened(own[0].plan, max(1, most), target.size(numbers))
-            rows = tuple((*b.ints, n) for b, n in zip(own, sizes, strict=True))
+            rows = tuple((*ints, n) for ints, n in zip(rows, sizes, strict=True))
+            most = 1 << (max(map(int_value, sizes)) - 1).bit_length()
+        hints = [target.size([size_hint(e) for e in column]) for column in zip(*rows, strict=True)]
+        plan = opened(own[0].plan, most, hints)
         bodies.append(Body(target.kernel(plan, device, ""), rows))
     ordered = [g for members in alike.values() for g in members]
     origins = " ".join(dict.fromkeys(n for g in ordered for n in g.origins))
