@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
-from litz.index import product, size_hint
+from litz.index import Expr, product, size_hint
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.build import BoundKernel
 from litz.kernel.nodes import extent, int_value
@@ -43,24 +43,23 @@ class _Sharing:
 
     bound: Mapping[str, BoundKernel]
     target_of: TargetOf
-    known: dict[tuple[KernelPlan, str], Joins | None] = field(default_factory=dict)
     bodies: dict[KernelPlan, KernelPlan] = field(default_factory=dict)
-
-    def body(self, plan: KernelPlan) -> KernelPlan:
-        if plan not in self.bodies:
-            self.bodies[plan] = opened(plan)
-        return self.bodies[plan]
+    known: dict[tuple[KernelPlan, str], Joins | None] = field(default_factory=dict)
 
     def __call__(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
-        device = groups[0].device
+        target = self.target_of(groups[0].device)
         alike: dict[KernelPlan, list[Group]] = {}
         for g in groups:
-            alike.setdefault(self.body(self.bound[g.name].plan), []).append(g)
+            plan = self.bound[g.name].plan
+            if plan not in self.bodies:
+                self.bodies[plan] = opened(plan)
+            alike.setdefault(self.bodies[plan], []).append(g)
         kinds: dict[str, list[tuple[Joins, list[Group]]]] = {}
-        for body, members in alike.items():
-            if (body, device) not in self.known:
-                self.known[body, device] = self.target_of(device).joins(body)
-            joins = self.known[body, device]
+        for members in alike.values():
+            plan, _ = _body([self.bound[g.name] for g in members], target)
+            if (plan, target.language) not in self.known:
+                self.known[plan, target.language] = target.joins(plan)
+            joins = self.known[plan, target.language]
             if joins is not None:
                 kinds.setdefault(joins.kind, []).append((joins, members))
         for some in kinds.values():
@@ -74,22 +73,19 @@ class _Sharing:
         small = []
         for joins, members in bodies:
             points = sum(_points(self.bound[g.name].plan) for g in members)
-            many = len(members) > joins.most
-            if many or (points >= joins.large and not wanted):
-                count = -(-len(members) // joins.most)
-                for i in range(count):
-                    part = members[len(members) * i // count : len(members) * (i + 1) // count]
-                    found.append(_Launch(list(part), 1, 1 - len(part) / joins.most))
-            else:
+            if len(members) <= joins.most and (points < joins.large or wanted):
                 small.append((joins, members))
+                continue
+            count = -(-len(members) // joins.most)
+            for i in range(count):
+                part = members[len(members) * i // count : len(members) * (i + 1) // count]
+                found.append(_Launch().with_(part, joins))
         at = max(0, len(found) - 1)
         for joins, members in small:
-            own = len(members) / joins.most
-            while at < len(found) and (found[at].room < own or found[at].bodies >= joins.bodies):
+            while at < len(found) and not found[at].takes(members, joins):
                 at += 1
-            if at == len(found):
-                found.append(_Launch())
-            found[at].add(members, own)
+            found += [_Launch()] if at == len(found) else []
+            found[at].with_(members, joins)
         for x in found:
             if len(x.groups) > 1:
                 of = "one body" if x.bodies == 1 else f"{x.bodies} bodies"
@@ -104,14 +100,35 @@ class _Launch:
     bodies: int = 0
     room: float = 1.0
 
-    def add(self, members: Sequence[Group], own: float) -> None:
+    def takes(self, members: Sequence[Group], joins: Joins) -> bool:
+        return joins.part(len(members)) <= self.room and self.bodies < joins.bodies
+
+    def with_(self, members: Sequence[Group], joins: Joins) -> _Launch:
         self.groups += members
         self.bodies += 1
-        self.room -= own
+        self.room -= joins.part(len(members))
+        return self
 
 
 def _points(plan: KernelPlan) -> int:
     return size_hint(product(extent(d.var) for d in plan.dims))
+
+
+def _body(
+    calls: Sequence[BoundKernel], target: Target, times: int = 1
+) -> tuple[KernelPlan, tuple[tuple[Expr, ...], ...]]:
+    """The plan of calls that differ in sizes alone, and what each takes as its integers.
+
+    times: how often as large as they are to take them for.
+    """
+    rows = tuple(b.ints for b in calls)
+    most = LIMIT
+    if has_size(calls[0].plan):
+        sizes = [extent(b.plan.parallel[0]) for b in calls]
+        rows = tuple((*ints, n) for ints, n in zip(rows, sizes, strict=True))
+        most = 1 << (max(map(int_value, sizes)) - 1).bit_length()
+    hints = [target.size([size_hint(e) for e in of]) * times for of in zip(*rows, strict=True)]
+    return opened(calls[0].plan, most, [min(h, LIMIT) for h in hints]), rows
 
 
 def joined(
@@ -124,15 +141,9 @@ def joined(
         alike.setdefault(opened(bound[g.name].plan), []).append(g)
     bodies = []
     for members in alike.values():
-        own = [bound[g.name] for g in members]
-        rows = tuple(b.ints for b in own)
-        most = LIMIT
-        if has_size(own[0].plan):
-            sizes = [extent(b.plan.parallel[0]) for b in own]
-            rows = tuple((*ints, n) for ints, n in zip(rows, sizes, strict=True))
-            most = 1 << (max(map(int_value, sizes)) - 1).bit_length()
-        hints = [target.size([size_hint(e) for e in column]) for column in zip(*rows, strict=True)]
-        plan = opened(own[0].plan, most, hints)
+        # A part of what may share a launch can be so little that it would be divided otherwise.
+        tries = (_body([bound[g.name] for g in members], target, n) for n in (1, 16, 256))
+        plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
         bodies.append(Body(target.kernel(plan, device, ""), rows))
     ordered = [g for members in alike.values() for g in members]
     origins = " ".join(dict.fromkeys(n for g in ordered for n in g.origins))

@@ -69,15 +69,20 @@ class Target(Protocol):
 class Joins:
     """How calls of a kernel share a launch.
 
-    kind: kernels of different kinds never do.  most: calls in one launch.  bodies: different
-    kernels in one launch; large: points of all calls together from which they share it with calls
-    of no other kernel.
+    kind: kernels of different kinds never do.  most: calls in one launch, which has room for
+    multiples of ``step``.  bodies: different kernels in one launch; large: points of all calls
+    together from which they share none with calls of another kernel that has as many.
     """
 
     kind: str
     most: int
     bodies: int
     large: int
+    step: int = 1
+
+    def part(self, calls: int) -> float:
+        """The part of a launch's room that so many calls take."""
+        return -(-calls // self.step) * self.step / self.most
 
 
 @dataclass(frozen=True)

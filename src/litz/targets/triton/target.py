@@ -50,7 +50,7 @@ class Triton:
             return None
         (made,) = recipe.kernels
         kind = f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
-        return Joins(kind, CELLS // cells_of(recipe) // ROWS * ROWS, BODIES, LARGE)
+        return Joins(kind, CELLS // cells_of(recipe) // ROWS * ROWS, BODIES, LARGE, ROWS)
 
     def size(self, sizes: Sequence[int]) -> int:
         return sum(sizes)  # blocks are as wide as the launch as a whole allows
