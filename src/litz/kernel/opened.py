@@ -19,7 +19,7 @@ def has_size(plan: KernelPlan) -> bool:
     if len(plan.parallel) != 1 or plan.skeleton is not None:
         return False
     size = extent(plan.parallel[0])
-    return size.is_const and 0 < int_value(size) <= LIMIT
+    return size.is_const and 1 < int_value(size) <= LIMIT
 
 
 def opened(
