@@ -1,4 +1,4 @@
-"""Programs of independent kernels: each with its inputs and the launches of Triton that it takes."""
+"""Programs of independent kernels: their inputs, and the launches of Triton that they take."""
 
 from __future__ import annotations
 
@@ -39,8 +39,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     # Whole blocks, ends, single elements and two types.
     "sizes": (
         many(lambda x: torch.sigmoid(x) * 2),
-        (rand(5), rand(1000), rand(17, 3), rand(2049, dtype=BF16), rand(7, dtype=BF16), rand(1),
-         rand(4096)),
+        (
+            rand(5),
+            rand(1000),
+            rand(17, 3),
+            rand(2049, dtype=BF16),
+            rand(7, dtype=BF16),
+            rand(1),
+            rand(4096),
+        ),
         1,
     ),  # fmt: skip
     "rows_alike": (
