@@ -133,7 +133,7 @@ def _extern_bytes(host: HostProgram, times: Lifetimes) -> list[Span]:
             for name in step.extern.outputs:
                 b = None if name is None else host.buffers[name]
                 if b is not None and b.name not in times.blocks and b.alias is None:
-                    out.append((i, times.ends[name], hinted_bytes(b)))
+                    out.append((i, times.ends[b.name], hinted_bytes(b)))
     return out
 
 
