@@ -20,6 +20,7 @@ from litz.runtime.triton.mathlib import (
 from litz.runtime.triton.packed import small_float, times16
 from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
+from litz.runtime.triton.table import cell, later_row, pointer, scalar
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -622,60 +623,9 @@ def hypot(a, b):
     return tl.where(infinite, float("inf"), length)
 
 
-# --- tables of arguments ---
-
-
-@triton.jit
-def cell(table: tl.constexpr, at):
-    """Number ``at`` of a kernel's arguments, of eight bytes each, of which ``table`` is the first.
-
-    They lie behind each other in the memory of parameters, which a register may address.
-    """
-    return tl.inline_asm_elementwise(
-        "{ .reg .b64 a; mov.u64 a, " + table + "; add.u64 a, a, $1; ld.param.u64 $0, [a]; }",
-        "=l,l",
-        [tl.cast(at, tl.int64) * 8],
-        dtype=tl.int64,
-        is_pure=True,
-        pack=1,
-    )
-
-
-@triton.jit
-def cell_in_memory(table, at):
-    return tl.load(table + at)
-
-
-@triton.jit
-def later_row(table: tl.constexpr, first, room: tl.constexpr, half: tl.constexpr, row, program):
-    """A step of the search for the last row that begins at a program or before it."""
-    at = row + half
-    start = cell(table, first + tl.minimum(at, room - 1))
-    return tl.where((at < room) & (start <= program), at, row)
-
-
-@triton.jit
-def pointer(table: tl.constexpr, at, dtype: tl.constexpr, aligned: tl.constexpr):
-    address = cell(table, at).to(tl.pointer_type(dtype))
-    return tl.multiple_of(address, 16) if aligned else address
-
-
-@triton.jit
-def scalar(table: tl.constexpr, at, dtype: tl.constexpr):
-    """An argument by value, in the low bytes of its cell."""
-    bits = cell(table, at)
-    if dtype == tl.float32:
-        return bits.to(tl.int32).to(tl.float32, bitcast=True)
-    elif dtype == tl.float64:
-        return bits.to(tl.float64, bitcast=True)
-    else:
-        return bits.to(dtype)
-
-
 if INTERPRETED:
     from litz.runtime.triton.interpreted import FUNCTIONS, in_steps
 
     globals().update(FUNCTIONS)
-    cell = cell_in_memory
     for name in [n for n in globals() if n.startswith("scan_")]:
         globals()[name] = in_steps(globals()[name.removeprefix("scan_")])
