@@ -75,6 +75,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+    elif k.inside and (k.form != "once" or "x" in k.even):
+        yield "blocks inside of x run apart, but those of the form or the size need no masks"
     elif k.form in ("nest", "serial"):
         if sorted(i for p in k.passes for i in p.stores) != list(range(len(k.plan.stores))):
             yield "not every store is done in one pass"
