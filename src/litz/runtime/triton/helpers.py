@@ -451,6 +451,12 @@ def last(x, axis: tl.constexpr):
 
 
 @triton.jit
+def scan(x, axis: tl.constexpr, combine: tl.constexpr):
+    """States combined along ``axis``.  x: their parts; combine: a function of two states."""
+    return tl.associative_scan(x, axis, combine)
+
+
+@triton.jit
 def plus(a, b):
     return a + b
 
