@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from judge import check
-from scan_cases import OPS
+from scan_cases import FUNCTIONS, OPS, check_scan, scan_of
 
 import litz
 from litz.ir.body import Masked, loads, walk
@@ -88,3 +88,22 @@ def test_reductions_of_scans() -> None:
     check(fn, draw(8, 700), runs=1)
     check(lambda x: fn(x.t()), draw(700, 40), runs=1)
     check(fn, draw(20, 70001), runs=1)  # longer than what caches hold
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_two_states(name: str) -> None:
+    for dim in (0, 1, 2):
+        check_scan(name, draw(5, 37, 20), dim, reverse=dim == 1)
+    for dtype in (torch.float64, torch.bfloat16):
+        check_scan(name, draw(70, 33, dtype=dtype), 1)
+
+
+@pytest.mark.parametrize("shape", [(5000,), (4096,), (3, 2100)], ids=str)
+def test_functions_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "LONG_ROW", 1000)
+    monkeypatch.setattr(choose, "PART", 512)
+    for name in FUNCTIONS:
+        dim = len(shape) - 1
+        (kernel,) = litz.explain(scan_of(name, dim), draw(*shape)).kernels
+        assert len(kernel.recipe.kernels) == 3
+        check_scan(name, draw(*shape), dim)

@@ -450,10 +450,10 @@ def last(x, axis: tl.constexpr):
         return tl.sum(tl.where(here, x.to(wide), 0), axis, keep_dims=True).to(x.dtype)
 
 
-@triton.jit
-def scan(x, axis: tl.constexpr, combine: tl.constexpr):
+@tl.core.builtin
+def scan(x, axis, combine, _semantic=None, _generator=None):
     """States combined along ``axis``.  x: their parts; combine: a function of two states."""
-    return tl.associative_scan(x, axis, combine)
+    return tl.associative_scan(x, axis, combine, _semantic=_semantic, _generator=_generator)
 
 
 @triton.jit
