@@ -76,9 +76,7 @@ def one_by_one(name: str, x: torch.Tensor, dim: int, reverse: bool = False) -> P
     return tuple(torch.stack(part, dim) for part in zip(*states, strict=True))
 
 
-def check_scan(
-    name: str, x: torch.Tensor, dim: int, reverse: bool = False, **options: Any
-) -> None:
+def check_scan(name: str, x: torch.Tensor, dim: int, reverse: bool = False, **options: Any) -> None:
     """Against float64 in steps, judged by what the operator's own function has in eager mode."""
     torch._dynamo.reset()
     given = {"check_ir": True, **options}

@@ -138,7 +138,9 @@ def test_built_ahead(name: str, form: str, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("form", some(FORMS, 3))
-@pytest.mark.parametrize("name", ["recurrence", "segments", pytest.param("matrices", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["recurrence", "segments", pytest.param("matrices", marks=pytest.mark.slow)]
+)
 def test_functions_built_ahead(
     name: str, form: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -76,8 +76,8 @@ def function_faults(combine: Function, elements: Sequence[Node]) -> Iterator[str
 
 def applied(combine: Function, earlier: Sequence[Node], later: Sequence[Node]) -> Function:
     """Two states together."""
-    given = {body.given(v.dtype, i): v for i, v in enumerate((*earlier, *later))}
-    rewrite = Rewriter(memo=dict(given))
+    given: dict[Node, Node] = {body.given(v.dtype, i): v for i, v in enumerate((*earlier, *later))}
+    rewrite = Rewriter(memo=given)
     return tuple(map(rewrite, combine))
 
 

@@ -64,7 +64,8 @@ def _lowered(low: GraphLowering, n: FxNode, inline: Inline) -> Any:
     own, over = axes(shape), var("r0", shape[0])
     elements = tuple(body.cast(x.at([over, *own[1:]]), _held(x.dtype)) for x in xs)
     read = {u.args[1] for u in n.users}
-    stores, out = [], []
+    stores: list[Store] = []
+    out: list[TensorValue | None] = []
     for i, (x, r) in enumerate(zip(xs, results, strict=True)):
         assert r is not None
         if i not in read:

@@ -8,8 +8,7 @@ from litz.ir import body
 from litz.ir.body import Const, Given, Masked, Node, Op, Scan, walk
 from litz.ir.dtype import DType
 from litz.ir.ops import cpp_text
-from litz.ir.scans import carried as states_of
-from litz.ir.scans import widened
+from litz.ir.scans import carried, widened
 from litz.targets.cpp import tree
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Ref
@@ -55,7 +54,7 @@ def lines(s: tree.Step, spell: Speller) -> list[str]:
     """One step of a scan."""
     n, row = s.scan, s.scan.row
     names = [r.text for r in s.held]
-    wide = states_of(n)
+    wide = carried(n)
     given = []
     for r, own in zip(s.values, wide, strict=True):
         text = spell.vector(r) if s.out[0].vec else r.text
@@ -87,7 +86,7 @@ def _function_lines(s: tree.Step, spell: Speller, given: Sequence[str]) -> list[
 
     Lanes that follow each other are walked one by one.
     """
-    n, names, wide = s.scan, [r.text for r in s.held], states_of(s.scan)
+    n, names, wide = s.scan, [r.text for r in s.held], carried(s.scan)
 
     def fixed(c: Const) -> str:
         ref = Ref(literal(c), c.dtype)
