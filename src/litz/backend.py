@@ -34,6 +34,7 @@ from litz.graph.dropout import drop_idle_dropout
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
+from litz.graph.scan_gradients import differentiate_scans
 from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
@@ -109,6 +110,7 @@ def compile_with(
 
     def through_aot(place: Place, regions: str) -> Callable[..., Any]:
         nonlocal program
+        differentiate_scans(gm)
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, place, regions) for kind in kinds}
         if cache is not None:

@@ -8,9 +8,12 @@ from judge import check
 from scan_cases import FUNCTIONS, OPS, check_scan, scan_of
 
 import litz
+from litz.backend import compile_with
 from litz.ir.body import Masked, loads, walk
 from litz.kernel.lanes import choose
 from litz.kernel.nodes import roots
+from litz.options import make_options
+from litz.stages import Stages
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -107,3 +110,19 @@ def test_functions_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPa
         (kernel,) = litz.explain(scan_of(name, dim), draw(*shape)).kernels
         assert len(kernel.recipe.kernels) == 3
         check_scan(name, draw(*shape), dim)
+
+
+def test_functions_of_open_sizes() -> None:
+    made: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        options = make_options({"check_ir": True})
+        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
+
+    torch._dynamo.reset()
+    fn = scan_of("recurrence", 1)
+    compiled = torch.compile(fn, backend=backend, dynamic=True)
+    for shape in ((3, 9), (7, 300)):
+        torch.testing.assert_close(compiled(draw(*shape)), fn(draw(*shape)))
+    (stages,) = made
+    assert not stages.fallback and not stages.externs() and len(stages.kernels) == 1

@@ -26,7 +26,7 @@ from litz.ir.scans import function_faults
 from litz.lowering.context import Unsupported
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, Opaque, TensorValue, axes, contiguous_strides
 
 Inline = Callable[[GraphModule, Sequence[Any]], list[Any]]
 GIVEN = "~given"  # stands for the memory of a function's argument
@@ -48,7 +48,8 @@ def lower_associative_scan(low: GraphLowering, n: FxNode, inline: Inline) -> Any
 def _lowered(low: GraphLowering, n: FxNode, inline: Inline) -> Any:
     function, operands, captured = n.args
     assert isinstance(function, FxNode)
-    if captured:
+    numbers = low.map(tuple(captured))  # type: ignore[arg-type]
+    if any(isinstance(v, TensorValue | Opaque) for v in numbers):
         raise Unsupported("a function that captures tensors")
     vals: Any = n.meta["val"]
     xs, results = low.map(tuple(operands)), [low.result(v) for v in vals]  # type: ignore[arg-type]
@@ -60,7 +61,8 @@ def _lowered(low: GraphLowering, n: FxNode, inline: Inline) -> Any:
     if shape[0] is ONE or ZERO in shape:
         return tuple(x.without_memory() for x in xs)
     module: Any = attribute_value(low.gm, function)
-    combine = _combined(low, module, [x.dtype for x in xs], shape[1:], xs[0].device, inline)
+    one = TensorValue(xs[0].dtype, shape[1:], xs[0].device, lazy=xs[0].node)
+    combine = _combined(low, module, [x.dtype for x in xs], one, numbers, inline)
     own, over = axes(shape), var("r0", shape[0])
     elements = tuple(body.cast(x.at([over, *own[1:]]), _held(x.dtype)) for x in xs)
     read = {u.args[1] for u in n.users}
@@ -90,17 +92,20 @@ def _combined(
     low: GraphLowering,
     module: GraphModule,
     types: Sequence[DType],
-    shape: Shape,
-    device: str,
+    like: TensorValue,
+    numbers: Sequence[Any],
     inline: Inline,
 ) -> tuple[Node, ...]:
-    """The function of two states that a graph of calls is."""
-    given = []
+    """The function of two states that a graph of calls is.
+
+    like: of the shape of a state's parts.  numbers: sizes that the function is given besides.
+    """
+    shape, given = like.shape, []
     for k, dtype in enumerate((*types, *types)):
         node = body.load(dtype, f"{GIVEN}{k}", linear(axes(shape), contiguous_strides(shape)))
-        given.append(TensorValue(dtype, shape, device, lazy=node))
+        given.append(TensorValue(dtype, shape, like.device, lazy=node))
     mark = len(low.b.nodes)
-    found = inline(module, given)
+    found = inline(module, [*given, *numbers])
     if len(low.b.nodes) > mark:
         raise Unsupported("a function that is not pointwise")
     if any(not isinstance(v, TensorValue) or v.shape != shape for v in found):
