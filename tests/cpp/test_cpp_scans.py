@@ -126,3 +126,35 @@ def test_functions_of_open_sizes() -> None:
         torch.testing.assert_close(compiled(draw(*shape)), fn(draw(*shape)))
     (stages,) = made
     assert not stages.fallback and not stages.externs() and len(stages.kernels) == 1
+
+
+def test_reversed_scans_are_one_kernel() -> None:
+    programs = (
+        lambda x: x.flip(1).cumsum(1).flip(1) * 2 + x,
+        lambda x: x.flip(0).cumsum(0).flip(0),
+        lambda x: torch.cummax(x.exp().flip(1), 1)[1].flip(1),
+        lambda x: torch.softmax(x, 1).flip(1).cumsum(1).flip(1),
+    )
+    for fn in programs:
+        assert len(litz.explain(fn, draw(12, 71)).kernels) == 1
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            check(fn, draw(12, 71, dtype=dtype), runs=1)
+    check(programs[0], draw(12, 71), others=[(draw(5, 300),)], dynamic=True, runs=1)
+
+
+def test_gradients_of_sums_are_one_kernel() -> None:
+    made: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        options = make_options({"check_ir": True})
+        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
+
+    torch._dynamo.reset()
+    x = draw(9, 200, dtype=torch.float64).requires_grad_()
+    grads = [
+        torch.autograd.grad(fn(x).sum(), x)[0]
+        for f in (lambda x: x.exp().cumsum(1).sin(),)
+        for fn in (torch.compile(f, backend=backend), f)
+    ]
+    torch.testing.assert_close(*grads)
+    assert [len(s.kernels) for s in made] == [1, 1]

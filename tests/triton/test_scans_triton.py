@@ -185,3 +185,13 @@ def test_functions_in_loops(name: str, loops: None) -> None:
 def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
     assert len(launches(scan_of(name, 0), draw(*shape))) == 3
     check_scan(name, draw(*shape), 0, **TRITON)
+
+
+def test_reversed_scans_are_one_kernel(loops: None) -> None:
+    for fn in (
+        lambda x: x.flip(1).cumsum(1).flip(1) * 2 + x,
+        lambda x: x.flip(0).cumsum(0).flip(0),
+        lambda x: torch.cummax(x.exp().flip(1), 1)[1].flip(1),
+    ):
+        assert len(launches(fn, draw(64, 90))) == 1
+        check(fn, draw(9, 90), runs=1, judge=False, **TRITON)

@@ -76,6 +76,8 @@ _BY_NAME = (
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_strided<", "litz/memory.h"),
     ("litz::load_evens<", "litz/strides.h"),
+    ("litz::load_back<", "litz/strides.h"),
+    ("litz::store_back(", "litz/strides.h"),
     ("litz::store_stream(", "litz/memory.h"),
 )
 
