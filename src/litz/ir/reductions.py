@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ Scalar = bool | int | float
 State = tuple[Any, ...]
 Identity = Callable[[DType], Scalar]
 NOWHERE: Final = (1 << 63) - 1  # a position behind all others
+FUNCTION: Final = "function"  # the kind of scans that combine by what the program says
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +352,16 @@ def result_of(kind: str) -> Result:
 def scanned(name: str) -> Reduction:
     """The row of a kind of ``Scan`` nodes."""
     return next(r for r in TABLE.rows if r.name == name and r.scan)
+
+
+@lru_cache
+def of_function(parts: int) -> Reduction:
+    """The row of scans by a function of the program's: a state of so many parts, 0, 1 and so on.
+
+    There is no state of no elements: identities are what stands where nobody looks.
+    """
+    state = tuple(Part(str(i), _always(0)) for i in range(parts))
+    return Reduction(FUNCTION, state, (), "bif", "")
 
 
 def by_update(mode: str) -> Reduction:

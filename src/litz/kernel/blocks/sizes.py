@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Expr, product, size_hint
-from litz.ir.body import Load, Op, walk
+from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
+from litz.ir.scans import scans_of
 from litz.kernel.blocks.axes import whole_block
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import loops_of, reduce_levels, roots
@@ -23,6 +24,7 @@ THREADS = 1 << 18  # that are under way on a large machine
 CACHE = 32 << 20  # bytes that stay in its last-level cache
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
+HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
 def power_of_two(n: int) -> int:
@@ -165,9 +167,41 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
+    if not many and (held := state_bytes(plan)):
+        line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
+        return _scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
     first = (64, 16, 2) if many else (64, 32, 8)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
+        out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
+    return tuple(dict.fromkeys(out))
+
+
+def state_bytes(plan: KernelPlan) -> int:
+    """Bytes of the states of a kernel's scans at one point, twice those that take long to combine.
+
+    What comes of them is held beside them then.
+    """
+    found = {(n.args, n.combine): n for n in scans_of(plan.stores)}.values()
+    return sum(e.dtype.bytes * (1 + _is_long(n)) for n in found for e in n.elements)
+
+
+def _is_long(n: Scan) -> bool:
+    if n.combine:
+        return sum(op(v.name).cost for v in walk(n.combine) if isinstance(v, Op)) >= BUSY
+    return not n.row.op and not n.row.positional
+
+
+def _scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Config, ...]:
+    """Scans down columns: no wider than a line of memory, so that there are many programs.
+
+    What a turn takes besides (the scan over threads, what it hands on, the way to memory) is
+    hundreds of nanoseconds however much it loads: so it loads what registers hold.
+    """
+    out = []
+    for width, part, warps in ((1, 1, 8), (1, 2, 4), (2, 1, 8), (1, 2, 8), (1, 4, 4), (2, 1, 16)):
+        x = min(width * line, rows)
+        r = min(power_of_two(elements // (x * part) + 1) // 2, size)
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
     return tuple(dict.fromkeys(out))
 

@@ -450,6 +450,12 @@ def last(x, axis: tl.constexpr):
         return tl.sum(tl.where(here, x.to(wide), 0), axis, keep_dims=True).to(x.dtype)
 
 
+@tl.core.builtin
+def scan(x, axis, combine, _semantic=None, _generator=None):
+    """States combined along ``axis``.  x: their parts; combine: a function of two states."""
+    return tl.associative_scan(x, axis, combine, _semantic=_semantic, _generator=_generator)
+
+
 @triton.jit
 def plus(a, b):
     return a + b

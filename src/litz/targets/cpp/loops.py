@@ -17,6 +17,7 @@ from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import DType
+from litz.ir.scans import carried
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
@@ -151,7 +152,7 @@ class TreeBuilder(Placer):
     ) -> tuple[tuple[tree.Ref, ...], list[Stmt], list[Stmt]]:
         first = scans.begins(n, self, outside)
         vec = n.axis is not self.lane and any(r.vec for r in (*values, *first))
-        held = tuple(tree.Ref(self.name("c"), t, vec) for t in scans.states_of(n))
+        held = tuple(tree.Ref(self.name("c"), t, vec) for t in carried(n))
         outside.body.extend(tree.Hold(r, f) for r, f in zip(held, first, strict=True))
         return held, [], []
 

@@ -219,8 +219,9 @@ class Speller:
                 return f"litz::load_partial{width}({p}, {self.count})"
             return f"litz::load{width}({p})"
         rest = mask or (self.valid() if self.count else None)
-        if how.kind == "step" and how.stride is const(2):
-            return f"litz::load_evens{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
+        if how.kind == "step" and how.stride in (const(2), const(-1)):
+            form = "evens" if how.stride is const(2) else "back"
+            return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
         if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
@@ -273,6 +274,10 @@ class Speller:
             if self.count is not None:
                 return f"litz::store_partial({p}, {value}, {self.count});"
             return f"litz::store{'_stream' if s.stream else ''}({p}, {value});"
+        if how.kind == "step" and how.stride is const(-1) and store.mode == "set":
+            if mask is None and self.count is None:
+                at = self.scalar_index(store.index, data)
+                return f"litz::store_back({store.buffer} + ({at}), {value});"
         if how.kind == "next" and mask is None and s.value.dtype.bits != 16:
             return self._put_update(s, f"{store.buffer} + ({self.scalar_index(store.index, data)})")
         limit = mask or self.count or str(self.lanes)
