@@ -208,7 +208,7 @@ class NestReader:
     def _scan(self, text: str) -> Node:
         """``sum.value [r0 to i1] %3 from %4``"""
         m = _match(_SCAN, text, "a scan")
-        if not any(r.name == m[1] and r.scan for r in reductions.TABLE.rows):
+        if not any(r.name == m[1] and r.scan for r in (*reductions.TABLE.rows, reductions.SORT)):
             raise ParseError(f"no scan {m[1]!r}")
         args = (*self.args(m[5]), *self.args(m[6] or ""))
         return body.scan(m[1], m[2], self._axis(m[3]), parse_expr(m[4], self.scope), args)

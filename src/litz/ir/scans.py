@@ -2,6 +2,8 @@
 
 A program stores ``scan kind [r0 to i1]`` at each ``i1``, as it would a reduction.  A kernel walks
 ``r0`` once: there, ``i1`` is ``r0``, and the nest one reduced loop whose points all store.
+
+A sort is a scan too, which at each point gives the element that belongs there.
 """
 
 from __future__ import annotations
@@ -16,6 +18,11 @@ Loops = tuple[Expr, ...]
 
 def scans_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
     return scans(r for s in stores for r in s.roots())
+
+
+def sorts_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
+    """The scans that need all of a row at once."""
+    return tuple(n for n in scans_of(stores) if n.row.whole)
 
 
 def in_rows(
@@ -39,6 +46,8 @@ def faults(n: Scan, reduced: Loops) -> Iterator[tuple[str, str]]:
     if any(n.axis in a.vars for a in n.start):
         yield "scan", f"a scan that starts with what depends on {n.axis}"
     alike = zip(n.start, n.elements, strict=False)
+    if n.row.whole and n.start:
+        yield "scan", f"a {n.kind} that starts with something"
     if not n.row.takes(n.args[0].dtype) or any(a.dtype is not b.dtype for a, b in alike):
         yield "operand", f"a scan {n.kind} of {', '.join(str(a.dtype) for a in n.args)}"
 
