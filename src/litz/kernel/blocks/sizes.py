@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, walk
 from litz.ir.ops import op
+from litz.ir.scans import sorts_of
 from litz.kernel.blocks.axes import whole_block
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import loops_of, reduce_levels, roots
@@ -50,6 +51,8 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     if axes.reduced is None or not axes.reduced.size.is_const:
         return False
     size = power_of_two(hint(axes.reduced.size))
+    if sorts_of(plan.stores):
+        return True
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
     return size <= 64  # down columns a block needs width besides
@@ -119,6 +122,8 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         return _pieces(axes)
     rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
     down = plan.lane is not None and plan.lane in plan.parallel
+    if sorts_of(plan.stores):
+        return _sorted(axes, rows, power_of_two(size), down)
     if down:
         return _columns(plan, rows, size, persistent)
     r = power_of_two(size)
@@ -136,6 +141,20 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    return tuple(dict.fromkeys(out))
+
+
+def _sorted(axes: Axes, rows: int, r: int, down: bool) -> tuple[Config, ...]:
+    """Sorts of rows: few elements a thread, as each is in registers twice."""
+    out = []
+    for elements, each in ((1024, 8), (1024, 4), (512, 8), (2048, 8), (2048, 16)):
+        # Down columns some lie beside each other, so that accesses are of more than one element.
+        x = 8 if down else 1
+        while x * r < elements and (rows // (2 * x) >= PROGRAMS or down):
+            x *= 2
+        x = min(x, power_of_two(rows))
+        blocks = (*((a.name, 1) for a in axes.blocked[:-2]), ("x", x), ("r", r))
+        out.append(Config(blocks, max(1, min(32, x * r // (32 * each)))))
     return tuple(dict.fromkeys(out))
 
 

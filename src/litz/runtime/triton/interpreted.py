@@ -179,6 +179,10 @@ def in_steps(combine):
     return apply
 
 
+def partner(x):
+    return _tensor(np.ascontiguousarray(np.flip(_array(x), 1)), x.dtype)
+
+
 _FUNCTIONS = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
     arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
@@ -202,6 +206,7 @@ FUNCTIONS = {
     "either": _logic(np.logical_or),
     "both": _logic(np.logical_and),
     "to_bf16": to_bf16,
+    "partner": partner,
     "check": check,
     "check_divisor": check_divisor,
     "own": own,
