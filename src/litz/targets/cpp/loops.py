@@ -22,7 +22,7 @@ from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
-from litz.targets.cpp import scans, tree
+from litz.targets.cpp import scans, sorts, tree
 from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -86,7 +86,10 @@ class TreeBuilder(Placer):
     # --- values that several passes need ----------------------------------------------------------
 
     def early(self, n: Node, scope: Scope) -> bool:
-        """Take what an earlier pass has kept."""
+        """Take what an earlier pass has kept, or a sort."""
+        if isinstance(n, Scan) and n.row.whole:
+            scope.at(self.around(n, scope)).env[n] = sorts.at(n, self, scope)
+            return True
         found = self.rows.get(n)
         if found is None or scope.guard is not None or self.lane is None:
             return False
@@ -142,6 +145,11 @@ class TreeBuilder(Placer):
             self.nest(group, home)
 
     # --- scans ------------------------------------------------------------------------------------
+
+    def around(self, n: Scan, scope: Scope) -> int:
+        """The depth at which a sort's element is known."""
+        lane = () if self.lane is None else (self.lane,)
+        return self.bound_depth((n.axis, *(v for v in n.vars if v is not n.axis), *lane), scope)
 
     def emit_scan(self, n: Scan, scope: Scope) -> None:
         scans.emit(n, self, scope)
