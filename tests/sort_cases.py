@@ -35,3 +35,26 @@ def rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 3) -> torc
     for i, special in enumerate((-0.0, 0.0, math.inf, -math.inf, math.nan, -math.nan)):
         x = torch.where((draws > 0.04 * i) & (draws < 0.04 * i + 0.04), special, x)
     return torch.where(draws > 0.8, x / 7, x).to(dtype)
+
+
+def parts(x: Any) -> tuple[torch.Tensor, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def agree(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, **options: Any) -> None:
+    """Compiled results are eager's, bit by bit but for what nans hold and signs of equal zeros."""
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend="litz", dynamic=dynamic, options={"check_ir": True, **options})
+    same(compiled(*args), fn(*args))
+
+
+def same(found: Any, expected: Any) -> None:
+    for a, b in zip(parts(found), parts(expected), strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        assert a.numel() == 0 or a.stride() == b.stride()
+        assert torch.equal(torch.nan_to_num(a, 77.5), torch.nan_to_num(b, 77.5))
+
+
+def signed(x: torch.Tensor) -> torch.Tensor:
+    """What tells zeros apart by their signs."""
+    return torch.where(x == 0, torch.copysign(torch.ones_like(x), x) / 64, x)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from litz.index import Expr, Substitution
-from litz.ir.body import Rewriter, Scan, Store, scans
+from litz.ir.body import Const, Index, Node, Op, Reduce, Rewriter, Scan, Store, scans, walk
 
 Loops = tuple[Expr, ...]
 
@@ -23,6 +23,34 @@ def scans_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
 def sorts_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
     """The scans that need all of a row at once."""
     return tuple(n for n in scans_of(stores) if n.row.whole)
+
+
+def wanted_of(n: Scan, stores: Sequence[Store]) -> int | None:
+    """Of how many first elements of a sorted row stores make use; None for all of them."""
+    most = 0
+    for s in stores:
+        below = list(walk(s.roots()))
+        if n not in below:
+            continue
+        folds = (m for m in below if m is not n and isinstance(m, (Scan, Reduce)))
+        limit = _limit(s.mask, n.axis)
+        if limit is None or any(n in walk(m.args) for m in folds):
+            return None
+        most = max(most, limit)
+    return most
+
+
+def _limit(mask: Node | None, axis: Expr) -> int | None:
+    """How many first points of a loop a mask allows at most."""
+    if not isinstance(mask, Op):
+        return None
+    if mask.name == "and_":
+        known = [x for x in (_limit(a, axis) for a in mask.args) if x is not None]
+        return min(known, default=None)
+    a, b = mask.args[0], mask.args[-1]
+    if mask.name == "lt" and isinstance(a, Index) and a.expr is axis and isinstance(b, Const):
+        return int(b.value)
+    return None
 
 
 def in_rows(

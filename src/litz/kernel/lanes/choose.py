@@ -129,11 +129,6 @@ def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Exp
     return product(extent(d.var) for d in plan.dims) * cost
 
 
-def room(size: Expr, lanes: int) -> int:
-    """Elements of an array in which a row is sorted."""
-    return max(lanes, 1 << (int_value(size) - 1).bit_length())
-
-
 def _form(plan: KernelPlan, space: Space) -> Form:
     lane, tile = space.lane, plan.tile
     if lane is None:

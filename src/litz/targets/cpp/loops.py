@@ -146,6 +146,12 @@ class TreeBuilder(Placer):
 
     # --- scans ------------------------------------------------------------------------------------
 
+    def room(self, size: Expr) -> Expr:
+        """Elements of an array in which a row is sorted: a power of two, of open sizes at most."""
+        if not size.is_const:
+            return 2 * size + self.lanes
+        return const(max(self.lanes, 1 << (int_value(size) - 1).bit_length()))
+
     def around(self, n: Scan, scope: Scope) -> int:
         """The depth at which a sort's element is known."""
         lane = () if self.lane is None else (self.lane,)

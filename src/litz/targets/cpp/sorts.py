@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from litz.index import const
+from litz.index import const, min_, render
 from litz.ir.body import Scan
-from litz.kernel.lanes.choose import room
+from litz.ir.scans import wanted_of
 from litz.kernel.nodes import extent
 from litz.targets.cpp import scans, tree
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Ref
+from litz.targets.cpp.values import DIALECT
 
 if TYPE_CHECKING:
     from litz.targets.cpp.loops import TreeBuilder
+
+
+LONGEST = 1 << 31  # elements of a row that its ranks tell apart
 
 
 def at(n: Scan, b: TreeBuilder, scope: Scope) -> Ref:
@@ -51,9 +55,14 @@ def _sorted(n: Scan, b: TreeBuilder, scope: Scope) -> tuple[str, Scope]:
         inner.body.append(tree.Keep(name, value, place))
     b.close(levels)
     size = extent(n.axis)
-    count = size * b.lanes if columns else const(room(size, b.lanes))
-    b.kernel.arrays.append(tree.Array(name, n.dtype, count))
-    call = f"sort_columns<{b.lanes}>({name}, {size}" if columns else ""
-    call = call or f"sort_row<{b.lanes}>({name}, {size}, {count}"
+    b.kernel.arrays.append(tree.Array(name, n.dtype, size * b.lanes if columns else b.room(size)))
+    call = f"sort_columns<{b.lanes}>({name}, {render(size, DIALECT)}"
+    if not columns:
+        wanted = wanted_of(n, b.stores)
+        wanted = size if wanted is None else min_(size, const(wanted))
+        call = f"sort_row<{b.lanes}>({name}, {render(size, DIALECT)}, {render(wanted, DIALECT)}"
+    if size.hi is None or size.hi > LONGEST:
+        check = f"if ({render(size, DIALECT)} > {LONGEST}) return litz::no_memory;"
+        home.body.append(tree.Line(check))
     home.body.append(tree.Line(f"litz::{call});"))
     return name, home

@@ -51,33 +51,54 @@ template <class V> LITZ_FN void exchange(V& a, V& b) {
   b = max2(a, b);
   a = low;
 }
+// Blocks of `size` of a whole row, each in order but for a bitonic arrangement.
+template <int N, class T> LITZ_FN void settle(T* a, i64 room, i64 size) {
+  for (i64 apart = size / 2; apart >= N; apart /= 2) {
+    for (i64 at = 0; at < room; at += 2 * apart) {
+      for (i64 i = at; i < at + apart; i += N) {
+        auto low = load<N>(a + i), high = load<N>(a + i + apart);
+        exchange(low, high);
+        store(a + i, low);
+        store(a + i + apart, high);
+      }
+    }
+  }
+  for (i64 i = 0; i < room; i += N) store(a + i, ordered<N / 2, N / 2>(load<N>(a + i)));
+}
 }  // namespace detail
 
-// A row of n elements, in memory for `room`, a power of two and at least N.
-template <int N, class T> LITZ_FN void sort_row(T* a, i64 n, i64 room) {
-  for (i64 i = n; i < room; i++) a[i] = (T)(((u64)1 << (8 * sizeof(T) - 1)) - 1);
-  for (i64 i = 0; i < room; i += N) store(a + i, detail::sorted<1>(load<N>(a + i)));
-  for (i64 size = 2 * N; size <= room; size *= 2) {
-    for (i64 at = 0; at < room; at += size) {
+// How many elements a sort of n walks over: a power of two.
+template <int N> LITZ_FN i64 padded(i64 n) {
+  i64 room = N;
+  while (room < n) room *= 2;
+  return room;
+}
+
+// A row of n elements, of which the first `wanted` are needed, in memory for padded<N>(n).
+template <int N, class T> LITZ_FN void sort_row(T* a, i64 n, i64 wanted) {
+  const i64 whole = padded<N>(n), kept = padded<N>(wanted);
+  for (i64 i = n; i < whole; i++) a[i] = (T)(((u64)1 << (8 * sizeof(T) - 1)) - 1);
+  for (i64 i = 0; i < whole; i += N) store(a + i, detail::sorted<1>(load<N>(a + i)));
+  for (i64 size = N; size < kept; size *= 2) {
+    for (i64 at = 0; at < whole; at += 2 * size) {
       // Both halves are in order: the lower elements of both come first, then the others.
-      for (i64 i = at, j = at + size - N; i < j; i += N, j -= N) {
+      for (i64 i = at, j = at + 2 * size - N; i < j; i += N, j -= N) {
         auto low = load<N>(a + i), high = detail::crossed<N - 1>(load<N>(a + j));
         detail::exchange(low, high);
         store(a + i, low);
         store(a + j, detail::crossed<N - 1>(high));
       }
     }
-    for (i64 apart = size / 4; apart >= N; apart /= 2) {
-      for (i64 at = 0; at < room; at += 2 * apart) {
-        for (i64 i = at; i < at + apart; i += N) {
-          auto low = load<N>(a + i), high = load<N>(a + i + apart);
-          detail::exchange(low, high);
-          store(a + i, low);
-          store(a + i + apart, high);
-        }
-      }
+    detail::settle<N>(a, whole, size);
+  }
+  // Of two blocks the lower elements are kept, next to those of the blocks before.
+  for (i64 room = whole / 2; room >= kept; room /= 2) {
+    for (i64 i = 0; i < room; i += N) {
+      const i64 at = i % kept, pair = 2 * (i - at);
+      const auto high = detail::crossed<N - 1>(load<N>(a + pair + 2 * kept - N - at));
+      store(a + i, detail::min2(load<N>(a + pair + at), high));
     }
-    for (i64 i = 0; i < room; i += N) store(a + i, detail::ordered<N / 2, N / 2>(load<N>(a + i)));
+    detail::settle<N>(a, room, kept);
   }
 }
 
