@@ -41,10 +41,14 @@ def parts(x: Any) -> tuple[torch.Tensor, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def agree(fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, **options: Any) -> None:
+def agree(
+    fn: Callable[..., Any], *args: torch.Tensor, dynamic: bool = False, **options: Any
+) -> None:
     """Compiled results are eager's, bit by bit but for what nans hold and signs of equal zeros."""
     torch._dynamo.reset()
-    compiled = torch.compile(fn, backend="litz", dynamic=dynamic, options={"check_ir": True, **options})
+    compiled = torch.compile(
+        fn, backend="litz", dynamic=dynamic, options={"check_ir": True, **options}
+    )
     same(compiled(*args), fn(*args))
 
 

@@ -7,7 +7,9 @@ equal elements keep their order, and nothing else has to move along.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -18,12 +20,22 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
 from litz.ir.dtype import DType
+from litz.ir.reductions import reduction
 from litz.lowering.context import Unsupported
 from litz.lowering.formulas import is_zero, k, where
 from litz.lowering.reductions import number
 from litz.lowering.registry import Call, lower, lower_rows
 from litz.lowering.strides import dense
-from litz.lowering.values import ONE, ZERO, TensorValue, at_dims, axes, contiguous_strides
+from litz.lowering.values import (
+    ONE,
+    ZERO,
+    TensorValue,
+    at_dims,
+    axes,
+    contiguous_strides,
+    product,
+    reshape,
+)
 
 aten = torch.ops.aten
 
@@ -31,11 +43,24 @@ _WORDS: Final = {16: d.I16, 32: d.I32, 64: d.I64}
 _MANTISSAS: Final = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 # A GPU's program holds a row in registers: of 256 threads each has at most 16 of 4 bytes.
 BLOCK: Final = 256 * 16 * 4
-# A CPU's thread walks over a row again and again, which should stay in its nearer caches.
-CACHED: Final = 1 << 17
-# ATen selects the first elements of rows in one pass over them, at 2 ns an element: ranks of 8 bytes
-# are as quick up to here.
-SELECTED: Final = 1 << 13
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long rows are that a CPU's thread sorts as quickly as ATen does what is asked for.
+
+    elements: by the type of ranks.  reason: why ATen does longer ones.
+    """
+
+    elements: Mapping[DType, int]
+    reason: str
+
+
+# A network walks over a row some log(n)^2 / 2 times, which should stay in the nearer caches; ATen
+# partitions it a few times where one element is asked for, and walks once over it for a few.
+ALL: Final = Limit({d.I32: 1 << 15, d.I64: 1 << 14}, "a sort of long rows: ATen computes it")
+ONE_OF: Final = Limit({d.I32: 1 << 13, d.I64: 1 << 12}, "one of a long row: ATen partitions it")
+FIRST: Final = Limit({d.I32: 1 << 14, d.I64: 1 << 10}, "the first of long rows: ATen selects them")
 
 
 @dataclass(frozen=True)
@@ -148,7 +173,8 @@ class Rows:
         self, rank: Node, index: Callable[[tuple[Expr, ...]], Expr], mask: Node | None = None
     ) -> tuple[TensorValue | None, ...]:
         """The values and places that are read, stored where ``index`` says, given strides."""
-        ctx, stores, out = self.ctx, [], []
+        ctx, stores = self.ctx, []
+        out: list[TensorValue | None] = []
         for i, part in enumerate((self.ranks.value, self.ranks.place)):
             if i not in ctx.used:
                 out.append(None)
@@ -164,30 +190,22 @@ class Rows:
 
 
 def rows(
-    ctx: Call,
-    x: TensorValue,
-    dim: int,
-    down: bool = False,
-    placed: bool = False,
-    selected: bool = False,
+    ctx: Call, x: TensorValue, dim: int, limit: Limit, down: bool = False, placed: bool = False
 ) -> Rows:
     """placed: equal elements keep their order even if no places are read.
 
-    selected: only the first elements are wanted.
     Raises Unsupported where ATen is to sort them.
     """
     size = x.shape[dim]
     placed = 1 in ctx.used or (placed and x.dtype.is_float)
     ranks = ranks_of(x.dtype, size, down, placed)
-    gpu = ctx.b.settings.on_gpu(x.device)
-    most = (BLOCK if gpu else CACHED) // ranks.word.bytes
-    longest = size.hi if gpu else size_hint(size, most)
-    if longest is None:
-        raise Unsupported("a sort of rows of open length: ATen computes it")
-    if selected and not gpu and ranks.word is d.I64 and longest > SELECTED // 8:
-        raise Unsupported("the first of long rows: ATen selects them in one pass")
-    if longest > most:
-        raise Unsupported(f"a sort of rows longer than {most}: ATen sorts them by their digits")
+    if ctx.b.settings.on_gpu(x.device):
+        if size.hi is None:
+            raise Unsupported("a sort of rows of open length: ATen computes it")
+        if size.hi * ranks.word.bytes > BLOCK:
+            raise Unsupported("a sort of rows that no block holds: ATen computes it")
+    elif size_hint(size, 0) > limit.elements[ranks.word]:
+        raise Unsupported(limit.reason)
     return Rows(ctx, x, dim, ranks, axes(x.shape), var("r0", size))
 
 
@@ -212,7 +230,7 @@ def sort(
     dim = dim % x.ndim if x.ndim else 0
     if (known := _single(ctx, x, dim)) is not None:
         return known
-    found = rows(ctx, x, dim, descending, bool(stable))
+    found = rows(ctx, x, dim, ALL, descending, bool(stable))
     return found.results(found.at(found.own[dim]), lambda strides: linear(found.own, strides))
 
 
@@ -223,7 +241,7 @@ def topk(
     dim = dim % x.ndim if x.ndim else 0
     if (known := _single(ctx, x, dim)) is not None:
         return known
-    found = rows(ctx, x, dim, largest, selected=True)
+    found = rows(ctx, x, dim, FIRST, largest)
     at = found.own[dim]
     mask = op("lt", body.index(at), number(d.I64, count))
     return found.results(found.at(at), lambda strides: linear(found.own, strides), mask)
@@ -234,7 +252,7 @@ def _pick(ctx: Call, x: TensorValue, dim: int, place: Callable[[Rows], Node]) ->
     dim = dim % x.ndim if x.ndim else 0
     if (known := _single(ctx, x, dim)) is not None:
         return known
-    found = rows(ctx, x, dim)
+    found = rows(ctx, x, dim, ONE_OF)
     kept = [a for i, a in enumerate(found.own) if i != dim]
 
     def index(strides: tuple[Expr, ...]) -> Expr:
@@ -251,19 +269,27 @@ def kthvalue(ctx: Call, x: TensorValue, count: Expr | int, dim: int) -> tuple[An
 
 @lower_rows((aten.median.dim, False), (aten.nanmedian.dim, True))
 def median(ctx: Call, ignore: bool, x: TensorValue, dim: int) -> tuple[Any, ...]:
-    """The lower one; nan where there is any, unless they are ignored."""
+    return _pick(ctx, x, dim, lambda found: _middle(ctx, ignore, found))
 
-    def place(found: Rows) -> Node:
-        size = number(d.I64, found.over.extent)  # type: ignore[attr-defined]
-        x = found.element
-        if not x.dtype.is_float:
-            return op("shr", size - 1, k(size, 1))
-        wide = ctx.b.opmath(x)
-        missing = body.cast(op("ne", wide, wide), d.I64)
-        count = body.reduce("sum", (found.over,), missing)
-        there = op("maximum", size - count - 1, k(size, 0))
-        if ignore:
-            return op("shr", there, k(size, 1))
-        return where(is_zero(count), op("shr", size - 1, k(size, 1)), size - count)
 
-    return _pick(ctx, x, dim, place)
+@lower_rows((aten.median.default, False), (aten.nanmedian.default, True))
+def median_of_all(ctx: Call, ignore: bool, x: TensorValue) -> Any:
+    flat = reshape(x, (product(x.shape),))
+    if flat.shape[0] is ZERO:
+        return ctx.full(math.nan if x.dtype.is_float else reduction("max").identity(x.dtype))
+    only = replace(ctx, used=frozenset([0]))
+    return _pick(only, flat, 0, lambda found: _middle(ctx, ignore, found))[0]
+
+
+def _middle(ctx: Call, ignore: bool, found: Rows) -> Node:
+    """The place of the lower median; of a nan where there is any, unless they are ignored."""
+    size = number(d.I64, found.over.extent)  # type: ignore[attr-defined]
+    x = found.element
+    if not x.dtype.is_float:
+        return op("shr", size - 1, k(size, 1))
+    wide = ctx.b.opmath(x)
+    missing = body.cast(op("ne", wide, wide), d.I64)
+    count = body.reduce("sum", (found.over,), missing)
+    if ignore:
+        return op("shr", op("maximum", size - count - 1, k(size, 0)), k(size, 1))
+    return where(is_zero(count), op("shr", size - 1, k(size, 1)), size - count)

@@ -20,6 +20,7 @@ from litz.runtime.triton.mathlib import (
 from litz.runtime.triton.packed import small_float, times16
 from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
+from litz.runtime.triton.sorts import sort
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -513,55 +514,6 @@ def scan_latest_max(x, at, axis: tl.constexpr):
 @triton.jit
 def scan_latest_min(x, at, axis: tl.constexpr):
     return tl.associative_scan((x, at), axis, latest_min)
-
-
-# --- sorts --------------------------------------------------------------------------------------
-
-
-@triton.jit
-def partner(x):
-    """The other one of two elements along axis 1."""
-    return x ^ tl.xor_sum(x, 1, True)
-
-
-@triton.jit
-def exchanged(x, apart: tl.constexpr, level):
-    """Elements that are ``apart`` put in order: a step of a bitonic sort (Batcher, 1968).
-
-    level: rows of 2 ** level elements are brought together, every second of them downwards.
-    """
-    rows: tl.constexpr = x.numel // (2 * apart)
-    size: tl.constexpr = x.shape[-1]
-    h = tl.reshape(x, [rows, 2, apart])
-    other = partner(h)
-    right = tl.reshape(tl.arange(0, 2), [1, 2, 1])
-    down = (((tl.arange(0, rows) * (2 * apart)) & (size - 1)) >> level) & 1
-    swap = (other < h) ^ ((right ^ tl.reshape(down, [rows, 1, 1])) != 0)
-    return tl.reshape(tl.where(swap, other, h), x.shape)
-
-
-@triton.constexpr_function
-def levels_of(size):
-    return size.bit_length() - 1
-
-
-@triton.jit
-def sort(x):
-    """Integers in ascending order along the last axis.
-
-    Code for all steps of a long row would take a compiler seconds: there is a loop over levels.
-    """
-    levels: tl.constexpr = levels_of(x.shape[-1])
-    if levels <= 4:
-        for level in tl.static_range(1, levels + 1):
-            for step in tl.static_range(level):
-                x = exchanged(x, 1 << (level - 1 - step), level)
-    else:
-        for level in tl.range(1, levels + 1):
-            for step in tl.static_range(levels):
-                if level > levels - 1 - step:
-                    x = exchanged(x, 1 << (levels - 1 - step), level)
-    return x
 
 
 # --- updates of memory --------------------------------------------------------------------------

@@ -206,7 +206,6 @@ FUNCTIONS = {
     "either": _logic(np.logical_or),
     "both": _logic(np.logical_and),
     "to_bf16": to_bf16,
-    "partner": partner,
     "check": check,
     "check_divisor": check_divisor,
     "own": own,

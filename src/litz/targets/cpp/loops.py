@@ -88,7 +88,9 @@ class TreeBuilder(Placer):
     def early(self, n: Node, scope: Scope) -> bool:
         """Take what an earlier pass has kept, or a sort."""
         if isinstance(n, Scan) and n.row.whole:
-            scope.at(self.around(n, scope)).env[n] = sorts.at(n, self, scope)
+            name = self.sorted_row(n, scope)
+            inner = scope.at(self.bound_depth((*sorts.around(n, self), n.axis), scope))
+            inner.env[n] = sorts.element(n, name, self)
             return True
         found = self.rows.get(n)
         if found is None or scope.guard is not None or self.lane is None:
@@ -146,16 +148,22 @@ class TreeBuilder(Placer):
 
     # --- scans ------------------------------------------------------------------------------------
 
-    def room(self, size: Expr) -> Expr:
-        """Elements of an array in which a row is sorted: a power of two, of open sizes at most."""
-        if not size.is_const:
-            return 2 * size + self.lanes
-        return const(max(self.lanes, 1 << (int_value(size) - 1).bit_length()))
-
-    def around(self, n: Scan, scope: Scope) -> int:
-        """The depth at which a sort's element is known."""
-        lane = () if self.lane is None else (self.lane,)
-        return self.bound_depth((n.axis, *(v for v in n.vars if v is not n.axis), *lane), scope)
+    def sorted_row(self, n: Scan, scope: Scope) -> str:
+        """The array that holds a sorted row; it is filled and sorted before the loops along it."""
+        found = self.rows.get(n)
+        if found is not None and scope.at(found[1].depth) is found[1]:
+            return found[0]
+        home = scope.at(self.bound_depth(sorts.around(n, self), scope))
+        levels, _ = self.open_levels([n.axis], home)
+        inner, name = levels[-1].scope, self.name("m")
+        self.reduce_first(n.args, inner)
+        scans.first(n.args, self, inner)
+        inner.body.append(sorts.keep(n, self.place(n.args[0], inner), name, self))
+        self.close(levels)
+        self.kernel.arrays.append(sorts.array(n, name, self))
+        home.body += sorts.calls(n, name, self, self.stores)
+        self.rows[n] = name, home
+        return name
 
     def emit_scan(self, n: Scan, scope: Scope) -> None:
         scans.emit(n, self, scope)
