@@ -16,7 +16,7 @@ def source(fn: object, *args: torch.Tensor) -> str:
     return "".join(k.source for g in litz.explain(fn, *args).graphs for k in g.stages.kernels)
 
 
-@pytest.mark.parametrize("case", some(CASES, 12), ids=str)
+@pytest.mark.parametrize("case", some(CASES, 8), ids=str)
 def test_rows_and_columns(case: tuple[str, torch.dtype]) -> None:
     name, dtype = case
     fn = OPS[name]
@@ -51,7 +51,7 @@ def test_long_rows() -> None:
 def test_first_elements_alone(dtype: torch.dtype) -> None:
     """As many elements are put in order as stores make use of."""
     x = rows(5, 300, dtype=dtype)
-    for k in (1, 3, 16, 17, 64, 200, 300):
+    for k in (3, 16, 17, 200):
         agree(lambda x, k=k: torch.topk(x, k).values, x)
     assert ", 300, 7)" in source(lambda x: torch.topk(x, 7), x)
     assert ", 300, 300)" in source(lambda x: torch.sort(x)[0].cumsum(1)[:, :7], x)
