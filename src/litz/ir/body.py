@@ -163,6 +163,7 @@ class Given(Node):
 class Scan(Node):
     """The combination of elements over ``axis`` from 0 up to and with the position ``at``.
 
+    Of a row that is ``whole``, a sort, the element that has that position in ascending order.
     kind: the name of a row of the table of reductions; part: which part of its state is given.
     args: an element's parts, over ``axis``; behind them, where there is one, those of a state that
     comes before all elements and does not depend on ``axis``.

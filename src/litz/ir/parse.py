@@ -212,7 +212,7 @@ class NestReader:
         m = _match(_SCAN, text, "a scan")
         if m[7]:
             return body.scan(m[1], m[2], *self._along(m), self.args(m[5]), _function(m[7]))
-        if not any(r.name == m[1] and r.scan for r in reductions.TABLE.rows):
+        if not any(r.name == m[1] and r.scan for r in (*reductions.TABLE.rows, reductions.SORT)):
             raise ParseError(f"no scan {m[1]!r}")
         args = (*self.args(m[5]), *self.args(m[6] or ""))
         return body.scan(m[1], m[2], *self._along(m), args)

@@ -74,6 +74,8 @@ class Reduction:
     triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
     triton_atomic: the types for which memory updates are one instruction.
     scan: Triton's function of two states, earlier ones first, where there are scans of the row.
+    whole: what a scan gives at a position depends on all of the row: it is a sort, and the identity
+    comes behind all elements.
     samples: which elements a test draws, where their order shows: ``any``, ``small`` ones about 1,
     or ``finite`` ones.
     """
@@ -96,6 +98,7 @@ class Reduction:
     triton_fold: str = ""
     triton_atomic: tuple[str, ...] = ()
     scan: str = ""
+    whole: bool = False
     samples: str = "any"
 
     @property
@@ -320,6 +323,11 @@ _ROWS: Final = (
 )  # fmt: skip
 
 
+SORT: Final = Reduction(
+    "sort", (Part("value", _greatest),), (), "i", "i", cpp="litz::sort", scan="sort", whole=True
+)  # in ascending order; no reduction, as all elements are its state
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows, and what they are found by: the kinds of nodes, the modes of stores."""
@@ -351,7 +359,7 @@ def result_of(kind: str) -> Result:
 
 def scanned(name: str) -> Reduction:
     """The row of a kind of ``Scan`` nodes."""
-    return next(r for r in TABLE.rows if r.name == name and r.scan)
+    return next(r for r in (*TABLE.rows, SORT) if r.name == name and r.scan)
 
 
 @lru_cache

@@ -2,6 +2,8 @@
 
 A program stores ``scan kind [r0 to i1]`` at each ``i1``, as it would a reduction.  A kernel walks
 ``r0`` once: there, ``i1`` is ``r0``, and the nest one reduced loop whose points all store.
+
+A sort is a scan too, which at each point gives the element that belongs there.
 """
 
 from __future__ import annotations
@@ -11,7 +13,20 @@ from functools import lru_cache
 
 from litz.index import Expr, Substitution
 from litz.ir import body
-from litz.ir.body import Const, Given, Masked, Node, Op, Rewriter, Scan, Store, scans, walk
+from litz.ir.body import (
+    Const,
+    Given,
+    Index,
+    Masked,
+    Node,
+    Op,
+    Reduce,
+    Rewriter,
+    Scan,
+    Store,
+    scans,
+    walk,
+)
 from litz.ir.dtype import F32, F64, DType
 from litz.ir.ops import CHECKS, RANDOM
 
@@ -21,6 +36,39 @@ Function = tuple[Node, ...]
 
 def scans_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
     return scans(r for s in stores for r in s.roots())
+
+
+def sorts_of(stores: Sequence[Store]) -> tuple[Scan, ...]:
+    """The scans that need all of a row at once."""
+    return tuple(n for n in scans_of(stores) if n.row.whole)
+
+
+def wanted_of(n: Scan, stores: Sequence[Store]) -> int | None:
+    """Of how many first elements of a sorted row stores make use; None for all of them."""
+    most = 0
+    for s in stores:
+        below = list(walk(s.roots()))
+        if n not in below:
+            continue
+        folds = (m for m in below if m is not n and isinstance(m, (Scan, Reduce)))
+        limit = _limit(s.mask, n.axis)
+        if limit is None or any(n in walk(m.args) for m in folds):
+            return None
+        most = max(most, limit)
+    return most
+
+
+def _limit(mask: Node | None, axis: Expr) -> int | None:
+    """How many first points of a loop a mask allows at most."""
+    if not isinstance(mask, Op):
+        return None
+    if mask.name == "and_":
+        known = [x for x in (_limit(a, axis) for a in mask.args) if x is not None]
+        return min(known, default=None)
+    a, b = mask.args[0], mask.args[-1]
+    if mask.name == "lt" and isinstance(a, Index) and a.expr is axis and isinstance(b, Const):
+        return int(b.value)
+    return None
 
 
 def in_rows(
@@ -47,6 +95,8 @@ def faults(n: Scan, reduced: Loops) -> Iterator[tuple[str, str]]:
         yield from (("operand", why) for why in function_faults(n.combine, n.elements))
         return
     alike = zip(n.start, n.elements, strict=False)
+    if n.row.whole and n.start:
+        yield "scan", f"a {n.kind} that starts with something"
     if not n.row.takes(n.args[0].dtype) or any(a.dtype is not b.dtype for a, b in alike):
         yield "operand", f"a scan {n.kind} of {', '.join(str(a.dtype) for a in n.args)}"
 

@@ -19,7 +19,9 @@ from litz.kernel.plan import KernelPlan
 def can_divide(plan: KernelPlan) -> bool:
     """Whether all that a plan does are scans of one row each, and what is computed along."""
     found = scans_of(plan.stores)
-    if not found or not run_along(plan.stores, plan.reduced) or not extent(found[0].axis).is_const:
+    if not found or any(n.row.whole for n in found) or not run_along(plan.stores, plan.reduced):
+        return False
+    if not extent(found[0].axis).is_const:
         return False
     below = [n for s in found for n in walk(s.args)]
     if any(isinstance(n, Scan) for n in below):

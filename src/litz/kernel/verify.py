@@ -62,7 +62,7 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
                 yield f"a block of {n} along {name} is no power of two"
             if name in k.even and (size is None or size % n):
                 yield f"blocks of {n} do not divide {name}"
-            if name == "r" and k.persistent and (size is None or n < size):
+            if name == "r" and k.persistent and n < (sizes[name].hi or n + 1):
                 yield f"a block of {n} does not hold all of r"
     if scans_of(k.plan.stores):
         yield from _scans(k.plan)

@@ -184,6 +184,10 @@ def scan(x, axis, combine):
     return found if isinstance(found, tuple) else (found,)
 
 
+def partner(x):
+    return _tensor(np.ascontiguousarray(np.flip(_array(x), 1)), x.dtype)
+
+
 _FUNCTIONS = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
     arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh

@@ -71,6 +71,7 @@ _BY_NAME = (
     ("litz::block_", "litz/attention.h"),
     ("litz::turn_", "litz/tiles.h"),
     ("litz::scan_", "litz/scan.h"),
+    ("litz::sort_", "litz/sort.h"),
     ("litz::take_last<", "litz/scan.h"),
     ("litz::log_add_exp(", "litz/logsum.h"),
     ("litz::gather<", "litz/memory.h"),

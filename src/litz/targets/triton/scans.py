@@ -10,7 +10,7 @@ from litz.ir.ops import TRITON_TYPES
 from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
-from litz.targets.triton.spell import number
+from litz.targets.triton.spell import neutral, number
 
 Key = tuple[str, tuple[Value, ...], tuple[Node, ...]]
 
@@ -42,6 +42,13 @@ class Scans:
         p, count = self.printer, len(node.row.state)
         found = tuple(p.fresh("scan") for _ in range(count))
         values = ", ".join(p.wide_value(a) for a in v.args[:count])
+        if node.row.whole:
+            mask = p.mask("r")
+            if mask:
+                rest = neutral(node.row, node.dtype)
+                values = f"tl.where({mask}, {values}, tl.full([], {rest}, {values}.dtype))"
+            home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
+            return found
         names = ", ".join(found)
         if node.combine:
             function = self._function(node.combine)
