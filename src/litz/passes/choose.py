@@ -26,13 +26,16 @@ from litz.ir.program import (
 )
 from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
+from litz.passes.epilogues import MEASURED, PRODUCT, fused
 from litz.passes.opened import Groups, Opened, element, opened
 from litz.passes.uses import Nodes, Uses
+from litz.runtime import products
 
 aten = torch.ops.aten
 C = TypeVar("C", Contraction, Extern)
 
 ATEN: Final = "a matrix product: ATen's libraries compute it"
+NUMBERS: Final = {int, float}
 # By whether it is of batches, and whether something is added.
 OPERATORS: Final = {
     (False, False): aten.mm.out,
@@ -110,25 +113,34 @@ class TakeTemplates:
 
 @dataclass(frozen=True)
 class ChooseContractions:
-    """Every contraction that is left becomes a call of ATen, with the reason."""
+    """Every contraction that is left becomes a call of a library, with the reason.
 
+    measured: kinds of devices on which all libraries are measured when the call first runs: those
+    of others are ATen's.
+    """
+
+    measured: tuple[str, ...] = ()
     name: ClassVar[str] = "choose contractions"
 
     def __call__(self, program: Program) -> Program:
         if not any(isinstance(n, Contraction) for n in program.nodes):
             return program
-        nodes = tuple(_call(n) if isinstance(n, Contraction) else n for n in program.nodes)
+        nodes = tuple(self._call(n) if isinstance(n, Contraction) else n for n in program.nodes)
         return replace(program, nodes=nodes)
 
-
-def _call(c: Contraction) -> Extern:
-    target = OPERATORS["b" in c.axes, c.bias is not None]
-    numbers = (("beta", c.beta), ("alpha", c.alpha))
-    reason = f"{ATEN}; {c.reason}" if c.reason else ATEN
-    return Extern(
-        c.name, target, str(target), c.refs(), tuple((k, v) for k, v in numbers if v != 1),
-        (c.out,), c.device, reason, out_variant=True, origins=c.origins,
-    )  # fmt: skip
+    def _call(self, c: Contraction) -> Extern:
+        target: object = OPERATORS["b" in c.axes, c.bias is not None]
+        text, given, reason = str(target), c.refs(), ATEN
+        plain = {type(c.alpha), type(c.beta)} <= NUMBERS
+        if plain and c.device.partition(":")[0] in self.measured:
+            (*bias, left, right), target, text = c.refs(), products.product, PRODUCT
+            given, reason = (left, right, *bias), MEASURED
+        numbers = (("beta", c.beta), ("alpha", c.alpha))
+        reason = f"{reason}; {c.reason}" if c.reason else reason
+        return Extern(
+            c.name, target, text, given, tuple((k, v) for k, v in numbers if v != 1),
+            (c.out,), c.device, reason, out_variant=True, origins=c.origins,
+        )  # fmt: skip
 
 
 # --- a contraction as a template ------------------------------------------------------------------
@@ -234,6 +246,12 @@ class _Neighbours:
         return self.call is None or self.call.units
 
     @property
+    def fuses(self) -> bool:
+        """Whether a library computes all that is behind the product with it."""
+        own = fused(self.uses, self.c) if self.call is None and len(self.behind) == 1 else None
+        return own is not None and own.nest is self.behind[0]
+
+    @property
     def gains(self) -> bool:
         """Whether there is something behind the product that a library does not do with it."""
         return not self.units or any(n.name not in self.own for n in self.behind)
@@ -334,7 +352,7 @@ class _Neighbours:
         # blocks of a kernel of its own compute as others wait for memory.
         stores = [s for n in self.behind if n.name not in self.own for s in n.stores]
         behind = sum(cost(s.value) for s in stores) * points / (costs.single / 2)
-        if len(self.behind) > bool(ours):
+        if len(self.behind) > bool(ours) and not self.fuses:
             # Reductions behind them would be one kernel with them, and read what they make once.
             again = [x for x in made if any(map(_reduces, self.readers(x).values()))]
             theirs = out + read + written - sum(made[x] for x in again)

@@ -37,6 +37,7 @@ COMPUTED = 128 * 128  # elements of a block beside which registers hold factors 
 STEPS = 2  # cost of a factor's element from which it counts as computed: casts do not
 RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
+TEAM = 4  # warps then that wait for each other: others of the multiprocessor run meanwhile
 PART = 512  # elements of a sum that are worth a program of their own
 
 # Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
@@ -64,6 +65,7 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     p = matmul.parts(plan.stores, plan.parallel)
     axes = _axes(p, unrolled)
     y, x, r = axes.blocked
+    upright = _is_upright(p, axes)
     configs = _configs(p, axes)
     if not style.widely:
         configs = configs[:1]
@@ -82,6 +84,7 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     made = BlockPlan(
         plan, "matmul", axes, configs, even, wide, flat,
         unrolled=unrolled, beyond=beyond, together=TOGETHER if several and not count else 1,
+        upright=upright,
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
@@ -124,7 +127,8 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     width = _width(p)
     computed = _is_computed(p)
     found: dict[Config, None] = {}
-    for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
+    team = SIDE * TEAM if y <= FEW and computed else 1 << 30
+    for block in sorted(table, key=lambda b: (b[1] > team, _turns(b, z, y, x))):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
         warps = max(1, n // SIDE) if y <= FEW and computed else warps
@@ -136,6 +140,11 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
         if stages * (m * element + n * width) * k <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
+
+
+def _is_upright(p: matmul.Parts, axes: Axes) -> bool:
+    """Whether the right factor stands left."""
+    return False
 
 
 def _width(p: matmul.Parts) -> int:

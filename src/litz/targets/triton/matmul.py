@@ -2,7 +2,8 @@
 
 Both factors are bodies of their own over blocks of two axes: rows and sum, sum and columns.  Along
 the sum each has its own axis, r and q, since it lies across the other's.  What changes only from
-block to block along the sum, such as scales of groups, is read once a block (axis s).
+block to block along the sum, such as scales of groups, is read once a block (axis s).  An upright
+product is that of the transposed factors in turn: everything then lies the other way.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from litz.targets.triton import packed
 from litz.targets.triton.layout import Scope, decoded
 from litz.targets.triton.printer import Printer
 
-SPREAD: Final = {"y": "[:, None]", "q": "[:, None]", "x": "[None, :]", "r": "[None, :]"}
+DOWN, ACROSS = "[:, None]", "[None, :]"
 BLOCKS: Final = {"y": "YBLOCK", "x": "XBLOCK", "r": "RBLOCK", "q": "RBLOCK"}
 COMPARE: Final[Mapping[str, Callable[..., bool]]] = {
     n: getattr(operator, n) for n in ("lt", "le", "gt", "ge", "eq", "ne")
@@ -105,11 +106,12 @@ class MatmulPrinter(Printer):
         return self.loop if inside and self.loop is not None else self.top
 
     def spread(self, axis: str) -> str:
-        return SPREAD[axis]
+        return DOWN if (axis in "yq") is not self.made.upright else ACROSS
 
     def extents(self, axes: Iterable[str]) -> str:
         names = tuple(axes)
-        return f"[{', '.join(BLOCKS[a] if a in names else '1' for a in ('y', 'x'))}]"
+        sides = "xy" if self.made.upright else "yx"
+        return f"[{', '.join(BLOCKS[a] if a in names else '1' for a in sides)}]"
 
     def mask(self, axes: Iterable[str], conds: Sequence[str] = ()) -> str:
         wanted = set(axes)
@@ -147,26 +149,30 @@ class MatmulPrinter(Printer):
 
     def body(self) -> None:
         kind = TRITON_TYPES[self.parts.product.dtype.name]
-        self.top.emit(f"acc = tl.zeros([YBLOCK, XBLOCK], {kind})")
+        self.top.emit(f"acc = tl.zeros({self.extents('yx')}, {kind})")
         axis = self.axes.reduced
         assert axis is not None
         size = self.index(axis.size)
         wide = ".to(tl.int64)" if self.made.wide else ""
         child = Scope(2, self.top)
         for name, a in (("r", axis), ("q", self.q)):
-            child.emit(f"{name}index = rstart + tl.arange(0, RBLOCK){SPREAD[name]}{wide}")
+            child.emit(f"{name}index = rstart + tl.arange(0, RBLOCK){self.spread(name)}{wide}")
             if not self.is_covered(name):
                 child.emit(f"{name}mask = {name}index < {size}")
             self.decode(child, a)
         if self.pairs:
-            child.emit(f"windex = 2 * rstart + tl.arange(0, 2 * RBLOCK)[None, :]{wide}")
+            both = f"tl.arange(0, 2 * RBLOCK){self.spread('r')}"
+            child.emit(f"windex = 2 * rstart + {both}{wide}")
             if not self.is_covered("r"):
                 child.emit(f"wmask = windex < 2 * ({size})")
         for g, v in self.at.items():
             child.emit(f"{v} = rstart // {g}{wide}")
         self.scope = self.loop = child
         for one, other in self.factors:
-            left, right = self.operand(one, "yr"), self.operand(other, "qx")
+            if self.made.upright:
+                left, right = self.operand(other, "xq"), self.operand(one, "ry")
+            else:
+                left, right = self.operand(one, "yr"), self.operand(other, "qx")
             child.emit(f"acc = litz.dot({left}, {right}, acc)")
         self.scope, self.loop = self.top, None
         last = size if self.parts.group is None else f"tl.where(first < end, {size}, 0)"
@@ -196,36 +202,21 @@ class MatmulPrinter(Printer):
             return super().load(v, node, args)
         if node in self.pairs and "r" in v.axes:
             return self.half(v, *self.pairs[node])
-        return self.ahead(v, node) if "s" in v.axes else super().load(v, node, args)
-
-    def ahead(self, v: Value, node: Load) -> str:
-        """What changes from block to block along the sum, asked for a turn before its use."""
-        mask, size = self.mask(v.axes), self.index(self.axes.all[-1].size)
-
-        def at(place: str) -> str:
-            """The load of what lies at a place of the sum."""
-            places = {str(x): f"({place} // {g})" for g, x in self.at.items()}
-            where = self.pointer(node.buffer, self.index(node.index, places))
-            return f"tl.load({where}{f', {mask}, other=0' if mask else ''})"
-
-        name, kept = self.fresh(), self.fresh("ahead")
-        self.top.emit(f"{kept} = {at('0')}")
-        home = self.home(v)
-        home.emit(f"{name} = {kept}")
-        home.emit(f"{kept} = {at(f'tl.minimum(rstart + RBLOCK, {size} - 1)')}")
-        return name
+        return super().load(v, node, args)
 
     def half(self, v: Value, pair: Load, which: int) -> str:
         """Of two neighbours both at once: one place after the other is what memory is fast at."""
         names = self.halves.get(pair)
         if names is None:
-            shape = [BLOCKS[a] if a in v.axes else "1" for a in "yr"]
+            row = BLOCKS["y"] if "y" in v.axes else "1"
             mask = self.mask(v.axes - {"r"}, () if self.is_covered("r") else ("wmask",))
             at = self.pointer(pair.buffer, self.index(pair.index))
             both, *names = self.fresh("pair"), self.fresh(), self.fresh()
             home = self.home(v)
             home.emit(f"{both} = tl.load({at}{f', {mask}, other=0' if mask else ''})")
-            halves = f"tl.reshape({both}, [{', '.join([*shape, '2'])}])"
+            halves = f"tl.reshape({both}, [{row}, RBLOCK, 2])"
+            if self.made.upright:
+                halves = f"tl.permute(tl.reshape({both}, [RBLOCK, 2, {row}]), (0, 2, 1))"
             home.emit(f"{', '.join(names)} = tl.split({halves})")
             self.halves[pair] = names
         return names[which]

@@ -1,0 +1,278 @@
+"""Matrix products by libraries: what a library can take, its ways to compute it, and their calls.
+
+``product`` is what host programs name: ATen's own call.  Where a graph may be tuned, ``Products``
+takes its place: each problem's ways, of all libraries, are measured once, and kept on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, field
+from functools import partial
+from typing import Any, Final, Protocol
+
+import torch
+
+from litz.dataclass import dataclass
+from litz.runtime.cache import Cache, content_key
+from litz.runtime.triton.tune import Clock, CudaClock, Run, choose
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+KIND: Final = "products"  # of the cache's entries
+EPILOGUES: Final = ("", "relu", "gelu")  # gelu: in its form by tanh
+MOST = 8  # ways of one library that are measured
+SHARE = 2.0  # seconds that one problem may take
+ALIGNED = 256  # bytes: no library asks for more
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """An operand as it lies in memory.  aligned: bytes that its address is a multiple of."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    aligned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``out = epilogue(alpha * left @ right + beta * added)``, rounded once.
+
+    Matrices, or as many of them in each.  added: None, a row for all, or as the result is.
+    tf32: whether float32 may be multiplied with fewer bits.
+    """
+
+    left: Matrix
+    right: Matrix
+    added: Matrix | None
+    out: Matrix
+    alpha: float = 1.0
+    beta: float = 1.0
+    epilogue: str = ""
+    tf32: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The tensors of a call."""
+
+    left: Tensor
+    right: Tensor
+    added: Tensor | None
+    out: Tensor
+
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        added = () if self.added is None else (self.added,)
+        return self.left, self.right, *added, self.out
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One way to compute a problem, as data.  what: for the library alone; workspace: bytes."""
+
+    library: str
+    what: str = ""
+    workspace: int = 0
+
+
+Call = Callable[[Operands], None]
+
+
+class Library(Protocol):
+    """What offers instances of products on one device."""
+
+    @property
+    def version(self) -> str:
+        """Its name and version: what is known of instances of others is of no use."""
+
+    def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
+        """Ways to compute a problem, the likeliest first; none where it cannot take that."""
+
+    def bind(self, problem: Problem, instance: Instance) -> Call:
+        """What computes it on the current stream.  It may be recorded as part of a CUDA graph."""
+
+
+# --- the library that every process has -----------------------------------------------------------
+
+
+class Aten:
+    """ATen's operators as a library of one instance.
+
+    fuses: whether it has activations as epilogues that are what they are elsewhere (on GPUs).
+    """
+
+    version = f"aten {torch.__version__}"
+
+    def __init__(self, fuses: bool = False) -> None:
+        self._fuses = fuses
+
+    def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
+        return (Instance(self.version),)
+
+    def bind(self, problem: Problem, instance: Instance) -> Call:
+        p = problem
+        added = {"beta": p.beta, "alpha": p.alpha}
+        batches, row = len(p.left.shape) == 3, p.added is not None and len(p.added.shape) == 1
+        if p.epilogue and row and not batches and self._fuses:
+            fused = partial(aten._addmm_activation.out, use_gelu=p.epilogue == "gelu", **added)
+            return lambda o: fused(o.added, o.left, o.right, out=o.out)
+        if p.added is None:
+            plain = torch.bmm if batches else torch.mm
+            scaled = p.alpha != 1
+
+            def call(o: Operands) -> None:
+                plain(o.left, o.right, out=o.out)
+                if scaled:
+                    o.out.mul_(p.alpha)
+        else:
+            adding: Any = partial(torch.baddbmm if batches else torch.addmm, **added)
+
+            def call(o: Operands) -> None:
+                adding(o.added, o.left, o.right, out=o.out)
+
+        return call if not p.epilogue else partial(_then, call, _activation(p.epilogue))
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    if name == "relu":
+        return torch.relu_
+    return partial(aten.gelu_.default, approximate="tanh")
+
+
+def _then(call: Call, activation: Callable[[Tensor], Tensor], o: Operands) -> None:
+    call(o)
+    activation(o.out)
+
+
+# --- a call ---------------------------------------------------------------------------------------
+
+
+def matrix(x: Tensor) -> Matrix:
+    address = x.data_ptr()
+    return Matrix(x.dtype, tuple(x.shape), x.stride(), min(address & -address or ALIGNED, ALIGNED))
+
+
+def problem_of(o: Operands, beta: float, alpha: float, epilogue: str) -> Problem:
+    added = None if o.added is None else matrix(o.added)
+    single = o.left.dtype is torch.float32
+    return Problem(
+        matrix(o.left), matrix(o.right), added, matrix(o.out), float(alpha), float(beta), epilogue,
+        tf32=single and torch.backends.cuda.matmul.allow_tf32,
+    )  # fmt: skip
+
+
+def product(
+    left: Tensor,
+    right: Tensor,
+    added: Tensor | None = None,
+    *,
+    out: Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    epilogue: str = "",
+) -> Tensor:
+    """``out = epilogue(alpha * left @ right + beta * added)`` by ATen.
+
+    left, right: [m, k] and [k, n], or with a batch in front.  added: a row, or what is like out.
+    epilogue: one of ``EPILOGUES``.
+    """
+    given, library = Operands(left, right, added, out), Aten(out.is_cuda)
+    p = problem_of(given, beta, alpha, epilogue)
+    library.bind(p, *library.instances(p, 1))(given)
+    return out
+
+
+@dataclass
+class Products:
+    """Products by whichever way was the fastest of its problem.
+
+    libraries: of a device; the first one's first instance is the default.  clock: of a GPU.
+    seconds: that are left to measure in.  bound: the call of each problem on each device.
+    """
+
+    libraries: Callable[[torch.device], Sequence[Library]]
+    cache: Cache
+    seconds: float
+    clock: Callable[[int], Clock] = CudaClock
+    bound: dict[tuple[torch.device, Problem], Call] = field(default_factory=dict)
+
+    def product(
+        self,
+        left: Tensor,
+        right: Tensor,
+        added: Tensor | None = None,
+        *,
+        out: Tensor,
+        beta: float = 1.0,
+        alpha: float = 1.0,
+        epilogue: str = "",
+    ) -> Tensor:
+        """As the function of that name."""
+        given = Operands(left, right, added, out)
+        p = problem_of(given, beta, alpha, epilogue)
+        call = self.bound.get((out.device, p))
+        if call is None:
+            call, final = self._found(p, given)
+            if final:
+                self.bound[out.device, p] = call
+        call(given)
+        return out
+
+    def _found(self, p: Problem, given: Operands) -> tuple[Call, bool]:
+        """The call for a problem, and whether it stays so: while a graph is recorded none is."""
+        device = given.out.device
+        first, *more = self.libraries(device)
+        if not more:
+            return first.bind(p, first.instances(p, 1)[0]), True
+        libraries, clock = {x.version: x for x in (first, *more)}, self.clock(device.index or 0)
+        key = content_key(clock.device_name, *libraries, json.dumps(asdict(p), default=str))
+        known = self._known(key, libraries)
+        recording = given.out.is_cuda and torch.cuda.is_current_stream_capturing()
+        if known is None and not recording and self.seconds > 0:
+            begin = clock.now()
+            known = self._fastest(key, p, libraries, given, clock)
+            self.seconds -= clock.now() - begin
+            self.cache.put(KIND, key, json.dumps(asdict(known)), ".json")
+        if known is None:
+            known = first.instances(p, 1)[0]
+        return libraries[known.library].bind(p, known), not recording
+
+    def _known(self, key: str, libraries: dict[str, Library]) -> Instance | None:
+        text = self.cache.get_text(KIND, key, ".json")
+        try:
+            found = Instance(**json.loads(text)) if text else None
+        except (ValueError, TypeError):
+            return None
+        return found if found and found.library in libraries else None
+
+    def _fastest(
+        self,
+        key: str,
+        p: Problem,
+        libraries: dict[str, Library],
+        given: Operands,
+        clock: Clock,
+    ) -> Instance:
+        ways = [i for x in libraries.values() for i in x.instances(p, MOST)]
+        runs = [_run(libraries[i.library], p, i) for i in ways]
+        args, budget = given.all, min(self.seconds, SHARE)
+        found = choose((key,), runs, args, (len(args) - 1,), clock, self.cache, budget)
+        return ways[found.index]
+
+
+def _run(library: Library, p: Problem, instance: Instance) -> Run | None:
+    """An instance as a candidate of the tuner; None for one that cannot be bound."""
+    try:
+        call = library.bind(p, instance)
+    except (RuntimeError, ValueError):
+        return None
+
+    def run(args: Sequence[Any]) -> None:
+        left, right, *added, out = args
+        call(Operands(left, right, added[0] if added else None, out))
+
+    return run
