@@ -250,8 +250,11 @@ def test_a_product_is_told_column_by_column() -> None:
 
 @pytest.mark.parametrize(
     ("epilogue", "added", "number"),
-    [("", "", 1), ("relu", "", 2), ("gelu", "", 32), ("", "row", 4), ("relu", "row", 6), ("", "whole", 1)],
-)  # fmt: skip
+    [
+        *(("", "", 1), ("relu", "", 2), ("gelu", "", 32)),
+        *(("", "row", 4), ("relu", "row", 6), ("", "whole", 1)),
+    ],
+)
 def test_epilogues(epilogue: str, added: str, number: int) -> None:
     paper = Paper()
     cublaslt.CublasLt(paper, Nowhere(0)).instances(problem(given(added=added), epilogue), 4)

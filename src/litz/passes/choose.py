@@ -27,7 +27,7 @@ from litz.ir.program import (
 from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
 from litz.passes.epilogues import MEASURED, PRODUCT, fused
-from litz.passes.opened import Groups, Opened, element, opened
+from litz.passes.opened import Groups, Opened, arguments, element, opened
 from litz.passes.uses import Nodes, Uses
 from litz.runtime import products
 
@@ -123,10 +123,15 @@ class ChooseContractions:
     name: ClassVar[str] = "choose contractions"
 
     def __call__(self, program: Program) -> Program:
-        if not any(isinstance(n, Contraction) for n in program.nodes):
-            return program
-        nodes = tuple(self._call(n) if isinstance(n, Contraction) else n for n in program.nodes)
-        return replace(program, nodes=nodes)
+        nodes, buffers = list(program.nodes), dict(program.buffers)
+        for k, n in enumerate(nodes):
+            if isinstance(n, Contraction):
+                nodes[k] = self._call(n)
+            elif isinstance(n, Extern) and n.target is aten._scaled_mm.default:
+                if n.device.partition(":")[0] in self.measured and (made := _scaled(n)):
+                    (out,) = made.write_buffers()
+                    nodes[k], buffers[out] = made, replace(buffers[out], kind="temp")
+        return replace(program, nodes=tuple(nodes), buffers=buffers)
 
     def _call(self, c: Contraction) -> Extern:
         target: object = OPERATORS["b" in c.axes, c.bias is not None]
@@ -141,6 +146,21 @@ class ChooseContractions:
             c.name, target, text, given, tuple((k, v) for k, v in numbers if v != 1),
             (c.out,), c.device, reason, out_variant=True, origins=c.origins,
         )  # fmt: skip
+
+
+def _scaled(call: Extern) -> Extern | None:
+    """A product of scaled 8-bit floats that libraries may be measured on."""
+    given = arguments(call)
+    (out,) = call.outputs
+    if out is None or call.checks or call.sizes or given["scale_result"] is not None:
+        return None
+    scales, bias = (given["scale_a"], given["scale_b"]), given["bias"]
+    args = (given["self"], given["mat2"], *(() if bias is None else (bias,)))
+    named = (("scales", scales), ("fast", given["use_fast_accum"]))
+    return replace(
+        call, target=products.product, target_name=PRODUCT, args=args, kwargs=named,
+        reason=MEASURED, out_variant=True,
+    )  # fmt: skip
 
 
 # --- a contraction as a template ------------------------------------------------------------------

@@ -7,10 +7,11 @@ way: ``right`` stands left there, and a row that is added to all is a vector alo
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_float, c_int, c_int8, c_int64, c_size_t, c_uint64, c_void_p
 from threading import Lock
 from typing import Any, Final
 
@@ -22,9 +23,11 @@ from litz.runtime.torch_private import current_raw_stream
 
 # cudaDataType_t, cublasComputeType_t, and what types products sum in.
 TYPES: Final = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
+SMALL: Final = {torch.float8_e4m3fn: 28, torch.float8_e5m2: 29}
 SINGLE, FAST_TF32 = 68, 77
 # cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreference...
 TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, BIAS_TYPE = 3, 4, 7, 8, 26
+SCALES, FAST, SCALE_MODES, OF_ROWS = (17, 18), 25, (31, 32), 3
 BATCHES, BATCH_STEP = 5, 6
 WORKSPACE, REDUCTIONS, ALIGNED_A = 1, 3, 5
 # cublasLtEpilogue_t: what follows the sum, and that a vector is added in front of it.
@@ -33,6 +36,7 @@ BIAS = 4
 IN_SUMS = 2  # of cublasLtReductionScheme_t: parts of a sum are added in the type of sums
 ROOM = 32 << 20  # bytes of workspace at most: what the heuristics are made for
 ANSWERS = 15, 7  # statuses that say that there is no such way
+NEWER = 120900  # the version from which rows and columns have scales of their own
 
 
 class Algorithm(ctypes.Structure):
@@ -122,10 +126,11 @@ class CublasLt:
         self._library = library
         self._gpu = gpu
         library.cublasLtGetVersion.restype = c_size_t
-        self.version = f"cublasLt {library.cublasLtGetVersion()}"
+        self.number = int(library.cublasLtGetVersion())
+        self.version = f"cublasLt {self.number}"
 
     def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
-        if not takes(problem):
+        if not takes(problem) or (_by_rows(problem) and self.number < NEWER):
             return ()
         made, preference = _Descriptors(self, problem), self.create("cublasLtMatmulPreference")
         self.set("cublasLtMatmulPreference", preference, WORKSPACE, c_uint64(ROOM))
@@ -178,7 +183,8 @@ class CublasLt:
 def takes(p: Problem) -> bool:
     """Whether cuBLASLt has a form for a problem."""
     kinds = {p.left.dtype, p.right.dtype, p.out.dtype}
-    if len(kinds) != 1 or not kinds <= TYPES.keys() or 0 in p.out.shape or 0 in p.left.shape:
+    alike = len(kinds) == 1 and kinds <= TYPES.keys()
+    if not (alike if p.scales is None else _is_scaled(p)) or 0 in (*p.out.shape, *p.left.shape):
         return False
     sides = [_side(p.left), _side(p.right), _side(p.out)]
     out = sides[-1]
@@ -193,6 +199,30 @@ def takes(p: Problem) -> bool:
         return row and p.beta == 1 and p.alpha == 1
     other = _side(p.added) if p.added.shape == p.out.shape else None
     return other is not None and not other.turned
+
+
+def _is_scaled(p: Problem) -> bool:
+    """Whether 8-bit floats lie as they have to, with scales of both, or of rows and columns."""
+    assert p.scales is not None
+    left, right = _side(p.left), _side(p.right)
+    factors = {p.left.dtype, p.right.dtype}
+    small = factors <= SMALL.keys() and factors != {torch.float8_e5m2}
+    lies = left is not None and right is not None and right.turned and not left.turned
+    plain = (p.alpha, p.beta) == (1, 1) and len(p.out.shape) == 2 and p.out.dtype in TYPES
+    kinds = all(x.dtype is torch.float32 for x in p.scales)
+    whole = all(s % 16 == 0 for s in (*p.left.shape[1:], *p.right.shape))
+    one = all(math.prod(x.shape) == 1 for x in p.scales)
+    return small and lies and plain and kinds and whole and (one or _by_rows(p))
+
+
+def _by_rows(p: Problem) -> bool:
+    """Whether each row of the left factor, and each column of the right one, has a scale."""
+    if p.scales is None or len(p.out.shape) != 2:
+        return False
+    (m, n), (a, b) = p.out.shape, p.scales
+    return a.shape == (m, 1) and b.shape == (1, n) and (m, n) != (1, 1) and (
+        a.strides[0] == 1 and b.strides[1] == 1
+    )  # fmt: skip
 
 
 class _Descriptors:
@@ -216,10 +246,20 @@ class _Descriptors:
             assert p.added is not None
             self._set(BIAS_TYPE, c_int(TYPES[p.out.dtype]))
             self.add(p.added.aligned)  # heuristics look at how an address is aligned
+        if p.scales is not None:
+            self._set(FAST, c_int8(p.fast))
+            self.scale([x.aligned for x in p.scales])
+            for attribute in SCALE_MODES if _by_rows(p) else ():
+                self._set(attribute, c_int(OF_ROWS))
 
     def add(self, address: int) -> None:
         """Where the row is that is added."""
         self._set(BIAS_POINTER, c_void_p(address))
+
+    def scale(self, addresses: Sequence[int]) -> None:
+        """Where the scales of left and right are."""
+        for attribute, address in zip(SCALES, reversed(addresses), strict=True):
+            self._set(attribute, c_void_p(address))
 
     def _set(self, attribute: int, value: Any) -> None:
         self._lt.set("cublasLtMatmulDesc", self.product, attribute, value)
@@ -233,7 +273,7 @@ class _Descriptors:
         side = _side(x)
         assert side is not None
         sizes = c_uint64(side.rows), c_uint64(side.columns), c_int64(side.step)
-        made = self._new("cublasLtMatrixLayout", c_int(TYPES[x.dtype]), *sizes)
+        made = self._new("cublasLtMatrixLayout", c_int({**TYPES, **SMALL}[x.dtype]), *sizes)
         if len(x.shape) == 3:
             self._lt.set("cublasLtMatrixLayout", made, BATCHES, c_int(x.shape[0]))
             self._lt.set("cublasLtMatrixLayout", made, BATCH_STEP, c_int64(side.batch))
@@ -267,9 +307,11 @@ class _Bound:
         under = o.added if self._whole and o.added is not None else o.out
         # On the stream that uses it, so that it may be another's as soon as that has.
         room = torch.empty(self._workspace, dtype=torch.uint8, device=o.out.device)
-        with self._lock:  # the address of a row is part of what all calls share
+        with self._lock:  # addresses of rows and scales are part of what all calls share
             if self._made.row and o.added is not None:
                 self._made.add(o.added.data_ptr())
+            if o.scales is not None:
+                self._made.scale([x.data_ptr() for x in o.scales])
             self._lt.run(
                 self._made.product,
                 byref(self._alpha), c_void_p(o.right.data_ptr()), a, c_void_p(o.left.data_ptr()), b,

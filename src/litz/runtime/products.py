@@ -42,6 +42,8 @@ class Problem:
     """``out = epilogue(alpha * left @ right + beta * added)``, rounded once.
 
     Matrices, or as many of them in each.  added: None, a row for all, or as the result is.
+    scales: of 8-bit floats, a number (f32) for each factor, or for each row of the left one and
+    each column of the right one; then alpha and beta are 1.  fast: their sums may have fewer bits.
     tf32: whether float32 may be multiplied with fewer bits.
     """
 
@@ -53,6 +55,8 @@ class Problem:
     beta: float = 1.0
     epilogue: str = ""
     tf32: bool = False
+    scales: tuple[Matrix, Matrix] | None = None
+    fast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,19 @@ class Operands:
     right: Tensor
     added: Tensor | None
     out: Tensor
+    scales: tuple[Tensor, Tensor] | None = None
 
     @property
     def all(self) -> tuple[Tensor, ...]:
+        """All of them; the result is the last."""
         added = () if self.added is None else (self.added,)
-        return self.left, self.right, *added, self.out
+        return self.left, self.right, *added, *(self.scales or ()), self.out
+
+    def like(self, args: Sequence[Any]) -> Operands:
+        """The same with tensors in the order of ``all``."""
+        (left, right, *rest), out = args[:-1], args[-1]
+        added = None if self.added is None else rest.pop(0)
+        return Operands(left, right, added, out, (rest[0], rest[1]) if rest else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,8 @@ class Aten:
 
     def bind(self, problem: Problem, instance: Instance) -> Call:
         p = problem
+        if p.scales is not None:
+            return partial(_scaled, p.out.dtype, p.fast)
         added = {"beta": p.beta, "alpha": p.alpha}
         batches, row = len(p.left.shape) == 3, p.added is not None and len(p.added.shape) == 1
         if p.epilogue and row and not batches and self._fuses:
@@ -137,6 +151,12 @@ class Aten:
         return call if not p.epilogue else partial(_then, call, _activation(p.epilogue))
 
 
+def _scaled(dtype: torch.dtype, fast: bool, o: Operands) -> None:
+    assert o.scales is not None
+    given, (a, b) = {"bias": o.added, "out_dtype": dtype, "use_fast_accum": fast}, o.scales
+    aten._scaled_mm.out(o.left, o.right, a, b, **given, out=o.out)
+
+
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
     if name == "relu":
         return torch.relu_
@@ -156,12 +176,15 @@ def matrix(x: Tensor) -> Matrix:
     return Matrix(x.dtype, tuple(x.shape), x.stride(), min(address & -address or ALIGNED, ALIGNED))
 
 
-def problem_of(o: Operands, beta: float, alpha: float, epilogue: str) -> Problem:
+def problem_of(
+    o: Operands, beta: float = 1, alpha: float = 1, epilogue: str = "", fast: bool = False
+) -> Problem:
     added = None if o.added is None else matrix(o.added)
     single = o.left.dtype is torch.float32
+    scales = None if o.scales is None else (matrix(o.scales[0]), matrix(o.scales[1]))
     return Problem(
         matrix(o.left), matrix(o.right), added, matrix(o.out), float(alpha), float(beta), epilogue,
-        tf32=single and torch.backends.cuda.matmul.allow_tf32,
+        single and torch.backends.cuda.matmul.allow_tf32, scales, fast,
     )  # fmt: skip
 
 
@@ -174,14 +197,16 @@ def product(
     beta: float = 1.0,
     alpha: float = 1.0,
     epilogue: str = "",
+    scales: tuple[Tensor, Tensor] | None = None,
+    fast: bool = False,
 ) -> Tensor:
     """``out = epilogue(alpha * left @ right + beta * added)`` by ATen.
 
     left, right: [m, k] and [k, n], or with a batch in front.  added: a row, or what is like out.
-    epilogue: one of ``EPILOGUES``.
+    epilogue: one of ``EPILOGUES``.  scales, fast: as those of a ``Problem``.
     """
-    given, library = Operands(left, right, added, out), Aten(out.is_cuda)
-    p = problem_of(given, beta, alpha, epilogue)
+    given, library = Operands(left, right, added, out, scales), Aten(out.is_cuda)
+    p = problem_of(given, beta, alpha, epilogue, fast)
     library.bind(p, *library.instances(p, 1))(given)
     return out
 
@@ -210,10 +235,12 @@ class Products:
         beta: float = 1.0,
         alpha: float = 1.0,
         epilogue: str = "",
+        scales: tuple[Tensor, Tensor] | None = None,
+        fast: bool = False,
     ) -> Tensor:
         """As the function of that name."""
-        given = Operands(left, right, added, out)
-        p = problem_of(given, beta, alpha, epilogue)
+        given = Operands(left, right, added, out, scales)
+        p = problem_of(given, beta, alpha, epilogue, fast)
         call = self.bound.get((out.device, p))
         if call is None:
             call, final = self._found(p, given)
@@ -258,21 +285,16 @@ class Products:
         clock: Clock,
     ) -> Instance:
         ways = [i for x in libraries.values() for i in x.instances(p, MOST)]
-        runs = [_run(libraries[i.library], p, i) for i in ways]
+        runs = [_run(libraries[i.library], p, i, given) for i in ways]
         args, budget = given.all, min(self.seconds, SHARE)
         found = choose((key,), runs, args, (len(args) - 1,), clock, self.cache, budget)
         return ways[found.index]
 
 
-def _run(library: Library, p: Problem, instance: Instance) -> Run | None:
+def _run(library: Library, p: Problem, instance: Instance, given: Operands) -> Run | None:
     """An instance as a candidate of the tuner; None for one that cannot be bound."""
     try:
         call = library.bind(p, instance)
     except (RuntimeError, ValueError):
         return None
-
-    def run(args: Sequence[Any]) -> None:
-        left, right, *added, out = args
-        call(Operands(left, right, added[0] if added else None, out))
-
-    return run
+    return lambda args: call(given.like(args))
