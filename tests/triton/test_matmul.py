@@ -10,11 +10,14 @@ import torch
 import torch.nn.functional as F
 
 import litz
+from litz.artifact import from_bytes, to_bytes
+from litz.binding import bind
 from litz.ir.parse import parse
 from litz.ir.program import Program, Template
 from litz.ir.text import program_text
 from litz.kernel.parse import parse_recipe
 from litz.kernel.verify import verify as verify_recipe
+from litz.options import make_options
 from litz.stages import Stages
 
 pytest.importorskip("triton")
@@ -320,3 +323,19 @@ def test_libraries_do_open_sizes_that_save_nothing() -> None:
     _, s = stages(fn, x, *args[1:])
     (call,) = s.externs()
     assert not templates(s) and "open sizes" in call.reason
+
+
+def test_max_autotune_measures_libraries() -> None:
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return F.linear(x, w, b), torch.addmm(b, x, w.t(), beta=0.5)
+
+    args = rand(20, 64), rand(72, 64), rand(72)
+    options = {**TRITON, "mode": "max-autotune-no-cudagraphs"}
+    report = litz.explain(fn, *args, options=options)
+    check(report.result, fn, args)
+    (row,) = report.externs
+    assert row.calls == 2 and row.op == "litz.runtime.products.product"
+    (graph,) = report.graphs
+    assert graph.stages.artifact is not None
+    call = bind(from_bytes(to_bytes(graph.stages.artifact)), make_options(options))
+    check(tuple(call(list(args))), fn, args)
