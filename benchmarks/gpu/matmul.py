@@ -327,19 +327,18 @@ class Take:
 
 
 def forced(blocks: str) -> ExitStack:
-    """A context in which matrix products have one form: ``16x128x64w8s4p4``, upright with ``u``."""
+    """A context in which matrix products have one form: ``16x128x64w8s4p4``."""
     from litz.kernel.blocks import matmul
     from litz.kernel.blocks.recipe import Config
 
-    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)w(\d+)s(\d+)p(\d+)(u?)", blocks)
+    found = re.fullmatch(r"(\d+)x(\d+)x(\d+)w(\d+)s(\d+)p(\d+)", blocks)
     if found is None:
         raise ValueError(f"{blocks!r} is none like 16x128x64w8s4p4")
-    y, x, r, warps, stages, parts = map(int, found.groups()[:-1])
+    y, x, r, warps, stages, parts = map(int, found.groups())
     config = Config((("y", y), ("x", x), ("r", r)), warps, stages)
     made = ExitStack()
     made.enter_context(mock.patch.object(matmul, "_configs", lambda *_: (config,)))
     made.enter_context(mock.patch.object(matmul, "_parts", lambda *_: parts))
-    made.enter_context(mock.patch.object(matmul, "_is_upright", lambda *_: bool(found[7])))
     return made
 
 

@@ -83,19 +83,27 @@ store buf2[{to}] = %3
 }}""")
 
 
-def taken(p: Program) -> bool:
-    made = TakeEpilogues()(p)
+PLAIN = TakeEpilogues(plain=("relu",))
+
+
+def taken(p: Program, by: TakeEpilogues = PLAIN) -> bool:
+    made = by(p)
     return isinstance(made.nodes[0], Extern) and len(made.nodes) == 1
 
 
 def test_a_product_and_its_activation_are_one_call() -> None:
-    (call,) = TakeEpilogues()(program()).nodes
+    (call,) = PLAIN(program()).nodes
     assert isinstance(call, Extern) and call.outputs == ("buf2",) and call.out_variant
     assert call.target_name == "aten._addmm_activation.out"
     assert dict(call.kwargs)["use_gelu"] is False
     (call,) = TakeEpilogues(("cuda",))(program()).nodes
     assert isinstance(call, Extern) and call.target_name == "litz.runtime.products.product"
     assert dict(call.kwargs)["epilogue"] == "relu"
+
+
+def test_only_what_is_known_to_keep_nan_is_taken_without_a_measurement() -> None:
+    assert taken(program()) and not taken(program(), TakeEpilogues())
+    assert not taken(program(), TakeEpilogues(plain=("gelu",)))
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,10 @@ def test_a_pipeline_prints_itself() -> None:
     first, second, third, fourth, fifth, last = str(pipeline(("cuda",))).split("\n")
     assert first.startswith("FindAttention(costs={'cuda': Costs(matrix=")
     assert second.startswith("TakeTemplates(costs={'cuda': Costs(matrix=")
-    assert (third, fifth) == ("TakeEpilogues(measured=())", "ChooseContractions(measured=())")
+    assert (third, fifth) == (
+        "TakeEpilogues(measured=(), plain=())",
+        "ChooseContractions(measured=())",
+    )
     assert fourth.startswith("PadContractions(costs={'cuda': Costs(matrix=")
     assert last == "FillInPlace(blocks=('cuda',))"
 
@@ -52,7 +55,8 @@ def test_a_pipeline_prints_itself() -> None:
 def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     litz.explain(product, *ARGS, options={"show": "program"})
     text = capsys.readouterr().err.split("--- program ---\n")[1]
-    names = "# FindAttention(costs={})\n# TakeTemplates(costs={})\n# TakeEpilogues(measured=())\n"
+    names = "# FindAttention(costs={})\n# TakeTemplates(costs={})\n"
+    names += "# TakeEpilogues(measured=(), plain=())\n"
     names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
     names += "# FillInPlace(blocks=())\n"
     assert text.startswith(f"{names}program(")

@@ -143,6 +143,42 @@ def test_the_first_library_is_the_default(tmp_path: Path) -> None:
     assert first.ran == ["1"] and not second.bound
 
 
+class Careless(Slow):
+    """Its relu takes nan for a number that is below zero."""
+
+    def bind(self, problem: Problem, instance: Instance) -> Call:
+        call = super().bind(problem, instance)
+
+        def relu(o: Operands) -> None:
+            call(o)
+            whole = float(instance.what) == 0
+            o.out.copy_(o.out.relu().nan_to_num(nan=0, posinf=torch.inf) if whole else o.out.relu())
+
+        return relu
+
+
+def test_ways_that_lose_what_is_not_finite_are_none(tmp_path: Path) -> None:
+    second = Careless("second 1", [0, 1])
+    o = given(added="")
+    made = products(tmp_path, Careless("first 1", [8]), second)
+    made.product(o.left, o.right, out=o.out, epilogue="relu")
+    assert second.ran[-1] == "1" and second.ran.count("0") == 1
+    plain = Careless("second 1", [0, 1])  # without an activation there is nothing to lose
+    products(tmp_path, Careless("first 1", [8]), plain).product(o.left, o.right, out=o.out)
+    assert plain.ran[-1] == "0"
+
+
+def test_aten_s_own_epilogue_is_a_way_where_it_is_what_it_is_elsewhere() -> None:
+    for fuses, row, count in ((True, "row", 2), (True, "", 1), (False, "row", 1)):
+        p = problem(given(added=row), "relu")
+        assert len(Aten(fuses).instances(p, 8)) == count
+    o = given()
+    p = problem(o, "relu")
+    Aten(True).bind(p, Aten(True).instances(p, 8)[1])(o)
+    wanted = exact(o, "relu")
+    assert (o.out.double() - wanted).norm() <= 0.01 * wanted.norm()
+
+
 def test_other_sizes_are_other_problems(tmp_path: Path) -> None:
     first, second = Slow("first 1", [2]), Slow("second 1", [0])
     made = products(tmp_path, first, second)

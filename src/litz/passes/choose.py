@@ -26,7 +26,7 @@ from litz.ir.program import (
 )
 from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
-from litz.passes.epilogues import MEASURED, PRODUCT, fused
+from litz.passes.epilogues import MEASURED, PRODUCT, TakeEpilogues
 from litz.passes.opened import Groups, Opened, arguments, element, opened
 from litz.passes.uses import Nodes, Uses
 from litz.runtime import products
@@ -58,11 +58,13 @@ class TakeTemplates:
 
     It does where what a factor is computed from is less than the factor, and where the result need
     not go through memory.  costs: of devices whose kernels run over blocks, by their kinds.
-    ahead: of the time that libraries take, below which a template's has to be.
+    ahead: of the time that libraries take, below which a template's has to be.  epilogues: which of
+    them libraries compute with what is left.
     """
 
     costs: Mapping[str, Costs]
     ahead: float = field(default=AHEAD, repr=False)
+    epilogues: TakeEpilogues = field(default=TakeEpilogues(), repr=False)
     name: ClassVar[str] = "take templates"
 
     def __call__(self, program: Program) -> Program:
@@ -96,7 +98,7 @@ class TakeTemplates:
         program, costs = uses.program, self._costs(c)
         if costs is None or (why := _unfit(program, c, costs)):
             return "" if costs is None else why
-        found = _Neighbours(uses, c, taken, call).look()
+        found = _Neighbours(uses, c, taken, self.epilogues, call).look()
         if not found.factors and (not found.gains or _is_single(c)):
             return ""
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
@@ -239,6 +241,7 @@ class _Neighbours:
     uses: Uses
     c: Contraction
     taken: Set[str]
+    epilogues: TakeEpilogues
     call: Opened | None = None
     factors: dict[str, Store] = field(default_factory=dict)
     behind: list[Loops] = field(default_factory=list)
@@ -268,7 +271,8 @@ class _Neighbours:
     @property
     def fuses(self) -> bool:
         """Whether a library computes all that is behind the product with it."""
-        own = fused(self.uses, self.c) if self.call is None and len(self.behind) == 1 else None
+        alone = self.call is None and len(self.behind) == 1
+        own = self.epilogues.takes(self.uses, self.c) if alone else None
         return own is not None and own.nest is self.behind[0]
 
     @property

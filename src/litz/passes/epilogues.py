@@ -83,22 +83,35 @@ def _has_row(c: Contraction) -> bool:
 class TakeEpilogues:
     """Products and activations behind them become one call of the library that has both.
 
-    measured: kinds of devices on which all libraries are measured when the call first runs.
+    measured: kinds of devices on which all libraries are measured, and tried on what is not
+    finite, when the call first runs.  plain: activations that ATen's own call of both keeps such
+    as they are: of which that is known without.
     """
 
     measured: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
     name: ClassVar[str] = "take epilogues"
 
     def __call__(self, program: Program) -> Program:
-        if not any(isinstance(n, Contraction) and _has_row(n) for n in program.nodes):
+        some = any(isinstance(n, Contraction) and _has_row(n) for n in program.nodes)
+        if not some or not (self.measured or self.plain):
             return program
         uses = Uses(program)
         found = {
             n.name: (n, made)
             for n in program.nodes
-            if isinstance(n, Contraction) and (made := fused(uses, n)) is not None
+            if isinstance(n, Contraction) and (made := self.takes(uses, n)) is not None
         }
         return self._replaced(program, found) if found else program
+
+    def takes(self, uses: Uses, c: Contraction) -> Fused | None:
+        """The nest that becomes part of a product's call."""
+        made = fused(uses, c)
+        known = made is not None and (self._measures(c) or made.name in self.plain)
+        return made if known else None
+
+    def _measures(self, c: Contraction) -> bool:
+        return c.device.partition(":")[0] in self.measured
 
     def _replaced(self, p: Program, found: Mapping[str, tuple[Contraction, Fused]]) -> Program:
         behind = {made.nest.name: c.name for c, made in found.values()}
@@ -124,7 +137,7 @@ class TakeEpilogues:
         target: object = aten._addmm_activation.out
         text, given, reason = str(target), (row, left, right), REASON
         named: tuple[str, object] = ("use_gelu", made.name == "gelu")
-        if c.device.partition(":")[0] in self.measured:
+        if self._measures(c):
             target, text, given, reason = product_call, PRODUCT, (left, right, row), MEASURED
             named = ("epilogue", made.name)
         reason = f"{reason}; {c.reason}" if c.reason else reason

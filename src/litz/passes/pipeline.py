@@ -53,7 +53,8 @@ def pipeline(
     large = dict.fromkeys(blocks, LARGE)
     known = large if costs is None else costs
     kinds = blocks if measured else ()
-    found = FindAttention(known), TakeTemplates(known), TakeEpilogues(kinds)
+    epilogues = TakeEpilogues(kinds)
+    found = FindAttention(known), TakeTemplates(known, epilogues=epilogues), epilogues
     chosen = ChooseContractions(kinds)
     calls = PadContractions({**large, **known}), chosen, FillInPlace(blocks)
     return Pipeline((*found, *calls))

@@ -7,8 +7,8 @@ takes its place: each problem's ways, of all libraries, are measured once, and k
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -112,10 +112,7 @@ class Library(Protocol):
 
 
 class Aten:
-    """ATen's operators as a library of one instance.
-
-    fuses: whether it has activations as epilogues that are what they are elsewhere (on GPUs).
-    """
+    """ATen's operators as a library: activations apart, and where it ``fuses``, as epilogues."""
 
     version = f"aten {torch.__version__}"
 
@@ -123,15 +120,21 @@ class Aten:
         self._fuses = fuses
 
     def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
-        return (Instance(self.version),)
+        apart, p = Instance(self.version), problem
+        row = p.added is not None and len(p.added.shape) == 1 and len(p.left.shape) == 2
+        return (
+            (apart, replace(apart, what="fused"))
+            if p.epilogue and row and self._fuses
+            else (apart,)
+        )
 
     def bind(self, problem: Problem, instance: Instance) -> Call:
         p = problem
         if p.scales is not None:
             return partial(_scaled, p.out.dtype, p.fast)
         added = {"beta": p.beta, "alpha": p.alpha}
-        batches, row = len(p.left.shape) == 3, p.added is not None and len(p.added.shape) == 1
-        if p.epilogue and row and not batches and self._fuses:
+        batches = len(p.left.shape) == 3
+        if instance.what == "fused":
             fused = partial(aten._addmm_activation.out, use_gelu=p.epilogue == "gelu", **added)
             return lambda o: fused(o.added, o.left, o.right, out=o.out)
         if p.added is None:
@@ -284,11 +287,44 @@ class Products:
         given: Operands,
         clock: Clock,
     ) -> Instance:
-        ways = [i for x in libraries.values() for i in x.instances(p, MOST)]
+        default, *others = (i for x in libraries.values() for i in x.instances(p, MOST))
+        if p.epilogue:
+            others = keeping(p, given, libraries, default, others)
+        ways = [default, *others]
         runs = [_run(libraries[i.library], p, i, given) for i in ways]
         args, budget = given.all, min(self.seconds, SHARE)
         found = choose((key,), runs, args, (len(args) - 1,), clock, self.cache, budget)
         return ways[found.index]
+
+
+def keeping(
+    p: Problem,
+    given: Operands,
+    libraries: Mapping[str, Library],
+    default: Instance,
+    others: Sequence[Instance],
+) -> list[Instance]:
+    """Those that make of nan and infinities in a factor what the default does.
+
+    Activations of libraries may not: a maximum that drops nan, say.
+    """
+    left, marks = given.left.clone(), (torch.nan, torch.inf)
+    for row, mark in enumerate(marks[: left.shape[-2]]):
+        left[..., row, 0] = mark
+
+    def kinds(way: Instance) -> Tensor | None:
+        """Which of the elements that this reaches are nan, and which are infinite."""
+        out = torch.empty_like(given.out)
+        try:
+            libraries[way.library].bind(p, way)(replace(given, left=left, out=out))
+        except RuntimeError:
+            return None
+        found = out[..., : len(marks), :]
+        return torch.stack([found.isnan(), found.isposinf(), found.isneginf()])
+
+    wanted = kinds(default)
+    found = [(way, kinds(way)) for way in others]
+    return [w for w, k in found if k is not None and wanted is not None and torch.equal(k, wanted)]
 
 
 def _run(library: Library, p: Problem, instance: Instance, given: Operands) -> Run | None:

@@ -65,7 +65,6 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     p = matmul.parts(plan.stores, plan.parallel)
     axes = _axes(p, unrolled)
     y, x, r = axes.blocked
-    upright = _is_upright(p, axes)
     configs = _configs(p, axes)
     if not style.widely:
         configs = configs[:1]
@@ -84,7 +83,6 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     made = BlockPlan(
         plan, "matmul", axes, configs, even, wide, flat,
         unrolled=unrolled, beyond=beyond, together=TOGETHER if several and not count else 1,
-        upright=upright,
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
@@ -140,11 +138,6 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
         if stages * (m * element + n * width) * k <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
-
-
-def _is_upright(p: matmul.Parts, axes: Axes) -> bool:
-    """Whether the right factor stands left."""
-    return False
 
 
 def _width(p: matmul.Parts) -> int:

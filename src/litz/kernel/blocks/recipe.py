@@ -128,8 +128,6 @@ class BlockPlan:
     share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     unrolled: reduced dims of which a product is spelled for every value.
-    upright: a product's right factor stands left, so that its columns are what matrix units take as
-    rows, from registers.
     beyond: elements that the grid has behind axis y: there is a block for the rest of each group of
     rows.
     together: blocks along axis y that programs go through together, so that caches keep what they
@@ -155,7 +153,6 @@ class BlockPlan:
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
     together: int = 1
-    upright: bool = False
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
 

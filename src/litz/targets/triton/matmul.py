@@ -2,8 +2,7 @@
 
 Both factors are bodies of their own over blocks of two axes: rows and sum, sum and columns.  Along
 the sum each has its own axis, r and q, since it lies across the other's.  What changes only from
-block to block along the sum, such as scales of groups, is read once a block (axis s).  An upright
-product is that of the transposed factors in turn: everything then lies the other way.
+block to block along the sum, such as scales of groups, is read once a block (axis s).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from litz.targets.triton import packed
 from litz.targets.triton.layout import Scope, decoded
 from litz.targets.triton.printer import Printer
 
-DOWN, ACROSS = "[:, None]", "[None, :]"
+SPREAD: Final = {"y": "[:, None]", "q": "[:, None]", "x": "[None, :]", "r": "[None, :]"}
 BLOCKS: Final = {"y": "YBLOCK", "x": "XBLOCK", "r": "RBLOCK", "q": "RBLOCK"}
 COMPARE: Final[Mapping[str, Callable[..., bool]]] = {
     n: getattr(operator, n) for n in ("lt", "le", "gt", "ge", "eq", "ne")
@@ -106,12 +105,11 @@ class MatmulPrinter(Printer):
         return self.loop if inside and self.loop is not None else self.top
 
     def spread(self, axis: str) -> str:
-        return DOWN if (axis in "yq") is not self.made.upright else ACROSS
+        return SPREAD[axis]
 
     def extents(self, axes: Iterable[str]) -> str:
         names = tuple(axes)
-        sides = "xy" if self.made.upright else "yx"
-        return f"[{', '.join(BLOCKS[a] if a in names else '1' for a in sides)}]"
+        return f"[{', '.join(BLOCKS[a] if a in names else '1' for a in ('y', 'x'))}]"
 
     def mask(self, axes: Iterable[str], conds: Sequence[str] = ()) -> str:
         wanted = set(axes)
@@ -149,30 +147,26 @@ class MatmulPrinter(Printer):
 
     def body(self) -> None:
         kind = TRITON_TYPES[self.parts.product.dtype.name]
-        self.top.emit(f"acc = tl.zeros({self.extents('yx')}, {kind})")
+        self.top.emit(f"acc = tl.zeros([YBLOCK, XBLOCK], {kind})")
         axis = self.axes.reduced
         assert axis is not None
         size = self.index(axis.size)
         wide = ".to(tl.int64)" if self.made.wide else ""
         child = Scope(2, self.top)
         for name, a in (("r", axis), ("q", self.q)):
-            child.emit(f"{name}index = rstart + tl.arange(0, RBLOCK){self.spread(name)}{wide}")
+            child.emit(f"{name}index = rstart + tl.arange(0, RBLOCK){SPREAD[name]}{wide}")
             if not self.is_covered(name):
                 child.emit(f"{name}mask = {name}index < {size}")
             self.decode(child, a)
         if self.pairs:
-            both = f"tl.arange(0, 2 * RBLOCK){self.spread('r')}"
-            child.emit(f"windex = 2 * rstart + {both}{wide}")
+            child.emit(f"windex = 2 * rstart + tl.arange(0, 2 * RBLOCK)[None, :]{wide}")
             if not self.is_covered("r"):
                 child.emit(f"wmask = windex < 2 * ({size})")
         for g, v in self.at.items():
             child.emit(f"{v} = rstart // {g}{wide}")
         self.scope = self.loop = child
         for one, other in self.factors:
-            if self.made.upright:
-                left, right = self.operand(other, "xq"), self.operand(one, "ry")
-            else:
-                left, right = self.operand(one, "yr"), self.operand(other, "qx")
+            left, right = self.operand(one, "yr"), self.operand(other, "qx")
             child.emit(f"acc = litz.dot({left}, {right}, acc)")
         self.scope, self.loop = self.top, None
         last = size if self.parts.group is None else f"tl.where(first < end, {size}, 0)"
@@ -208,15 +202,13 @@ class MatmulPrinter(Printer):
         """Of two neighbours both at once: one place after the other is what memory is fast at."""
         names = self.halves.get(pair)
         if names is None:
-            row = BLOCKS["y"] if "y" in v.axes else "1"
+            shape = [BLOCKS[a] if a in v.axes else "1" for a in "yr"]
             mask = self.mask(v.axes - {"r"}, () if self.is_covered("r") else ("wmask",))
             at = self.pointer(pair.buffer, self.index(pair.index))
             both, *names = self.fresh("pair"), self.fresh(), self.fresh()
             home = self.home(v)
             home.emit(f"{both} = tl.load({at}{f', {mask}, other=0' if mask else ''})")
-            halves = f"tl.reshape({both}, [{row}, RBLOCK, 2])"
-            if self.made.upright:
-                halves = f"tl.permute(tl.reshape({both}, [RBLOCK, 2, {row}]), (0, 2, 1))"
+            halves = f"tl.reshape({both}, [{', '.join([*shape, '2'])}])"
             home.emit(f"{', '.join(names)} = tl.split({halves})")
             self.halves[pair] = names
         return names[which]
