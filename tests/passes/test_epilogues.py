@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
+import torch
 
 from litz.index import ZERO
 from litz.ir.body import Node, cast, const, load, op
 from litz.ir.dtype import BF16, F32, I32
 from litz.ir.parse import parse
 from litz.ir.program import Extern, Program
+from litz.ir.verify import verify
+from litz.passes.choose import ChooseContractions
 from litz.passes.epilogues import TakeEpilogues, activation
 
 LOADED = load(BF16, "x", ZERO)
@@ -120,3 +124,35 @@ def test_only_what_is_known_to_keep_nan_is_taken_without_a_measurement() -> None
 )
 def test_what_is_not_taken(change: dict[str, str]) -> None:
     assert taken(program()) and not taken(program(**change))  # type: ignore[arg-type]
+
+
+SCALED = """\
+program(x, w, a, b) {
+  x: f8e4m3[64, 64]{64, 1} @cuda:0 input
+  w: f8e4m3[64, 64]{64, 1} @cuda:0 input
+  a: f32[64, 1]{1, 1} @cuda:0 input
+  b: f32[1, 64]{64, 1} @cuda:0 input
+  buf1: bf16[64, 64]{64, 1} @cuda:0 fresh
+  extern0 = extern aten._scaled_mm.default(x, w: f8e4m3[64, 64]{1, 64}+0, a, b, \
+out_dtype=torch.bfloat16, use_fast_accum=True) -> (buf1) @cuda:0 because "a product"
+  return (buf1,)
+}"""
+
+
+def test_scaled_products_are_measured_too() -> None:
+    def meant(name: str) -> object:
+        head, _, rest = name.partition(".")
+        return attrgetter(rest if head == "torch" else name)(
+            torch if head == "torch" else torch.ops
+        )
+
+    given = parse(SCALED, resolve=meant)
+    (call,) = ChooseContractions()(given).nodes
+    assert isinstance(call, Extern) and call.target_name == "aten._scaled_mm.default"
+    made = ChooseContractions(("cuda",))(given)
+    (call,) = made.nodes
+    assert isinstance(call, Extern) and call.target_name == "litz.runtime.products.product"
+    named = dict(call.kwargs)
+    assert len(named["scales"]) == 2 and named["fast"] is True  # type: ignore[arg-type]
+    assert call.out_variant and made.buffers["buf1"].kind == "temp"
+    verify(made, "a test")

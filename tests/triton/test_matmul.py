@@ -18,6 +18,7 @@ from litz.ir.text import program_text
 from litz.kernel.parse import parse_recipe
 from litz.kernel.verify import verify as verify_recipe
 from litz.options import make_options
+from litz.passes import epilogues
 from litz.stages import Stages
 
 pytest.importorskip("triton")
@@ -339,3 +340,27 @@ def test_max_autotune_measures_libraries() -> None:
     assert graph.stages.artifact is not None
     call = bind(from_bytes(to_bytes(graph.stages.artifact)), make_options(options))
     check(tuple(call(list(args))), fn, args)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("name", ["gelu", "by_hand", "relu"])
+def test_activations_are_part_of_measured_products(
+    name: str, verify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts: dict[str, Callable[[Tensor], Tensor]] = {
+        "gelu": lambda h: F.gelu(h, approximate="tanh"),
+        "by_hand": lambda h: 0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * h**3))),
+        "relu": F.relu,
+    }
+
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return acts[name](F.linear(x, w, b))
+
+    monkeypatch.setattr(epilogues, "KIND", "cpu")
+    args = rand(2, 32, 64), rand(72, 64), rand(72)
+    options = {**TRITON, "mode": "max-autotune-no-cudagraphs", "verify": verify}
+    report = litz.explain(fn, *args, options=options)
+    check(report.result, fn, args)
+    (row,) = report.externs
+    (graph,) = report.graphs
+    assert row.op == "litz.runtime.products.product" and not graph.stages.kernels

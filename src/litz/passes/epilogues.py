@@ -29,7 +29,7 @@ REASON: Final = "a matrix product and what is behind it: ATen's libraries comput
 MEASURED: Final = "a matrix product: the library that is measured to be the quickest computes it"
 PRODUCT: Final = "litz.runtime.products.product"
 DIGITS: Final = 6  # of constants, as float32 holds them
-MOST: Final = 40  # cost of an activation
+MOST: Final = 100  # cost of an activation, however it is written
 
 Form = str | tuple[object, ...]
 
