@@ -143,6 +143,18 @@ def test_the_first_library_is_the_default(tmp_path: Path) -> None:
     assert first.ran == ["1"] and not second.bound
 
 
+def test_a_library_that_fails_offers_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Slow):
+        def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
+            raise RuntimeError("no handle")
+
+    first, o = Slow("first 1", [1, 0]), given(added="")
+    products(tmp_path, first, Broken("second 1", [])).product(o.left, o.right, out=o.out)
+    assert first.ran[-1] == "0" and "second 1 offers nothing" in caplog.text
+
+
 class Careless(Slow):
     """Its relu takes nan for a number that is below zero."""
 

@@ -7,6 +7,7 @@ takes its place: each problem's ways, of all libraries, are measured once, and k
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ from litz.runtime.cache import Cache, content_key
 from litz.runtime.triton.tune import Clock, CudaClock, Run, choose
 
 aten = torch.ops.aten
+log = logging.getLogger("litz")
 Tensor = torch.Tensor
 KIND: Final = "products"  # of the cache's entries
 EPILOGUES: Final = ("", "relu", "gelu")  # gelu: in its form by tanh
@@ -287,7 +289,7 @@ class Products:
         given: Operands,
         clock: Clock,
     ) -> Instance:
-        default, *others = (i for x in libraries.values() for i in x.instances(p, MOST))
+        default, *others = (i for x in libraries.values() for i in _offered(x, p))
         if p.epilogue:
             others = keeping(p, given, libraries, default, others)
         ways = [default, *others]
@@ -295,6 +297,15 @@ class Products:
         args, budget = given.all, min(self.seconds, SHARE)
         found = choose((key,), runs, args, (len(args) - 1,), clock, self.cache, budget)
         return ways[found.index]
+
+
+def _offered(library: Library, p: Problem) -> Sequence[Instance]:
+    """What a library offers; nothing where it fails, which is told."""
+    try:
+        return library.instances(p, MOST)
+    except RuntimeError as e:
+        log.warning("litz: %s offers nothing for %s: %s", library.version, p, e)
+        return ()
 
 
 def keeping(
