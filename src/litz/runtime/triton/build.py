@@ -33,6 +33,7 @@ _SOURCES = (
     "power",
     "random",
     "sorts",
+    "table",
     "worker",
     "job",
     "ptx",

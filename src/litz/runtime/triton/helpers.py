@@ -21,6 +21,7 @@ from litz.runtime.triton.packed import small_float, times16
 from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort
+from litz.runtime.triton.table import cell, later_row, pointer, scalar
 
 # --- shapes -------------------------------------------------------------------------------------
 
