@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peer", action="store_true", help="time the peer as well")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case later")
     parser.add_argument("--each", type=float, default=0.15, help="seconds to time a side of a case")
-    parser.add_argument("--within", type=float, default=150, help="seconds that a case may take")
+    parser.add_argument("--within", type=float, default=90, help="seconds that a case may take")
     parser.add_argument("--cache", type=Path, help="a folder for caches, kept (default: none)")
     parser.add_argument("--table", type=Path, help="write this name with .csv and .html")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
@@ -145,6 +145,9 @@ class Sweep:
         try:
             within = self.options.within
             row |= session.ask("case", within, name=name, seconds=self.options.each)
+            if row.get("replays") is False:  # a capture that failed leaves its marks
+                session.close()
+                kept = None
         except WorkerError as error:
             row["failed"] = str(error)
             # An error of a kernel on a GPU stays with its process.
