@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from litz.host.lines import Allocate, CallExtern, Free, HostProgram, Reuse, View, Workspace
-from litz.host.sizes import byte_size, hinted
-from litz.index import Expr
+from litz.host.sizes import hinted_bytes
 
 
 class _Memory:
@@ -42,7 +39,7 @@ class _Memory:
             self.live -= self.sizes[place]
 
 
-def peak_bytes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> int:
+def peak_bytes(host: HostProgram) -> int:
     """Bytes that the program holds at its fullest moment, beyond its inputs.
 
     Counts what it allocates and what extern calls return, not what they need inside.
@@ -51,7 +48,7 @@ def peak_bytes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> in
     for line in host.lines:
         match line:
             case Allocate(name):
-                memory.allocate(name, max(hinted(byte_size(host.buffers[name]), hints), 0))
+                memory.allocate(name, hinted_bytes(host.buffers[name]))
             case Workspace(name, nbytes, _):
                 memory.allocate(name, nbytes)
             case View(name, owner):
@@ -68,7 +65,7 @@ def peak_bytes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> in
                         continue
                     b = host.buffers[output]
                     if b.alias is None:
-                        memory.allocate(output, max(hinted(byte_size(b), hints), 0))
+                        memory.allocate(output, hinted_bytes(b))
                     else:
                         memory.share(output, b.alias)
     return memory.peak

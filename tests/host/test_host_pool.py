@@ -70,7 +70,7 @@ def test_segments_find_their_blocks(spans):
         death = min(birth + length, times.end)
         times.blocks[f"b{k}"] = Block([f"b{k}"], const(nbytes), nbytes, birth, death, "cpu")
     blocks = list(times.blocks.values())
-    found = _Spans(_Plan(None, times, [], [], blocks))
+    found = _Spans(_Plan(None, times, blocks, []))
     for first in range(8):
         for last in range(first, 8):
             alive = [b for b in blocks if b.birth <= last and b.death >= first]

@@ -17,9 +17,12 @@ from litz.host.lines import (
     Line,
     Return,
 )
-from litz.host.sizes import byte_size, hinted
+from litz.host.sizes import byte_size, hinted_bytes
 from litz.index import Expr
 from litz.ir.program import Buffer, TensorRef
+
+Span = tuple[int, int, int]
+"""The first and the last step at which memory is held, and its bytes."""
 
 
 @dataclass(eq=False)
@@ -47,6 +50,7 @@ class Lifetimes:
     kept: lines other than calls, allocations and frees of blocks, by the step that they precede.
     frees: buffers to free after a step that are no block (inputs, results of externs).
     visible: buffers that something other than a kernel sees, hence need a tensor of their own.
+    ends: the last step that may use a buffer's memory, by the names of those that are no alias.
     """
 
     steps: list[CallKernel | CallExtern] = field(default_factory=list)
@@ -54,13 +58,14 @@ class Lifetimes:
     frees: dict[int, list[str]] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
     visible: frozenset[str] = frozenset()
+    ends: dict[str, int] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
         return len(self.steps)
 
 
-def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lifetimes:
+def lifetimes(host: HostProgram) -> Lifetimes:
     """Steps and blocks of a plain program (no segments, no reuse yet): one block a temporary."""
     out = Lifetimes(visible=frozenset(_visible(host)))
     freed: dict[str, int] = {}
@@ -68,13 +73,13 @@ def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lif
         step = len(out.steps)
         match line:
             case Allocate(name):
-                out.blocks[name] = _block(host.buffers[name], step, hints)
+                out.blocks[name] = _block(host.buffers[name], step)
             case Free(name) if step > 0:
                 freed[name] = step - 1
             case CallExtern(extern):
                 for result in extern.outputs:
                     if result is not None and host.buffers[result].kind == "fresh":
-                        out.blocks[result] = _block(host.buffers[result], step, hints)
+                        out.blocks[result] = _block(host.buffers[result], step)
                         out.blocks[result].given = True
                 out.steps.append(line)
             case CallKernel():
@@ -84,25 +89,25 @@ def lifetimes(host: HostProgram, hints: Mapping[Expr, int] | None = None) -> Lif
     for name, step in freed.items():
         if name not in out.blocks:
             out.frees.setdefault(step, []).append(name)
+    out.ends = _ends(host, out, freed)
     for name, block in out.blocks.items():
-        block.death = freed.get(name, out.end)
-    _extend_by_aliases(host, out, freed)
+        block.death = out.ends[name]
     return out
 
 
-def _block(b: Buffer, birth: int, hints: Mapping[Expr, int] | None) -> Block:
-    size = byte_size(b)
-    return Block([b.name], size, max(hinted(size, hints), 0), birth, -1, b.device)
+def _block(b: Buffer, birth: int) -> Block:
+    return Block([b.name], byte_size(b), hinted_bytes(b), birth, -1, b.device)
 
 
-def _extend_by_aliases(host: HostProgram, out: Lifetimes, freed: Mapping[str, int]) -> None:
-    """Memory lives as long as any alias of it."""
+def _ends(host: HostProgram, out: Lifetimes, freed: Mapping[str, int]) -> dict[str, int]:
+    """The last step of each buffer's memory, which lives as long as any alias of it."""
     known = {name for step in out.steps for name in _touched(step)}
+    ends = {name: freed.get(name, out.end) for name, b in host.buffers.items() if b.alias is None}
     for name, b in host.buffers.items():
-        root = host.root(name)
-        if b.alias is not None and root in out.blocks:
-            block = out.blocks[root]
-            block.death = max(block.death, freed.get(name, out.end if name in known else -1))
+        if b.alias is not None:
+            root, last = host.root(name), freed.get(name, out.end if name in known else -1)
+            ends[root] = max(ends.get(root, last), last)
+    return ends
 
 
 def _touched(step: CallKernel | CallExtern) -> tuple[str, ...]:
@@ -120,26 +125,20 @@ def _visible(host: HostProgram) -> Iterable[str]:
             yield host.root(b.name)
 
 
-def extern_bytes(
-    host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None = None
-) -> list[tuple[int, int, int]]:
-    """(birth, death, bytes) of the memory that extern calls allocate themselves."""
-    freed = {name: step for step, names in times.frees.items() for name in names}
+def _extern_bytes(host: HostProgram, times: Lifetimes) -> list[Span]:
+    """The memory that extern calls allocate themselves."""
     out = []
     for i, step in enumerate(times.steps):
         if isinstance(step, CallExtern):
             for name in step.extern.outputs:
                 b = None if name is None else host.buffers[name]
                 if b is not None and b.name not in times.blocks and b.alias is None:
-                    nbytes = max(hinted(byte_size(b), hints), 0)
-                    out.append((i, freed.get(b.name, times.end), nbytes))
+                    out.append((i, times.ends[b.name], hinted_bytes(b)))
     return out
 
 
-def _saved_bytes(
-    host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None
-) -> list[tuple[int, int, int]]:
-    """(birth, death, bytes) of what a forward graph has saved for this one, which holds it last.
+def _saved_bytes(host: HostProgram, times: Lifetimes) -> list[Span]:
+    """What a forward graph has saved for this one, which holds it last.
 
     AOTAutograd's names tell: a backward graph also takes gradients and what the caller holds.
     """
@@ -147,21 +146,16 @@ def _saved_bytes(
         return []
     freed = {name: step for step, names in times.frees.items() for name in names}
     names = [n for n in host.inputs if n in freed and not n.startswith(("primals_", "tangents_"))]
-    return [(0, freed[n], max(hinted(byte_size(host.buffers[n]), hints), 0)) for n in names]
+    return [(0, times.ends[n], hinted_bytes(host.buffers[n])) for n in names]
 
 
-def live_bytes(
-    host: HostProgram, times: Lifetimes, hints: Mapping[Expr, int] | None = None
-) -> tuple[list[int], list[int]]:
-    """Bytes alive during each step when everything is freed at once: (of externs, of all)."""
-    own = [(b.birth, b.death, b.nbytes) for b in times.blocks.values()]
-    theirs = extern_bytes(host, times, hints)
-    spans = [*own, *_saved_bytes(host, times, hints), *theirs]
-    return summed(theirs, times.end) or [0], summed(spans, times.end) or [0]
+def given_bytes(host: HostProgram, times: Lifetimes) -> list[Span]:
+    """The memory that is neither input nor a block: what externs and a forward graph bring."""
+    return [*_extern_bytes(host, times), *_saved_bytes(host, times)]
 
 
-def summed(spans: Iterable[tuple[int, int, int]], end: int) -> list[int]:
-    """The sum, at each step before ``end``, over spans (first, last, number) that it lies in."""
+def summed(spans: Iterable[Span], end: int) -> list[int]:
+    """The bytes held at each step before ``end``."""
     change = [0] * (end + 1)
     for first, last, number in spans:
         if first <= last:

@@ -17,14 +17,14 @@ be fresh memory), nor is memory that escapes.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import field
 from itertools import accumulate
 from operator import add
 
 from litz.dataclass import dataclass
 from litz.host.arena import Arena, lay_out
-from litz.host.lifetimes import Block, Lifetimes, lifetimes, live_bytes, summed
+from litz.host.lifetimes import Block, Lifetimes, Span, given_bytes, lifetimes, summed
 from litz.host.lines import (
     Allocate,
     CallKernel,
@@ -49,14 +49,18 @@ ARENA = "arena"
 
 @dataclass
 class _Plan:
-    """A host program while its memory is being planned."""
+    """A host program while its memory is being planned.
+
+    given: memory that is no block.  live: the bytes held at each step, as far as is decided.
+    """
 
     host: HostProgram
     times: Lifetimes
-    externs: list[int]
-    live: list[int]
     blocks: list[Block]
+    given: list[Span]
+    live: list[int] = field(default_factory=list)
     segments: list[tuple[int, int]] = field(default_factory=list)
+    around: dict[int, tuple[int, int]] = field(default_factory=dict)
     places: dict[int, dict[str, tuple[str, int]]] = field(default_factory=dict)
     scratch: dict[int, int] = field(default_factory=dict)
     arena: Arena = Arena({}, (), 0, ())
@@ -66,11 +70,24 @@ class _Plan:
     def peak(self) -> int:
         return max(self.live)
 
+    def held(self, birth: int, death: int) -> tuple[int, int]:
+        """When memory is held that is used from ``birth`` to ``death``: during whole segments."""
+        return self.around.get(birth, (birth, birth))[0], self.around.get(death, (death, death))[1]
+
+    def count(self, pooled: Container[str] = ()) -> None:
+        """Count what is held at each step: blocks that lie in no segment, and segments' scratch."""
+        spans = [
+            *self.given,
+            *((b.birth, b.death, b.nbytes) for b in self.blocks if b.members[0] not in pooled),
+        ]
+        held: list[Span] = [(*self.held(first, last), n) for first, last, n in spans]
+        held += [(*self.held(first, first), n) for first, n in self.scratch.items()]
+        self.live = summed(held, self.times.end) or [0]
+
 
 def plan_memory(
     host: HostProgram,
     inplace: Mapping[str, Pairs] | None = None,
-    hints: Mapping[Expr, int] | None = None,
     *,
     segments: bool = True,
     slack: int = SLACK,
@@ -78,18 +95,20 @@ def plan_memory(
     """Plan the memory of a plain host program (``litz.host.plan.plan``).
 
     inplace: for a group (output, input) pairs where the output may lie in the input's memory.
-    hints: sizes to plan for; the plan is right for all others.
     segments: whether consecutive CPU kernels run as one native call.
     slack: bytes by which a segment may exceed the peak before it is cut; an arena may exceed it by
     a part of it too, unless slack is 0.
     """
-    times = lifetimes(host, hints)
-    externs, live = live_bytes(host, times, hints)
-    p = _Plan(host, times, externs, live, list(times.blocks.values()))
+    times = lifetimes(host)
+    p = _Plan(host, times, list(times.blocks.values()), given_bytes(host, times))
     _take_over(p, inplace or {})
+    p.count()
     p.segments = list(_cut(p, slack)) if segments else [(i, i) for i in range(times.end)]
-    _lay_out(p, slack)
-    _reuse(p)
+    p.around = {i: s for s in p.segments if s[0] < s[1] for i in range(s[0], s[1] + 1)}
+    pooled = {m for places in p.places.values() for m in places}
+    p.count(pooled)
+    _lay_out(p, pooled, slack)
+    _reuse(p, pooled)
     return host.with_lines(tuple(_emit(p)))
 
 
@@ -108,7 +127,6 @@ def _take_over(p: _Plan, inplace: Mapping[str, Pairs]) -> None:
             if a is None or b is None or a is b or a.death != i or b.birth != i:
                 continue
             if a.members[-1] == old and _may_follow(p, a, b):
-                p.live[i] -= b.nbytes
                 _join(a, b, gone)
                 owner.update(dict.fromkeys(b.members, a))
     _drop(p, gone)
@@ -157,6 +175,7 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
     """The segments, small enough that allocating ahead and freeing late keeps to the peak."""
     todo = list(_runs(p))[::-1]
     spans = _Spans(p)
+    given = summed(p.given, p.times.end)
     while todo:
         first, last = todo.pop()
         if first == last and not _native(p, first):
@@ -164,8 +183,7 @@ def _cut(p: _Plan, slack: int) -> Iterator[tuple[int, int]]:
             continue
         inside, scratch, places = _pool(p, spans.at(first, last), first, last)
         held = spans.held(first, last) - sum(b.nbytes for b in inside)
-        others = max(p.externs[first : last + 1])
-        if last > first and held + scratch + others > p.peak + slack:
+        if last > first and held + scratch + given[first] > p.peak + slack:
             middle = (first + last) // 2
             todo += [(middle + 1, last), (first, middle)]
             continue
@@ -235,9 +253,8 @@ def _host(b: Block, first: int, last: int) -> MemoryRegion | None:
 # --- the arena ------------------------------------------------------------------------------------
 
 
-def _lay_out(p: _Plan, slack: int) -> None:
+def _lay_out(p: _Plan, pooled: set[str], slack: int) -> None:
     """Give the temporaries of known size places in one arena and in results that come later."""
-    pooled = {m for places in p.places.values() for m in places}
     mine = [
         b
         for b in p.blocks
@@ -257,16 +274,13 @@ def _lay_out(p: _Plan, slack: int) -> None:
         if len(some) < 2:
             return
         inside = {i.name for i in some}
-        # What lies within a segment is scratch memory or lent: neither counts by itself.
-        spans = [
-            (b.birth, b.death, -b.nbytes)
-            for b in p.blocks
-            if b.members[0] in pooled or b.members[0] in inside
+        spans: list[Span] = [
+            (*p.held(b.birth, b.death), -b.nbytes) for b in p.blocks if b.members[0] in inside
         ]
         spans += [
-            (first, last, p.scratch.get(first, 0))
+            (first, last, -p.scratch[first])
             for first, last in p.segments
-            if _workspace(first) not in inside
+            if _workspace(first) in inside
         ]
         others = list(map(add, p.live, summed(spans, len(p.live))))
         found = lay_out(some, results, others, p.peak + _margin(p, slack))
@@ -298,9 +312,8 @@ def _item(b: Block, lent: Mapping[str, tuple[int, int]]) -> Item:
 # --- equal sizes ----------------------------------------------------------------------------------
 
 
-def _reuse(p: _Plan) -> None:
+def _reuse(p: _Plan, pooled: set[str]) -> None:
     """Give a block the memory of a dead one of equal size, where holding it is free."""
-    pooled = {m for places in p.places.values() for m in places}
     hosting = {owner for places in p.places.values() for owner, _ in places.values()}
     fixed = {*pooled, *hosting, *p.arena.places, *p.arena.lenders}
     loose = sorted(
@@ -315,7 +328,7 @@ def _reuse(p: _Plan) -> None:
         dead = bisect_left(others, block.birth, key=lambda b: b.death)
         found = next((a for a in reversed(others[:dead]) if _can_reuse(p, a, block)), None)
         if found is not None:
-            for t in range(found.death + 1, block.birth):
+            for t in _between(p, found, block):
                 p.live[t] += block.nbytes
             others.remove(found)
             _join(found, block, gone)
@@ -326,8 +339,13 @@ def _reuse(p: _Plan) -> None:
 def _can_reuse(p: _Plan, a: Block, b: Block) -> bool:
     if not _may_follow(p, a, b):
         return False
-    gap = p.live[a.death + 1 : b.birth]
-    return not gap or max(gap) + a.nbytes <= p.peak
+    gap = _between(p, a, b)
+    return not gap or max(p.live[gap.start : gap.stop]) + a.nbytes <= p.peak
+
+
+def _between(p: _Plan, a: Block, b: Block) -> range:
+    """The steps at which neither of two blocks is held."""
+    return range(p.held(a.birth, a.death)[1] + 1, p.held(b.birth, b.death)[0])
 
 
 # --- lines ----------------------------------------------------------------------------------------

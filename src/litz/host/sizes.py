@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from litz.index import Expr, as_expr, const, size_hint, substitute
+from litz.index import Expr, as_expr, const, size_hint
 from litz.ir.program import Buffer
 
 LARGE_BYTES: Final = 4 << 20
@@ -28,8 +27,6 @@ def _extent(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
     return elements
 
 
-def hinted(e: Expr, hints: Mapping[Expr, int] | None = None) -> int:
-    """The value of ``e`` with symbols at ``hints``, else at their own hints."""
-    if hints and not e.is_const:
-        e = substitute(e, {s: const(v) for s, v in hints.items()})
-    return size_hint(e)
+def hinted_bytes(b: Buffer) -> int:
+    """The size of a buffer with symbols at their hints."""
+    return max(size_hint(byte_size(b)), 0)
