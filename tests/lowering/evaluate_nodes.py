@@ -217,8 +217,6 @@ def run_scan(
     combine: Callable[..., Any], parts: Sequence[Tensor], start: Sequence[Tensor]
 ) -> list[Tensor]:
     """The running states along the last dimension, part by part."""
-    if kind == "sort":
-        return [parts[0].sort(-1).values]
     found = []
     state = tuple(start)
     for i in range(parts[0].shape[-1]):
@@ -327,9 +325,13 @@ class Nest:
         parts = [a.expand(shape).movedim(k, -1) for a in args[:count]]
         shape[k] = 1
         start = [a.expand(shape).movedim(k, -1)[..., 0] for a in args[count:]]
-        combine = (lambda *s: self.function(node.combine, s)) if node.combine else SCANS[node.kind]
-        found = run_scan(combine, parts, start)[[p.name for p in node.row.state].index(node.part)]
-        found = found.movedim(-1, k)
+        if node.kind == "sort":
+            states = [parts[0].sort(-1).values]
+        elif node.combine:
+            states = run_scan(lambda *s: self.function(node.combine, s), parts, start)
+        else:
+            states = run_scan(SCANS[node.kind], parts, start)
+        found = states[[p.name for p in node.row.state].index(node.part)].movedim(-1, k)
         at = self.full(evaluate_index(node.at, self.env), torch.int64)
         both = torch.broadcast_shapes(at.shape, [1 if i == k else n for i, n in enumerate(shape)])
         wide = [size if i == k else n for i, n in enumerate(both)]

@@ -75,6 +75,8 @@ _BY_NAME = (
     ("litz::take_last<", "litz/scan.h"),
     ("litz::log_add_exp(", "litz/logsum.h"),
     ("litz::gather<", "litz/memory.h"),
+    ("litz::load_repeated<", "litz/strides.h"),
+    ("litz::load_near<", "litz/strides.h"),
     ("litz::load_strided<", "litz/memory.h"),
     ("litz::load_evens<", "litz/strides.h"),
     ("litz::load_back<", "litz/strides.h"),
