@@ -136,4 +136,4 @@ def rounding(tensors: list[Tensor]) -> float:
     if not kinds:
         return 0.0
     eps = max(torch.finfo(t.dtype).eps for t in kinds)
-    return eps * (1 / 8 + 2 / math.sqrt(sum(t.numel() for t in kinds)))
+    return eps * (1 / 8 + 2 / math.sqrt(max(sum(t.numel() for t in kinds), 1)))

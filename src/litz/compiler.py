@@ -103,7 +103,8 @@ def compile_graph(
     _check(lowered.program, "lowering", options, s)
     with s.timed("program passes"):
         costs = {d: target_of(d).costs(d) for d in settings.blocks}
-        chosen = pipeline(settings.blocks, {d: c for d, c in costs.items() if c is not None})
+        known = {d: c for d, c in costs.items() if c is not None}
+        chosen = pipeline(settings.blocks, known, options.tunes_widely)
         s.program = program = run_program_passes(
             lowered.program, chosen, hooks=options.hooks, check=checked
         )

@@ -14,6 +14,7 @@ from litz.ir.ops import RANDOM
 from litz.ir.program import Buffer, Skeleton, Template
 from litz.ir.scans import run_along
 from litz.ir.unfold import Nest
+from litz.kernel.guards import unguarded
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling, loop_order
@@ -53,6 +54,7 @@ class KernelBuilder:
         rename = Rewriter(buffers=names, replace=lambda _, n: _started(n, starts))
         stores = tuple(rename.store(s) for s in group.stores)
         own = [self.buffers[n] for n in names]
+        stores = unguarded(stores, dict(zip(names.values(), own, strict=True)))
         kinds = tuple((b.dtype, b.device) for b in own)
         key = group.axes, group.reduce_axes, stores, kinds, group.device
         found = self.known.get(key)

@@ -18,12 +18,15 @@ SMALL_STRIDE, ANY_STRIDE = 0.3, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store: its index, element size in bytes, and whether data decides where."""
+    """One load or store: its index, element size in bytes.
+
+    through: loops that data depends on which decides where; None where none does.
+    """
 
     index: Expr
     bytes: int
     is_store: bool
-    indirect: bool
+    through: frozenset[Expr] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,15 @@ def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Acces
     for n in walk(roots(stores)):
         if isinstance(n, Load) and n.buffer in sizes:
             at = n.buffer, n.index
-            out.setdefault(at, Access(n.index, n.dtype.bytes, False, bool(n.indirect)))
+            out.setdefault(at, Access(n.index, n.dtype.bytes, False, _through(n)))
     for s in stores:
         if s.buffer in sizes:
-            out[s.buffer, s.index] = Access(s.index, sizes[s.buffer], True, bool(s.indirect))
+            out[s.buffer, s.index] = Access(s.index, sizes[s.buffer], True, _through(s))
     return list(out.values())
+
+
+def _through(n: Load | Store) -> frozenset[Expr] | None:
+    return frozenset(v for _, data in n.indirect for v in data.vars) if n.indirect else None
 
 
 def choose_tiling(
@@ -71,13 +78,15 @@ def _touched(a: Access, loops: Sequence[Expr]) -> float:
     """Bytes that the access touches over the loops that its index depends on."""
     total = float(a.bytes)
     for v in loops:
-        if v in a.index.free:
+        if v in a.index.free or (a.through and v in a.through):
             total *= extent_of(v)
     return total
 
 
 def _stride(a: Access, v: Expr) -> int | None:
     """Elements between neighbours along ``v``; None where that is no constant."""
+    if a.through and v in a.through:
+        return None
     if v not in a.index.free:
         return 0
     c = coefficient(a.index, v)
@@ -137,7 +146,7 @@ def choose_tile(
         score = sum(
             _touched(a, loops)
             for a in accesses
-            if not a.indirect and _stride(a, v) == 1 and _stride(a, lane) not in (0, 1)
+            if a.through is None and _stride(a, v) == 1 and _stride(a, lane) not in (0, 1)
         )
         if score > best_score:
             best, best_score = v, score

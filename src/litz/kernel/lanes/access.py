@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.dataclass import dataclass
+from litz.index import Const as ConstExpr
 from litz.index import Expr, ceildiv, coefficient, const, divides, substitute, var
 from litz.ir.body import Const, Index, Load, Node, Op
 from litz.ir.dtype import I64
+from litz.kernel.lanes.steps import steps
 from litz.kernel.nodes import extent
 
 
@@ -15,11 +17,19 @@ from litz.kernel.nodes import extent
 class Access:
     """What an index does along the lanes of a vector that starts at a multiple of the width.
 
-    kind: ``same`` in all lanes, ``next`` element per lane, ``step`` by ``stride``, or ``any``.
+    kind: ``same`` in all lanes; ``next`` element per lane; ``step`` by ``stride``; ``repeat``: the
+    next element after every ``times`` lanes; ``fixed``: at constant ``offsets`` from the first
+    lane's, which is ``first`` in every vector if that is known; ``near``: at most one further up
+    (``up``) or down (``down``) from lane to lane; ``any``.
     """
 
     kind: str
     stride: Expr | None = None
+    times: int = 1
+    offsets: tuple[int, ...] = ()
+    first: Expr | None = None
+    up: bool = False
+    down: bool = False
 
 
 def in_vector(e: Expr, lane: Expr, lanes: int) -> tuple[Expr, Expr]:
@@ -106,13 +116,35 @@ def access(e: Expr, lane: Expr, lanes: int, data: Sequence[Expr] = ()) -> Access
         return Access("same")
     c = coefficient(e, lane)
     if c is None:
-        e, inner = in_vector(e, lane, lanes)
-        if inner not in e.free:
+        first, inner = in_vector(e, lane, lanes)
+        if inner not in first.free:
             return Access("same")
-        c = coefficient(e, inner)
-        if c is None or not c.is_const:
+        c = coefficient(first, inner)
+        if c is None:
+            return _fixed(first, inner, lanes) or _near(e, lane)
+        if not c.is_const:
             return Access("any")
     if c.is_const:
         value = c.value  # type: ignore[attr-defined]
         return Access("next") if value == 1 else Access("step", c) if value else Access("same")
     return Access("step", c)
+
+
+def _fixed(e: Expr, inner: Expr, lanes: int) -> Access | None:
+    """An index whose lanes lie apart by constants.  e: as ``in_vector`` gives it."""
+    start = substitute(e, {inner: const(0)})
+    apart = [substitute(e, {inner: const(j)}) - start for j in range(lanes)]
+    offsets = tuple(d.value for d in apart if isinstance(d, ConstExpr))
+    if len(offsets) < lanes:
+        return None
+    for times in (2, 4):
+        if offsets == tuple(j // times for j in range(lanes)):
+            return Access("repeat", times=times, offsets=offsets)
+    return Access("fixed", offsets=offsets, first=start if start.is_const else None)
+
+
+def _near(e: Expr, lane: Expr) -> Access:
+    found = steps(e, lane)
+    if found is None or not (found[1] == 1 or found[0] == -1):
+        return Access("any")
+    return Access("near", up=found[1] == 1, down=found[0] == -1)

@@ -46,6 +46,6 @@ def cost(root: Node, lane: Expr, lanes: int) -> int:
     for n in below((root,)):
         if isinstance(n, Op):
             total += op_row(n.name).cost
-        elif isinstance(n, Load) and access(n.index, lane, lanes).kind in ("step", "any"):
+        elif isinstance(n, Load) and access(n.index, lane, lanes).kind in ("step", "fixed", "any"):
             total += SCATTERED
     return total

@@ -32,6 +32,7 @@ _SOURCES = (
     "packed",
     "power",
     "random",
+    "sorts",
     "table",
     "worker",
     "job",

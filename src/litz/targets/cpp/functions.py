@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from litz.index import as_expr, const, product
-from litz.kernel.nodes import extent
+from litz.kernel.lanes.choose import STACK
+from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.printer import Printer
 from litz.targets.cpp.tree import Array, Kernel, Split
@@ -52,9 +53,9 @@ class FunctionPrinter(Printer):
             self.array(a)
 
     def array(self, a: Array) -> None:
-        """On the stack where its size is known."""
+        """On the stack where its size is known, and not large."""
         size, kind = as_expr(a.size), ctype(a.dtype)
-        if size.is_const:
+        if size.is_const and int_value(size) * a.dtype.bytes <= STACK:
             self.line(f"alignas(64) {kind} {a.name}[{self.expr(size)}];")
             return
         self.line(f"const litz::Scratch {a.name}_s({a.dtype.bytes} * ({self.expr(size)}));")

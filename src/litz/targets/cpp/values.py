@@ -7,7 +7,7 @@ accesses and index values differ: what their index does along the lanes decides 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from litz.dataclass import dataclass
@@ -184,10 +184,17 @@ class Speller:
         start = f"litz::i64({self.index(n.expr)})"
         if how.kind == "same":
             return f"litz::Vec<litz::i64, {self.lanes}>({start})"
-        if how.kind == "any":
+        if how.offsets:
+            start = start if how.first is None else f"litz::i64({self.index(how.first)})"
+            return f"litz::places<{self.lanes}>({start}, {self.listed(how.offsets)})"
+        if how.kind in ("near", "any"):
             return f"litz::each<{self.lanes}>({self.per_lane(n.expr, {}, 'litz::i64({})')})"
         step = f", litz::i64({self.index(how.stride)})" if how.stride is not None else ""
         return f"litz::iota<{self.lanes}>({start}{step})"
+
+    @staticmethod
+    def listed(offsets: Sequence[int]) -> str:
+        return f"litz::Offsets<{', '.join(map(str, offsets))}>()"
 
     def position(self, e: Expr, vec: bool) -> str:
         """The linear position of an iteration, for the argument reductions."""
@@ -219,18 +226,36 @@ class Speller:
                 return f"litz::load_partial{width}({p}, {self.count})"
             return f"litz::load{width}({p})"
         rest = mask or (self.valid() if self.count else None)
-        if how.kind == "step" and how.stride is const(2):
-            return f"litz::load_evens{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
+        if how.kind == "repeat" and mask is None:
+            count = f", {self.count}" if self.count else ""
+            return f"litz::load_repeated{width[:-1]}, {how.times}>({n.buffer} + ({at}){count})"
+        if how.kind == "near":
+            return self.load_near(n, how, data, mask)
+        if how.kind == "step" and how.stride in (const(2), const(-1)):
+            form = "evens" if how.stride is const(2) else "back"
+            return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
         if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
-        where = self.vector_index(n.index, data)
+        where = (
+            f"litz::places<{self.lanes}>(litz::i64({at}), {self.listed(how.offsets)})"
+            if how.offsets
+            else self.vector_index(n.index, data)
+        )
         if where is not None:
             tail = f", {rest}, {self.vtype(n.dtype)}({number(0, n.dtype)})" if rest else ""
             return f"litz::gather{width}({n.buffer}, {where}{tail})"
         limit = mask or self.count
         lead = f"{limit}, " if limit else ""
         return f"litz::each{width}({lead}{self.per_lane(n.index, data, n.buffer + '[{}]')})"
+
+    def load_near(self, n: Load, how: Access, data: Mapping[str, Ref], mask: str | None) -> str:
+        """Mostly neighbours, as the first and the last lane tell."""
+        kinds = f"{self.lanes}, {str(how.up).lower()}, {str(how.down).lower()}"
+        limit = mask or self.count
+        lead = f", {limit}" if limit else ""
+        at = self.per_lane(n.index, data)
+        return f"litz::load_near<{kinds}>({n.buffer}{lead}, {at})"
 
     def vector_index(self, e: Expr, data: Mapping[str, Ref]) -> str | None:
         """All lanes' values of an index that is linear in the lane and in data, else None."""
@@ -273,6 +298,10 @@ class Speller:
             if self.count is not None:
                 return f"litz::store_partial({p}, {value}, {self.count});"
             return f"litz::store{'_stream' if s.stream else ''}({p}, {value});"
+        if how.kind == "step" and how.stride is const(-1) and store.mode == "set":
+            if mask is None and self.count is None:
+                at = self.scalar_index(store.index, data)
+                return f"litz::store_back({store.buffer} + ({at}), {value});"
         if how.kind == "next" and mask is None and s.value.dtype.bits != 16:
             return self._put_update(s, f"{store.buffer} + ({self.scalar_index(store.index, data)})")
         limit = mask or self.count or str(self.lanes)

@@ -5,6 +5,7 @@
 #include <litz/math.h>
 #include <litz/math64.h>
 #include <litz/memory.h>
+#include <litz/pieces.h>
 #include <litz/random.h>
 #include <litz/rare.h>
 #include <litz/reduce.h>

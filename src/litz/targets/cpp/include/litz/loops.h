@@ -151,6 +151,14 @@ template <int N, class F> LITZ_FN auto each(Vec<bool, N> m, F f) {
   return load<N>((const T*)buffer);
 }
 
+template <i64... K> struct Offsets {};
+// The places of lanes that lie apart by constants.
+template <int N, i64... K> LITZ_FN Vec<i64, N> places(i64 first, Offsets<K...>) {
+  static_assert(sizeof...(K) == N);
+  const i64 at[N] = {K...};
+  return load<N>((const i64*)at) + Vec<i64, N>(first);
+}
+
 // ---- updates of memory
 
 namespace update {

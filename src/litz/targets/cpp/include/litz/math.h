@@ -1,7 +1,14 @@
-// Elementary functions of float, within 1 ulp: exp, log and their kin, tanh, sigmoid, erf.
+// Elementary functions of float: exp, log and their kin within 1 ulp, sigmoid within 2.5.
 // Coefficients: tests/ops/minimax.py.
 #pragma once
 #include <litz/mathcore.h>
+
+// Whether a register of floats is looked up in another.
+#if LITZ_KMASK && !defined(__clang__)
+#define LITZ_LOOKUP 1
+#else
+#define LITZ_LOOKUP 0
+#endif
 
 namespace litz {
 namespace detail {
@@ -48,13 +55,88 @@ using F32 = Core<float>;
 
 }  // namespace detail
 
+#if LITZ_LOOKUP
+namespace detail {
+
+// 2^(j / 16), as a sum.
+static constexpr float root_of_2[] = {
+    0x1p+0f, 0x1.0b5586p+0f, 0x1.172b84p+0f, 0x1.2387a6p+0f, 0x1.306fep+0f, 0x1.3dea64p+0f,
+    0x1.4bfdaep+0f, 0x1.5ab07ep+0f, 0x1.6a09e6p+0f, 0x1.7a1148p+0f, 0x1.8ace54p+0f,
+    0x1.9c4918p+0f, 0x1.ae89fap+0f, 0x1.c199bep+0f, 0x1.d5818ep+0f, 0x1.ea4afap+0f};
+static constexpr float root_low[] = {
+    0.0f, 0x1.9f3122p-25f, -0x1.c15742p-27f, 0x1.ceac48p-25f, 0x1.4636e2p-25f, 0x1.824684p-25f,
+    -0x1.593abcp-25f, -0x1.5bd5ecp-27f, 0x1.9fcef4p-26f, -0x1.829fdp-25f, 0x1.15506ep-27f,
+    0x1.51f848p-27f, -0x1.a94b14p-26f, -0x1.3d56b2p-27f, -0x1.822dbcp-27f, 0x1.52486cp-27f};
+
+LITZ_FN hw::reg<float, 16> pick(const float (&from)[16], hw::reg<int, 16> which) {
+  hw::reg<float, 16> all;
+  __builtin_memcpy(&all, from, sizeof(all));
+  return __builtin_ia32_permvarsf512_mask(all, which, all, (unsigned short)-1);
+}
+
+}  // namespace detail
+
+// x = (n + j / 16) ln2 + r: 2^(n + j / 16) times a short polynomial of r.
+template <int N> LITZ_FN Vec<float, N> exp(Vec<float, N> x) {
+  using V = Vec<float, N>;
+  if constexpr (N > 16) {
+    return join(exp(low(x)), exp(high(x)));
+  } else if constexpr (N < 16) {
+    return low(exp(join(x, x)));
+  } else {
+    const V zero(0.0f), to_sixteenths(0x1.8p19f);
+    const auto gone = x < V(detail::F32::exp_min);
+    x = where(gone, zero, detail::min2(V(detail::F32::exp_max), x));
+    V t = mad(x, V(0x1.715476p+0f), to_sixteenths);
+    V n = t - to_sixteenths;
+    V r = mad(n, V(0x1.05c61p-29f), mad(n, V(-0x1.62e43p-1f), x));
+    V p = mad(mad(r, V(0x1.55572ap-3f), V(0x1.00022ep-1f)), r * r, r);
+    auto which = (hw::reg<int, 16>)t.v;
+    V root = detail::pick(detail::root_of_2, which);
+    V whole = root + mad(root, p, V(detail::pick(detail::root_low, which)));
+    return where(gone, zero, V(hw::scale(whole.v, n.v)));  // which rounds n down
+  }
+}
+LITZ_SCALAR_1_(float, exp)
+#endif
+
+namespace detail {
+
+// num / den for den in 1 .. 2, its last bit not always rounded to the nearest.
+template <int N> LITZ_FN Vec<float, N> quotient(Vec<float, N> num, Vec<float, N> den) {
+#if LITZ_LOOKUP
+  using V = Vec<float, N>;
+  if constexpr (N > 16) {
+    return join(quotient(low(num), low(den)), quotient(high(num), high(den)));
+  } else if constexpr (N < 16) {
+    return low(quotient(join(num, num), join(den, den)));
+  } else {
+    V inv = V(__builtin_ia32_rcp14ps512_mask(den.v, den.v, (unsigned short)-1));
+    inv = mad(inv, mad(-inv, den, V(1.0f)), inv);
+    V q = num * inv;
+    return mad(mad(-q, den, num), inv, q);
+  }
+#else
+  return num / den;
+#endif
+}
+// 1 / (1 + e^-x), or e^x / (1 + e^x) below 0
+template <class V> LITZ_FN V float_sigmoid(V x) {
+  const V one(1.0f);
+  V e = exp(-abs(x));
+  return quotient(where(x > V(0.0f), one, e), one + e);
+}
+
+}  // namespace detail
+
 #define LITZ_MATH_(name, ...)                                                \
   template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x) { return __VA_ARGS__; } \
   LITZ_SCALAR_1_(float, name)
+#if !LITZ_LOOKUP
 LITZ_MATH_(exp, detail::exp_of(x))
+#endif
 LITZ_MATH_(expm1, detail::expm1_of(x))
-LITZ_MATH_(tanh, detail::tanh_of(x))
-LITZ_MATH_(sigmoid, detail::sigmoid_of(x))
+LITZ_MATH_(sigmoid, detail::float_sigmoid(x))
 LITZ_MATH_(log, detail::log_of(x, detail::F32::base_e))
 LITZ_MATH_(log2, detail::log_of(x, detail::F32::base_2))
 LITZ_MATH_(log10, detail::log_of(x, detail::F32::base_10))
@@ -71,24 +153,5 @@ template <int N> LITZ_FN Vec<float, N> exp2(Vec<float, N> x) {
   return detail::ldexp(mad(p, r, V(1.0f)), n);
 }
 LITZ_SCALAR_1_(float, exp2)
-
-template <int N> LITZ_FN Vec<float, N> erf(Vec<float, N> x) {
-  using V = Vec<float, N>;
-  V a = abs(x);
-  V z = x * x;
-  V small = detail::poly(z, 0x1.06eba8p-3f, -0x1.81274p-2f, 0x1.ce2d5p-4f, -0x1.b7fe8ep-6f,
-                         0x1.542deep-8f, -0x1.a5099ep-11f, 0x1.4c2f4cp-14f);
-  small = mad(small, x, x);
-  V t = detail::min2(V(4.0f), a);
-  // erfc(t) = exp(-q); what rounding q loses is put back as a factor
-  V p = detail::poly(t, 0x1.209396p+0f, 0x1.469824p-1f, 0x1.a7409ep-4f, -0x1.678a3ep-6f,
-                     0x1.85ca28p-9f, -0x1.8c61dap-13f);
-  V c = V(0x1.3b42c0p-12f);
-  V q = mad(p, t, c);
-  V q_low = mad(p, t, c - q);
-  V large = V(1.0f) - detail::exp_in_range(-q, -q_low);
-  return where(a < V(1.0f), small, copysign(large, x));
-}
-LITZ_SCALAR_1_(float, erf)
 
 }  // namespace litz

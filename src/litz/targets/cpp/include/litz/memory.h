@@ -164,6 +164,15 @@ template <class R, int... I> LITZ_FN R swap_pairs(R a, hw::seq<I...>) {
   return __builtin_shuffle(a, M{(I ^ 1)...});
 #endif
 }
+template <class R, int... I> LITZ_FN R reversed(R a, hw::seq<I...>) {
+  constexpr int n = sizeof...(I);
+#if defined(__clang__)
+  return __builtin_shufflevector(a, a, (n - 1 - I)...);
+#else
+  using M = hw::reg<typename int_<sizeof(R) / n>::type, n>;
+  return __builtin_shuffle(a, M{(n - 1 - I)...});
+#endif
+}
 template <class T, int N> LITZ_FN Vec<T, N> swap_pairs(Vec<T, N> a) {
   if constexpr (form<T, N> == SPLIT) return Vec<T, N>(swap_pairs(a.lo), swap_pairs(a.hi));
   else return swap_pairs(a.v, hw::count_to<N>());

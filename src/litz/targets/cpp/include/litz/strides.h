@@ -1,5 +1,7 @@
-// Every second element: two contiguous loads and a shuffle, where a gather would take lane by lane.
+// Every second element, and elements backwards: contiguous accesses and a shuffle, where a gather
+// would take lane by lane.
 #pragma once
+#include <litz/loops.h>
 #include <litz/memory.h>
 
 namespace litz {
@@ -33,6 +35,76 @@ template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p) {
 template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p, Vec<bool, N> m) {
   if (LITZ_LIKELY(hall(m))) return load_evens<N>(p);
   return gather<N>(p, iota<N>(i64(0), i64(2)), m, T{});
+}
+
+// p[0], p[-1], .. p[1 - N]
+template <int N, class T> LITZ_FN Vec<T, N> load_back(const T* p) {
+  if constexpr (form<T, N> == HALF) {
+    return load_back<N>((const u16*)p);
+  } else if constexpr (form<T, N> == MASK) {
+    return load_back<N>((const u8*)p) != Vec<u8, N>(u8(0));
+  } else if constexpr (form<T, N> == SPLIT) {
+    return Vec<T, N>(load_back<N / 2>(p), load_back<N / 2>(p - N / 2));
+  } else {
+    return detail::reversed(load<N>(p - N + 1).v, hw::count_to<N>());
+  }
+}
+template <int N, class T> LITZ_FN Vec<T, N> load_back(const T* p, Vec<bool, N> m) {
+  if (LITZ_LIKELY(hall(m))) return load_back<N>(p);
+  return gather<N>(p, iota<N>(i64(0), i64(-1)), m, T{});
+}
+template <class T, int N> LITZ_FN void store_back(same<T>* p, Vec<T, N> v) {
+  if constexpr (form<T, N> == SPLIT) {
+    store_back(p, v.lo);
+    store_back(p - N / 2, v.hi);
+  } else if constexpr (form<T, N> == LEAF) {
+    store(p - N + 1, Vec<T, N>(detail::reversed(v.v, hw::count_to<N>())));
+  } else {
+    store_strided(p, i64(-1), v);
+  }
+}
+
+// ---- what no stride describes
+
+// Each element in K lanes, one after the other.
+template <int N, int K, class T> LITZ_FN Vec<T, N> load_repeated(const T* p) {
+  if constexpr (is_half<T>) {
+    return load_repeated<N, K>((const u16*)p);
+  } else if constexpr (is_same<T, bool>) {
+    return load_repeated<N, K>((const u8*)p) != Vec<u8, N>(u8(0));
+  } else if constexpr (K == 1) {
+    return load<N>(p);
+  } else {
+    auto half = load_repeated<N / 2, K / 2>(p);
+    return join(detail::zip_low(half, half), detail::zip_high(half, half));
+  }
+}
+// The first n lanes, the others zero.
+template <int N, int K, class T> LITZ_FN Vec<T, N> load_repeated(const T* p, i64 n) {
+  T x[N / K] = {};
+  for (i64 i = 0; i * K < n; i++) x[i] = p[i];
+  return load_repeated<N, K>((const T*)x);
+}
+// Lanes at most one further up (or down) than the one before, lane j at f(j): mostly neighbours.
+template <int N, bool Up, bool Down, class T, class F> LITZ_FN Vec<T, N> load_near(const T* p, F f) {
+  const i64 first = f(0), last = f(N - 1);
+  if (Up && last - first == N - 1) return load<N>(p + first);
+  if (Down && first - last == N - 1) return load_back<N>(p + first);
+  if constexpr (N > 4)
+    return join(load_near<N / 2, Up, Down>(p, f),
+                load_near<N / 2, Up, Down>(p, [&](i64 j) LITZ_LAMBDA { return f(j + N / 2); }));
+  else
+    return each<N>([&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
+}
+template <int N, bool Up, bool Down, class T, class F>
+LITZ_FN Vec<T, N> load_near(const T* p, i64 n, F f) {
+  if (Up && f(n - 1) - f(0) == n - 1) return load_partial<N>(p + f(0), n);
+  return each<N>(n, [&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
+}
+template <int N, bool Up, bool Down, class T, class F>
+LITZ_FN Vec<T, N> load_near(const T* p, Vec<bool, N> m, F f) {
+  if (hall(m)) return load_near<N, Up, Down>(p, f);
+  return each<N>(m, [&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
 }
 
 }  // namespace litz

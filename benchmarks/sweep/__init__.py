@@ -1,0 +1,1 @@
+"""Thousands of small cases beside eager and the peer; ``python -m benchmarks.sweep``."""

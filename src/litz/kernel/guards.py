@@ -1,0 +1,67 @@
+"""Conditions that guard loads of what is there whether they hold or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from litz.index import Expr, const, product
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, Store, op, walk
+from litz.ir.ops import CHECKS
+from litz.ir.program import Buffer
+
+# Ops that not every argument allows: lanes in which the condition does not hold have any.
+_PARTIAL = {*CHECKS, "floordiv", "truncdiv", "mod", "fmod"}
+_MOST = 64  # nodes below a condition beyond which it stays
+
+
+def unguarded(stores: tuple[Store, ...], buffers: Mapping[str, Buffer]) -> tuple[Store, ...]:
+    """The stores with one load for those of an element that several conditions guard.
+
+    The halves of a byte, say: the first number of a pair reads it, and so does the second.
+    """
+    masks = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Masked)]
+    below = {m: tuple(_below(m)) for m in masks}
+    uses = Counter(n for nodes in below.values() for n in nodes if isinstance(n, Load))
+    shared = {n for n, count in uses.items() if count > 1 and _is_there(n, buffers)}
+    if not shared:
+        return stores
+    free = {m for m, nodes in below.items() if _runs_anywhere(nodes, shared)}
+
+    def select(old: Node, new: Node) -> Node:
+        return op("where", *new.args) if old in free and isinstance(new, Masked) else new
+
+    rewrite = Rewriter(replace=select)
+    return tuple(rewrite.store(s) for s in stores)
+
+
+def _below(m: Masked) -> Iterator[Node]:
+    """What a condition guards, those within that have one of their own aside; at most _MOST + 1."""
+    seen: set[Node] = set()
+    stack: list[Node] = [m.args[1]]
+    while stack and len(seen) <= _MOST:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            yield n
+            stack.extend((n.args[0], n.args[2]) if isinstance(n, Masked) else n.args)
+
+
+def _is_there(n: Load, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether memory has the element at every point of the loops."""
+    b = buffers[n.buffer]
+    extent: Expr = const(1)
+    for size, stride in zip(b.shape, b.strides, strict=True):
+        extent = extent + (size - 1) * stride
+    known = extent.is_const and product(b.shape).is_const and product(b.shape) is not const(0)
+    inside = n.index.lo is not None and n.index.lo >= 0 and n.index.hi is not None
+    return not n.indirect and known and inside and n.index.hi < int(extent)  # type: ignore
+
+
+def _runs_anywhere(nodes: Sequence[Node], shared: set[Load]) -> bool:
+    return len(nodes) <= _MOST and all(
+        n in shared
+        if isinstance(n, Load)
+        else isinstance(n, Const | Index | Masked) or (isinstance(n, Op) and n.name not in _PARTIAL)
+        for n in nodes
+    )
