@@ -23,6 +23,7 @@ from litz.targets.triton.cuda import default_configs, likely_jobs, table_text  #
 from litz.targets.triton.joined import CELLS  # noqa: E402
 from tests.horizontal_cases import CASES, rand  # noqa: E402
 from tests.quick import some  # noqa: E402
+from tests.scan_cases import scan_of  # noqa: E402
 
 TRITON = {"target": "triton"}
 Tensor = torch.Tensor
@@ -58,6 +59,23 @@ def test_results(name: str) -> None:
 def test_open_sizes(name: str) -> None:
     fn, args, _ = CASES[name]
     check(fn, *args, runs=1, dynamic=True, **TRITON)
+
+
+def test_scans_by_functions_of_their_own() -> None:
+    """The functions stand beside the kernels of one launch; each has its own."""
+    programs = [scan_of(name, 0) for name in ("logarithms", "sum")]
+
+    def fn(*xs: Tensor) -> list[Tensor]:
+        return [part for own, x in zip(programs, xs, strict=True) for part in own(x)]
+
+    args = rand(50), rand(30)
+    (kernel,) = compiled(fn, *args).kernels
+    assert len(kernel.bodies) == 2
+    torch._dynamo.reset()
+    found = torch.compile(fn, backend="litz", options=TRITON)(*args)
+    wanted = torch.logcumsumexp(args[0] - 1, 0), args[1].cumsum(0)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -133,7 +133,7 @@ class _Form:
         first = [m.configs[0] for m in self.made]
         return Launch(
             name,
-            head + HEADER.partition("@triton.jit")[0] + text.replace(NAME, name),
+            f"{head}{HEADER.partition('@triton.jit')[0].rstrip()}\n\n\n{text.replace(NAME, name)}",
             (),
             (),
             (),
@@ -180,6 +180,7 @@ def _function(one: Launch) -> str:
     text = one.source.partition("@triton.jit\n")[2]
     axes = "".join(f"program_{i}, " for i in range(_axes(one)))
     text = text.replace(f"def {one.name}(", f"def {one.name}({axes}", 1)
+    text = re.sub(r"\b(combine\d+)\b", rf"{one.name}_\1", text)  # of scans: each its own
     return "@triton.jit\n" + re.sub(r"tl\.program_id\((\d)\)", r"program_\1", text)
 
 
