@@ -29,8 +29,12 @@ from litz.passes.pipeline import pipeline, run_passes
 from litz.schedule.build import schedule
 from litz.schedule.groups import Group
 from litz.schedule.text import schedule_text
+from litz.targets.cpp.target import Cpp
+from litz.targets.horizontal import arranged, make_all
+from litz.targets.kernels import Target, bind_plans
 from litz.targets.triton.launcher import print_launcher
 from litz.targets.triton.render import render
+from litz.targets.triton.target import Triton
 
 FOLDER = Path(__file__).parent / "text"
 BAR = "\n=====\n"
@@ -75,6 +79,22 @@ def _triton(p: Program) -> str:
     return "\n".join(out)
 
 
+def _horizontal(p: Program) -> str:
+    """The order of steps, the horizontal groups, and the kernels of these."""
+    s = schedule(p)
+    targets: dict[str, Target] = {"cpu": Cpp(lambda: 8), "cuda": Triton()}
+    bound = bind_plans(s)
+    found = arranged(s, bound, targets.__getitem__, {}, check=True)
+    calls, kernels = make_all(found, bound, targets.__getitem__)
+    out = [", ".join(step.name for step in found.steps)]
+    out += [x for x in schedule_text(found).split("\n") if x.startswith("horizontal ")]
+    for k in (k for k in kernels if k.bodies):
+        out += [f"\n# {', '.join(calls[k.groups[0]].buffers)}\n{k.source}"]
+        if k.triton is not None:
+            out.append(print_launcher(k.triton, [x.configs[0] for x in k.triton.launches]))
+    return "\n".join(out)
+
+
 def _verify(p: Program) -> str:
     verify(p, "input")
     return "valid"
@@ -86,6 +106,7 @@ COMMANDS: dict[str, Callable[[Program], str]] = {
     "schedule": lambda p: schedule_text(schedule(p), reasons=True),
     "kernels": _kernels,
     "host": _host,
+    "horizontal": _horizontal,
     "triton": _triton,
     "verify": _verify,
 }

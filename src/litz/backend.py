@@ -31,9 +31,11 @@ from litz.errors import (
     WrongMetadata,
 )
 from litz.graph.dropout import drop_idle_dropout
+from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
+from litz.graph.scan_gradients import differentiate_scans
 from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
@@ -79,6 +81,7 @@ def compile_with(
         # As if it were not there: what fails beside is told when it fails again.
         with suppress(LitzError, OSError, ValueError):
             return _bound_program(kept, example_inputs, env, options, recorder)
+    make_scans_whole(gm)
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
 
@@ -109,6 +112,7 @@ def compile_with(
 
     def through_aot(place: Place, regions: str) -> Callable[..., Any]:
         nonlocal program
+        differentiate_scans(gm)
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, place, regions) for kind in kinds}
         if cache is not None:

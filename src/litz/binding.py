@@ -15,7 +15,9 @@ from litz.host.values import PROBE, load_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
+from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
+from litz.runtime.products import Products, product
 from litz.targets.building import Build
 from litz.targets.parts import Part
 from litz.targets.records import part_from, part_of
@@ -75,6 +77,10 @@ class Binder:
         natives = self._build.bind(artifact.host.segments)
         bodies = {name: b.load(artifact.bodies[name]) for name, b in self._bodies.items()}
         values = namespace(artifact.host.values, bodies)
+        if self._options.tuning_seconds and any(v is product for v in values.values()):
+            seconds = float(self._options.tuning_seconds)
+            tuned = Products(libraries, self._tools.cache, seconds).product
+            values = {name: tuned if v is product else v for name, v in values.items()}
         call = load_host(artifact.host.source, {**values, **natives})
         if watch is not None:
             call = watch.wrap(call)

@@ -41,9 +41,9 @@ from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
 from litz.stages import Stages, show
-from litz.targets.batches import batch_calls
 from litz.targets.choice import targets
-from litz.targets.kernels import Kernel, make_kernels
+from litz.targets.horizontal import arranged, make_all
+from litz.targets.kernels import Kernel, bind_plans
 from litz.targets.records import record
 from litz.targets.tools import Tools
 
@@ -103,7 +103,8 @@ def compile_graph(
     _check(lowered.program, "lowering", options, s)
     with s.timed("program passes"):
         costs = {d: target_of(d).costs(d) for d in settings.blocks}
-        chosen = pipeline(settings.blocks, {d: c for d, c in costs.items() if c is not None})
+        known = {d: c for d, c in costs.items() if c is not None}
+        chosen = pipeline(settings.blocks, known, options.tunes_widely)
         s.program = program = run_program_passes(
             lowered.program, chosen, hooks=options.hooks, check=checked
         )
@@ -113,29 +114,34 @@ def compile_graph(
         fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
         keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
         s.schedule = schedule = make_schedule(program, fusion, keep)
-    show(options, "schedule", lambda: schedule_text(schedule, reasons=True))
     _check(program, "schedule", options, s, schedule)
-    with s.timed("kernels"):
-        calls, s.kernels = make_kernels(schedule, target_of)
-        batches: frozenset[str] = frozenset()
+    with s.timed("plans"):
+        bound = bind_plans(schedule)
+    with s.timed("horizontal"):
         if not options.verify:  # which watches every call by itself
-            s.schedule, calls, s.kernels, batches = batch_calls(schedule, calls, s.kernels)
-            schedule = s.schedule
+            numbers = {k: n for hook in options.partition for k, n in hook(schedule).items()}
+            schedule = arranged(schedule, bound, target_of, numbers, options.check_ir)
+            s.schedule = schedule
+    show(options, "schedule", lambda: schedule_text(schedule, reasons=True))
+    with s.timed("kernels"):
+        calls, s.kernels = make_all(schedule, bound, target_of)
     if options.verify or options.check_ir:
         from litz.kernel.verify import verify as verify_recipe  # only who asks for it pays
 
         with s.timed("verify"):
             for k in s.kernels:
-                verify_recipe(k.recipe)
-    show(options, "plan", lambda: "\n\n".join(k.recipe.text for k in s.kernels))
+                for recipe in k.recipes:
+                    verify_recipe(recipe)
+    show(options, "plan", lambda: "\n\n".join(r.text for k in s.kernels for r in k.recipes))
     show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
         started = start(s.kernels)
     with started, s.timed("host"):
+        several = {name for x in schedule.horizontal for name in x.groups}
         takeovers = {
             g.name: inplace_pairs(g, program.buffers)
             for g in schedule.steps
-            if isinstance(g, Group) and g.name not in batches
+            if isinstance(g, Group) and g.name not in several
         }
         native = target_of("cpu").segments and not options.verify
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)

@@ -119,6 +119,12 @@ class Options:
     after_program_passes: tuple[GraphHook, ...] = _option(
         (), "the same, after them, when it is chosen who computes what", key=True
     )
+    partition: tuple[GraphHook, ...] = _option(
+        (),
+        "functions from a Schedule to a dict from names of its groups to numbers: independent "
+        "kernels of one number share a launch, those of different numbers never do",
+        key=True,
+    )
     cache_dir: str = _option(
         "", "folder of compiled kernels (default: the user's cache)", key=False
     )

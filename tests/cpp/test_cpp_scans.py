@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from judge import check
-from scan_cases import OPS
+from scan_cases import FUNCTIONS, OPS, check_scan, scan_of
 
 import litz
+from litz.backend import compile_with
 from litz.ir.body import Masked, loads, walk
 from litz.kernel.lanes import choose
 from litz.kernel.nodes import roots
+from litz.options import make_options
+from litz.stages import Stages
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -88,3 +91,70 @@ def test_reductions_of_scans() -> None:
     check(fn, draw(8, 700), runs=1)
     check(lambda x: fn(x.t()), draw(700, 40), runs=1)
     check(fn, draw(20, 70001), runs=1)  # longer than what caches hold
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_two_states(name: str) -> None:
+    for dim in (0, 1, 2):
+        check_scan(name, draw(5, 37, 20), dim, reverse=dim == 1)
+    for dtype in (torch.float64, torch.bfloat16):
+        check_scan(name, draw(70, 33, dtype=dtype), 1)
+
+
+@pytest.mark.parametrize("shape", [(5000,), (4096,), (3, 2100)], ids=str)
+def test_functions_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "LONG_ROW", 1000)
+    monkeypatch.setattr(choose, "PART", 512)
+    for name in FUNCTIONS:
+        dim = len(shape) - 1
+        (kernel,) = litz.explain(scan_of(name, dim), draw(*shape)).kernels
+        assert len(kernel.recipe.kernels) == 3
+        check_scan(name, draw(*shape), dim)
+
+
+def test_functions_of_open_sizes() -> None:
+    made: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        options = make_options({"check_ir": True})
+        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
+
+    torch._dynamo.reset()
+    fn = scan_of("recurrence", 1)
+    compiled = torch.compile(fn, backend=backend, dynamic=True)
+    for shape in ((3, 9), (7, 300)):
+        torch.testing.assert_close(compiled(draw(*shape)), fn(draw(*shape)))
+    (stages,) = made
+    assert not stages.fallback and not stages.externs() and len(stages.kernels) == 1
+
+
+def test_reversed_scans_are_one_kernel() -> None:
+    programs = (
+        lambda x: x.flip(1).cumsum(1).flip(1) * 2 + x,
+        lambda x: x.flip(0).cumsum(0).flip(0),
+        lambda x: torch.cummax(x.exp().flip(1), 1)[1].flip(1),
+        lambda x: torch.softmax(x, 1).flip(1).cumsum(1).flip(1),
+    )
+    for fn in programs:
+        assert len(litz.explain(fn, draw(12, 71)).kernels) == 1
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            check(fn, draw(12, 71, dtype=dtype), runs=1)
+    check(programs[0], draw(12, 71), others=[(draw(5, 300),)], dynamic=True, runs=1)
+
+
+def test_gradients_of_sums_are_one_kernel() -> None:
+    made: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        options = make_options({"check_ir": True})
+        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
+
+    torch._dynamo.reset()
+    x = draw(9, 200, dtype=torch.float64).requires_grad_()
+    grads = [
+        torch.autograd.grad(fn(x).sum(), x)[0]
+        for f in (lambda x: x.exp().cumsum(1).sin(),)
+        for fn in (torch.compile(f, backend=backend), f)
+    ]
+    torch.testing.assert_close(*grads)
+    assert [len(s.kernels) for s in made] == [1, 1]

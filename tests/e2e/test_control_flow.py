@@ -139,16 +139,38 @@ def test_regions_are_compiled_once() -> None:
     assert not graph.stages.fallback and len(graph.stages.bodies) == 1
 
 
-def test_associative_scans_are_fused() -> None:
-    """PyTorch takes them apart: nothing is left that has a body."""
+def by_pairs(a: Any, b: Any) -> Any:
+    return {"u": a["u"] * b["u"], "v": b["u"] * a["v"] + b["v"]}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 8, 13, 100])
+def test_associative_scans_are_one_kernel(length: int) -> None:
+    """Also in the generic mode, which PyTorch takes apart."""
 
     def fn(x: Tensor) -> Tensor:
-        return associative_scan(lambda a, b: a + b * 0.5, x * 2, 0, combine_mode="generic").exp()
+        pairs = {"u": x.sigmoid(), "v": x * 2}
+        found = associative_scan(by_pairs, pairs, 1, reverse=True, combine_mode="generic")
+        return found["v"] * 3 + found["u"]
 
-    x = torch.randn(5, 6)
+    x = torch.randn(5, length, 6)
     report = litz.explain(fn, x)
     torch.testing.assert_close(report.result, fn(x))
-    assert report.kernels and not report.externs
+    assert len(report.kernels) <= 2 and not report.externs
+    (graph,) = report.graphs
+    assert not graph.stages.fallback and not graph.stages.bodies
+
+
+def test_associative_scans_that_stay_apart() -> None:
+    """Functions that are not pointwise, or capture tensors."""
+    products = lambda x: associative_scan(torch.matmul, x, 0, combine_mode="generic")  # noqa: E731
+    x, w = torch.randn(5, 3, 3), torch.rand(3)
+    check(products, x, runs=1)
+    check(
+        lambda x, w: associative_scan(lambda a, b: a + b + w, x, 0, combine_mode="generic"),
+        x,
+        w,
+        runs=1,
+    )
 
 
 def by_distance(q: Tensor, k: Tensor, slope: Tensor) -> Tensor:

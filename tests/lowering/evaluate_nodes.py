@@ -213,13 +213,15 @@ def _later(take: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tens
     return tuple(torch.where(take, y, x) for x, y in zip(a, b, strict=True))
 
 
-def run_scan(kind: str, parts: Sequence[Tensor], start: Sequence[Tensor]) -> list[Tensor]:
+def run_scan(
+    combine: Callable[..., Any], parts: Sequence[Tensor], start: Sequence[Tensor]
+) -> list[Tensor]:
     """The running states along the last dimension, part by part."""
     found = []
     state = tuple(start)
     for i in range(parts[0].shape[-1]):
         now = tuple(p[..., i] for p in parts)
-        state = SCANS[kind](*state, *now) if state else now
+        state = combine(*state, *now) if state else now
         found.append(state)
     return [torch.stack(some, -1) for some in zip(*found, strict=True)]
 
@@ -282,7 +284,9 @@ class Nest:
         if isinstance(node, body.Scan):
             return self.scan(node, active)
         assert isinstance(node, body.Op)
-        args = [self.value(a, active) for a in node.args]
+        return self.apply(node, [self.value(a, active) for a in node.args])
+
+    def apply(self, node: body.Op, args: Sequence[Tensor]) -> Tensor:
         if node.name in self.ops:
             return self.ops[node.name](*args)
         if node.name == "cast":
@@ -293,6 +297,22 @@ class Nest:
         if node.name == "bitcast":
             return args[0].contiguous().view(to_torch(node.dtype))
         return TABLE[node.name](*args)
+
+    def function(self, combine: Sequence[body.Node], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A scan's own function of two states."""
+        known: dict[body.Node, Tensor] = {}
+        for n in body.walk(combine):
+            args = [known[a] for a in n.args]
+            if isinstance(n, body.Given):
+                known[n] = given[n.number]
+            elif isinstance(n, body.Const):
+                known[n] = torch.tensor(n.value, dtype=to_torch(n.dtype))
+            elif isinstance(n, body.Masked):
+                known[n] = torch.where(*args)
+            else:
+                assert isinstance(n, body.Op)
+                known[n] = self.apply(n, args)
+        return tuple(known[n] for n in combine)
 
     def scan(self, node: body.Scan, active: Tensor | None) -> Tensor:
         """All running states along the axis, then those at the places that are asked for."""
@@ -305,8 +325,13 @@ class Nest:
         parts = [a.expand(shape).movedim(k, -1) for a in args[:count]]
         shape[k] = 1
         start = [a.expand(shape).movedim(k, -1)[..., 0] for a in args[count:]]
-        found = run_scan(node.kind, parts, start)[[p.name for p in node.row.state].index(node.part)]
-        found = found.movedim(-1, k)
+        if node.kind == "sort":
+            states = [parts[0].sort(-1).values]
+        elif node.combine:
+            states = run_scan(lambda *s: self.function(node.combine, s), parts, start)
+        else:
+            states = run_scan(SCANS[node.kind], parts, start)
+        found = states[[p.name for p in node.row.state].index(node.part)].movedim(-1, k)
         at = self.full(evaluate_index(node.at, self.env), torch.int64)
         both = torch.broadcast_shapes(at.shape, [1 if i == k else n for i, n in enumerate(shape)])
         wide = [size if i == k else n for i, n in enumerate(both)]

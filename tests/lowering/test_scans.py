@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import litz
-from tests.lowering.evaluate import check, nests
+from litz.ir.program import Extern, Program
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower
+from tests.lowering.evaluate import check, nests, trace
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 OTHERS = (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
@@ -80,3 +83,37 @@ def test_one_kernel_with_what_is_around() -> None:
 def test_scans_along_different_loops_stay_apart() -> None:
     x = draw(50, 70, dtype=torch.float32)
     assert kernels(lambda x: x.cumsum(0).cumsum(1), x) == 2
+
+
+def scanned(fn, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.ops.higher_order.associative_scan(fn, xs, ())
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_functions_of_two_states(dtype: torch.dtype) -> None:
+    """What the program says, evaluated; states of 16 bits are combined in 32."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pair = scanned(lambda a, x, b, y: (a * b, b * x + y), x.sigmoid(), x * 2)
+        flagged = scanned(lambda p, a, q, b: (p | q, torch.where(q, b, a + b)), x > 1, x)
+        (one,) = scanned(lambda a, b: (a + b + 0.5,), x.flip(0))
+        return (*pair, flagged[1], one.flip(0))
+
+    program = check(fn, draw(7, 5, dtype=dtype))
+    assert nests(program) == 4  # three scans, and the last one's reversed rows
+
+
+def test_functions_that_are_none_of_two_states() -> None:
+    """PyTorch gives such graphs to nobody who asks it by Dynamo."""
+    cases = {
+        "captures tensors": lambda x, w: torch.ops.higher_order.associative_scan(
+            lambda a, b, w: (a * w + b,), (x,), (w,)
+        ),
+        "is not pointwise": lambda x, w: scanned(lambda a, b: (a + b.flip(0),), x),
+        "with check_divisor": lambda x, w: scanned(lambda a, b: (a // b,), (x * 9).long()),
+    }
+    for why, fn in cases.items():
+        gm = trace(fn, draw(6, 4, 4), draw(4, 4))
+        found = lower(gm, Settings(), lambda name, gm: Program((), {}, (), ()))
+        (call,) = (n for n in found.program.nodes if isinstance(n, Extern))
+        assert why in call.reason

@@ -41,18 +41,24 @@ ARGS = torch.ones(4, 3), torch.ones(3, 2)
 
 
 def test_a_pipeline_prints_itself() -> None:
-    first, second, third, fourth, last = str(pipeline(("cuda",))).split("\n")
+    first, second, third, fourth, fifth, last = str(pipeline(("cuda",))).split("\n")
     assert first.startswith("FindAttention(costs={'cuda': Costs(matrix=")
-    assert (fourth, last) == ("ChooseContractions()", "FillInPlace(blocks=('cuda',))")
-    assert third.startswith("PadContractions(costs={'cuda': Costs(matrix=")
     assert second.startswith("TakeTemplates(costs={'cuda': Costs(matrix=")
+    assert (third, fifth) == (
+        "TakeEpilogues(measured=(), plain=())",
+        "ChooseContractions(measured=())",
+    )
+    assert fourth.startswith("PadContractions(costs={'cuda': Costs(matrix=")
+    assert last == "FillInPlace(blocks=('cuda',))"
 
 
 def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     litz.explain(product, *ARGS, options={"show": "program"})
     text = capsys.readouterr().err.split("--- program ---\n")[1]
     names = "# FindAttention(costs={})\n# TakeTemplates(costs={})\n"
-    names += "# PadContractions(costs={})\n# ChooseContractions()\n# FillInPlace(blocks=())\n"
+    names += "# TakeEpilogues(measured=(), plain=())\n"
+    names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
+    names += "# FillInPlace(blocks=())\n"
     assert text.startswith(f"{names}program(")
     assert isinstance(parse(text).nodes[0], Extern)
 

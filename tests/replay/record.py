@@ -167,13 +167,13 @@ def _graph(stages: Stages) -> Graph:
         host_text(host),
         [f"{x.target_name}: {x.reason}" for x in externs],
         sum(_launches(by_name[c.kernel]) for c in calls),
-        sum(_bytes_of_kernel(by_name[c.kernel].plan, c, program.buffers) for c in calls),
+        sum(_bytes_of_kernel(by_name[c.kernel], c, program.buffers) for c in calls),
         sum(_bytes_of_call(x, program.buffers) for x in externs),
     )
 
 
 def _source(kernel: Kernel) -> str:
-    if parse_recipe(kernel.recipe.text) != kernel.recipe:
+    if any(parse_recipe(r.text) != r for r in kernel.recipes):
         raise ValueError(f"{kernel.name}: its recipe does not read back")
     if kernel.triton is None:
         return kernel.source
@@ -184,12 +184,18 @@ def _launches(kernel: Kernel) -> int:
     return 1 if kernel.triton is None else len(kernel.triton.launches)
 
 
-def _bytes_of_kernel(plan: KernelPlan, call: CallKernel, buffers: Mapping[str, Any]) -> int:
-    total = 0
+def _bytes_of_kernel(kernel: Kernel, call: CallKernel, buffers: Mapping[str, Any]) -> int:
     names = [b for b in call.buffers if b in buffers]  # others are the kernel's own
-    # A batch calls one plan on the buffers of several.
-    params = plan.params * (len(names) // max(1, len(plan.params)))
-    for param, name in zip(params, names, strict=True):
+    total = 0
+    for plan in kernel.members or (kernel.plan,):
+        own, names = names[: len(plan.params)], names[len(plan.params) :]
+        total += _bytes_of_plan(plan, own, buffers)
+    return total
+
+
+def _bytes_of_plan(plan: KernelPlan, names: Sequence[str], buffers: Mapping[str, Any]) -> int:
+    total = 0
+    for param, name in zip(plan.params, names, strict=True):
         indices = {(s.index, "w") for s in plan.stores if s.buffer == param.name}
         indices |= {
             (n.index, "r")

@@ -31,6 +31,8 @@ _SIXTH = "eager's kernels on GPUs multiply by a sixth rounded to float32, Litz's
 _CANCEL = "two points are what is left when cosines cancel"
 _SUMS = "Chebyshev sums, of which eager's kernels on GPUs round products and sums once"
 _SEED = "without dropout nothing writes the seed and its offset"
+_TIES = "which of equal elements comes first, which a sort that is not stable leaves open"
+_NARROW = "bfloat16,float16,int8,uint8,int16,int32,bool"
 KNOWN: dict[tuple[str, str, str, str], str] = {
     ("unsafe_split", "", "", "aliases"): _UNSAFE,
     ("unsafe_chunk", "", "", "aliases"): _UNSAFE,
@@ -50,6 +52,9 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
         "PyTorch's metadata of a 16-bit product with an expanded number has other strides than it"
     ),
     ("torch.ops.aten._flash_attention_forward", "", "", "result 2: "): _SEED,
+    ("sort", _NARROW, "", "result 1: "): _TIES,
+    ("topk", _NARROW, "", "result 1: "): _TIES,
+    ("argsort", _NARROW, "", "result 0: "): _TIES,
     ("unsafe_split", "", "", "strides"): _UNSAFE,
     ("unsafe_chunk", "", "", "strides"): _UNSAFE,
 }

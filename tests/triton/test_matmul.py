@@ -10,11 +10,15 @@ import torch
 import torch.nn.functional as F
 
 import litz
+from litz.artifact import from_bytes, to_bytes
+from litz.binding import bind
 from litz.ir.parse import parse
 from litz.ir.program import Program, Template
 from litz.ir.text import program_text
 from litz.kernel.parse import parse_recipe
 from litz.kernel.verify import verify as verify_recipe
+from litz.options import make_options
+from litz.passes import epilogues
 from litz.stages import Stages
 
 pytest.importorskip("triton")
@@ -184,7 +188,7 @@ def test_long_sums_are_shared() -> None:
 def test_scales_are_read_once_a_block_and_bytes_once() -> None:
     _, s = stages(*_flat(CASES["int4"]))
     (kernel,) = s.kernels
-    assert kernel.source.count("tl.load(b2") == 2  # the first, and each turn that of the next
+    assert kernel.source.count("tl.load(b2") == 1 and "s64 = rstart // 64" in kernel.source
     assert kernel.source.count("tl.load(b1") == 1 and "tl.split" in kernel.source
 
 
@@ -320,3 +324,43 @@ def test_libraries_do_open_sizes_that_save_nothing() -> None:
     _, s = stages(fn, x, *args[1:])
     (call,) = s.externs()
     assert not templates(s) and "open sizes" in call.reason
+
+
+def test_max_autotune_measures_libraries() -> None:
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return F.linear(x, w, b), torch.addmm(b, x, w.t(), beta=0.5)
+
+    args = rand(20, 64), rand(72, 64), rand(72)
+    options = {**TRITON, "mode": "max-autotune-no-cudagraphs"}
+    report = litz.explain(fn, *args, options=options)
+    check(report.result, fn, args)
+    (row,) = report.externs
+    assert row.calls == 2 and row.op == "litz.runtime.products.product"
+    (graph,) = report.graphs
+    assert graph.stages.artifact is not None
+    call = bind(from_bytes(to_bytes(graph.stages.artifact)), make_options(options))
+    check(tuple(call(list(args))), fn, args)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("name", ["gelu", "by_hand", "relu"])
+def test_activations_are_part_of_measured_products(
+    name: str, verify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts: dict[str, Callable[[Tensor], Tensor]] = {
+        "gelu": lambda h: F.gelu(h, approximate="tanh"),
+        "by_hand": lambda h: 0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * h**3))),
+        "relu": F.relu,
+    }
+
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return acts[name](F.linear(x, w, b))
+
+    monkeypatch.setattr(epilogues, "KIND", "cpu")
+    args = rand(2, 32, 64), rand(72, 64), rand(72)
+    options = {**TRITON, "mode": "max-autotune-no-cudagraphs", "verify": verify}
+    report = litz.explain(fn, *args, options=options)
+    check(report.result, fn, args)
+    (row,) = report.externs
+    (graph,) = report.graphs
+    assert row.op == "litz.runtime.products.product" and not graph.stages.kernels

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from judge import check
-from scan_cases import OPS
+from scan_cases import FUNCTIONS, OPS, check_scan, scan_of
 
 pytest.importorskip("triton.language")
 
@@ -134,8 +134,23 @@ FORMS = {
 )
 def test_built_ahead(name: str, form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     shape, dim = FORMS[form]
-    (made,) = trace(lambda x: OPS[name](x, dim), data(*shape), training=False)
-    binaries = made.build(Cache(tmp_path_factory.mktemp("binaries")))
+    build(lambda x: OPS[name](x, dim), shape, tmp_path_factory)
+
+
+@pytest.mark.parametrize("form", some(FORMS, 3))
+@pytest.mark.parametrize(
+    "name", ["recurrence", "segments", pytest.param("matrices", marks=pytest.mark.slow)]
+)
+def test_functions_built_ahead(
+    name: str, form: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shape, dim = FORMS[form]
+    build(scan_of(name, dim), shape, tmp_path_factory)
+
+
+def build(fn: Any, shape: tuple[int, ...], made_in: pytest.TempPathFactory) -> None:
+    (made,) = trace(fn, data(*shape), training=False)
+    binaries = made.build(Cache(made_in.mktemp("binaries")))
     assert binaries
     for job, binary in zip(made.jobs, binaries, strict=True):
         registers, local = resources(binary.code)
@@ -147,3 +162,36 @@ def test_built_ahead(name: str, form: str, tmp_path_factory: pytest.TempPathFact
 def test_parts_are_of_one_length_where_they_can_be() -> None:
     assert scans.part_of(1 << 20, 1 << 11, 1 << 13, 1, 512) == 1 << 11
     assert scans.part_of(70000, 1 << 11, 1 << 13, 1, 512) == 2000
+
+
+@pytest.mark.parametrize("name", some(FUNCTIONS, 3))
+def test_functions_of_two_states(name: str) -> None:
+    for dim in (0, 1, 2):
+        check_scan(name, draw(3, 20, 9), dim, reverse=dim == 1, **TRITON)
+    check_scan(name, draw(5, 40, dtype=torch.bfloat16), 1, **TRITON)
+
+
+@pytest.mark.parametrize("name", some(FUNCTIONS, 3))
+def test_functions_in_loops(name: str, loops: None) -> None:
+    x = draw(3, 300, dtype=torch.float32)
+    (made,) = launches(scan_of(name, 1), x)
+    assert "for rstart" in made.source and "_is = " in made.source
+    check_scan(name, x, 1, **TRITON)
+    check_scan(name, x.t(), 0, **TRITON)
+
+
+@pytest.mark.parametrize("shape", [(300,), (320,), (300, 3)], ids=str)
+@pytest.mark.parametrize("name", some(FUNCTIONS, 2))
+def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
+    assert len(launches(scan_of(name, 0), draw(*shape))) == 3
+    check_scan(name, draw(*shape), 0, **TRITON)
+
+
+def test_reversed_scans_are_one_kernel(loops: None) -> None:
+    for fn in (
+        lambda x: x.flip(1).cumsum(1).flip(1) * 2 + x,
+        lambda x: x.flip(0).cumsum(0).flip(0),
+        lambda x: torch.cummax(x.exp().flip(1), 1)[1].flip(1),
+    ):
+        assert len(launches(fn, draw(64, 90))) == 1
+        check(fn, draw(9, 90), runs=1, judge=False, **TRITON)

@@ -21,9 +21,10 @@ from litz.graph.reinplace import AT_POSITIONS, COPY
 from litz.graph.storage import ANCHORED, READS, SCATTER, is_flat
 
 COND, WHILE_LOOP, REGION, MAP, SCAN = "cond", "while_loop", "invoke_subgraph", "map_impl", "scan"
+ASSOCIATIVE: Final = "associative_scan"
 FLEX: Final = "flex_attention"
 FLEX_GRADIENT: Final = "flex_attention_backward"
-WITH_BODIES: Final = (COND, WHILE_LOOP, REGION, MAP, SCAN, FLEX, FLEX_GRADIENT)
+WITH_BODIES: Final = (COND, WHILE_LOOP, REGION, MAP, SCAN, ASSOCIATIVE, FLEX, FLEX_GRADIENT)
 USER_KERNEL: Final = "triton_kernel_wrapper_functional"
 USER_OPERATORS: Final = ("auto_functionalized", "auto_functionalized_v2")
 HIGHER_ORDER: Final = (*WITH_BODIES, USER_KERNEL, *USER_OPERATORS)
@@ -55,8 +56,9 @@ def _val(n: Node) -> str:
 def _target(n: Node) -> str:
     """A call is of an overload of an operator, of Python's function of numbers, the pick of one of
     several results, or of a higher-order operator that Litz knows: `cond`, `while_loop`,
-    `invoke_subgraph`, `map_impl`, `scan`, `flex_attention`, `flex_attention_backward`,
-    `triton_kernel_wrapper_functional`, `auto_functionalized`, `auto_functionalized_v2`.
+    `invoke_subgraph`, `map_impl`, `scan`, `associative_scan`, `flex_attention`,
+    `flex_attention_backward`, `triton_kernel_wrapper_functional`, `auto_functionalized`,
+    `auto_functionalized_v2`.
     """
     if n.op != "call_function" or isinstance(n.target, torch._ops.OpOverload):
         return ""

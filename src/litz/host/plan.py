@@ -5,7 +5,7 @@ Segments and shared memory come after, as rewrites (``litz.host.segment``, ``lit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from litz.host.aliasing import touched
 from litz.host.collectives import is_collective, is_wait
@@ -28,19 +28,20 @@ from litz.schedule.groups import Schedule, Step
 
 
 def plan(schedule: Schedule, kernels: Mapping[str, CallKernel]) -> HostProgram:
-    """Host lines of a schedule, one kernel call a group.
+    """Host lines of a schedule, one kernel call a step that starts one.
 
-    kernels: the call of each group, by the group's name.
+    kernels: the call of each group that starts a kernel, by the group's name.
     """
     program = schedule.program
     temporaries = {b.name: b for call in kernels.values() for b in call.temporaries}
     buffers = {**program.buffers, **temporaries}
-    used = _until_waited(schedule, [_used(step, kernels) for step in schedule.steps])
+    steps = schedule.started
+    used = _until_waited(program, steps, [_used(step, kernels) for step in steps])
     dying = _dying(program, used)
     lines: list[Line] = []
     allocated: set[str] = set()
     device = "cpu"
-    for i, step in enumerate(schedule.steps):
+    for i, step in enumerate(steps):
         if _needs_guard(step.device) and step.device != device:
             lines += [LeaveDevice(device)] if _needs_guard(device) else []
             lines.append(EnterDevice(step.device))
@@ -70,15 +71,16 @@ def _used(step: Step, kernels: Mapping[str, CallKernel]) -> tuple[str, ...]:
     return touched(step)
 
 
-def _until_waited(schedule: Schedule, used: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _until_waited(
+    program: Program, steps: Sequence[Step], used: list[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
     """What steps use, where asynchronous collectives use their arguments until they are waited for.
 
     One that nobody waits for uses them to the end.
     """
-    program = schedule.program
     under_way: dict[str, tuple[str, ...]] = {}  # by the roots of results
     out = list(used)
-    for i, step in enumerate(schedule.steps):
+    for i, step in enumerate(steps):
         if not isinstance(step, Extern) or not is_collective(step.target):
             continue
         if is_wait(step.target):

@@ -12,6 +12,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.host.values import walk
 from litz.ir.program import Extern
+from litz.runtime.products import product
 
 # PyTorch's own bindings of these take the same arguments and cost a third less a call.
 _QUICK: Final = ("mm", "bmm", "addmm", "baddbmm")
@@ -65,7 +66,9 @@ def number_text(target: object, args: Sequence[str]) -> str | None:
 
 
 def out_target(extern: Extern) -> Target | None:
-    """The overload that writes into given memory, or None where the op has none of that form."""
+    """What writes into given memory, or None where the op has nothing of that form."""
+    if extern.target is product:
+        return Target(None, product, ("out",))
     return None if None in extern.outputs else _out_target(extern.target, len(extern.outputs))
 
 

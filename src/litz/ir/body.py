@@ -26,7 +26,7 @@ from litz.index.interning import find, publish
 from litz.ir.dtype import I64, DType, wrap
 from litz.ir.ops import op as op_row
 from litz.ir.ops import result_dtype
-from litz.ir.reductions import Reduction, Result, reduction, result_of, scanned
+from litz.ir.reductions import Reduction, Result, of_function, reduction, result_of, scanned
 from litz.ir.reductions import result_dtype as reduced_dtype
 
 Scalar = bool | int | float
@@ -153,23 +153,34 @@ class Reduce(Node):
         return result_of(self.kind)
 
 
+class Given(Node):
+    """Within a function of two states: part ``number`` of both, those of the earlier one first."""
+
+    __slots__ = ("number",)
+    number: int
+
+
 class Scan(Node):
     """The combination of elements over ``axis`` from 0 up to and with the position ``at``.
 
+    Of a row that is ``whole``, a sort, the element that has that position in ascending order.
     kind: the name of a row of the table of reductions; part: which part of its state is given.
     args: an element's parts, over ``axis``; behind them, where there is one, those of a state that
     comes before all elements and does not depend on ``axis``.
+    combine: of the kind ``function``, each part of two states together, in terms of ``Given``; such
+    a scan has no state of no elements, and nothing comes before it.
     """
 
-    __slots__ = ("at", "axis", "kind", "part")
+    __slots__ = ("at", "axis", "combine", "kind", "part")
     kind: str
     part: str
     axis: Expr
     at: Expr
+    combine: tuple[Node, ...]
 
     @property
     def row(self) -> Reduction:
-        return scanned(self.kind)
+        return of_function(len(self.combine)) if self.combine else scanned(self.kind)
 
     @property
     def elements(self) -> tuple[Node, ...]:
@@ -180,6 +191,10 @@ class Scan(Node):
     def start(self) -> tuple[Node, ...]:
         """The parts of what comes first, if anything does."""
         return self.args[len(self.row.state) :]
+
+    def of(self, part: str) -> Scan:
+        """The scan that gives another part of the same states."""
+        return scan(self.kind, part, self.axis, self.at, self.args, self.combine)
 
 
 def _union(parts: Iterable[tuple[Expr, ...]]) -> tuple[Expr, ...]:
@@ -308,17 +323,35 @@ def reduce(kind: str, axes: tuple[Expr, ...], value: Node) -> Node:
     return _made(key, n)
 
 
-def scan(kind: str, part: str, axis: Expr, at: Expr, args: tuple[Node, ...]) -> Scan:
+def given(dtype: DType, number: int) -> Given:
+    key = ("given", dtype, number)
+    found: Given | None = find(key)
+    if found is not None:
+        return found
+    n = Given.__new__(Given)
+    n.dtype, n.number, n.key, n.args, n.vars = dtype, number, key, (), ()
+    return _made(key, n)
+
+
+def scan(
+    kind: str,
+    part: str,
+    axis: Expr,
+    at: Expr,
+    args: tuple[Node, ...],
+    combine: tuple[Node, ...] = (),
+) -> Scan:
     """A scan; ``ValueError`` where ``args`` are no element's parts, with or without a start."""
-    names = [p.name for p in scanned(kind).state]
-    if part not in names or len(args) not in (len(names), 2 * len(names)):
+    names = [p.name for p in (of_function(len(combine)) if combine else scanned(kind)).state]
+    if part not in names or len(args) not in (len(names), 0 if combine else 2 * len(names)):
         raise ValueError(f"a scan of {len(args)} values gives no {part} of {kind}")
-    key = ("scan", kind, part, axis, at, args)
+    key = ("scan", kind, part, axis, at, args, combine)
     found: Scan | None = find(key)
     if found is not None:
         return found
     n = Scan.__new__(Scan)
     n.kind, n.part, n.axis, n.at, n.args, n.key = kind, part, axis, at, args, key
+    n.combine = combine
     n.dtype = args[names.index(part)].dtype
     inner = _union(a.vars for a in args)
     n.vars = _union([tuple(v for v in inner if v is not axis), at.free])
@@ -440,7 +473,7 @@ class Rewriter:
         args = tuple(memo[a] for a in n.args)
         if isinstance(n, Scan):
             (axis,) = self.reduce_axes((n.axis,))
-            return scan(n.kind, n.part, axis, self.expr(n.at), args)
+            return scan(n.kind, n.part, axis, self.expr(n.at), args, n.combine)
         if args == n.args and not isinstance(n, Reduce):
             return n
         if isinstance(n, Op):
@@ -569,6 +602,8 @@ class Namer:
             return "load " + self.access(n.buffer, n.index, n.indirect)
         if isinstance(n, Index):
             return f"index {n.expr}"
+        if isinstance(n, Given):
+            return f"given {n.number}"
         if isinstance(n, Op):
             to = "" if n.param is None else f" to {n.param}"
             return f"{n.name} {args}{to}"
@@ -577,13 +612,21 @@ class Namer:
         if isinstance(n, Scan):
             args, start = (", ".join(map(self, some)) for some in (n.elements, n.start))
             args += f" from {start}" if start else ""
-            return f"scan {n.kind}.{n.part} [{n.axis} to {n.at}] {args}"
+            by = f" by {function_text(n.combine)}" if n.combine else ""
+            return f"scan {n.kind}.{n.part} [{n.axis} to {n.at}] {args}{by}"
         return f"{type(n).__name__.lower()} {args}"
 
     def store(self, s: Store) -> str:
         mode = "" if s.mode == "set" else f"{s.mode} "
         mask = "" if s.mask is None else f" if {self(s.mask)}"
         return f"store {mode}{self.access(s.buffer, s.index, s.indirect)} = {self(s.value)}{mask}"
+
+
+def function_text(combine: tuple[Node, ...]) -> str:
+    """``{%0: f32 = given 0; %1: f32 = given 1; %2: f32 = mul %0, %1; give %2}``"""
+    name = Namer()
+    lines = [*name.lines(combine), f"give {', '.join(map(name, combine))}"]
+    return f"{{{'; '.join(lines)}}}"
 
 
 def stores_lines(stores: Iterable[Store], name: Namer | None = None) -> list[str]:

@@ -36,7 +36,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 _LAYOUT = re.compile(r"(\w+)\[(.*)\]\{(.*)\}")
 _SYMBOL = re.compile(r"(\S+) in \[(\S+), (\S+)\](?: hint (-?\d+))?")
 _DEFINITION = re.compile(r"(%\d+): (\w+) = (\w+) (.*)")
-_SCAN = re.compile(r"(\w+)\.(\w+) \[(\S+) to (.*?)\] (.*?)(?: from (.*))?")
+_SCAN = re.compile(r"(\w+)\.(\w+) \[(\S+) to (.*?)\] (.*?)(?: from (.*?))?(?: by \{(.*)\})?")
 _STORE = re.compile(r"store (?:(\w+) )?([^\s\[]+)(\[.*)")
 _NEST = re.compile(r"(\S+) = loops \[(.*?)\](?: reduce \[(.*?)\])? @(\S+)(?: from \((.*)\))? \{")
 _SKELETON = re.compile(r"skeleton (\w+) \[(.*)\] sizes \[(.*)\]")
@@ -201,6 +201,8 @@ class NestReader:
             return body.reduce(reduction, axes, self.node(value))
         if kind == "scan":
             return self._scan(rest)
+        if kind == "given":
+            return body.given(dtype, int(rest))
         operands, found, to = rest.rpartition(" to ")
         param = _dtype(to) if found else None
         return body.op(kind, *self.args(operands if found else rest), to=param)
@@ -208,10 +210,15 @@ class NestReader:
     def _scan(self, text: str) -> Node:
         """``sum.value [r0 to i1] %3 from %4``"""
         m = _match(_SCAN, text, "a scan")
-        if not any(r.name == m[1] and r.scan for r in reductions.TABLE.rows):
+        if m[7]:
+            return body.scan(m[1], m[2], *self._along(m), self.args(m[5]), _function(m[7]))
+        if not any(r.name == m[1] and r.scan for r in (*reductions.TABLE.rows, reductions.SORT)):
             raise ParseError(f"no scan {m[1]!r}")
         args = (*self.args(m[5]), *self.args(m[6] or ""))
-        return body.scan(m[1], m[2], self._axis(m[3]), parse_expr(m[4], self.scope), args)
+        return body.scan(m[1], m[2], *self._along(m), args)
+
+    def _along(self, m: re.Match[str]) -> tuple[Expr, Expr]:
+        return self._axis(m[3]), parse_expr(m[4], self.scope)
 
     def _axis(self, name: str) -> Expr:
         if name not in self.scope:
@@ -229,6 +236,15 @@ class NestReader:
         value, found, mask = rest[2:].partition(" if ")
         cond = self.node(mask) if found else None
         return Store(m[2], index, self.node(value), mode, indirect, cond)  # type: ignore[arg-type]
+
+
+def _function(text: str) -> tuple[Node, ...]:
+    """``%0: f32 = given 0; %1: f32 = given 1; give %1``"""
+    reader = NestReader({})
+    *lines, last = text.split("; ")
+    for line in lines:
+        reader.line(line)
+    return reader.args(last.removeprefix("give "))
 
 
 class _At:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ Scalar = bool | int | float
 State = tuple[Any, ...]
 Identity = Callable[[DType], Scalar]
 NOWHERE: Final = (1 << 63) - 1  # a position behind all others
+FUNCTION: Final = "function"  # the kind of scans that combine by what the program says
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Reduction:
     triton_fold: of a block ``{0}`` (and positions ``{at}``) along an axis, which stays.
     triton_atomic: the types for which memory updates are one instruction.
     scan: Triton's function of two states, earlier ones first, where there are scans of the row.
+    whole: what a scan gives at a position depends on all of the row: it is a sort, and the identity
+    comes behind all elements.
     samples: which elements a test draws, where their order shows: ``any``, ``small`` ones about 1,
     or ``finite`` ones.
     """
@@ -94,6 +98,7 @@ class Reduction:
     triton_fold: str = ""
     triton_atomic: tuple[str, ...] = ()
     scan: str = ""
+    whole: bool = False
     samples: str = "any"
 
     @property
@@ -318,6 +323,11 @@ _ROWS: Final = (
 )  # fmt: skip
 
 
+SORT: Final = Reduction(
+    "sort", (Part("value", _greatest),), (), "i", "i", cpp="litz::sort", scan="sort", whole=True
+)  # in ascending order; no reduction, as all elements are its state
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows, and what they are found by: the kinds of nodes, the modes of stores."""
@@ -349,7 +359,17 @@ def result_of(kind: str) -> Result:
 
 def scanned(name: str) -> Reduction:
     """The row of a kind of ``Scan`` nodes."""
-    return next(r for r in TABLE.rows if r.name == name and r.scan)
+    return next(r for r in (*TABLE.rows, SORT) if r.name == name and r.scan)
+
+
+@lru_cache
+def of_function(parts: int) -> Reduction:
+    """The row of scans by a function of the program's: a state of so many parts, 0, 1 and so on.
+
+    There is no state of no elements: identities are what stands where nobody looks.
+    """
+    state = tuple(Part(str(i), _always(0)) for i in range(parts))
+    return Reduction(FUNCTION, state, (), "bif", "")
 
 
 def by_update(mode: str) -> Reduction:

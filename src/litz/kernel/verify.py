@@ -62,7 +62,7 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
                 yield f"a block of {n} along {name} is no power of two"
             if name in k.even and (size is None or size % n):
                 yield f"blocks of {n} do not divide {name}"
-            if name == "r" and k.persistent and (size is None or n < size):
+            if name == "r" and k.persistent and n < (sizes[name].hi or n + 1):
                 yield f"a block of {n} does not hold all of r"
     if scans_of(k.plan.stores):
         yield from _scans(k.plan)
@@ -75,6 +75,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _matmul(k)
     elif k.form == "once" and k.plan.reduced:
         yield "something is reduced, but not in passes"
+    elif k.inside and (k.form != "once" or "x" in k.even):
+        yield "blocks inside of x run apart, but those of the form or the size need no masks"
     elif k.form in ("nest", "serial"):
         if sorted(i for p in k.passes for i in p.stores) != list(range(len(k.plan.stores))):
             yield "not every store is done in one pass"

@@ -18,7 +18,17 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.calls import higher_order_name
-from litz.graph.dialect import COND, FLEX, FLEX_GRADIENT, MAP, REGION, SCAN, WHILE_LOOP, WITH_BODIES
+from litz.graph.dialect import (
+    ASSOCIATIVE,
+    COND,
+    FLEX,
+    FLEX_GRADIENT,
+    MAP,
+    REGION,
+    SCAN,
+    WHILE_LOOP,
+    WITH_BODIES,
+)
 from litz.graph.values import attribute_value, fake_mode
 from litz.ir.program import Subgraph
 from litz.lowering.attention_captured import wanted_of_captured
@@ -32,7 +42,7 @@ from litz.runtime.torch_private import step_by_step
 REASON: Final = "its bodies are compiled by themselves"
 _RUNS: Final = {
     COND: "cond", WHILE_LOOP: "while_loop", REGION: "region", FLEX: "region",
-    FLEX_GRADIENT: "region", MAP: "scan", SCAN: "scan",
+    FLEX_GRADIENT: "region", MAP: "scan", SCAN: "scan", ASSOCIATIVE: "region",
 }  # fmt: skip
 
 
@@ -66,7 +76,9 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
     if name == REGION:
         attribute, identifier, *taken = n.args
         bodies, given = (_region(low, attribute, identifier),), (tuple(taken),)
-    elif name in (FLEX, FLEX_GRADIENT):
+    elif name in (FLEX, FLEX_GRADIENT, ASSOCIATIVE):
+        if name == ASSOCIATIVE and is_symbolic(vals[0].shape[0]):
+            raise GraphUnsupported(f"steps of a length that is open, by {low.declined[n]}")
         gm, operands = _steps(low, n)
         bodies, given = (low.subgraph(gm),), (operands,)
     elif name == COND:
@@ -85,7 +97,8 @@ def lower_control_flow(low: GraphLowering, n: FxNode) -> Any:
         given = tuple(map(tuple, parts))
     args = (*bodies, *(argument(low, v, n) for v in given))
     called = f"higher_order.{name}"
-    found = add_call(low, n, runs, args, (), tuple(vals), REASON, single=False, called=called)
+    why = f"{low.declined[n]}: {REASON}" if n in low.declined else REASON
+    found = add_call(low, n, runs, args, (), tuple(vals), why, single=False, called=called)
     return (*found[:3], found[3:]) if name == FLEX_GRADIENT else found
 
 

@@ -6,9 +6,9 @@ import importlib
 
 NAMES = (
     "pointwise", "activations", "special", "bessel", "polygamma", "products", "distances", "views",
-    "creation", "joins", "parts", "storage", "view_gradients", "reductions", "scans", "softmax",
-    "norms", "batch_norm", "losses", "indexing", "scatters", "pooling", "unpooling", "resampling",
-    "grid_sample", "random", "foreach", "mutation",
+    "creation", "joins", "parts", "storage", "view_gradients", "reductions", "scans", "sorts",
+    "softmax", "norms", "batch_norm", "losses", "indexing", "scatters", "pooling", "unpooling",
+    "resampling", "grid_sample", "random", "foreach", "mutation",
 )  # fmt: skip
 
 

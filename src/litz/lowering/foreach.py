@@ -94,6 +94,7 @@ def _rows() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
         packet = of_lists(name)
         yield from ((o, getattr(aten, name).default) for o in (packet.Scalar, packet.ScalarList))
     yield aten._foreach_pow.ScalarAndTensor, aten.pow.Scalar
+    yield aten._foreach_copy.default, aten.copy.default
     yield aten._foreach_lerp.Scalar, aten.lerp.Scalar
     yield aten._foreach_lerp.List, aten.lerp.Tensor
     yield aten._foreach_lerp.ScalarList, aten.lerp.Scalar

@@ -19,6 +19,7 @@ from litz.graph.calls import is_random, leaves
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import eight_bits, families, limits, values
+from litz.lowering.associative import lower_associative_scan
 from litz.lowering.attention import lower_attention
 from litz.lowering.attention_gradient import lower_attention_gradient
 from litz.lowering.bindings import Handed
@@ -194,7 +195,7 @@ class _Walk(GraphLowering):
         if is_user_operator(n.target):
             return lower_functional_call(self, n)
         if has_bodies(n.target):
-            for template in (lower_attention, lower_attention_gradient):
+            for template in (lower_attention, lower_attention_gradient, lower_associative_scan):
                 if (found := template(self, n, self.inline)) is not None:
                     return found
             return lower_control_flow(self, n)

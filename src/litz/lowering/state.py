@@ -33,6 +33,7 @@ class GraphLowering:
     asserted: what is asserted by now, as text.  layouts: what inputs' layouts hold, until they all
     are there.
     uses_left: users of each node that are still to come.  places: the nodes' order.
+    declined: why calls with bodies are no nests of the program's.
     bodies: compiled, by their names.  regions: those of regions, by what they were compiled for.
     described: results by their metadata.  seen: by its identity, each tensor of metadata and its.
     views: layouts of calls that view buffers, by ``view_key``.
@@ -53,6 +54,7 @@ class GraphLowering:
     readers: Readers = field(init=False)
     bindings: list[Binding] = field(default_factory=list)
     handed: dict[str, Handed] = field(default_factory=dict)
+    declined: dict[FxNode, str] = field(default_factory=dict)
     bodies: dict[str, Program] = field(default_factory=dict)
     regions: dict[tuple[str, ...], Subgraph] = field(default_factory=dict)
     sources: dict[FxNode, tuple[str, ...]] = field(default_factory=dict)

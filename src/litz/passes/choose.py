@@ -26,13 +26,16 @@ from litz.ir.program import (
 )
 from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
-from litz.passes.opened import Groups, Opened, element, opened
+from litz.passes.epilogues import MEASURED, PRODUCT, TakeEpilogues
+from litz.passes.opened import Groups, Opened, arguments, element, opened
 from litz.passes.uses import Nodes, Uses
+from litz.runtime import products
 
 aten = torch.ops.aten
 C = TypeVar("C", Contraction, Extern)
 
 ATEN: Final = "a matrix product: ATen's libraries compute it"
+NUMBERS: Final = {int, float}
 # By whether it is of batches, and whether something is added.
 OPERATORS: Final = {
     (False, False): aten.mm.out,
@@ -55,11 +58,13 @@ class TakeTemplates:
 
     It does where what a factor is computed from is less than the factor, and where the result need
     not go through memory.  costs: of devices whose kernels run over blocks, by their kinds.
-    ahead: of the time that libraries take, below which a template's has to be.
+    ahead: of the time that libraries take, below which a template's has to be.  epilogues: which of
+    them libraries compute with what is left.
     """
 
     costs: Mapping[str, Costs]
     ahead: float = field(default=AHEAD, repr=False)
+    epilogues: TakeEpilogues = field(default=TakeEpilogues(), repr=False)
     name: ClassVar[str] = "take templates"
 
     def __call__(self, program: Program) -> Program:
@@ -93,7 +98,7 @@ class TakeTemplates:
         program, costs = uses.program, self._costs(c)
         if costs is None or (why := _unfit(program, c, costs)):
             return "" if costs is None else why
-        found = _Neighbours(uses, c, taken, call).look()
+        found = _Neighbours(uses, c, taken, self.epilogues, call).look()
         if not found.factors and (not found.gains or _is_single(c)):
             return ""
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
@@ -110,24 +115,53 @@ class TakeTemplates:
 
 @dataclass(frozen=True)
 class ChooseContractions:
-    """Every contraction that is left becomes a call of ATen, with the reason."""
+    """Every contraction that is left becomes a call of a library, with the reason.
 
+    measured: kinds of devices on which all libraries are measured when the call first runs: those
+    of others are ATen's.
+    """
+
+    measured: tuple[str, ...] = ()
     name: ClassVar[str] = "choose contractions"
 
     def __call__(self, program: Program) -> Program:
-        if not any(isinstance(n, Contraction) for n in program.nodes):
-            return program
-        nodes = tuple(_call(n) if isinstance(n, Contraction) else n for n in program.nodes)
-        return replace(program, nodes=nodes)
+        nodes, buffers = list(program.nodes), dict(program.buffers)
+        for k, n in enumerate(nodes):
+            if isinstance(n, Contraction):
+                nodes[k] = self._call(n)
+            elif isinstance(n, Extern) and n.target is aten._scaled_mm.default:
+                if n.device.partition(":")[0] in self.measured and (made := _scaled(n)):
+                    (out,) = made.write_buffers()
+                    nodes[k], buffers[out] = made, replace(buffers[out], kind="temp")
+        return replace(program, nodes=tuple(nodes), buffers=buffers)
+
+    def _call(self, c: Contraction) -> Extern:
+        target: object = OPERATORS["b" in c.axes, c.bias is not None]
+        text, given, reason = str(target), c.refs(), ATEN
+        plain = {type(c.alpha), type(c.beta)} <= NUMBERS
+        if plain and c.device.partition(":")[0] in self.measured:
+            (*bias, left, right), target, text = c.refs(), products.product, PRODUCT
+            given, reason = (left, right, *bias), MEASURED
+        numbers = (("beta", c.beta), ("alpha", c.alpha))
+        reason = f"{reason}; {c.reason}" if c.reason else reason
+        return Extern(
+            c.name, target, text, given, tuple((k, v) for k, v in numbers if v != 1),
+            (c.out,), c.device, reason, out_variant=True, origins=c.origins,
+        )  # fmt: skip
 
 
-def _call(c: Contraction) -> Extern:
-    target = OPERATORS["b" in c.axes, c.bias is not None]
-    numbers = (("beta", c.beta), ("alpha", c.alpha))
-    reason = f"{ATEN}; {c.reason}" if c.reason else ATEN
-    return Extern(
-        c.name, target, str(target), c.refs(), tuple((k, v) for k, v in numbers if v != 1),
-        (c.out,), c.device, reason, out_variant=True, origins=c.origins,
+def _scaled(call: Extern) -> Extern | None:
+    """A product of scaled 8-bit floats that libraries may be measured on."""
+    given = arguments(call)
+    (out,) = call.outputs
+    if out is None or call.checks or call.sizes or given["scale_result"] is not None:
+        return None
+    scales, bias = (given["scale_a"], given["scale_b"]), given["bias"]
+    args = (given["self"], given["mat2"], *(() if bias is None else (bias,)))
+    named = (("scales", scales), ("fast", given["use_fast_accum"]))
+    return replace(
+        call, target=products.product, target_name=PRODUCT, args=args, kwargs=named,
+        reason=MEASURED, out_variant=True,
     )  # fmt: skip
 
 
@@ -207,6 +241,7 @@ class _Neighbours:
     uses: Uses
     c: Contraction
     taken: Set[str]
+    epilogues: TakeEpilogues
     call: Opened | None = None
     factors: dict[str, Store] = field(default_factory=dict)
     behind: list[Loops] = field(default_factory=list)
@@ -232,6 +267,13 @@ class _Neighbours:
     def units(self) -> bool:
         """Whether libraries use matrix units."""
         return self.call is None or self.call.units
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a library computes all that is behind the product with it."""
+        alone = self.call is None and len(self.behind) == 1
+        own = self.epilogues.takes(self.uses, self.c) if alone else None
+        return own is not None and own.nest is self.behind[0]
 
     @property
     def gains(self) -> bool:
@@ -334,7 +376,7 @@ class _Neighbours:
         # blocks of a kernel of its own compute as others wait for memory.
         stores = [s for n in self.behind if n.name not in self.own for s in n.stores]
         behind = sum(cost(s.value) for s in stores) * points / (costs.single / 2)
-        if len(self.behind) > bool(ours):
+        if len(self.behind) > bool(ours) and not self.fuses:
             # Reductions behind them would be one kernel with them, and read what they make once.
             again = [x for x in made if any(map(_reduces, self.readers(x).values()))]
             theirs = out + read + written - sum(made[x] for x in again)

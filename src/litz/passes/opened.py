@@ -57,13 +57,13 @@ def opened(program: Program, call: Extern) -> Opened | None:
     b = program.buffers[out]
     if b.alias is not None or any(x.alias == out for x in program.buffers.values()):
         return None
-    given = _arguments(call)
+    given = arguments(call)
     if not all(r.device == call.device for r in _buffers(program, given)):
         return None
     return opener(_Opening(program, call, replace(b, kind="temp")), given)
 
 
-def _arguments(call: Extern) -> dict[str, Any]:
+def arguments(call: Extern) -> dict[str, Any]:
     """The arguments of a call by the schema's names, defaults included."""
     schema = call.target._schema.arguments  # type: ignore[attr-defined]
     found = {a.name: a.default_value for a in schema if a.has_default_value()}

@@ -17,6 +17,7 @@ from litz.options import GraphHook
 from litz.passes.attend import FindAttention
 from litz.passes.choose import ChooseContractions, TakeTemplates
 from litz.passes.costs import LARGE, Costs
+from litz.passes.epilogues import TakeEpilogues
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
 
@@ -40,17 +41,22 @@ class Pipeline:
         return "\n".join(map(str, self.passes))
 
 
-def pipeline(blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None) -> Pipeline:
+def pipeline(
+    blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None, measured: bool = False
+) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
     costs: of those that have matrix units for templates; None: all are large GPUs.  Attention is
     found while its products are such.  Templates take any sizes: products that ATen computes grow
-    behind that choice.
+    behind that choice.  measured: whether products of libraries are measured when they first run.
     """
     large = dict.fromkeys(blocks, LARGE)
     known = large if costs is None else costs
-    found = FindAttention(known), TakeTemplates(known)
-    calls = PadContractions({**large, **known}), ChooseContractions(), FillInPlace(blocks)
+    kinds = blocks if measured else ()
+    epilogues = TakeEpilogues(kinds)
+    found = FindAttention(known), TakeTemplates(known, epilogues=epilogues), epilogues
+    chosen = ChooseContractions(kinds)
+    calls = PadContractions({**large, **known}), chosen, FillInPlace(blocks)
     return Pipeline((*found, *calls))
 
 

@@ -30,6 +30,7 @@ from litz.ir.body import Index, Load, Masked, Node, Op, Store
 from litz.ir.masks import conjuncts
 from litz.ir.program import Extern, Loops, Program, ProgramNode, TensorRef
 from litz.passes.choose import OPERATORS
+from litz.passes.epilogues import PRODUCT
 from litz.passes.uses import Uses
 
 ALIGNED = 16  # bytes that rows begin at a multiple of, so that GPUs' libraries keep their speed
@@ -46,9 +47,7 @@ class FillInPlace:
     name: ClassVar[str] = "fill in place"
 
     def __call__(self, program: Program) -> Program:
-        calls = [
-            n for n in program.nodes if isinstance(n, Extern) and n.target in OPERATORS.values()
-        ]
+        calls = [n for n in program.nodes if isinstance(n, Extern) and _is_product(n)]
         if not calls:
             return program
         uses = Uses(program)
@@ -58,6 +57,10 @@ class FillInPlace:
     def _may_be(self, made: _Copy) -> bool:
         wide = made.call.device.partition(":")[0] in self.blocks
         return not wide or _is_aligned(made.part)
+
+
+def _is_product(n: Extern) -> bool:
+    return n.target in OPERATORS.values() or n.target_name == PRODUCT
 
 
 @dataclass(frozen=True)

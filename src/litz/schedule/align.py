@@ -2,16 +2,27 @@
 
 The loops of both sides are split into *atoms* such that each atom is a whole loop or a factor of
 one on each side.  Atoms are found from an access that both sides make (the same strides must step
-through the same memory), or by position when their sizes agree.
+through the same memory), or by position when their sizes agree.  Where one side steps through it
+backwards, parallel loops of either are turned round, so that what is flipped behind a scan, or in
+front of one, runs along with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Expr, exact_quotient, size_hint, split_linear, var
+from litz.index import (
+    ONE,
+    ZERO,
+    Expr,
+    Substitution,
+    exact_quotient,
+    size_hint,
+    split_linear,
+    var,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +170,10 @@ def _legal_roles(left: Space, right: Space, atoms: list[_Atom]) -> bool:
     return True
 
 
-def _build(left: Space, right: Space, atoms: list[_Atom]) -> Alignment:
+def _build(
+    left: Space, right: Space, atoms: list[_Atom], turned: Set[Expr] = frozenset()
+) -> Alignment:
+    """turned: variables of one side that count from the end."""
     names = {str(v) for v in (*left.all, *right.all)}
     fresh = 0
     variables: list[Expr] = []
@@ -178,6 +192,8 @@ def _build(left: Space, right: Space, atoms: list[_Atom]) -> Alignment:
             if part is not None:
                 old, weight = part
                 mapping[old] = mapping[old] + v * weight if old in mapping else v * weight
+    for mapping in sides:
+        mapping.update({v: _back(v, mapping[v]) for v in turned if v in mapping})
     order = _order(left, right, atoms)
     p_axes = tuple(variables[k] for k in order if not _reduced(left, right, atoms[k]))
     r_axes = tuple(variables[k] for k in order if _reduced(left, right, atoms[k]))
@@ -230,6 +246,32 @@ def _alignments(
         if full is not None and _legal_roles(left, right, full) and (k := tuple(full)) not in seen:
             seen.add(k)
             yield _build(left, right, full)
+    for a, b in shared:
+        yield from _turned(a, left, b, right)
     full = _rest(left, right, [])
     if full is not None and _legal_roles(left, right, full) and tuple(full) not in seen:
         yield _build(left, right, full)
+
+
+def _turned(a: Expr, left: Space, b: Expr, right: Space) -> Iterator[Alignment]:
+    """With the right side's loops turned round that step backwards, or the left side's instead."""
+    split = split_linear(b, right.all)
+    turned = {v for v, c in split[0].items() if c.hi is not None and c.hi < 0} if split else set()
+    if not turned:
+        return
+    atoms = _match_access(a, left, Substitution({v: _back(v, v) for v in turned})(b), right)
+    full = None if atoms is None else _rest(left, right, atoms)
+    if full is None or not _legal_roles(left, right, full):
+        return
+    if turned.issubset(right.axes):
+        yield _build(left, right, full, turned)
+    parts = [(x.left, x.right is not None and x.right[0] in turned) for x in full]
+    others = {p[0] for p, back in parts if p is not None and back}
+    whole = all(p is None or back == (p[0] in others) for p, back in parts)
+    if whole and all(p is not None for p, back in parts if back) and others.issubset(left.axes):
+        yield _build(left, right, full, others)
+
+
+def _back(v: Expr, e: Expr) -> Expr:
+    """What a loop's variable is where ``e`` counts it from the end."""
+    return v.extent - 1 - e  # type: ignore[attr-defined, no-any-return]

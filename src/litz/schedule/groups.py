@@ -23,12 +23,31 @@ Step = Group | Template | Extern
 
 
 @dataclass(frozen=True)
+class HorizontalGroup:
+    """A horizontal group: groups of the schedule that one launch runs, and why it may and should.
+
+    See ``litz.schedule.horizontal``.
+    """
+
+    groups: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Steps in order.  Buffers of the program that no step stores any more are never allocated.
 
     refused: pairs of groups that touch one buffer and stay apart, by name, and why.
+    horizontal: the horizontal groups; their members follow each other.
     """
 
     program: Program
     steps: tuple[Step, ...]
     refused: tuple[tuple[str, str, str], ...] = ()
+    horizontal: tuple[HorizontalGroup, ...] = ()
+
+    @property
+    def started(self) -> tuple[Step, ...]:
+        """The steps of which each starts something: a launch is named by its first group."""
+        inside = {name for x in self.horizontal for name in x.groups[1:]}
+        return tuple(s for s in self.steps if s.name not in inside)

@@ -8,14 +8,18 @@ from litz.schedule.groups import Group, Schedule
 
 
 def schedule_text(s: Schedule, reasons: bool = False) -> str:
-    """One block a step, in order; reasons: behind them, why groups that share memory stay apart."""
+    """One block a step, in order, then the horizontal groups.
+
+    reasons: behind them, why groups that share memory stay apart.
+    """
     values = ValuePrinter(s.program.buffers, s.program.constants)
     steps = [
         group_text(step) if isinstance(step, Group) else "\n".join(node_lines(step, values))
         for step in s.steps
     ]
     apart = (f"# {a} and {b} stay apart: {why}" for a, b, why in s.refused if reasons)
-    return "\n".join((*steps, *apart))
+    launches = (f"horizontal ({', '.join(x.groups)}) because {x.reason}" for x in s.horizontal)
+    return "\n".join((*steps, *launches, *apart))
 
 
 def group_text(g: Group) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,10 +10,10 @@ from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
 from litz.index import Expr, const, substitute
 from litz.ir.program import Buffer, Extern, Template
-from litz.kernel.build import KernelBuilder
+from litz.kernel.build import BoundKernel, KernelBuilder
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs
-from litz.schedule.groups import Group, Schedule
+from litz.schedule.groups import Group, Schedule, Step
 
 if TYPE_CHECKING:
     from litz.kernel.blocks.recipe import BlockRecipe
@@ -47,13 +47,42 @@ class Target(Protocol):
         """A plan as a kernel, named by its content.  origins: for a comment in its source."""
         ...
 
-    def most_copies(self, kernel: Kernel) -> int:
-        """How many calls of a kernel one launch can do."""
+    def joins(self, plan: KernelPlan) -> Joins | None:
+        """How calls of a plan's kernel can share a launch with others; None if they cannot."""
         ...
 
-    def copies(self, kernel: Kernel, count: int) -> Kernel:
-        """A kernel that does so many calls of another."""
+    def size(self, sizes: Sequence[int]) -> int:
+        """The size for which to choose how the kernel runs that a launch calls on all of these."""
         ...
+
+    def joined(
+        self, bodies: Sequence[Body], device: str, origins: str
+    ) -> tuple[Kernel, tuple[Expr, ...]]:
+        """One kernel that does all calls of some bodies, and the integers that it takes.
+
+        It takes the buffers of the first body's calls, one call after the other, then the next's.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Joins:
+    """How calls of a kernel share a launch.
+
+    kind: kernels of different kinds never do.  most: calls in one launch, which has room for
+    multiples of ``step``.  bodies: different kernels in one launch; large: points of all calls
+    together from which they share none with calls of another kernel that has as many.
+    """
+
+    kind: str
+    most: int
+    bodies: int
+    large: int
+    step: int = 1
+
+    def part(self, calls: int) -> float:
+        """The part of a launch's room that so many calls take."""
+        return -(-calls // self.step) * self.step / self.most
 
 
 @dataclass(frozen=True)
@@ -62,6 +91,8 @@ class Kernel:
 
     target: whose it is.  device: where it runs.  recipe: what was chosen of how it runs.
     headers: what C++ includes.  triton: its launches, unless it is C++.
+    bodies: of one that does calls of several groups in one launch, the kernels that do them, of
+    which plan and recipe are the first's; members: the plan of each call, in the order of buffers.
     """
 
     name: str
@@ -73,6 +104,27 @@ class Kernel:
     device: str = "cpu"
     triton: TritonKernel | None = None
     headers: tuple[str, ...] = ()
+    bodies: tuple[Kernel, ...] = ()
+    members: tuple[KernelPlan, ...] = ()
+
+    @property
+    def recipes(self) -> tuple[BlockRecipe | LaneRecipe, ...]:
+        """What was chosen of how each of its bodies runs."""
+        return tuple(b.recipe for b in self.bodies) or (self.recipe,)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel and the calls of it in one launch: the integers that each takes."""
+
+    kernel: Kernel
+    rows: tuple[tuple[Expr, ...], ...]
+
+
+def bind_plans(schedule: Schedule) -> dict[str, BoundKernel]:
+    """The plan of each group and template, by name."""
+    build = KernelBuilder(schedule.program.buffers)
+    return {g.name: build(g) for g in schedule.steps if not isinstance(g, Extern)}
 
 
 def make_kernels(
@@ -82,15 +134,21 @@ def make_kernels(
 
     target_of: the target of a device.
     """
+    return kernels_of(schedule.steps, bind_plans(schedule), target_of)
+
+
+def kernels_of(
+    steps: Iterable[Step], plans: Mapping[str, BoundKernel], target_of: Callable[[str], Target]
+) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
+    """The same of some steps, whose plans are known."""
     calls: dict[str, CallKernel] = {}
     known: dict[tuple[KernelPlan, str], Kernel] = {}
     named: dict[str, Kernel] = {}
     groups: dict[str, list[str]] = {}
-    build = KernelBuilder(schedule.program.buffers)
-    for g in schedule.steps:
+    for g in steps:
         if isinstance(g, Extern):
             continue
-        bound = build(g)
+        bound = plans[g.name]
         found = known.get((bound.plan, g.device))
         if found is None:
             made = target_of(g.device).kernel(bound.plan, g.device, " ".join(g.origins))

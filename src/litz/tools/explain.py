@@ -92,12 +92,13 @@ def _graph_lines(n: int, g: GraphReport) -> list[str]:
 
 
 def _part_lines(s: Stages, where: str) -> list[str]:
-    launches = sum(len(k.groups) for k in s.kernels)
+    assert s.schedule is not None
+    apart = sum(len(x.groups) - 1 for x in s.schedule.horizontal)
+    launches = sum(len(k.groups) for k in s.kernels) - apart
     lines = [
         f"  {where}{launches} kernel calls of {len(s.kernels)} distinct kernels, "
         f"{len(s.externs())} extern calls"
     ]
-    assert s.schedule is not None
     origins = {step.name: step.origins for step in s.schedule.steps}
     for k in s.kernels:
         what = ", ".join(origins[k.groups[0]])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, divides
+from litz.index import Expr, divides, size_hint
 from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, Scan, is_even, walk
 from litz.ir.reductions import by_update
@@ -13,7 +14,7 @@ from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.reach import is_wide, reaches
-from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Form, Style
+from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
 from litz.kernel.blocks.sizes import choose_configs, is_persistent, narrowest, widened
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots, row_start
@@ -21,6 +22,9 @@ from litz.kernel.passes import choose_passes, pairs, reductions
 from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
 from litz.kernel.values import Values
+
+BLOCKS = 256  # of fewer a GPU holds most at once, so that not their accesses take the time
+LINES = 64  # nodes of a body that two copies of it may have: more compute longer than they load
 
 
 def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B008
@@ -99,6 +103,18 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
         tuple(totals.items()),
         _neighbours(plan, configs[0]) if totals and passes else 1,
         rows=rows,
+        inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
+    )
+
+
+def _inside(plan: KernelPlan, axes: Axes, configs: Sequence[Config]) -> bool:
+    """Whether masks cost more than a second copy of the lines: many blocks, no whole accesses."""
+    size, block = axes.parallel[-1].size, max(c.block("x") for c in configs)
+    if len(axes.parallel) > 1 or plan.lane not in axes.parallel[0].dims[-1:]:
+        return False
+    uneven = size_hint(size) % (16 // narrowest(plan)) != 0
+    return (
+        uneven and size_hint(size) >= BLOCKS * block and len(set(walk(roots(plan.stores)))) <= LINES
     )
 
 

@@ -37,6 +37,7 @@ COMPUTED = 128 * 128  # elements of a block beside which registers hold factors 
 STEPS = 2  # cost of a factor's element from which it counts as computed: casts do not
 RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
+TEAM = 4  # warps then that wait for each other: others of the multiprocessor run meanwhile
 PART = 512  # elements of a sum that are worth a program of their own
 
 # Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
@@ -124,7 +125,8 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     width = _width(p)
     computed = _is_computed(p)
     found: dict[Config, None] = {}
-    for block in sorted(table, key=lambda b: _turns(b, z, y, x)):
+    team = SIDE * TEAM if y <= FEW and computed else 1 << 30
+    for block in sorted(table, key=lambda b: (b[1] > team, _turns(b, z, y, x))):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
         warps = max(1, n // SIDE) if y <= FEW and computed else warps

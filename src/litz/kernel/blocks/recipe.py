@@ -125,6 +125,8 @@ class BlockPlan:
     configs: blocks and warps to choose from, the default first.  even: axes whose size the blocks
     of all of them divide.  flat: the grid has one axis, from which the others are computed.
     rows: where rows begin that whole accesses do not divide, and elements of such an access.
+    inside: blocks that lie inside of axis x run without masks, which keep accesses from being
+    whole; the last one runs lines of its own.
     share: of a skeleton: the dim that counts shares of its loop.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     unrolled: reduced dims of which a product is spelled for every value.
@@ -148,6 +150,7 @@ class BlockPlan:
     neighbours: int = 1
     late: bool = False
     rows: tuple[Expr, int] | None = None
+    inside: bool = False
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     unrolled: tuple[Expr, ...] = ()

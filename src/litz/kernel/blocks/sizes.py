@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Expr, product, size_hint
-from litz.ir.body import Load, Op, walk
+from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
+from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.blocks.axes import whole_block
 from litz.kernel.blocks.recipe import Axes, Config
 from litz.kernel.nodes import loops_of, reduce_levels, roots
@@ -21,8 +22,10 @@ PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
 THREADS = 1 << 18  # that are under way on a large machine
 CACHE = 32 << 20  # bytes that stay in its last-level cache
+SORTED = 1 << 12  # elements of columns that one program sorts
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
+HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
 def power_of_two(n: int) -> int:
@@ -47,6 +50,8 @@ def streams(plan: KernelPlan) -> int:
 
 def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     """Whether a block holds all of the reduced axis."""
+    if axes.reduced is not None and sorts_of(plan.stores):
+        return True
     if axes.reduced is None or not axes.reduced.size.is_const:
         return False
     size = power_of_two(hint(axes.reduced.size))
@@ -119,6 +124,8 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         return _pieces(axes)
     rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
     down = plan.lane is not None and plan.lane in plan.parallel
+    if sorts_of(plan.stores):
+        return _sorted(axes, rows, down)
     if down:
         return _columns(plan, rows, size, persistent)
     r = power_of_two(size)
@@ -136,6 +143,22 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
         while x * r < elements and rows // (2 * x) >= PROGRAMS:
             x *= 2
         out.append(Config((("x", x), ("r", r)), _warps(x * r)))
+    return tuple(dict.fromkeys(out))
+
+
+def _sorted(axes: Axes, rows: int, down: bool) -> tuple[Config, ...]:
+    """Sorts of rows: few elements a thread, as each is in registers twice."""
+    assert axes.reduced is not None and axes.reduced.size.hi is not None
+    r = power_of_two(axes.reduced.size.hi)
+    out = []
+    for elements, each in ((1024, 8), (1024, 4), (512, 8), (2048, 8), (2048, 16)):
+        # Down columns some lie beside each other, so that accesses are of more than one element.
+        x = max(1, min(8, SORTED // r)) if down else 1
+        while x * r < elements and (rows // (2 * x) >= PROGRAMS or down):
+            x *= 2
+        x = min(x, power_of_two(rows))
+        blocks = (*((a.name, 1) for a in axes.blocked[:-2]), ("x", x), ("r", r))
+        out.append(Config(blocks, max(1, min(32, x * r // (32 * each)))))
     return tuple(dict.fromkeys(out))
 
 
@@ -165,9 +188,41 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
         return tuple(dict.fromkeys(out))
     # Few programs need many threads each; where there are many, each thread has more to do.
     many = rows // 64 >= 4 * PROGRAMS
+    if not many and (held := state_bytes(plan)):
+        line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
+        return _scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
     first = (64, 16, 2) if many else (64, 32, 8)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
+        out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
+    return tuple(dict.fromkeys(out))
+
+
+def state_bytes(plan: KernelPlan) -> int:
+    """Bytes of the states of a kernel's scans at one point, twice those that take long to combine.
+
+    What comes of them is held beside them then.
+    """
+    found = {(n.args, n.combine): n for n in scans_of(plan.stores)}.values()
+    return sum(e.dtype.bytes * (1 + _is_long(n)) for n in found for e in n.elements)
+
+
+def _is_long(n: Scan) -> bool:
+    if n.combine:
+        return sum(op(v.name).cost for v in walk(n.combine) if isinstance(v, Op)) >= BUSY
+    return not n.row.op and not n.row.positional
+
+
+def _scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Config, ...]:
+    """Scans down columns: no wider than a line of memory, so that there are many programs.
+
+    What a turn takes besides (the scan over threads, what it hands on, the way to memory) is
+    hundreds of nanoseconds however much it loads: so it loads what registers hold.
+    """
+    out = []
+    for width, part, warps in ((1, 1, 8), (1, 2, 4), (2, 1, 8), (1, 2, 8), (1, 4, 4), (2, 1, 16)):
+        x = min(width * line, rows)
+        r = min(power_of_two(elements // (x * part) + 1) // 2, size)
         out.append(Config((("x", x), ("r", r)), max(1, min(warps, x * r // 64))))
     return tuple(dict.fromkeys(out))
 

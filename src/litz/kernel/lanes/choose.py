@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
-from litz.ir.scans import scans_of
+from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.lanes import attention, nests, phases, regroup
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
@@ -123,6 +123,8 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
 def _work(plan: KernelPlan, space: Space, uses: Counter[str], loads: int) -> Expr:
     ops = sum(count * op_row(name).cost for name, count in uses.items())
     cost = ops + 2 * (loads + len(plan.stores)) + 1
+    for n in sorts_of(plan.stores):
+        cost += size_hint(extent(n.axis), SCALAR).bit_length() ** 2 // 2
     cost *= SCALAR if space.lane is None else 1
     return product(extent(d.var) for d in plan.dims) * cost
 
@@ -135,7 +137,7 @@ def _form(plan: KernelPlan, space: Space) -> Form:
         return "tiles"
     # Columns long enough for blocks of lanes.
     rows = product(extent(v) for v in space.reduced)
-    short = rows.is_const and int_value(rows) <= SHORT
+    short = rows.is_const and int_value(rows) <= SHORT or bool(sorts_of(plan.stores))
     return "columns" if space.reduced and lane not in space.reduced and not short else "rows"
 
 

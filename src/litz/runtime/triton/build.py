@@ -25,7 +25,19 @@ _MESSAGE_LINES = 60
 # Variables that Triton or the tools below it heed, but for those that change no code.
 _PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_")
 _NAMES = ("DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "USE_IR_LOC", "DISABLE_FAST_REDUCTION")
-_SOURCES = ("helpers", "hidden", "mathlib", "packed", "power", "random", "worker", "job", "ptx")
+_SOURCES = (
+    "helpers",
+    "hidden",
+    "mathlib",
+    "packed",
+    "power",
+    "random",
+    "sorts",
+    "table",
+    "worker",
+    "job",
+    "ptx",
+)
 _WITHOUT_EFFECT = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_INTERPRET", "TRITON_DUMP_DIR")
 
 

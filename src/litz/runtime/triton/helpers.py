@@ -20,6 +20,8 @@ from litz.runtime.triton.mathlib import (
 from litz.runtime.triton.packed import small_float, times16
 from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
+from litz.runtime.triton.sorts import sort
+from litz.runtime.triton.table import cell, later_row, pointer, scalar
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -448,6 +450,12 @@ def last(x, axis: tl.constexpr):
         return tl.sum(bits, axis, keep_dims=True).to(x.dtype, bitcast=True)
     else:
         return tl.sum(tl.where(here, x.to(wide), 0), axis, keep_dims=True).to(x.dtype)
+
+
+@tl.core.builtin
+def scan(x, axis, combine, _semantic=None, _generator=None):
+    """States combined along ``axis``.  x: their parts; combine: a function of two states."""
+    return tl.associative_scan(x, axis, combine, _semantic=_semantic, _generator=_generator)
 
 
 @triton.jit

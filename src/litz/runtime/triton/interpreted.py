@@ -179,6 +179,15 @@ def in_steps(combine):
     return apply
 
 
+def scan(x, axis, combine):
+    found = in_steps(combine)(*x, axis)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def partner(x):
+    return _tensor(np.ascontiguousarray(np.flip(_array(x), 1)), x.dtype)
+
+
 _FUNCTIONS = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh copysign nextafter trunc
     arcsin:asin arccos:acos arctan:atan arctan2:atan2 arcsinh:asinh arccosh:acosh arctanh:atanh
@@ -205,5 +214,6 @@ FUNCTIONS = {
     "check": check,
     "check_divisor": check_divisor,
     "own": own,
+    "scan": scan,
 }
 """What takes the place of the functions of ``litz.runtime.triton.helpers``, by name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from litz.errors import ToolchainError
@@ -38,18 +38,18 @@ def bind(
     job: KernelJob,
     stream: Callable[[], int],
     allocate: Callable[[int], Memory] | None = None,
+    packed: tuple[str, ...] | None = None,
 ) -> Launch:
     """A function (grid x, y, z, arguments) that launches a kernel on the current stream.
 
     stream: gives the handle of the stream.  allocate: gives bytes on the device for kernels that
     need scratch memory.  The arguments are those of the job but for its constexprs; pointers are
-    addresses.  Raises CudaError where the launch fails, struct.error where an integer does not fit
-    its type.
+    addresses.  packed: types of what the arguments' eight bytes hold, where it is not their own.
+    Raises CudaError where the launch fails, struct.error where an integer does not fit its type.
     """
     types = [t for _, t in job.arguments]
     hidden = _hidden(function, types)
-    cells = "".join(f"{_form(t)}{8 - _bytes(t)}x" for t in types)
-    layout = struct.Struct(f"{_CONFIG}{cells}{'Q' * hidden}")
+    layout = struct.Struct(f"{_CONFIG}{cells(packed or types)}{'Q' * hidden}")
     names = [f"a{i}" for i in range(len(types))]
     scratch = _scratch(function, hidden)
     if scratch and allocate is None:
@@ -71,6 +71,11 @@ def bind(
     exec(compile(text, f"<litz launch of {function.binary.entry}>", "exec"), scope)
     launch: Launch = scope["launch"]
     return launch
+
+
+def cells(types: Sequence[str]) -> str:
+    """The format of arguments, eight bytes each, in the terms of ``struct``."""
+    return "".join(f"{_form(t)}{8 - _bytes(t)}x" for t in types)
 
 
 def _text(function: Function, names: list[str], scratch: dict[int, int], hidden: int) -> str:

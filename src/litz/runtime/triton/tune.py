@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,11 +32,26 @@ Run = Callable[[Sequence[Any]], None]
 """A candidate: launches the kernel with these arguments (tensors and integers)."""
 
 
+class Clock(Protocol):
+    """What measures runs on a device, and the device's name."""
+
+    @property
+    def device_name(self) -> str: ...
+
+    def now(self) -> float: ...
+
+    def measure(self, run: Callable[[], None], times: int) -> list[float]: ...
+
+
 class CudaClock:
     """Times by CUDA events on the current stream of a device, L2 flushed before each run."""
 
     def __init__(self, index: int) -> None:
         self._device = torch.device("cuda", index)
+
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name(self._device)
 
     @cached_property
     def _flush(self) -> torch.Tensor:
@@ -98,7 +113,7 @@ def choose(
     candidates: Sequence[Run | None],
     args: Sequence[Any],
     mutated: Sequence[int],
-    clock: CudaClock,
+    clock: Clock,
     cache: Cache,
     budget: float,
 ) -> Choice:
@@ -155,7 +170,7 @@ class _Contest:
     """Measures in turns until the candidates, the turns or the time run out."""
 
     def __init__(
-        self, candidates: Sequence[Run | None], args: Sequence[Any], clock: CudaClock, until: float
+        self, candidates: Sequence[Run | None], args: Sequence[Any], clock: Clock, until: float
     ) -> None:
         self.runs = [None if c is None else _with(c, args) for c in candidates]
         self.clock = clock

@@ -13,12 +13,13 @@ from functools import partial
 from litz.index import Expr
 from litz.ir.body import Node, Op, Reduce, Scan, Store, walk
 from litz.ir.dtype import F64, DType
+from litz.ir.scans import carried
 from litz.kernel.lanes.cuts import order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import below, extent, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.loops import TreeBuilder, position
-from litz.targets.cpp.scans import begins, states_of
+from litz.targets.cpp.scans import begins
 from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
 from litz.targets.cpp.values import ctype
@@ -111,7 +112,7 @@ class ColumnBuilder(TreeBuilder):
         inner = Scope(outside, [], self.across)
         held, before, after = [], [], []
         first = begins(n, self, inner)
-        for dtype, ref in zip(states_of(n), first, strict=True):
+        for dtype, ref in zip(carried(n), first, strict=True):
             text = (
                 ref.text if ref.vec else f"litz::Vec<{ctype(ref.dtype)}, {self.lanes}>({ref.text})"
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from litz.index import as_expr, const, product
-from litz.kernel.nodes import extent
+from litz.kernel.lanes.choose import STACK
+from litz.kernel.nodes import extent, int_value
 from litz.kernel.plan import KernelPlan
 from litz.targets.cpp.printer import Printer
 from litz.targets.cpp.tree import Array, Kernel, Split
@@ -52,9 +53,9 @@ class FunctionPrinter(Printer):
             self.array(a)
 
     def array(self, a: Array) -> None:
-        """On the stack where its size is known."""
+        """On the stack where its size is known, and not large."""
         size, kind = as_expr(a.size), ctype(a.dtype)
-        if size.is_const:
+        if size.is_const and int_value(size) * a.dtype.bytes <= STACK:
             self.line(f"alignas(64) {kind} {a.name}[{self.expr(size)}];")
             return
         self.line(f"const litz::Scratch {a.name}_s({a.dtype.bytes} * ({self.expr(size)}));")
@@ -104,6 +105,18 @@ class FunctionPrinter(Printer):
                 self.line(f"const int64_t unit_{i} = {rest} / ({count});")
                 rest = f"unit_{i}"
 
+    def call(self) -> None:
+        """The function that says what a call is, to run with others."""
+        k = self.kernel
+        self.lines.append(
+            f"static litz::Call {k.name}_call(void* const* ptrs, const int64_t* ints) {{"
+        )
+        self.sizes(k.plan)
+        units = self.expr(product(self.unit_count(v) for v in k.units))
+        work = self.expr(k.work if k.work is not None else const(0))
+        self.line(f"return {{{k.name}_part, ptrs, ints, {units}, {work}}};")
+        self.lines.append("}")
+
     def entry(self, linkage: str, grain: int) -> None:
         k = self.kernel
         self.lines.append(f"{linkage} int {k.name}(void* const* ptrs, const int64_t* ints) {{")
@@ -129,4 +142,13 @@ def print_kernel(kernel: Kernel, grain: int, linkage: str = 'extern "C"') -> str
     if kernel.split is not None:
         p.end(kernel.split)
     p.entry(linkage, grain)
+    return "\n".join(p.lines) + "\n"
+
+
+def print_part(kernel: Kernel) -> str:
+    """The functions of a kernel that runs beside others (``litz::run_calls``)."""
+    p = FunctionPrinter(kernel)
+    p.functions()
+    p.part()
+    p.call()
     return "\n".join(p.lines) + "\n"

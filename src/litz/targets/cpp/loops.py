@@ -17,12 +17,13 @@ from litz.index import Expr, ceildiv, const, min_, product, render, var
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import DType
+from litz.ir.scans import carried
 from litz.kernel.lanes.cuts import adds, limit, order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
 from litz.kernel.passes import Pass
-from litz.targets.cpp import scans, tree
+from litz.targets.cpp import scans, sorts, tree
 from litz.targets.cpp.scope import Nest, Placer, Scope
 from litz.targets.cpp.tree import Acc, Kernel, Stmt
 from litz.targets.cpp.values import DIALECT
@@ -86,7 +87,12 @@ class TreeBuilder(Placer):
     # --- values that several passes need ----------------------------------------------------------
 
     def early(self, n: Node, scope: Scope) -> bool:
-        """Take what an earlier pass has kept."""
+        """Take what an earlier pass has kept, or a sort."""
+        if isinstance(n, Scan) and n.row.whole:
+            name = self.sorted_row(n, scope)
+            inner = scope.at(self.bound_depth((*sorts.around(n, self), n.axis), scope))
+            inner.env[n] = sorts.element(n, name, self)
+            return True
         found = self.rows.get(n)
         if found is None or scope.guard is not None or self.lane is None:
             return False
@@ -143,6 +149,23 @@ class TreeBuilder(Placer):
 
     # --- scans ------------------------------------------------------------------------------------
 
+    def sorted_row(self, n: Scan, scope: Scope) -> str:
+        """The array that holds a sorted row; it is filled and sorted before the loops along it."""
+        found = self.rows.get(n)
+        if found is not None and scope.at(found[1].depth) is found[1]:
+            return found[0]
+        home = scope.at(self.bound_depth(sorts.around(n, self), scope))
+        levels, _ = self.open_levels([n.axis], home)
+        inner, name = levels[-1].scope, self.name("m")
+        self.reduce_first(n.args, inner)
+        scans.first(n.args, self, inner)
+        inner.body.append(sorts.keep(n, self.place(n.args[0], inner), name, self))
+        self.close(levels)
+        self.kernel.arrays.append(sorts.array(n, name, self))
+        home.body += sorts.calls(n, name, self, self.stores)
+        self.rows[n] = name, home
+        return name
+
     def emit_scan(self, n: Scan, scope: Scope) -> None:
         scans.emit(n, self, scope)
 
@@ -151,7 +174,7 @@ class TreeBuilder(Placer):
     ) -> tuple[tuple[tree.Ref, ...], list[Stmt], list[Stmt]]:
         first = scans.begins(n, self, outside)
         vec = n.axis is not self.lane and any(r.vec for r in (*values, *first))
-        held = tuple(tree.Ref(self.name("c"), t, vec) for t in scans.states_of(n))
+        held = tuple(tree.Ref(self.name("c"), t, vec) for t in carried(n))
         outside.body.extend(tree.Hold(r, f) for r, f in zip(held, first, strict=True))
         return held, [], []
 

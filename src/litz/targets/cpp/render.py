@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from litz.ir.body import Op, Reduce, Scan, walk
 from litz.ir.ops import cpp_header
+from litz.ir.scans import widened
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.kernel.nodes import roots
 from litz.kernel.plan import KernelPlan
@@ -70,14 +71,16 @@ _BY_NAME = (
     ("litz::block_", "litz/attention.h"),
     ("litz::turn_", "litz/tiles.h"),
     ("litz::scan_", "litz/scan.h"),
+    ("litz::sort_", "litz/sort.h"),
     ("litz::take_last<", "litz/scan.h"),
     ("litz::log_add_exp(", "litz/logsum.h"),
     ("litz::gather<", "litz/memory.h"),
     ("litz::load_repeated<", "litz/strides.h"),
-    ("litz::load_down<", "litz/strides.h"),
     ("litz::load_near<", "litz/strides.h"),
     ("litz::load_strided<", "litz/memory.h"),
     ("litz::load_evens<", "litz/strides.h"),
+    ("litz::load_back<", "litz/strides.h"),
+    ("litz::store_back(", "litz/strides.h"),
     ("litz::store_stream(", "litz/memory.h"),
 )
 
@@ -90,6 +93,9 @@ def headers(plan: KernelPlan, text: str) -> tuple[str, ...]:
             found.add(cpp_header(n.name, n.args[-1].dtype))
         elif isinstance(n, Reduce) and n.row.op:
             found.update(cpp_header(n.row.op, t) for t in (n.dtype, n.row.total(n.dtype)))
+        elif isinstance(n, Scan) and n.combine:
+            own = (v for v in walk(widened(n.combine)) if isinstance(v, Op))
+            found.update(cpp_header(v.name, v.args[-1].dtype) for v in own)
         elif isinstance(n, Scan) and n.row.op:
             found.add(cpp_header(n.row.op, n.row.carried(n.dtype)))
     found.update(h for name, h in _BY_NAME if name in text)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from litz.dataclass import dataclass
+from litz.index import Expr
 from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
+from litz.targets.cpp.joined import BODIES, MOST, joined, may_join
 from litz.targets.cpp.render import headers, render
-from litz.targets.kernels import Kernel
+from litz.targets.kernels import Body, Joins, Kernel
 
 PLACEHOLDER = "LITZ_KERNEL_NAME"
 
@@ -34,8 +36,22 @@ class Cpp:
         source = f"// {origins}\n{text.replace(PLACEHOLDER, name)}"
         return Kernel(name, plan, source, (), self, recipe, headers=headers(plan, source))
 
-    def most_copies(self, kernel: Kernel) -> int:
-        return 1
+    def joins(self, plan: KernelPlan) -> Joins | None:
+        recipe = choose(plan, self.lanes())
+        return Joins("", MOST, BODIES, 16 * recipe.grain) if may_join(recipe) else None
 
-    def copies(self, kernel: Kernel, count: int) -> Kernel:
-        raise ValueError(f"{kernel.name}: segments call kernels, no launch does several")
+    def size(self, sizes: Sequence[int]) -> int:
+        return max(sizes)
+
+    def joined(
+        self, bodies: Sequence[Body], device: str, origins: str
+    ) -> tuple[Kernel, tuple[Expr, ...]]:
+        text, ints = joined(bodies, PLACEHOLDER)
+        name = f"k{content_key(text)[:16]}"
+        source = f"// {origins}\n{text.replace(PLACEHOLDER, name)}"
+        first, kernels = bodies[0].kernel, tuple(b.kernel for b in bodies)
+        needed = tuple(sorted({h for k in kernels for h in k.headers}))
+        kernel = Kernel(
+            name, first.plan, source, (), self, first.recipe, headers=needed, bodies=kernels
+        )
+        return kernel, ints

@@ -231,10 +231,9 @@ class Speller:
             return f"litz::load_repeated{width[:-1]}, {how.times}>({n.buffer} + ({at}){count})"
         if how.kind == "near":
             return self.load_near(n, how, data, mask)
-        if how.kind == "step" and how.stride is const(2):
-            return f"litz::load_evens{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
-        if how.kind == "step" and how.stride is const(-1) and rest is None:
-            return f"litz::load_down{width}({n.buffer} + ({at}))"
+        if how.kind == "step" and how.stride in (const(2), const(-1)):
+            form = "evens" if how.stride is const(2) else "back"
+            return f"litz::load_{form}{width}({n.buffer} + ({at}){', ' + rest if rest else ''})"
         if how.kind == "step" and rest is None:
             assert how.stride is not None
             return f"litz::load_strided{width}({n.buffer} + ({at}), {self.index(how.stride)})"
@@ -299,6 +298,10 @@ class Speller:
             if self.count is not None:
                 return f"litz::store_partial({p}, {value}, {self.count});"
             return f"litz::store{'_stream' if s.stream else ''}({p}, {value});"
+        if how.kind == "step" and how.stride is const(-1) and store.mode == "set":
+            if mask is None and self.count is None:
+                at = self.scalar_index(store.index, data)
+                return f"litz::store_back({store.buffer} + ({at}), {value});"
         if how.kind == "next" and mask is None and s.value.dtype.bits != 16:
             return self._put_update(s, f"{store.buffer} + ({self.scalar_index(store.index, data)})")
         limit = mask or self.count or str(self.lanes)

@@ -62,6 +62,18 @@ def job_of(
     launch: Launch, config: Config, target: tuple[str, int, int], variant: Variant
 ) -> KernelJob:
     """The job that compiles one variant of a launch."""
+    if launch.table is not None:
+        cells = [(f"c{i}", "i64") for i in range(len(launch.table.types))]
+        aligned = ("ALIGNED", variant != "general")
+        return KernelJob(
+            launch.source,
+            launch.name,
+            (*cells, ("ALIGNED", "constexpr")),
+            (aligned,),
+            (),
+            _options(launch, config),
+            target,
+        )
     pointers = [(p.name, pointer_type(p.dtype)) for p in launch.pointers]
     scalars = [(a.name, scalar_type(a.dtype)) for a in launch.scalars]
     ints = [(str(e), kind) for e, kind in zip(launch.ints, launch.int_types, strict=True)]
@@ -151,7 +163,10 @@ class Variants:
         self._launch, self._config, self._site = launch, config, site
         first: dict[str, Any] = {v: partial(self._first, v) for v in VARIANTS}
         self._scope = first
-        text = dispatch_text(len(launch.pointers), len(launch.ints), len(launch.scalars))
+        if launch.table is not None:
+            text = table_text(launch.table.types)
+        else:
+            text = dispatch_text(len(launch.pointers), len(launch.ints), len(launch.scalars))
         exec(compile(text, f"<litz variants of {launch.name}>", "exec"), self._scope)
         self.call: Callable[..., None] = self._scope["call"]
 
@@ -162,7 +177,9 @@ class Variants:
     def load(self, variant: Variant, binary: Binary) -> Callable[..., None]:
         """Bind a variant's binary; launches use it from now on."""
         function = self._site.device.load(binary)
-        launch = bind(function, self.job(variant), self._site.stream, self._site.memory)
+        table = self._launch.table
+        packed = None if table is None else table.types
+        launch = bind(function, self.job(variant), self._site.stream, self._site.memory, packed)
         self._scope[variant] = launch
         return launch
 
@@ -176,6 +193,15 @@ def dispatch_text(pointers: int, ints: int, scalars: int = 0) -> str:
     """A module with ``call``, which hands a launch to ``even``, ``aligned`` or ``general``."""
     counts = {"p": pointers, "v": scalars, "n": ints}
     return "\n".join(_dispatch(*([f"{k}{i}" for i in range(n)] for k, n in counts.items())))
+
+
+def table_text(types: Sequence[str]) -> str:
+    """The same for a launch of several calls, given the types of its cells."""
+    args = ", ".join(["gx", "gy", "gz", *(f"c{i}" for i in range(len(types)))])
+    pointers = [f"c{i}" for i, t in enumerate(types) if t == "*"]
+    odd = f"({' | '.join(pointers) or 0}) & {ALIGNMENT - 1}"
+    test = f"general if {odd} else aligned"
+    return f"def call({args}):\n    return ({test})({args})\n"
 
 
 def _dispatch(pointers: list[str], scalars: list[str], ints: list[str]) -> Iterator[str]:

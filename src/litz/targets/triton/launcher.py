@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from litz.index import PYTHON, ceildiv, render
+from litz.index import PYTHON, Expr, ceildiv, const, render, symbol
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config
-from litz.targets.triton.source import Launch, TritonKernel
+from litz.targets.triton.source import Launch, Table, TritonKernel
+
+NEVER = (1 << 31) - 1  # a program that no launch has
 
 
 def print_launcher(kernel: TritonKernel, configs: Sequence[Config]) -> str:
@@ -58,6 +60,8 @@ def _either(launch: Launch, config: Config, name: str) -> list[str]:
 
 
 def _launch(launch: Launch, config: Config, name: str) -> list[str]:
+    if launch.table is not None:
+        return _table(launch.table, name)
     counts = [ceildiv(size, config.block(axis)) for axis, size in launch.grid]
     if launch.flat:
         flat = counts[0]
@@ -65,8 +69,6 @@ def _launch(launch: Launch, config: Config, name: str) -> list[str]:
             flat = flat * c
         counts = [flat]
     sizes = [render(c, PYTHON) for c in counts] + ["1"] * (3 - len(counts))
-    if launch.copies > 1:
-        sizes[-1] = str(launch.copies)
     args = [p.name for p in launch.pointers] + [v.name for v in launch.scalars]
     args += map(str, launch.ints)
     call = f"{name}({', '.join([*sizes, *args])})"
@@ -74,3 +76,27 @@ def _launch(launch: Launch, config: Config, name: str) -> list[str]:
     if not open_sizes:
         return [call]
     return [f"if {' and '.join(f'({s}) > 0' for s in open_sizes)}:", f"    {call}"]
+
+
+def _table(table: Table, name: str) -> list[str]:
+    """A launch of several calls: the first program of each is the number of those before it."""
+    lines: list[str] = []
+    args: list[str] = []
+    start: Expr = const(0)  # a number, or a name behind the first size that is open
+    for c in table.columns:
+        starts = []
+        for row in c.rows:
+            starts.append(render(start, PYTHON))
+            start = start + row.programs
+            if not start.is_const:
+                lines.append(f"e{len(lines)} = {render(start, PYTHON)}")
+                start = symbol(f"e{len(lines) - 1}")
+        rest = c.room - len(c.rows)
+        args += [*starts, *[str(NEVER)] * rest]
+        cells = [(*r.names, *(render(e, PYTHON) for e in r.ints)) for r in c.rows]
+        for values in zip(*cells, strict=True):
+            args += [*values, *["0"] * rest]
+    call = f"{name}({render(start, PYTHON)}, 1, 1, {', '.join(args)})"
+    if start.is_const:
+        return [call]
+    return [*lines, f"if {render(start, PYTHON)} > 0:", f"    {call}"]

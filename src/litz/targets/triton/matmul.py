@@ -196,24 +196,7 @@ class MatmulPrinter(Printer):
             return super().load(v, node, args)
         if node in self.pairs and "r" in v.axes:
             return self.half(v, *self.pairs[node])
-        return self.ahead(v, node) if "s" in v.axes else super().load(v, node, args)
-
-    def ahead(self, v: Value, node: Load) -> str:
-        """What changes from block to block along the sum, asked for a turn before its use."""
-        mask, size = self.mask(v.axes), self.index(self.axes.all[-1].size)
-
-        def at(place: str) -> str:
-            """The load of what lies at a place of the sum."""
-            places = {str(x): f"({place} // {g})" for g, x in self.at.items()}
-            where = self.pointer(node.buffer, self.index(node.index, places))
-            return f"tl.load({where}{f', {mask}, other=0' if mask else ''})"
-
-        name, kept = self.fresh(), self.fresh("ahead")
-        self.top.emit(f"{kept} = {at('0')}")
-        home = self.home(v)
-        home.emit(f"{name} = {kept}")
-        home.emit(f"{kept} = {at(f'tl.minimum(rstart + RBLOCK, {size} - 1)')}")
-        return name
+        return super().load(v, node, args)
 
     def half(self, v: Value, pair: Load, which: int) -> str:
         """Of two neighbours both at once: one place after the other is what memory is fast at."""

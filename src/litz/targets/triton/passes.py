@@ -49,7 +49,21 @@ class PassPrinter(Printer):
             return
         if self.made.persistent:
             self.reduced_range()
+        if self.made.inside:
+            self.inside()
         self.stores(self.plan.stores)
+        if self.made.inside:
+            self.top.lines += self.scope.lines
+
+    def inside(self) -> None:
+        """The stores of a block that lies inside of axis x; below, those of the last one."""
+        first, end = self.stretch(self.axes.parallel[-1], self.pids["x"])
+        self.once(f"if {first} + XBLOCK <= {end}:")
+        self.covered, self.scope = self.made.even | {"x"}, Scope(2, self.top)
+        self.stores(self.plan.stores)
+        self.top.lines += self.scope.lines
+        self.once("else:")
+        self.covered, self.scope = self.made.even, Scope(2, self.top)
 
     def passes(self) -> None:
         flat = [s for s in self.plan.stores if not loops_of(s, self.plan.reduced)]
@@ -214,6 +228,8 @@ class PassPrinter(Printer):
     # --- values and their accesses --------------------------------------------------------------
 
     def home(self, v: Value) -> Scope:
+        if self.made.inside:
+            return self.scope
         return self.loop if self.loop is not None and "r" in v.axes else self.top
 
     def narrow_text(self, v: Value, node: Op, args: Sequence[str]) -> str:

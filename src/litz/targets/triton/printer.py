@@ -18,7 +18,7 @@ from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, loops_of
 from litz.kernel.values import Value, Values
 from litz.targets.triton.layout import Scope, decoded
-from litz.targets.triton.spell import literal, op_text
+from litz.targets.triton.spell import function_text, literal, op_text
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
@@ -26,9 +26,6 @@ HEADER = """\
 import triton
 import triton.language as tl
 from litz.runtime.triton import helpers as litz
-
-
-@triton.jit
 """
 
 
@@ -58,6 +55,7 @@ class Printer(ABC):
         self.covered = made.even  # the axes along which no mask is needed where lines go
         self.narrow, self.flushed = frozenset(made.narrow), frozenset(made.flushed)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
+        self.functions: dict[tuple[Node, ...], str] = {}  # of two states, by their names
 
     # --- what subclasses say ------------------------------------------------------------------
 
@@ -141,7 +139,8 @@ class Printer(ABC):
         head = f"def {self.name}({', '.join([*signature, *blocks])}):"
         unused = {line for line, v in self.dim_lines.items() if v not in self.used}
         lines = [x for x in self.top.lines if x.strip() not in unused] or ["    pass"]
-        return HEADER + "\n".join([head, *lines]) + "\n"
+        before = "".join(f"\n\n{function_text(name, f)}\n" for f, name in self.functions.items())
+        return HEADER + before + "\n".join(["\n\n@triton.jit", head, *lines]) + "\n"
 
     def parallel(self) -> None:
         """The program's place along the parallel axes."""

@@ -5,14 +5,14 @@ Blocks that a mask cuts off end a row, so that nothing is read behind what they 
 
 from __future__ import annotations
 
-from litz.ir.body import Scan
+from litz.ir.body import Node, Scan
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
 from litz.targets.triton.printer import Printer
-from litz.targets.triton.spell import number
+from litz.targets.triton.spell import neutral, number
 
-Key = tuple[str, tuple[Value, ...]]
+Key = tuple[str, tuple[Value, ...], tuple[Node, ...]]
 
 
 class Scans:
@@ -31,7 +31,7 @@ class Scans:
         node = v.node
         assert isinstance(node, Scan)
         home = self.printer.home(v)
-        key = node.kind, v.args
+        key = node.kind, v.args, node.combine
         where, parts = self.done.get(key, (None, ()))
         if where is not home:
             parts = self._parts(node, v, home)
@@ -42,13 +42,31 @@ class Scans:
         p, count = self.printer, len(node.row.state)
         found = tuple(p.fresh("scan") for _ in range(count))
         values = ", ".join(p.wide_value(a) for a in v.args[:count])
-        function = f"litz.{node.row.scan}"
-        home.emit(f"{', '.join(found)} = litz.scan_{node.row.scan}({values}, {self.axis})")
+        if node.row.whole:
+            mask = p.mask("r")
+            if mask:
+                rest = neutral(node.row, node.dtype)
+                values = f"tl.where({mask}, {values}, tl.full([], {rest}, {values}.dtype))"
+            home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
+            return found
+        names = ", ".join(found)
+        if node.combine:
+            function = self._function(node.combine)
+            home.emit(f"{names}, = litz.scan(({values},), {self.axis}, {function})")
+        else:
+            function = f"litz.{node.row.scan}"
+            home.emit(f"{names} = litz.scan_{node.row.scan}({values}, {self.axis})")
         if p.made.persistent and not node.start:
             return found
         before = self._before(node, v)
         out = tuple(p.fresh() for _ in range(count))
-        home.emit(f"{', '.join(out)} = {function}({', '.join((*before, *found))})")
+        if node.combine:
+            home.emit(f"{', '.join(out)}, = {function}({', '.join((*before, *found))})")
+            for new, own in zip(out, found, strict=True):
+                home.emit(f"{new} = tl.where({before[0]}_is, {new}, {own})")
+            home.emit(f"{before[0]}_is = tl.full([], 1, tl.int1)")
+        else:
+            home.emit(f"{', '.join(out)} = {function}({', '.join((*before, *found))})")
         if not p.made.persistent:
             for old, new in zip(before, out, strict=True):
                 home.emit(f"{old} = litz.last({new}, {self.axis})")
@@ -57,7 +75,7 @@ class Scans:
     def _before(self, node: Scan, v: Value) -> tuple[str, ...]:
         """The state in front of a block; its lines stand in front of the loop."""
         p, count = self.printer, len(node.row.state)
-        key = node.kind, v.args
+        key = node.kind, v.args, node.combine
         if key in self.before:
             return self.before[key]
         names = self.before[key] = tuple(p.fresh("carry") for _ in range(count))
@@ -71,4 +89,13 @@ class Scans:
             if node.start:
                 text = f"tl.broadcast_to({p.value(v.args[count + i])}, {shape})"
             p.top.emit(f"{name} = {text}")
+        if node.combine:  # whether anything came before: there is no state of no elements
+            p.top.emit(f"{names[0]}_is = tl.full([], 0, tl.int1)")
         return names
+
+    def _function(self, combine: tuple[Node, ...]) -> str:
+        """The name of a function of two states, which stands in front of the kernel."""
+        functions = self.printer.functions
+        if combine not in functions:
+            functions[combine] = f"combine{len(functions)}"
+        return functions[combine]

@@ -9,6 +9,46 @@ from litz.kernel.plan import Param
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """A call in a launch of several: how many programs it takes, and its arguments.
+
+    names: of pointers, then of scalars; ints: integers of the call, or numbers.
+    """
+
+    programs: Expr
+    names: tuple[str, ...]
+    ints: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The calls of one body in a launch of several; ``room``: for how many the table has rows.
+
+    types: of a row's arguments, as they are packed: ``*`` for pointers that blocks run along.
+    """
+
+    rows: tuple[Row, ...]
+    room: int
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The arguments of a launch of several calls, as cells of eight bytes.
+
+    For each body: the first program of each row, then a cell a row for each argument.  Rows that no
+    call has begin behind all programs.
+    """
+
+    columns: tuple[Column, ...]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """How each cell is packed."""
+        return tuple(t for c in self.columns for own in ("i64", *c.types) for t in [own] * c.room)
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel of a plan.
 
@@ -17,8 +57,8 @@ class Launch:
     with the axis's name: the grid divides it by the block.  flat: all axes share the grid's first.
     configs: the first is the default.  checks: whether the kernel checks indices.  narrow: the same
     in 32 bits, right where every one of ``reaches`` is less than 2^31, with room for a block.
-    copies: how often the plan is run, on arguments of its own each time; the last axis of the grid
-    counts them.  contract: a product and a sum may be rounded once.
+    table: of a launch that does several calls, all its arguments.  contract: a product and a sum
+    may be rounded once.
     """
 
     name: str
@@ -33,7 +73,7 @@ class Launch:
     scalars: tuple[Param, ...] = ()
     narrow: Launch | None = None
     reaches: tuple[Expr, ...] = ()
-    copies: int = 1
+    table: Table | None = None
     contract: bool = False
 
     def layout(self) -> str:
@@ -43,7 +83,7 @@ class Launch:
         grid = [f"{axis}={size}" for axis, size in self.grid]
         configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
         ends = [str(e) for e in self.reaches]
-        return f"{types} {grid} {configs} {self.flat} {ends} {self.copies} {self.contract}"
+        return f"{types} {grid} {configs} {self.flat} {ends} {self.table} {self.contract}"
 
     def sources(self) -> tuple[str, ...]:
         """The sources of all its forms."""

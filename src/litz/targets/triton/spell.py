@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from litz.ir.bits import is_undecimal, signed_bits
-from litz.ir.body import Const, Op
+from litz.ir.body import Const, Given, Masked, Node, Op, walk
 from litz.ir.dtype import DType
 from litz.ir.ops import TRITON_TYPES, triton_text
 from litz.ir.reductions import Reduction
@@ -48,3 +48,26 @@ def op_text(n: Op, args: list[str]) -> str:
     if n.name in _BOOLEAN and source.kind == "bool":
         return _BOOLEAN[n.name].format(*args)
     return triton_text(n.name, args, n.param)
+
+
+def function_text(name: str, combine: tuple[Node, ...]) -> str:
+    """A function of the parts of two states, the earlier one's first."""
+    names: dict[Node, str] = {}
+    lines = []
+    for n in walk(combine):
+        args = [names[a] for a in n.args]
+        if isinstance(n, Given):
+            names[n] = f"g{n.number}"
+            continue
+        names[n] = f"v{len(names)}"
+        if isinstance(n, Const):
+            text = literal(n)
+        elif isinstance(n, Masked):
+            text = f"tl.where({', '.join(args)})"
+        else:
+            assert isinstance(n, Op)
+            text = op_text(n, args)
+        lines.append(f"    {names[n]} = {text}")
+    given = ", ".join(f"g{i}" for i in range(2 * len(combine)))
+    lines.append(f"    return ({', '.join(names[n] for n in combine)},)")
+    return "\n".join(["@triton.jit", f"def {name}({given}):", *lines])

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from litz.dataclass import dataclass
-from litz.index import product, size_hint
+from litz.index import Expr
 from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style
-from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
-from litz.targets.kernels import Kernel
-from litz.targets.triton.copies import copied, most_copies
+from litz.targets.kernels import Body, Joins, Kernel
 from litz.targets.triton.costs import costs_of
+from litz.targets.triton.joined import BODIES, CELLS, LARGE, ROWS, cells_of, joined, may_join
 from litz.targets.triton.render import render
-
-LARGE = 1 << 23  # points of a kernel that keeps a machine busy by itself
 
 
 @dataclass(frozen=True)
@@ -47,16 +44,28 @@ class Triton:
         source = "\n\n".join(source for x in made.launches for source in x.sources())
         return Kernel(name, plan, source, (), self, recipe, device, made)
 
-    def most_copies(self, kernel: Kernel) -> int:
-        assert kernel.triton is not None
-        if kernel.plan.skeleton is not None:
-            return 1
-        points = size_hint(product(extent(d.var) for d in kernel.plan.dims))
-        return most_copies(kernel.triton, points) if points < LARGE else 1
+    def joins(self, plan: KernelPlan) -> Joins | None:
+        recipe = choose(plan, self.style)
+        if not may_join(recipe):
+            return None
+        (made,) = recipe.kernels
+        kind = f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
+        return Joins(kind, CELLS // cells_of(recipe) // ROWS * ROWS, BODIES, LARGE, ROWS)
 
-    def copies(self, kernel: Kernel, count: int) -> Kernel:
-        assert kernel.triton is not None
-        base, _, index = kernel.name.partition("_")
-        name = f"k{content_key(base, str(count))[:16]}" + (f"_{index}" if index else "")
-        made = copied(kernel.triton, name, count)
-        return replace(kernel, name=name, source=made.launches[0].source, triton=made)
+    def size(self, sizes: Sequence[int]) -> int:
+        return sum(sizes)  # blocks are as wide as the launch as a whole allows
+
+    def joined(
+        self, bodies: Sequence[Body], device: str, origins: str
+    ) -> tuple[Kernel, tuple[Expr, ...]]:
+        made, ints = joined(bodies, origins)
+        (launch,) = made.launches
+        index = device.partition(":")[2] or "0"
+        base = content_key(*launch.sources(), launch.layout())[:16]
+        name = f"k{base}" + (f"_{index}" if index != "0" else "")
+        first, kernels = bodies[0].kernel, tuple(b.kernel for b in bodies)
+        source = "\n\n".join(launch.sources())
+        kernel = Kernel(
+            name, first.plan, source, (), self, first.recipe, device, made, bodies=kernels
+        )
+        return kernel, ints

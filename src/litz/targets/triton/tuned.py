@@ -55,7 +55,7 @@ def tuning(
 
 
 def _choices(kernel: TritonKernel) -> bool:
-    return any(len(x.configs) > 1 and x.copies == 1 for x in kernel.launches)
+    return any(len(x.configs) > 1 for x in kernel.launches)
 
 
 @dataclass

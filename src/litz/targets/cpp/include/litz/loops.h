@@ -48,6 +48,46 @@ static inline int run_units(Part part, void* const* ptrs, const i64* ints, i64 u
   return bad;
 }
 
+// A call of a kernel among others that need nothing of it, in one parallel region.
+struct Call {
+  Part part;
+  void* const* ptrs;
+  const i64* ints;
+  i64 units, work;
+};
+
+// `a * b / c`, of numbers whose product may be long.
+LITZ_FN i64 share(i64 a, i64 b, i64 c) { return (i64)((__int128)a * b / c); }
+
+// All units of all calls: each thread has as much work, in as many calls as that takes.
+static inline int run_calls(const Call* calls, i64 count, i64 grain) {
+  i64 all = 0;
+  for (i64 k = 0; k < count; ++k) all += greatest(calls[k].work, 1);
+  const i64 nt = least(all / grain, omp_get_max_threads());
+  int bad = 0;
+  if (nt <= 1) {
+    for (const Call* c = calls; c < calls + count; ++c)
+      if (c->units > 0) bad |= c->part(c->ptrs, c->ints, 0, c->units);
+    return bad;
+  }
+#pragma omp parallel num_threads((int)nt) reduction(| : bad)
+  {
+    const i64 t = omp_get_thread_num(), n = omp_get_num_threads();
+    const i64 from = share(all, t, n), to = share(all, t + 1, n);
+    i64 start = 0;
+    for (const Call* c = calls; c < calls + count; ++c) {
+      const i64 work = greatest(c->work, 1), end = start + work;
+      if (end > from && start < to) {
+        const i64 first = share(c->units, greatest(from - start, 0), work);
+        const i64 last = share(c->units, least(to - start, work), work);
+        if (last > first) bad |= c->part(c->ptrs, c->ints, first, last);
+      }
+      start = end;
+    }
+  }
+  return bad;
+}
+
 // A reduction that threads divide: each leaves its part in a room of `cells` values of 8 bytes, and
 // the end combines the rooms, in their order.
 using PartOf = int (*)(void* const*, const i64*, i64, i64, char*);

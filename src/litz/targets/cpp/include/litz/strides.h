@@ -1,4 +1,5 @@
-// Every second element: two contiguous loads and a shuffle, where a gather would take lane by lane.
+// Every second element, and elements backwards: contiguous accesses and a shuffle, where a gather
+// would take lane by lane.
 #pragma once
 #include <litz/loops.h>
 #include <litz/memory.h>
@@ -36,6 +37,33 @@ template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p, Vec<bool, N> 
   return gather<N>(p, iota<N>(i64(0), i64(2)), m, T{});
 }
 
+// p[0], p[-1], .. p[1 - N]
+template <int N, class T> LITZ_FN Vec<T, N> load_back(const T* p) {
+  if constexpr (form<T, N> == HALF) {
+    return load_back<N>((const u16*)p);
+  } else if constexpr (form<T, N> == MASK) {
+    return load_back<N>((const u8*)p) != Vec<u8, N>(u8(0));
+  } else if constexpr (form<T, N> == SPLIT) {
+    return Vec<T, N>(load_back<N / 2>(p), load_back<N / 2>(p - N / 2));
+  } else {
+    return detail::reversed(load<N>(p - N + 1).v, hw::count_to<N>());
+  }
+}
+template <int N, class T> LITZ_FN Vec<T, N> load_back(const T* p, Vec<bool, N> m) {
+  if (LITZ_LIKELY(hall(m))) return load_back<N>(p);
+  return gather<N>(p, iota<N>(i64(0), i64(-1)), m, T{});
+}
+template <class T, int N> LITZ_FN void store_back(same<T>* p, Vec<T, N> v) {
+  if constexpr (form<T, N> == SPLIT) {
+    store_back(p, v.lo);
+    store_back(p - N / 2, v.hi);
+  } else if constexpr (form<T, N> == LEAF) {
+    store(p - N + 1, Vec<T, N>(detail::reversed(v.v, hw::count_to<N>())));
+  } else {
+    store_strided(p, i64(-1), v);
+  }
+}
+
 // ---- what no stride describes
 
 // Each element in K lanes, one after the other.
@@ -57,24 +85,11 @@ template <int N, int K, class T> LITZ_FN Vec<T, N> load_repeated(const T* p, i64
   for (i64 i = 0; i * K < n; i++) x[i] = p[i];
   return load_repeated<N, K>((const T*)x);
 }
-// Elements p[0], p[-1], ..
-template <int N, class T> LITZ_FN Vec<T, N> load_down(const T* p) {
-  if constexpr (is_half<T>) {
-    return load_down<N>((const u16*)p);
-  } else if constexpr (is_same<T, bool>) {
-    return load_down<N>((const u8*)p) != Vec<u8, N>(u8(0));
-  } else if constexpr (form<T, N> == SPLIT) {
-    return Vec<T, N>(load_down<N / 2>(p), load_down<N / 2>(p - N / 2));
-  } else {
-    return detail::reversed(load<N>(p - (N - 1)).v, hw::count_to<N>());
-  }
-}
-
 // Lanes at most one further up (or down) than the one before, lane j at f(j): mostly neighbours.
 template <int N, bool Up, bool Down, class T, class F> LITZ_FN Vec<T, N> load_near(const T* p, F f) {
   const i64 first = f(0), last = f(N - 1);
   if (Up && last - first == N - 1) return load<N>(p + first);
-  if (Down && first - last == N - 1) return load_down<N>(p + first);
+  if (Down && first - last == N - 1) return load_back<N>(p + first);
   if constexpr (N > 4)
     return join(load_near<N / 2, Up, Down>(p, f),
                 load_near<N / 2, Up, Down>(p, [&](i64 j) LITZ_LAMBDA { return f(j + N / 2); }));

@@ -1,0 +1,320 @@
+"""cuBLASLt as a library of products: by ctypes on the one that PyTorch has loaded.
+
+Matrices of cuBLASLt lie column by column.  ``out = left @ right`` row by row is its transpose that
+way: ``right`` stands left there, and a row that is added to all is a vector along columns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from ctypes import byref, c_float, c_int, c_int8, c_int64, c_size_t, c_uint64, c_void_p
+from threading import Lock
+from typing import Any, Final
+
+import torch
+
+from litz.dataclass import dataclass
+from litz.runtime.products import Aten, Call, Instance, Library, Matrix, Operands, Problem
+from litz.runtime.torch_private import current_raw_stream
+
+# cudaDataType_t, cublasComputeType_t, and what types products sum in.
+TYPES: Final = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
+SMALL: Final = {torch.float8_e4m3fn: 28, torch.float8_e5m2: 29}
+SINGLE, FAST_TF32 = 68, 77
+# cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreference...
+TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, BIAS_TYPE = 3, 4, 7, 8, 26
+SCALES, FAST, SCALE_MODES, OF_ROWS = (17, 18), 25, (31, 32), 3
+BATCHES, BATCH_STEP = 5, 6
+WORKSPACE, REDUCTIONS, ALIGNED_A = 1, 3, 5
+# cublasLtEpilogue_t: what follows the sum, and that a vector is added in front of it.
+EPILOGUES: Final = {"": 1, "relu": 2, "gelu": 32}
+BIAS = 4
+IN_SUMS = 2  # of cublasLtReductionScheme_t: parts of a sum are added in the type of sums
+ROOM = 32 << 20  # bytes of workspace at most: what the heuristics are made for
+ANSWERS = 15, 7  # statuses that say that there is no such way
+NEWER = 120900  # the version from which rows and columns have scales of their own
+
+
+class Algorithm(ctypes.Structure):
+    """cublasLtMatmulAlgo_t: opaque, valid for this version of the library."""
+
+    _fields_ = (("data", c_uint64 * 8),)
+
+
+class Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", Algorithm),
+        ("workspace", c_size_t),
+        ("state", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
+
+
+def loaded_library(version: str | None = torch.version.cuda) -> Any:
+    """The cuBLASLt that PyTorch has loaded, for its version of CUDA; None without one."""
+    if version is None or not hasattr(os, "RTLD_NOLOAD"):
+        return None
+    try:
+        name = f"libcublasLt.so.{version.partition('.')[0]}"
+        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A matrix column by column: rows, columns, elements from column to column and batch to batch.
+
+    turned: whether it is the transpose of what it stands for.
+    """
+
+    rows: int
+    columns: int
+    step: int
+    batch: int
+    turned: bool
+
+
+def _side(x: Matrix) -> _Side | None:
+    """A matrix that lies row by row (its transpose lies column by column) or column by column."""
+    *batch, rows, columns = x.shape
+    *over, down, across = x.strides
+    step = over[0] if batch else 0
+    if across == 1 and down >= columns:
+        return _Side(columns, rows, down, step, False)
+    if down == 1 and across >= rows:
+        return _Side(rows, columns, across, step, True)
+    return None
+
+
+def libraries(device: torch.device) -> tuple[Library, ...]:
+    """The libraries that there are on a device, ATen first."""
+    found = loaded_library() if device.type == "cuda" else None
+    more = () if found is None else (CublasLt(found, Gpu(device.index or 0)),)
+    return (Aten(device.type == "cuda"), *more)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device as the library is told of it."""
+
+    index: int
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Where it is the current device."""
+        return torch.cuda.device(self.index)
+
+    def handle(self) -> int:
+        """PyTorch's handle of cuBLAS, which is one of cuBLASLt too."""
+        return int(torch.cuda.current_blas_handle())  # type: ignore[no-untyped-call]
+
+    def stream(self) -> int:
+        return current_raw_stream(self.index)
+
+
+class CublasLt:
+    """cuBLASLt on one device.  library: what has its functions."""
+
+    def __init__(self, library: Any, gpu: Gpu) -> None:
+        self._library = library
+        self._gpu = gpu
+        library.cublasLtGetVersion.restype = c_size_t
+        self.number = int(library.cublasLtGetVersion())
+        self.version = f"cublasLt {self.number}"
+
+    def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
+        if not takes(problem) or (_by_rows(problem) and self.number < NEWER):
+            return ()
+        made, preference = _Descriptors(self, problem), self.create("cublasLtMatmulPreference")
+        self.set("cublasLtMatmulPreference", preference, WORKSPACE, c_uint64(ROOM))
+        self.set("cublasLtMatmulPreference", preference, REDUCTIONS, c_int(IN_SUMS))
+        # A and B are right and left; C and D the result, and what is added to it if that is whole.
+        sides = problem.right, problem.left, problem.added or problem.out, problem.out
+        for k, x in enumerate(sides):
+            aligned = c_int(x.aligned if len(x.shape) > 1 else problem.out.aligned)
+            self.set("cublasLtMatmulPreference", preference, ALIGNED_A + k, aligned)
+        found, count = (Found * most)(), c_int()
+        with self._gpu.current():
+            status = self._library.cublasLtMatmulAlgoGetHeuristic(
+                c_void_p(self._gpu.handle()), made.product, *made.layouts, preference, c_int(most),
+                found, byref(count),
+            )  # fmt: skip
+        if status not in ANSWERS:
+            self.check("cublasLtMatmulAlgoGetHeuristic", status)
+        self.call("cublasLtMatmulPreferenceDestroy", preference)
+        right = [f for f in found[: count.value] if f.state == 0]
+        return [Instance(self.version, bytes(f.algorithm).hex(), int(f.workspace)) for f in right]
+
+    def bind(self, problem: Problem, instance: Instance) -> Call:
+        return _Bound(self, problem, instance)
+
+    # --- the library's functions --------------------------------------------------------------
+
+    def create(self, kind: str, *given: Any) -> c_void_p:
+        made = c_void_p()
+        self.call(f"{kind}Create", byref(made), *given)
+        return made
+
+    def set(self, kind: str, what: c_void_p, attribute: int, value: Any) -> None:
+        size = c_size_t(ctypes.sizeof(value))
+        self.call(f"{kind}SetAttribute", what, c_int(attribute), byref(value), size)
+
+    def call(self, name: str, *given: Any) -> None:
+        self.check(name, getattr(self._library, name)(*given))
+
+    def check(self, name: str, status: int) -> None:
+        if status:
+            raise RuntimeError(f"{name} failed with status {status}")
+
+    def run(self, *given: Any) -> None:
+        """``cublasLtMatmul`` between the handle and the stream."""
+        with self._gpu.current():
+            handle, stream = c_void_p(self._gpu.handle()), c_void_p(self._gpu.stream())
+            self.call("cublasLtMatmul", handle, *given, stream)
+
+
+def takes(p: Problem) -> bool:
+    """Whether cuBLASLt has a form for a problem."""
+    kinds = {p.left.dtype, p.right.dtype, p.out.dtype}
+    alike = len(kinds) == 1 and kinds <= TYPES.keys()
+    if not (alike if p.scales is None else _is_scaled(p)) or 0 in (*p.out.shape, *p.left.shape):
+        return False
+    sides = [_side(p.left), _side(p.right), _side(p.out)]
+    out = sides[-1]
+    if None in sides or out is None or out.turned or p.epilogue not in EPILOGUES:
+        return False
+    if p.added is None:
+        return True
+    if p.added.dtype is not p.out.dtype:
+        return False
+    if len(p.added.shape) == 1:
+        row = p.added.shape == p.out.shape[-1:] and p.added.strides == (1,)
+        return row and p.beta == 1 and p.alpha == 1
+    other = _side(p.added) if p.added.shape == p.out.shape else None
+    return other is not None and not other.turned
+
+
+def _is_scaled(p: Problem) -> bool:
+    """Whether 8-bit floats lie as they have to, with scales of both, or of rows and columns."""
+    assert p.scales is not None
+    left, right = _side(p.left), _side(p.right)
+    factors = {p.left.dtype, p.right.dtype}
+    small = factors <= SMALL.keys() and factors != {torch.float8_e5m2}
+    lies = left is not None and right is not None and right.turned and not left.turned
+    plain = (p.alpha, p.beta) == (1, 1) and len(p.out.shape) == 2 and p.out.dtype in TYPES
+    kinds = all(x.dtype is torch.float32 for x in p.scales)
+    whole = all(s % 16 == 0 for s in (*p.left.shape[1:], *p.right.shape))
+    one = all(math.prod(x.shape) == 1 for x in p.scales)
+    return small and lies and plain and kinds and whole and (one or _by_rows(p))
+
+
+def _by_rows(p: Problem) -> bool:
+    """Whether each row of the left factor, and each column of the right one, has a scale."""
+    if p.scales is None or len(p.out.shape) != 2:
+        return False
+    (m, n), (a, b) = p.out.shape, p.scales
+    return a.shape == (m, 1) and b.shape == (1, n) and (m, n) != (1, 1) and (
+        a.strides[0] == 1 and b.strides[1] == 1
+    )  # fmt: skip
+
+
+class _Descriptors:
+    """What cuBLASLt is told of a problem; it is told no more when that is gone."""
+
+    def __init__(self, lt: CublasLt, p: Problem) -> None:
+        self._lt = lt
+        self._made: list[tuple[str, c_void_p]] = []
+        self.row = p.added is not None and len(p.added.shape) == 1
+        self.product = self._new(
+            "cublasLtMatmulDesc", c_int(FAST_TF32 if p.tf32 else SINGLE), c_int(0)
+        )
+        whole = p.out if self.row or p.added is None else p.added
+        self.layouts = [self._layout(x) for x in (p.right, p.left, whole, p.out)]
+        for attribute, x in ((TRANS_A, p.right), (TRANS_B, p.left)):
+            side = _side(x)
+            assert side is not None
+            self._set(attribute, c_int(side.turned))
+        self._set(EPILOGUE, c_int(_epilogue(p.epilogue, self.row)))
+        if self.row:
+            assert p.added is not None
+            self._set(BIAS_TYPE, c_int(TYPES[p.out.dtype]))
+            self.add(p.added.aligned)  # heuristics look at how an address is aligned
+        if p.scales is not None:
+            self._set(FAST, c_int8(p.fast))
+            self.scale([x.aligned for x in p.scales])
+            for attribute in SCALE_MODES if _by_rows(p) else ():
+                self._set(attribute, c_int(OF_ROWS))
+
+    def add(self, address: int) -> None:
+        """Where the row is that is added."""
+        self._set(BIAS_POINTER, c_void_p(address))
+
+    def scale(self, addresses: Sequence[int]) -> None:
+        """Where the scales of left and right are."""
+        for attribute, address in zip(SCALES, reversed(addresses), strict=True):
+            self._set(attribute, c_void_p(address))
+
+    def _set(self, attribute: int, value: Any) -> None:
+        self._lt.set("cublasLtMatmulDesc", self.product, attribute, value)
+
+    def _new(self, kind: str, *given: Any) -> c_void_p:
+        made = self._lt.create(kind, *given)
+        self._made.append((kind, made))
+        return made
+
+    def _layout(self, x: Matrix) -> c_void_p:
+        side = _side(x)
+        assert side is not None
+        sizes = c_uint64(side.rows), c_uint64(side.columns), c_int64(side.step)
+        made = self._new("cublasLtMatrixLayout", c_int({**TYPES, **SMALL}[x.dtype]), *sizes)
+        if len(x.shape) == 3:
+            self._lt.set("cublasLtMatrixLayout", made, BATCHES, c_int(x.shape[0]))
+            self._lt.set("cublasLtMatrixLayout", made, BATCH_STEP, c_int64(side.batch))
+        return made
+
+    def __del__(self) -> None:
+        for kind, made in self._made:
+            self._lt.call(f"{kind}Destroy", made)
+
+
+def _epilogue(name: str, row: bool) -> int:
+    number = EPILOGUES[name]
+    return (number if name else 0) | BIAS if row else number
+
+
+class _Bound:
+    """One way to compute a problem, with everything that does not change from call to call."""
+
+    def __init__(self, lt: CublasLt, p: Problem, instance: Instance) -> None:
+        self._lt = lt
+        self._made = _Descriptors(lt, p)
+        self._algorithm = Algorithm.from_buffer_copy(bytes.fromhex(instance.what))
+        self._workspace = instance.workspace
+        whole = p.added is not None and not self._made.row
+        self._alpha, self._beta = c_float(p.alpha), c_float(p.beta if whole else 0.0)
+        self._whole = whole
+        self._lock = Lock()
+
+    def __call__(self, o: Operands) -> None:
+        a, b, c, d = self._made.layouts
+        under = o.added if self._whole and o.added is not None else o.out
+        # On the stream that uses it, so that it may be another's as soon as that has.
+        room = torch.empty(self._workspace, dtype=torch.uint8, device=o.out.device)
+        with self._lock:  # addresses of rows and scales are part of what all calls share
+            if self._made.row and o.added is not None:
+                self._made.add(o.added.data_ptr())
+            if o.scales is not None:
+                self._made.scale([x.data_ptr() for x in o.scales])
+            self._lt.run(
+                self._made.product,
+                byref(self._alpha), c_void_p(o.right.data_ptr()), a, c_void_p(o.left.data_ptr()), b,
+                byref(self._beta), c_void_p(under.data_ptr()), c, c_void_p(o.out.data_ptr()), d,
+                byref(self._algorithm), c_void_p(room.data_ptr()), c_size_t(self._workspace),
+            )  # fmt: skip

@@ -1,0 +1,233 @@
+"""Horizontal groups: independent kernels of a schedule that one launch runs.
+
+Steps between two calls of operators form a run.  Each has a depth in it: the longest chain of steps
+before it that it has to follow.  Steps of one depth need nothing of each other; who can share a
+launch among them is the target's to say.  Its members then run one after the other, in the place of
+the first, behind all that any of them follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from litz.dataclass import dataclass
+from litz.errors import VerifyError
+from litz.index import product, size_hint
+from litz.ir.program import Extern, Program
+from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step
+
+Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
+"""Of independent groups those that one launch can run, two or more, and why; the second argument
+says that the user wants them to share it."""
+SLACK = 1 << 20  # bytes of temporaries that more may live at once than without horizontal groups
+PART = 16  # or this part of all memory
+
+
+def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None = None) -> Schedule:
+    """The schedule with horizontal groups, their members next to each other.
+
+    numbers: a user's partition: groups of different numbers share no launch; those without a number
+    are apart from all that have one.  A run that would need much more memory than before is cut in
+    halves until it does not.
+    """
+    memory = _Memory(schedule)
+    steps: list[Step] = []
+    launches: list[HorizontalGroup] = []
+    todo = list(_runs(schedule.steps))[::-1]
+    while todo:
+        run = todo.pop()
+        found = [] if len(run) < 2 else _find(schedule.program, run, share, numbers or {})
+        if not found:
+            steps += run
+            continue
+        order = _ordered(schedule.program, run, [x.groups for x in found])
+        if not memory.bears(run, order):
+            middle = len(run) // 2
+            todo += [run[middle:], run[:middle]]
+            continue
+        steps += [step for some in order for step in some]
+        launches += found
+    return Schedule(schedule.program, tuple(steps), schedule.refused, tuple(launches))
+
+
+def verify_launches(before: Schedule, after: Schedule) -> None:
+    """Raise VerifyError where horizontal groups would change what is computed.
+
+    Their members are there, stand next to each other on one device, and none reads or writes what
+    another writes; and all steps of ``after`` see of every memory what they saw in ``before``.
+    """
+    program, steps = after.program, {s.name: s for s in after.steps}
+    place = {s.name: i for i, s in enumerate(after.steps)}
+    taken: set[str] = set()
+    for x in after.horizontal:
+        members = [steps[n] for n in x.groups if isinstance(steps.get(n), Group)]
+        head = f"one launch of {', '.join(x.groups)}: "
+        if len(members) < len(x.groups) or len(members) < 2:
+            raise VerifyError(f"{head}there are not two or more groups of these names")
+        if not taken.isdisjoint(x.groups) or len(set(x.groups)) < len(x.groups):
+            raise VerifyError(f"{head}a group runs once")
+        taken.update(x.groups)
+        first = place[x.groups[0]]
+        if [place[n] for n in x.groups] != list(range(first, first + len(members))):
+            raise VerifyError(f"{head}they do not follow each other")
+        if len({m.device for m in members}) > 1:
+            raise VerifyError(f"{head}they run on different devices")
+        _verify_apart(program, members, head)
+    old, new = (_versions(program, s.steps) for s in (before, after))
+    for name, seen in old.items():
+        if new.get(name) != seen:
+            raise VerifyError(f"{name} meets other values where launches are shared")
+    if len(new) != len(old) or len(after.steps) != len(before.steps):
+        raise VerifyError("the steps are not those from before launches were shared")
+
+
+def _verify_apart(program: Program, members: Sequence[Step], head: str) -> None:
+    reads, writes = zip(*(_touched(program, m) for m in members), strict=True)
+    writer: dict[str, int] = {}
+    for i, own in enumerate(writes):
+        for b in own:
+            if writer.setdefault(b, i) != i:
+                both = f"{members[writer[b]].name} and {members[i].name}"
+                raise VerifyError(f"{head}{both} write {b}")
+    for i, own in enumerate(reads):
+        for b in own:
+            if writer.get(b, i) != i:
+                wrote = members[writer[b]].name
+                raise VerifyError(f"{head}{members[i].name} reads {b}, which {wrote} writes")
+
+
+def _touched(program: Program, step: Step) -> tuple[dict[str, None], dict[str, None]]:
+    """The memory that a step reads and that it writes, by its owners."""
+    reads = dict.fromkeys(map(program.root, step.read_buffers()))
+    return reads, dict.fromkeys(map(program.root, step.write_buffers()))
+
+
+def _versions(program: Program, steps: Iterable[Step]) -> dict[str, object]:
+    """For each step how often all that it touches was written before it."""
+    count: dict[str, int] = {}
+    out: dict[str, object] = {}
+    for step in steps:
+        reads, writes = _touched(program, step)
+        out[step.name] = tuple((b, count.get(b, 0)) for b in (*reads, *writes))
+        count.update((b, count.get(b, 0) + 1) for b in writes)
+    return out
+
+
+def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """The steps between calls of operators, and each of these."""
+    run: list[Step] = []
+    for step in steps:
+        if isinstance(step, Extern):
+            yield from ([run] if run else [])
+            run = []
+            yield [step]
+        else:
+            run.append(step)
+    yield from ([run] if run else [])
+
+
+def _find(
+    program: Program, run: Sequence[Step], share: Share, numbers: Mapping[str, int]
+) -> list[HorizontalGroup]:
+    """The horizontal groups of a run."""
+    wrote: dict[str, int] = {}  # depths of who wrote a memory last, and of who read it
+    read: dict[str, int] = {}
+    alike: dict[tuple[int, str, int | None], list[Group]] = {}
+    for step in run:
+        reads, writes = _touched(program, step)
+        before = [wrote.get(b, -1) for b in (*reads, *writes)] + [read.get(b, -1) for b in writes]
+        depth = max(before, default=-1) + 1
+        read.update((b, max(read.get(b, -1), depth)) for b in reads)
+        wrote.update(dict.fromkeys(writes, depth))
+        if isinstance(step, Group):
+            key = (depth, step.device, numbers.get(step.name))
+            alike.setdefault(key, []).append(step)
+    out = []
+    number = {step.name: i for i, step in enumerate(run)}
+    for (depth, _, given), some in alike.items():
+        for members, why in share(some, given is not None) if len(some) > 1 else ():
+            apart = f"they need nothing of each other at depth {depth}"
+            chosen = "" if given is None else f", number {given} of the user's partition"
+            names = sorted((m.name for m in members), key=number.__getitem__)
+            out.append(HorizontalGroup(tuple(names), f"{why}; {apart}{chosen}"))
+    return out
+
+
+def _ordered(
+    program: Program, run: Sequence[Step], together: Iterable[Sequence[str]]
+) -> list[list[Step]]:
+    """The steps of a run in launches, each as early as before where nothing stands against it."""
+    number = {step.name: i for i, step in enumerate(run)}
+    first = {n: number[names[0]] for names in together for n in names}
+    owner = [first.get(step.name, i) for i, step in enumerate(run)]
+    launches: dict[int, list[Step]] = {}
+    follows: dict[int, dict[int, None]] = {}
+    writer: dict[str, int] = {}
+    readers: dict[str, dict[int, None]] = {}
+    for step, own in zip(run, owner, strict=True):
+        launches.setdefault(own, []).append(step)
+        before = follows.setdefault(own, {})
+        reads, writes = _touched(program, step)
+        before.update((writer[b], None) for b in (*reads, *writes) if b in writer)
+        for b in writes:
+            before.update(readers.pop(b, {}))
+        for b in reads:
+            readers.setdefault(b, {})[own] = None
+        writer.update(dict.fromkeys(writes, own))
+    out: dict[int, None] = {}
+    for top in launches:
+        stack = [top]
+        while stack:
+            left = [k for k in follows[stack[-1]] if k not in out and k != stack[-1]]
+            stack += reversed(left)
+            if not left:
+                out[stack.pop()] = None
+    return [launches[k] for k in out]
+
+
+@dataclass
+class _Memory:
+    """What orders of a run's steps need of temporaries."""
+
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        program = self.schedule.program
+        self.last: dict[str, str] = {}  # the last step that uses a temporary
+        for step in self.schedule.steps:
+            for own in _touched(program, step):
+                self.last.update(dict.fromkeys(own, step.name))
+        for name in {program.root(r.buffer) for r in program.output_refs()}:
+            self.last.pop(name, None)
+        bytes_of = {n: _bytes(program, n) for n, b in program.buffers.items() if b.alias is None}
+        self.temps = {n: k for n, k in bytes_of.items() if program.buffers[n].kind == "temp"}
+        self.given = sum(bytes_of.values()) - sum(self.temps.values())
+
+    def bears(self, run: Sequence[Step], order: Sequence[Sequence[Step]]) -> bool:
+        """Whether launches in this order need little more memory than the steps one by one."""
+        before, after = self.peak([[step] for step in run]), self.peak(order)
+        return after <= before + max(SLACK, (self.given + before) // PART)
+
+    def peak(self, order: Sequence[Sequence[Step]]) -> int:
+        live: set[str] = set()
+        now = most = 0
+        last: dict[str, int] = {}
+        inside = {step.name for some in order for step in some}
+        used = []
+        for i, some in enumerate(order):
+            touched = (_touched(self.schedule.program, step) for step in some)
+            used.append({b for own in touched for part in own for b in part if b in self.temps})
+            last.update(dict.fromkeys(used[-1], i))
+        for i, names in enumerate(used):
+            now += sum(self.temps[b] for b in names - live)
+            live |= names
+            most = max(most, now)
+            dead = {b for b in names if last[b] == i and self.last.get(b) in inside}
+            now -= sum(self.temps[b] for b in dead)
+            live -= dead
+        return most
+
+
+def _bytes(program: Program, name: str) -> int:
+    b = program.buffers[name]
+    return size_hint(product(b.shape)) * b.dtype.bytes

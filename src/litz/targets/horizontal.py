@@ -1,0 +1,174 @@
+"""Which kernels share a launch, and the kernels of those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+from litz.dataclass import dataclass
+from litz.host.lines import CallKernel
+from litz.index import Expr, product, size_hint
+from litz.kernel.blocks.reach import LIMIT
+from litz.kernel.build import BoundKernel
+from litz.kernel.nodes import extent, int_value
+from litz.kernel.opened import has_size, opened
+from litz.kernel.plan import KernelPlan
+from litz.schedule.groups import Group, Schedule
+from litz.schedule.horizontal import arrange, verify_launches
+from litz.targets.kernels import Body, Joins, Kernel, Target, kernels_of
+
+TargetOf = Callable[[str], Target]
+
+
+def arranged(
+    schedule: Schedule,
+    bound: Mapping[str, BoundKernel],
+    target_of: TargetOf,
+    numbers: Mapping[str, int],
+    check: bool = False,
+) -> Schedule:
+    """The schedule with the horizontal groups that targets can launch.
+
+    bound: the plan of each group, by name.  numbers: a user's partition.  check: verify them.
+    """
+    found = arrange(schedule, _Sharing(bound, target_of), numbers)
+    if check:
+        verify_launches(schedule, found)
+    return found
+
+
+@dataclass
+class _Sharing:
+    """Divides independent groups into launches, by the kinds that targets tell apart."""
+
+    bound: Mapping[str, BoundKernel]
+    target_of: TargetOf
+    bodies: dict[KernelPlan, KernelPlan] = field(default_factory=dict)
+    known: dict[tuple[KernelPlan, str], Joins | None] = field(default_factory=dict)
+
+    def __call__(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
+        target = self.target_of(groups[0].device)
+        alike: dict[KernelPlan, list[Group]] = {}
+        for g in groups:
+            plan = self.bound[g.name].plan
+            if plan not in self.bodies:
+                self.bodies[plan] = opened(plan)
+            alike.setdefault(self.bodies[plan], []).append(g)
+        kinds: dict[str, list[tuple[Joins, list[Group]]]] = {}
+        for members in alike.values():
+            plan, _ = _body([self.bound[g.name] for g in members], target)
+            if (plan, target.language) not in self.known:
+                self.known[plan, target.language] = target.joins(plan)
+            joins = self.known[plan, target.language]
+            if joins is not None:
+                kinds.setdefault(joins.kind, []).append((joins, members))
+        for some in kinds.values():
+            yield from self.packed(some, wanted)
+
+    def packed(
+        self, bodies: Sequence[tuple[Joins, list[Group]]], wanted: bool
+    ) -> Iterator[tuple[list[Group], str]]:
+        """Launches of one kind: a body with much to do has its own, which small ones may fill."""
+        found: list[_Launch] = []
+        small = []
+        for joins, members in bodies:
+            points = sum(_points(self.bound[g.name].plan) for g in members)
+            if len(members) <= joins.most and (points < joins.large or wanted):
+                small.append((joins, members))
+                continue
+            count = -(-len(members) // joins.most)
+            for i in range(count):
+                part = members[len(members) * i // count : len(members) * (i + 1) // count]
+                found.append(_Launch().with_(part, joins))
+        at = max(0, len(found) - 1)
+        for joins, members in small:
+            while at < len(found) and not found[at].takes(members, joins):
+                at += 1
+            found += [_Launch()] if at == len(found) else []
+            found[at].with_(members, joins)
+        for x in found:
+            if len(x.groups) > 1:
+                of = "one body" if x.bodies == 1 else f"{x.bodies} bodies"
+                yield x.groups, f"{len(x.groups)} calls of {of}"
+
+
+@dataclass
+class _Launch:
+    """A launch being filled.  room: the part of it that is free."""
+
+    groups: list[Group] = field(default_factory=list)
+    bodies: int = 0
+    room: float = 1.0
+
+    def takes(self, members: Sequence[Group], joins: Joins) -> bool:
+        return joins.part(len(members)) <= self.room and self.bodies < joins.bodies
+
+    def with_(self, members: Sequence[Group], joins: Joins) -> _Launch:
+        self.groups += members
+        self.bodies += 1
+        self.room -= joins.part(len(members))
+        return self
+
+
+def _points(plan: KernelPlan) -> int:
+    return size_hint(product(extent(d.var) for d in plan.dims))
+
+
+def _body(
+    calls: Sequence[BoundKernel], target: Target, times: int = 1
+) -> tuple[KernelPlan, tuple[tuple[Expr, ...], ...]]:
+    """The plan of calls that differ in sizes alone, and what each takes as its integers.
+
+    times: how often as large as they are to take them for.
+    """
+    rows = tuple(b.ints for b in calls)
+    most = LIMIT
+    if has_size(calls[0].plan):
+        sizes = [extent(b.plan.parallel[0]) for b in calls]
+        rows = tuple((*ints, n) for ints, n in zip(rows, sizes, strict=True))
+        most = 1 << (max(map(int_value, sizes)) - 1).bit_length()
+    hints = [target.size([size_hint(e) for e in of]) * times for of in zip(*rows, strict=True)]
+    return opened(calls[0].plan, most, [min(h, LIMIT) for h in hints]), rows
+
+
+def joined(
+    groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
+) -> tuple[Kernel, CallKernel]:
+    """The kernel that one launch of some groups runs, and its call."""
+    device = groups[0].device
+    alike: dict[KernelPlan, list[Group]] = {}
+    for g in groups:
+        alike.setdefault(opened(bound[g.name].plan), []).append(g)
+    bodies = []
+    for members in alike.values():
+        # A part of what may share a launch can be so little that it would be divided otherwise.
+        tries = (_body([bound[g.name] for g in members], target, n) for n in (1, 16, 256))
+        plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
+        bodies.append(Body(target.kernel(plan, device, ""), rows))
+    ordered = [g for members in alike.values() for g in members]
+    origins = " ".join(dict.fromkeys(n for g in ordered for n in g.origins))
+    kernel, ints = target.joined(bodies, device, origins)
+    names = tuple(g.name for g in groups)
+    plans = tuple(bound[g.name].plan for g in ordered)
+    buffers = tuple(b for g in ordered for b in bound[g.name].buffers)
+    kernel = replace(kernel, groups=names, members=plans)
+    return kernel, CallKernel(kernel.name, buffers, ints, names[0])
+
+
+def make_all(
+    schedule: Schedule, bound: Mapping[str, BoundKernel], target_of: TargetOf
+) -> tuple[dict[str, CallKernel], tuple[Kernel, ...]]:
+    """The kernel call of each step that starts one, and the distinct kernels."""
+    groups = {s.name: s for s in schedule.steps if isinstance(s, Group)}
+    inside = {name for x in schedule.horizontal for name in x.groups}
+    alone = (s for s in schedule.steps if s.name not in inside)
+    calls, kernels = kernels_of(alone, bound, target_of)
+    made: dict[str, Kernel] = {}
+    for x in schedule.horizontal:
+        members = [groups[name] for name in x.groups]
+        kernel, call = joined(members, bound, target_of(members[0].device))
+        calls[call.group] = call
+        before = made.get(kernel.name)
+        names = (*(before.groups if before else ()), *kernel.groups)
+        made[kernel.name] = replace(kernel, groups=names)
+    return calls, (*kernels, *made.values())

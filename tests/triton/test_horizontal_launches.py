@@ -1,0 +1,134 @@
+"""Launches of several calls: results under the interpreter, builds for a GPU, their tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton.language")
+
+from judge import check  # noqa: E402
+from test_ahead_of_time import H200  # noqa: E402
+from test_ahead_of_time import check as check_builds  # noqa: E402
+
+import litz  # noqa: E402
+from litz.backend import compile_with  # noqa: E402
+from litz.options import make_options  # noqa: E402
+from litz.runtime.cache import Cache  # noqa: E402
+from litz.runtime.triton.build import submit  # noqa: E402
+from litz.stages import Stages  # noqa: E402
+from litz.targets.triton.cuda import default_configs, likely_jobs, table_text  # noqa: E402
+from litz.targets.triton.joined import CELLS  # noqa: E402
+from tests.horizontal_cases import CASES, rand  # noqa: E402
+from tests.quick import some  # noqa: E402
+
+TRITON = {"target": "triton"}
+Tensor = torch.Tensor
+
+
+def compiled(fn: Any, *args: Any, dynamic: bool = False, **options: Any) -> Stages:
+    """The stages of a program's one graph."""
+    found: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def observe(_kind: str, _graph: Any, stages: Stages) -> None:
+            found.append(stages)
+
+        return compile_with(gm, inputs, make_options({**TRITON, **options}), observe)
+
+    torch._dynamo.reset()
+    torch.compile(fn, backend=backend, dynamic=dynamic)(*(a.clone() for a in args))
+    torch._dynamo.reset()
+    (stages,) = found
+    return stages
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name: str) -> None:
+    fn, args, launches = CASES[name]
+    check(fn, *args, runs=1, **TRITON)
+    stages = compiled(fn, *args)
+    assert stages.host is not None
+    assert len(list(stages.host.kernel_calls())) == launches
+
+
+@pytest.mark.parametrize("name", some(CASES, 4))
+def test_open_sizes(name: str) -> None:
+    fn, args, _ = CASES[name]
+    check(fn, *args, runs=1, dynamic=True, **TRITON)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sizes_share_a_body(dynamic: bool) -> None:
+    fn, *_ = CASES["sizes"]
+    args = [rand(n) for n in (300, 20, 77, 1000, 64, 9)]
+    stages = compiled(fn, *args, dynamic=dynamic)
+    (kernel,) = stages.kernels
+    assert len(kernel.bodies) == 1 and len(kernel.members) == len(args)
+    assert stages.schedule is not None
+    (group,) = stages.schedule.horizontal
+    assert group.reason.startswith("6 calls of one body")
+
+
+def test_a_launch_has_room_for_so_many_calls() -> None:
+    """Kernels of as many calls are one; no launch has more arguments than its memory holds."""
+    fn, *_ = CASES["sizes"]
+    stages = compiled(fn, *(rand(3 + k) for k in range(260)))
+    launches = [k.triton.launches[0] for k in stages.kernels if k.triton is not None]
+    assert len(launches) == 3 and len({x.source.partition("\n")[2] for x in launches}) == 1
+    for x in launches:
+        assert x.table is not None and len(x.table.types) <= CELLS
+    assert sum(len(k.members) for k in stages.kernels) == 260
+
+
+def test_a_part_that_would_be_divided_by_itself() -> None:
+    """Few long rows are divided between programs; many of them, as a launch has, are not."""
+    fn = CASES["columns"][0]
+    check(lambda *xs: [x.sum(1) for x in xs], *(rand(3 + k, 5000) for k in range(6)),
+          runs=1, **TRITON)  # fmt: skip
+    assert fn is not None
+
+
+@pytest.mark.parametrize("name", some(CASES, 5))
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_builds(name: str, dynamic: bool, tmp_path: Any) -> None:
+    fn, args, _ = CASES[name]
+    stages = compiled(fn, *args, dynamic=dynamic)
+    made = [k.triton for k in stages.kernels if k.triton is not None]
+    jobs = [job for k in made for job in likely_jobs(k, default_configs(k), H200)]
+    check_builds(submit(jobs, Cache(tmp_path), 2), jobs)
+
+
+def test_what_blocks_do_not_run_along_may_lie_anywhere() -> None:
+    calls: list[str] = []
+    scope: dict[str, Any] = {v: lambda *_, v=v: calls.append(v) for v in ("aligned", "general")}
+    exec(table_text(("i64", "*", "*", "u64", "fp32")), scope)
+    for pointers in ((16, 32, 4), (16, 8, 16), (0, 48, 3)):
+        scope["call"](1, 1, 1, 0, *pointers, 1.5)
+    assert calls == ["aligned", "general", "aligned"]
+
+
+def test_a_partition_of_the_user() -> None:
+    """Groups of different numbers share no launch; those of one do, whatever they compute."""
+
+    class Halves:
+        def __call__(self, schedule: Any) -> dict[str, int]:
+            names = [s.name for s in schedule.steps]
+            return {name: k % 2 for k, name in enumerate(names)}
+
+        def uuid(self) -> str:
+            return "in turns"
+
+    fn, *_ = CASES["sizes"]
+    stages = compiled(fn, *(rand(3 + k) for k in range(6)), partition=Halves(), graph_cache=False)
+    assert stages.schedule is not None
+    groups = [x.groups for x in stages.schedule.horizontal]
+    assert groups == [("group0", "group2", "group4"), ("group1", "group3", "group5")]
+
+
+def test_reports_count_launches() -> None:
+    fn, args, _ = CASES["sizes"]
+    report = str(litz.explain(fn, *args, options=TRITON))
+    assert "1 kernel calls of 1 distinct kernels" in report
