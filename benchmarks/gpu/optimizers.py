@@ -1,0 +1,156 @@
+"""``python -m benchmarks.gpu.optimizers``: a step of every optimizer over many tensors, on a GPU.
+
+For each: whether Litz's step is eager's, kernels that one step starts, seconds to compile, and the
+time of a replayed CUDA graph beside the bytes that the step must move at the speed of a copy, and
+beside eager's lists (and fused kernels, where there are any).  ``--peer`` adds PyTorch's compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+O = torch.optim  # noqa: E741
+CAPTURABLE = {"capturable": True}
+# Optimizer, its arguments, and how many tensors of a parameter's size a step reads and writes.
+CASES: dict[str, tuple[Any, Mapping[str, Any], int]] = {
+    "Adam": (O.Adam, CAPTURABLE, 7),
+    "AdamW": (O.AdamW, CAPTURABLE, 7),
+    "AMSGrad": (O.AdamW, {**CAPTURABLE, "amsgrad": True}, 9),
+    "SGD momentum": (O.SGD, {"momentum": 0.9}, 5),
+    "SGD Nesterov": (O.SGD, {"momentum": 0.9, "nesterov": True}, 5),
+    "RMSprop": (O.RMSprop, CAPTURABLE, 5),
+    "Adagrad": (O.Adagrad, {}, 5),
+    "Adadelta": (O.Adadelta, CAPTURABLE, 7),
+    "NAdam": (O.NAdam, CAPTURABLE, 7),
+    "RAdam": (O.RAdam, CAPTURABLE, 7),
+    "Adamax": (O.Adamax, CAPTURABLE, 7),
+    "ASGD": (O.ASGD, CAPTURABLE, 5),
+    "Rprop": (O.Rprop, CAPTURABLE, 7),
+}
+FUSED = ("Adam", "AdamW", "AMSGrad", "SGD momentum", "SGD Nesterov", "Adagrad")
+BASE = [(1024, 1024), (1024,), (4096, 512), (4096,), (511, 1021), (129,), (64, 3, 7, 7), (1,)]
+
+
+def shapes(count: int) -> list[tuple[int, ...]]:
+    """Sizes that differ from layer to layer, some of them odd."""
+    return [
+        tuple(d + 4 * (k // len(BASE)) if d > 100 else d for d in BASE[k % len(BASE)])
+        for k in range(count)
+    ]
+
+
+def make(name: str, count: int, **how: Any) -> tuple[list[torch.nn.Parameter], Any]:
+    kind, args, _ = CASES[name]
+    g = torch.Generator("cuda").manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(s, generator=g, device="cuda")) for s in shapes(count)]
+    for p in params:
+        p.grad = torch.randn(p.shape, generator=g, device="cuda")
+    return params, kind(params, **args, **how)
+
+
+def recorded(step: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    stream: Any = torch.cuda.Stream
+    side = stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph
+
+
+def milliseconds(run: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(12):
+        event: Any = torch.cuda.Event
+        start, end = (event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(statistics.median(times[2:]))
+
+
+def kernels(run: Callable[[], Any]) -> int:
+    cuda: Any = torch.profiler.ProfilerActivity.CUDA
+    with torch.profiler.profile(activities=[cuda]) as found:
+        run()
+        torch.cuda.synchronize()
+    events: Any = found.events()
+    return sum(e.device_type.name == "CUDA" for e in events)
+
+
+def speed() -> float:
+    """Bytes a millisecond that a copy reads and writes."""
+    a, b = (torch.empty(1 << 29, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return 2 * a.nbytes / milliseconds(lambda: b.copy_(a))
+
+
+def worst(mine: list[torch.nn.Parameter], eager: list[torch.nn.Parameter]) -> float:
+    return max(
+        float((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30))
+        for a, b in zip(mine, eager, strict=True)
+    )
+
+
+def timed(name: str, count: int, backend: str, like: list[torch.nn.Parameter]) -> str:
+    torch.compiler.reset()
+    params, optimizer = make(name, count, foreach=True)
+    compiled: Any = torch.compile
+    step = compiled(optimizer.step, backend=backend)
+    start = time.perf_counter()
+    with torch.no_grad():
+        optimizer.step()  # state is made; the compiled step is the second
+        step()
+        torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    off = worst(params, like)
+    started = kernels(step)
+    ms = milliseconds(recorded(step).replay)
+    return f"{ms:8.4f} ms, {started:4} kernels, {first:5.1f} s to compile, off by {off:.1e}"
+
+
+def report(name: str, count: int, rate: float, peer: bool) -> None:
+    params, optimizer = make(name, count, foreach=True)
+    floor = CASES[name][2] * sum(p.nbytes for p in params) / rate
+    for _ in range(2):
+        optimizer.step()
+    print(f"{name}: floor {floor:.4f} ms", flush=True)
+    for backend in ("litz", "inductor") if peer else ("litz",):
+        try:
+            print(f"  {backend:9}{timed(name, count, backend, params)}", flush=True)
+        except Exception as e:
+            print(f"  {backend:9}{type(e).__name__}: {str(e)[:300]}", flush=True)
+    for kind in ("foreach", "fused") if name in FUSED else ("foreach",):
+        try:
+            _, eager = make(name, count, **{kind: True})
+            eager.step()
+            replay = recorded(eager.step).replay
+            print(f"  {kind:9}{milliseconds(replay):8.4f} ms", flush=True)
+        except Exception as e:
+            print(f"  {kind:9}{type(e).__name__}: {str(e)[:100]}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tensors", type=int, default=500)
+    parser.add_argument("--only", default="", help="optimizers whose names have this in them")
+    parser.add_argument("--peer", action="store_true")
+    args = parser.parse_args()
+    rate = speed()
+    print(f"{torch.cuda.get_device_name()}: a copy moves {rate / 1e6:.0f} GB/s")
+    for name in CASES:
+        if args.only in name:
+            report(name, args.tensors, rate, args.peer)
+
+
+if __name__ == "__main__":
+    main()
