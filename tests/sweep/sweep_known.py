@@ -56,7 +56,7 @@ KNOWN: dict[tuple[str, str, str, str], str] = {
     ("topk", _NARROW, "", "result 1: "): _TIES,
     ("argsort", _NARROW, "", "result 0: "): _TIES,
     ("kthvalue", _NARROW, "", "result 1: "): _TIES,
-    ("median", "", "errors", "no error [float32[1, 1"): "eager's kernel for GPUs takes 24 dimensions",
+    ("median", "", "errors", "no error [float32[1, 1"): "eager's GPU kernel takes 24 dimensions",
     ("unsafe_split", "", "", "strides"): _UNSAFE,
     ("unsafe_chunk", "", "", "strides"): _UNSAFE,
 }

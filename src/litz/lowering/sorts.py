@@ -41,8 +41,8 @@ aten = torch.ops.aten
 
 _WORDS: Final = {16: d.I16, 32: d.I32, 64: d.I64}
 _MANTISSAS: Final = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
-# A GPU's program holds a row in registers, four elements a thread: of longer rows each level of the
-# network goes through shared memory, and ATen's radix sort passes over the row less often than that.
+# A GPU's program holds a row in registers, four elements a thread: of longer rows each level of
+# the network goes through shared memory, and ATen's radix sort passes over them less often.
 BLOCK: Final = 256 * 4
 
 
