@@ -86,4 +86,4 @@ def test_selective_scans(target: str) -> None:
         assert error(g, e) < 2e-6
     assert not any(s.fallback or s.bodies or s.externs() for s in made)
     forward, backward = (len(s.kernels) for s in made)
-    assert (forward, backward) == (2, 5)
+    assert forward == 2 and backward <= 4

@@ -19,7 +19,7 @@ from litz.runtime.triton.build import build
 from litz.runtime.triton.driver import CudaError, cuda_driver
 from litz.runtime.triton.job import KernelJob
 from litz.runtime.triton.launch import Launch, bind
-from litz.runtime.triton.tune import CudaClock
+from litz.runtime.tune import CudaClock
 
 pytestmark = [
     pytest.mark.gpu,

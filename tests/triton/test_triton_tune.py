@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from litz.runtime.cache import Cache, content_key
-from litz.runtime.triton.tune import BATCH, ROUNDS, choose, known, private_copies
+from litz.runtime.tune import BATCH, ROUNDS, choose, known, private_copies
 
 
 class Simulated:

@@ -535,8 +535,8 @@ def test_masks_in_blocks_are_made_without_masks_of_scores() -> None:
     assert program is not None
     sizes = [size_hint(product(b.shape)) for b in program.buffers.values() if b.kind != "input"]
     assert sorted(sizes)[-2:] == [32 * 32, 2 * 4096 * 16]
-    # Two sorts of 32 x 32 numbers beside them.
-    assert len(made.stages.kernels) <= 6 and len(made.stages.externs()) == 2
+    # Two sorts of 32 x 32 numbers among them.
+    assert len(made.stages.kernels) <= 6 and not made.stages.externs()
 
 
 def test_what_a_kernel_reads_must_lie_where_it_says() -> None:

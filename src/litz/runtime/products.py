@@ -17,7 +17,7 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
-from litz.runtime.triton.tune import Clock, CudaClock, Run, choose
+from litz.runtime.tune import Clock, CudaClock, Run, choose
 
 aten = torch.ops.aten
 log = logging.getLogger("litz")

@@ -15,7 +15,7 @@ from litz.errors import RefusedSourceError
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
-from litz.runtime.triton.tune import Choice, CudaClock, Run, choose, known
+from litz.runtime.tune import Choice, CudaClock, Run, choose, known
 from litz.targets.parts import TritonPart
 from litz.targets.triton.cuda import (
     Site,
