@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from judge import check
@@ -112,7 +115,8 @@ def test_functions_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPa
         check_scan(name, draw(*shape), dim)
 
 
-def test_functions_of_open_sizes() -> None:
+def recording() -> tuple[Callable[..., Any], list[Stages]]:
+    """A backend that checks the IR, and the stages of what it compiles."""
     made: list[Stages] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
@@ -120,6 +124,11 @@ def test_functions_of_open_sizes() -> None:
         return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
 
     torch._dynamo.reset()
+    return backend, made
+
+
+def test_functions_of_open_sizes() -> None:
+    backend, made = recording()
     fn = scan_of("recurrence", 1)
     compiled = torch.compile(fn, backend=backend, dynamic=True)
     for shape in ((3, 9), (7, 300)):
@@ -143,13 +152,7 @@ def test_reversed_scans_are_one_kernel() -> None:
 
 
 def test_gradients_of_sums_are_one_kernel() -> None:
-    made: list[Stages] = []
-
-    def backend(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
-        options = make_options({"check_ir": True})
-        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
-
-    torch._dynamo.reset()
+    backend, made = recording()
     x = draw(9, 200, dtype=torch.float64).requires_grad_()
     grads = [
         torch.autograd.grad(fn(x).sum(), x)[0]
