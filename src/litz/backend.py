@@ -255,7 +255,7 @@ def compile_and_bind(
     if on_gpu(graph):
         start_workers(options.jobs or None)  # they are ready when the first kernel is
 
-    binder = Binder(options)
+    binder = Binder(options, s.choices)
     artifact = compile_graph(
         graph, options, s, inference=inference, guarded=guarded, start=binder.start
     )

@@ -18,6 +18,7 @@ from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 from litz.runtime.products import Products, product
+from litz.runtime.tune import Choice
 from litz.targets.building import Build
 from litz.targets.parts import Part
 from litz.targets.records import part_from, part_of
@@ -41,7 +42,9 @@ class Binder:
     compiling still has to do.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, choices: dict[str, Choice] | None = None) -> None:
+        self.choices: dict[str, Choice] = {} if choices is None else choices
+        """Which of its ways each kernel runs, by name: filled when kernels are first called."""
         self._options = options
         self._tools = Tools(options)
         self._build: Build | None = None
@@ -52,7 +55,7 @@ class Binder:
         return self._start([part_of(k) for k in kernels])
 
     def _start(self, parts: Sequence[Part]) -> Build:
-        self._build = Build(parts, self._tools)
+        self._build = Build(parts, self._tools, self.choices)
         return self._build
 
     def wait(self, artifact: Artifact) -> None:
@@ -63,7 +66,7 @@ class Binder:
 
     def _builds(self, artifact: Artifact) -> Iterator[Build]:
         yield self._build or self._start([part_from(k) for k in artifact.kernels])
-        self._bodies = {name: Binder(self._options) for name in artifact.bodies}
+        self._bodies = {name: Binder(self._options, self.choices) for name in artifact.bodies}
         for name, binder in self._bodies.items():
             yield from binder._builds(artifact.bodies[name])
 

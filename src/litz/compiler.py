@@ -132,7 +132,7 @@ def compile_graph(
             for k in s.kernels:
                 for recipe in k.recipes:
                     verify_recipe(recipe)
-    show(options, "plan", lambda: "\n\n".join(r.text for k in s.kernels for r in k.recipes))
+    show(options, "plan", lambda: "\n\n".join(k.text for k in s.kernels))
     show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
         started = start(s.kernels)

@@ -82,13 +82,21 @@ class Options:
     autotune: int = _option(
         -1,
         "seconds that a graph may spend at its first call on timing block sizes of its GPU kernels "
-        "(-1: none, or 60 in mode 'max-autotune', which tries more of them)",
+        "and ways to reduce (-1: 60 in mode 'max-autotune', which tries more of both; else 2, and "
+        "only on ways of which it is unknown which is quickest)",
         key=False,
     )
     block_pointers: bool = _option(
         False,
         "Triton kernels: block pointers for rectangular accesses, advanced and rewound by loops",
         key=True,
+    )
+    reduction: str = _option(
+        "",
+        "GPU kernels that reduce: the way that each takes where it can, 'persistent' (a block "
+        "holds whole rows), 'looped' or 'split' (blocks share a row); default: the quickest",
+        key=True,
+        choices=("", "persistent", "looped", "split"),
     )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
@@ -160,6 +168,11 @@ class Options:
     def tuning_seconds(self) -> int:
         """Seconds that a graph may spend on timing its kernels."""
         return self.autotune if self.autotune >= 0 else 60 if self.tunes_widely else 0
+
+    @property
+    def choosing_seconds(self) -> int:
+        """Seconds that a graph may spend on timing ways to reduce alone."""
+        return 2 if self.autotune < 0 and not self.tunes_widely else 0
 
     @property
     def shown(self) -> frozenset[str]:

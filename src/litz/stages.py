@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from litz.host.python import HostSource
     from litz.ir.program import Extern, Program
     from litz.runtime.cuda_graphs import CudaGraphs
+    from litz.runtime.tune import Choice
     from litz.schedule.groups import Schedule
     from litz.targets.kernels import Kernel
     from litz.verify.run import Watch
@@ -35,6 +36,7 @@ class Stages:
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
     not_kept: why its artifact has no key, if it was to have one.
     bodies: of control flow, compiled by themselves.
+    choices: which of its ways each kernel runs, by name, as far as it was measured.
     regions: which parts of the graph were traced once, or why none were.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
@@ -55,6 +57,7 @@ class Stages:
     watch: Watch | None = None
     cuda_graphs: CudaGraphs | str | None = None
     bodies: list[Stages] = field(default_factory=list)
+    choices: dict[str, Choice] = field(default_factory=dict)
     regions: str = ""
 
     def parts(self) -> Iterator[Stages]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.artifact import SegmentTable
+from litz.runtime.tune import Choice
 from litz.targets.parts import Builds, Callables, CppPart, Part, TritonPart
 from litz.targets.tools import Tools
 
 
 class Build:
-    """All kernels of a graph being built; as a context it gives up on an error."""
+    """All kernels of a graph being built; as a context it gives up on an error.
 
-    def __init__(self, parts: Sequence[Part], tools: Tools) -> None:
+    choices: filled, when kernels are first called, with what was chosen by the clock, by name.
+    """
+
+    def __init__(self, parts: Sequence[Part], tools: Tools, choices: dict[str, Choice]) -> None:
         self._builds: list[Builds] = []
         native = [p for p in parts if isinstance(p, CppPart)]
         if native:
@@ -23,7 +27,7 @@ class Build:
         if others:
             from litz.targets.triton.build import TritonBuild
 
-            self._builds.append(TritonBuild(others, tools))
+            self._builds.append(TritonBuild(others, tools, choices))
 
     def __enter__(self) -> Build:
         return self

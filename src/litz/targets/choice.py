@@ -24,6 +24,7 @@ def targets(options: Options) -> Callable[[str], Target]:
         from litz.targets.triton.target import Triton
 
         wide, pointers = options.tunes_widely, options.block_pointers
-        return Triton(Style(wide, pointers, contract=options.numerics == "fast"))
+        fast = options.numerics == "fast"
+        return Triton(Style(wide, pointers, contract=fast, reduction=options.reduction))
 
     return lambda device: named(names.get(device.partition(":")[0], "triton"))

@@ -17,6 +17,7 @@ from litz.schedule.groups import Group, Schedule, Step
 
 if TYPE_CHECKING:
     from litz.kernel.blocks.recipe import BlockRecipe
+    from litz.kernel.blocks.ways import Ways
     from litz.kernel.lanes.recipe import LaneRecipe
     from litz.targets.triton.source import TritonKernel
 
@@ -91,6 +92,7 @@ class Kernel:
 
     target: whose it is.  device: where it runs.  recipe: what was chosen of how it runs.
     headers: what C++ includes.  triton: its launches, unless it is C++.
+    ways: of a kernel in blocks, the recipes to choose from at the first run, ``recipe`` the first.
     bodies: of one that does calls of several groups in one launch, the kernels that do them, of
     which plan and recipe are the first's; members: the plan of each call, in the order of buffers.
     """
@@ -106,11 +108,20 @@ class Kernel:
     headers: tuple[str, ...] = ()
     bodies: tuple[Kernel, ...] = ()
     members: tuple[KernelPlan, ...] = ()
+    ways: Ways | None = None
 
     @property
     def recipes(self) -> tuple[BlockRecipe | LaneRecipe, ...]:
-        """What was chosen of how each of its bodies runs."""
+        """What was chosen of how each of its bodies runs, or of each way in which it can."""
+        if self.ways is not None:
+            return tuple(w.recipe for w in self.ways.candidates)
         return tuple(b.recipe for b in self.bodies) or (self.recipe,)
+
+    @property
+    def text(self) -> str:
+        """Its recipes; above them the choice among ways, where there is one."""
+        table = "" if self.ways is None else "\n".join(f"# {x}" for x in self.ways.lines())
+        return "\n\n".join(filter(None, [table, *(r.text for r in self.recipes)]))
 
 
 @dataclass(frozen=True)
@@ -166,9 +177,12 @@ def _temporaries(kernel: Kernel, ints: Sequence[Expr], g: Group | Template) -> t
 
     No name of a program has a point.
     """
-    recipe = kernel.recipe
-    known = dict(zip(recipe.plan.ints, ints, strict=True))
+    first, *others = kernel.recipes if kernel.ways is not None else (kernel.recipe,)
+    known = dict(zip(first.plan.ints, ints, strict=True))
+    named = [(f"{g.name}.{t.name}", t) for t in first.temporaries]
+    for i, recipe in enumerate(others, 1):  # of other ways to do the same
+        named += [(f"{g.name}.way{i}_{t.name}", t) for t in recipe.temporaries]
     return tuple(
-        Buffer(f"{g.name}.{t.name}", t.dtype, (substitute(t.size, known),), (const(1),), g.device)
-        for t in recipe.temporaries
+        Buffer(name, t.dtype, (substitute(t.size, known),), (const(1),), g.device)
+        for name, t in named
     )

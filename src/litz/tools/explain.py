@@ -13,6 +13,7 @@ from litz.dataclass import dataclass
 from litz.ir.program import Extern
 from litz.options import make_options
 from litz.runtime.cuda_graphs import CudaGraphs
+from litz.runtime.tune import Choice
 from litz.stages import Stages
 from litz.targets.kernels import Kernel
 
@@ -83,7 +84,7 @@ def _graph_lines(n: int, g: GraphReport) -> list[str]:
     if s.fallback:
         return [*lines, f"  runs through ATen: {s.fallback}"]
     for part in s.parts():
-        lines += _part_lines(part, "" if part is s else "in a body: ")
+        lines += _part_lines(part, "" if part is s else "in a body: ", s.choices)
     if s.cuda_graphs is not None:
         lines.append(f"  {_recording_text(s.cuda_graphs)}")
     times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
@@ -91,7 +92,7 @@ def _graph_lines(n: int, g: GraphReport) -> list[str]:
     return lines
 
 
-def _part_lines(s: Stages, where: str) -> list[str]:
+def _part_lines(s: Stages, where: str, choices: Mapping[str, Choice]) -> list[str]:
     assert s.schedule is not None
     apart = sum(len(x.groups) - 1 for x in s.schedule.horizontal)
     launches = sum(len(k.groups) for k in s.kernels) - apart
@@ -103,6 +104,10 @@ def _part_lines(s: Stages, where: str) -> list[str]:
     for k in s.kernels:
         what = ", ".join(origins[k.groups[0]])
         lines.append(f"  {k.name} x{len(k.groups)}: {what}")
+        if k.ways is not None:
+            found = choices.get(k.name)
+            table = k.ways.lines(found.index, found.seconds) if found else k.ways.lines()
+            lines += [f"    {line}" for line in table]
     return lines
 
 

@@ -15,7 +15,14 @@ from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, BlockPlan, BlockRecipe, Config, Form, Style
-from litz.kernel.blocks.sizes import choose_configs, is_persistent, narrowest, widened
+from litz.kernel.blocks.sizes import (
+    choose_configs,
+    is_persistent,
+    narrowest,
+    unheld,
+    unlooped,
+    widened,
+)
 from litz.kernel.moments import simplify
 from litz.kernel.nodes import extent, int_value, roots, row_start
 from litz.kernel.passes import choose_passes, pairs, reductions
@@ -28,12 +35,35 @@ LINES = 64  # nodes of a body that two copies of it may have: more compute longe
 
 
 def choose(plan: KernelPlan, style: Style = Style()) -> BlockRecipe:  # noqa: B008
-    """One kernel, several where few rows are long, none where no point is."""
+    """One kernel, several where few rows are long, none where no point is.
+
+    In the way of ``style.reduction`` where that is possible.
+    """
     if any(extent(v).is_const and int_value(extent(v)) == 0 for v in plan.parallel):
         return BlockRecipe(plan, (), style=style)
+    if style.reduction and not isinstance(made := in_way(plan, style, style.reduction), str):
+        return made
     several = _divided(plan)
-    plans, temporaries = (several.plans, several.temps) if several else ((plan,), ())
-    return BlockRecipe(plan, tuple(in_blocks(p, style) for p in plans), temporaries, style)
+    return _recipe(plan, style, several or Phases((plan,), ()))
+
+
+def _recipe(plan: KernelPlan, style: Style, phases: Phases) -> BlockRecipe:
+    kernels = tuple(in_blocks(p, style) for p in phases.plans)
+    return BlockRecipe(plan, kernels, phases.temps, style)
+
+
+def in_way(plan: KernelPlan, style: Style, way: str) -> BlockRecipe | str:
+    """The recipe of a plan that reduces in one of ``WAYS``, or why it cannot."""
+    if plan.skeleton is not None or not plan.reduced:
+        return "it is a template" if plan.skeleton is not None else "it reduces nothing"
+    if is_serial(plan) or not is_even(plan.stores, plan.reduced):
+        return "its reductions run in loops of their own"
+    if way == "split":
+        several = split.divide(plan, wanted=True)
+        return _recipe(plan, style, several) if several else "its rows cannot be divided"
+    reason = unheld(plan) if way == "persistent" else unlooped(plan)
+    held = way == "persistent"
+    return reason or BlockRecipe(plan, (in_blocks(plan, style, held),), style=style)
 
 
 def _divided(plan: KernelPlan) -> Phases | None:
@@ -44,14 +74,14 @@ def _divided(plan: KernelPlan) -> Phases | None:
     return attention.divide(plan)
 
 
-def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
-    """One plan as one kernel."""
-    made = _in_form(plan, style)
+def in_blocks(plan: KernelPlan, style: Style, held: bool | None = None) -> BlockPlan:
+    """One plan as one kernel.  held: whether a block holds all of a row (None: by its size)."""
+    made = _in_form(plan, style, held)
     stores = made.plan.stores
     return replace(made, narrow=narrow(stores), flushed=flushed(stores))
 
 
-def _in_form(plan: KernelPlan, style: Style) -> BlockPlan:
+def _in_form(plan: KernelPlan, style: Style, held: bool | None) -> BlockPlan:
     if plan.skeleton is not None:
         if plan.skeleton.kind == product.KIND:
             return matmul.in_blocks(plan, style)
@@ -61,7 +91,7 @@ def _in_form(plan: KernelPlan, style: Style) -> BlockPlan:
     if serial or not is_even(plan.stores, plan.reduced):
         made = in_nest(plan, "serial" if serial else "nest", wide)
     else:
-        made = _blocks(plan, wide, style)
+        made = _blocks(plan, wide, style, held)
     return replace(made, reaches=reaches(plan)) if wide and plan.ints else made
 
 
@@ -73,9 +103,9 @@ def is_serial(plan: KernelPlan) -> bool:
     )
 
 
-def _blocks(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
+def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> BlockPlan:
     axes = choose_axes(plan)
-    persistent = is_persistent(plan, axes)
+    persistent = is_persistent(plan, axes) if held is None else held
     plan = replace(plan, stores=simplify(plan.stores, lambda n: persistent))
     configs = choose_configs(plan, axes, persistent)
     rows = None if persistent or style.block_pointers else _odd_rows(plan)

@@ -104,14 +104,14 @@ def reaches(plan: KernelPlan) -> tuple[Expr, ...] | None:
         if counted.issuperset(part.free) and (part.lo is None or part.lo <= -LIMIT):
             out[part] = out[-part] = None
             continue
-        end = _highest(part, plan.ints)
+        end = highest(part, plan.ints)
         if end is None:
             return None
         out[end] = None
     return tuple(out)
 
 
-def _highest(e: Expr, sizes: tuple[Expr, ...]) -> Expr | None:
+def highest(e: Expr, sizes: tuple[Expr, ...]) -> Expr | None:
     """The largest value of an index that rises with each of its loops.
 
     What comes from data has 64 bits by itself.

@@ -27,12 +27,14 @@ class Style:
     """What the user can choose of how kernels are written.
 
     widely: with many configurations to choose from.  block_pointers: rectangular accesses by block
-    pointers.  contract: a product and a sum may be rounded once.
+    pointers.  contract: a product and a sum may be rounded once.  reduction: the way to reduce that
+    is taken wherever it is possible (see ``litz.kernel.blocks.ways``).
     """
 
     widely: bool = False
     block_pointers: bool = False
     contract: bool = False
+    reduction: str = ""
 
 
 def block_name(axis: str) -> str:

@@ -13,13 +13,14 @@ from litz.index import Expr, product, size_hint
 from litz.ir.body import Load, Op, Scan, walk
 from litz.ir.ops import op
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.blocks.axes import whole_block
+from litz.kernel.blocks.axes import choose_axes, whole_block
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.nodes import loops_of, reduce_levels, roots
+from litz.kernel.nodes import extent, int_value, loops_of, reduce_levels, roots
 from litz.kernel.plan import KernelPlan
 
 PROGRAMS = 512  # programs that keep a large machine busy
 PERSISTENT = 1 << 14  # elements of a row that fit in the registers of one program
+HOLDS = 1 << 16  # elements of a row that a block can hold at all, in and beside its registers
 THREADS = 1 << 18  # that are under way on a large machine
 CACHE = 32 << 20  # bytes that stay in its last-level cache
 SORTED = 1 << 12  # elements of columns that one program sorts
@@ -58,6 +59,22 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
     return size <= 64  # down columns a block needs width besides
+
+
+def unheld(plan: KernelPlan) -> str:
+    """Why no block can hold all of the reduced axis; empty where one can."""
+    size = product(extent(v) for v in plan.reduced)
+    if not size.is_const:
+        return "its rows have an open length"
+    return "" if int_value(size) <= HOLDS else f"no block holds its rows of {size} elements"
+
+
+def unlooped(plan: KernelPlan) -> str:
+    """Why a loop cannot go over the reduced axis; empty where one can."""
+    if sorts_of(plan.stores):
+        return "a sort holds its rows"
+    three = len(choose_axes(plan).blocked) == 3
+    return "a block holds short columns of several results" if three else ""
 
 
 def choose_configs(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, ...]:

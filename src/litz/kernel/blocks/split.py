@@ -48,10 +48,13 @@ NARROW = 64  # extent of a reduced dim that may stay parallel in the first kerne
 GAIN = 1.5  # by which that has to make more bytes contiguous
 
 
-def divide(plan: KernelPlan) -> Phases | None:
-    """A plan as several that use more of the machine, or None where one serves better."""
+def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
+    """A plan as several that use more of the machine, or None where one serves better.
+
+    wanted: None only where it cannot be divided.
+    """
     if can_divide(plan):
-        return _scans(plan)
+        return _scans(plan, wanted)
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     if not reduces or not reduces_evenly(reduces, plan.reduced) or scans(reduces):
         return None
@@ -64,7 +67,7 @@ def divide(plan: KernelPlan) -> Phases | None:
     if not product(extent(v) for v in plan.reduced).is_const:
         return None
     kept = () if positional else _kept(plan, reduces)
-    parts = _parts(plan, kept)
+    parts = _parts(plan, kept, wanted)
     if parts < (1 if kept else 2):
         return None
     full = [s for s in plan.stores if loops_of(s, plan.reduced)]
@@ -72,10 +75,14 @@ def divide(plan: KernelPlan) -> Phases | None:
     return _Maker(plan, parts, kept).run(flat, full)
 
 
-def _scans(plan: KernelPlan) -> Phases | None:
+def _scans(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     """Parts of rows, or of columns, that many programs scan."""
     size = size_hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
+    if wanted:
+        half = size // 2
+        part = part_of(size, min(PART, half), min(LONG, half), rows, PROGRAMS)
+        return divide_scans(plan, part, False) if half >= ALIGNED else None
     if plan.lane is not None and plan.lane in plan.parallel:
         blocks = max(-(-rows // WIDTH), 1)
         part = part_of(size, DEEP, size, blocks, PROGRAMS)
@@ -103,14 +110,19 @@ def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
     return best[1]
 
 
-def _parts(plan: KernelPlan, kept: Loops) -> int:
-    """How many programs share a row: enough to fill the machine, none with too little to do."""
+def _parts(plan: KernelPlan, kept: Loops, wanted: bool) -> int:
+    """How many programs share a row: enough to fill the machine, none with too little to do.
+
+    wanted: two at least, where a row has so many parts.
+    """
     size = size_hint(product(extent(v) for v in plan.reduced if v not in kept))
     rows = size_hint(product(extent(v) for v in (*plan.parallel, *kept)), default=1 << 10)
-    if kept or (plan.lane is not None and plan.lane in plan.parallel):
-        blocks = max(-(-rows // WIDTH), 1)
-        return min(PROGRAMS // blocks, size // DEEP) if size >= TALL else 0
-    return min(PROGRAMS // max(rows, 1), size // PART) if size >= LONG else 0
+    down = bool(kept) or (plan.lane is not None and plan.lane in plan.parallel)
+    blocks = max(-(-rows // WIDTH) if down else rows, 1)
+    parts = min(PROGRAMS // blocks, size // (DEEP if down else PART))
+    if wanted:
+        return max(2, parts) if size > ALIGNED else 0
+    return parts if size >= (TALL if down else LONG) else 0
 
 
 def _part(size: int, parts: int) -> Expr:

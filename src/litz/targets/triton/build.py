@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from litz.artifact import SegmentTable
+from litz.runtime.tune import Choice
 from litz.targets.parts import Callables, TritonPart
 from litz.targets.tools import Tools
 
 
 class TritonBuild:
-    """The Triton kernels of a graph being built; those on the CPU are interpreted."""
+    """The Triton kernels of a graph being built; those on the CPU are interpreted.
 
-    def __init__(self, parts: Sequence[TritonPart], tools: Tools) -> None:
+    choices: see ``litz.targets.triton.tuned``.
+    """
+
+    def __init__(
+        self, parts: Sequence[TritonPart], tools: Tools, choices: dict[str, Choice]
+    ) -> None:
         self._interpreted = [p for p in parts if p.device == "cpu"]
         self._finish: Callable[[], Callables] = dict
         made = [p for p in parts if p.device != "cpu"]
         if made:
             from litz.targets.triton.start import start
+            from litz.targets.triton.tuned import Limits
 
-            jobs, seconds = tools.options.jobs or None, tools.options.tuning_seconds
-            self._finish = start(made, tools.cache, jobs, seconds)
+            o = tools.options
+            limits = Limits(o.tuning_seconds or o.choosing_seconds, o.tuning_seconds > 0)
+            self._finish = start(made, tools.cache, o.jobs or None, limits, choices)
 
     def cancel(self) -> None:
         """What is being compiled goes to the cache."""

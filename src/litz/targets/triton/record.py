@@ -52,4 +52,5 @@ def _with_sources(kernel: TritonKernel, sources: Iterator[str]) -> TritonKernel:
         own = replace(launch, source=next(sources))
         return own if own.narrow is None else replace(own, narrow=filled(own.narrow))
 
-    return replace(kernel, launches=tuple(map(filled, kernel.launches)))
+    own = replace(kernel, launches=tuple(map(filled, kernel.launches)))
+    return replace(own, others=tuple(_with_sources(k, sources) for k in kernel.others))

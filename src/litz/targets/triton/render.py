@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from litz.kernel.blocks.reach import index_ints
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Style
+from litz.kernel.blocks.ways import Ways
 from litz.kernel.plan import KernelPlan, Param
 from litz.targets.triton.attention import AttentionPrinter
 from litz.targets.triton.extents import extents
@@ -27,8 +28,32 @@ def render(recipe: BlockRecipe, name: str, comment: str = "") -> TritonKernel:
         for i, k in enumerate(recipe.kernels)
     )
     plan, own = recipe.plan, (Param(t.name, t.dtype, "out") for t in recipe.temporaries)
-    known = extents(recipe) if any(len(x.configs) > 1 for x in launches) else None
+    choice = any(len(x.configs) > 1 for x in launches)
+    known = extents(plan, recipe.temporaries) if choice else None
     return TritonKernel((*plan.params, *own), plan.ints, launches, known)
+
+
+def render_ways(ways: Ways, name: str, comment: str = "") -> TritonKernel:
+    """The kernels of all candidates: each has its own memory between its launches."""
+    first, *others = ways.candidates
+    made = replace(
+        render(first.recipe, name, comment), way=first.name, estimate=first.estimate.bounds
+    )
+    if not others:
+        return made
+    plan, count = first.recipe.plan, len(first.recipe.plan.params)
+    memory = [t for w in ways.candidates for t in w.recipe.temporaries]
+    unused = [Param(f"unused{i}", t.dtype, "out") for i, t in enumerate(memory)]
+    found, start = [], 0
+    for w in ways.candidates:
+        kernel = made if w is first else render(w.recipe, f"{name}_{w.name}", comment)
+        own = kernel.params[count:]
+        params = (*plan.params, *unused[:start], *own, *unused[start + len(own) :])
+        start += len(own)
+        found.append(replace(kernel, params=params, way=w.name, estimate=w.estimate.bounds))
+    known = extents(plan, memory)
+    made, *rest = (replace(k, extents=known) for k in found)
+    return replace(made, others=tuple(rest))
 
 
 def launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.kernel.blocks.recipe import Config
@@ -95,15 +97,31 @@ class TritonKernel:
     """All that a plan needs: what callers hand it, and launches in order.
 
     params: those of the plan, and behind them the memory between the launches.
-    extents: bytes of each parameter's memory where configurations can be tried on copies of it; see
-    ``litz.targets.triton.extents``.
+    extents: bytes of each parameter's memory, in terms of ``ints``, where launches can be tried on
+    copies of it; see ``litz.targets.triton.extents``.
+    way: the name of how it reduces, empty where there is no choice; estimate: its seconds by the
+    model, at least and at most.  others: kernels with the same signature (what they do not use has
+    names of its own) that do the same in other ways, where the model cannot tell which is quicker.
     """
 
     params: tuple[Param, ...]
     ints: tuple[Expr, ...]
     launches: tuple[Launch, ...]
-    extents: tuple[int | None, ...] | None = None
+    extents: tuple[Expr | None, ...] | None = None
+    way: str = ""
+    estimate: tuple[float, float] = (0.0, 0.0)
+    others: tuple[TritonKernel, ...] = ()
+
+    @property
+    def ways(self) -> tuple[TritonKernel, ...]:
+        """It by itself, and the others."""
+        return (replace(self, others=()) if self.others else self, *self.others)
+
+    @property
+    def all_launches(self) -> tuple[Launch, ...]:
+        """Its launches, then those of the others."""
+        return tuple(x for way in self.ways for x in way.launches)
 
     def sources(self) -> tuple[str, ...]:
-        """The sources of all launches, in all their forms."""
-        return tuple(source for x in self.launches for source in x.sources())
+        """The sources of all launches of all ways, in all their forms."""
+        return tuple(source for x in self.all_launches for source in x.sources())

@@ -8,13 +8,15 @@ from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style
+from litz.kernel.blocks.ways import ways
 from litz.kernel.plan import KernelPlan
+from litz.passes.costs import LARGE as LARGE_GPU
 from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
 from litz.targets.kernels import Body, Joins, Kernel
 from litz.targets.triton.costs import costs_of
 from litz.targets.triton.joined import BODIES, CELLS, LARGE, ROWS, cells_of, joined, may_join
-from litz.targets.triton.render import render
+from litz.targets.triton.render import render_ways
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,19 @@ class Triton:
 
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:
         """Beyond the first device, the name says which it is."""
-        recipe = choose(plan, self.style)
-        draft = render(recipe, "LITZ_KERNEL_NAME")
+        found = ways(plan, self.style, self.costs(device) or LARGE_GPU)
+        draft = render_ways(found, "LITZ_KERNEL_NAME")
         # Sizes that every block divides are in no source, only in the grid.
-        parts = [part for x in draft.launches for part in (*x.sources(), x.layout())]
+        parts = [part for x in draft.all_launches for part in (*x.sources(), x.layout())]
         # All there is where nothing is launched:
         signature = [*(p.name for p in draft.params), *map(str, plan.ints)]
-        text = f"{[str(t.size) for t in recipe.temporaries]}\n" + "\n".join(parts or signature)
+        sizes = [str(t.size) for w in found.candidates for t in w.recipe.temporaries]
+        text = f"{sizes}\n" + "\n".join(parts or signature)
         index = device.partition(":")[2] or "0"
         name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
-        made = render(recipe, name, origins)
-        source = "\n\n".join(source for x in made.launches for source in x.sources())
-        return Kernel(name, plan, source, (), self, recipe, device, made)
+        made = render_ways(found, name, origins)
+        source = "\n\n".join(made.sources())
+        return Kernel(name, plan, source, (), self, found.first, device, made, ways=found)
 
     def joins(self, plan: KernelPlan) -> Joins | None:
         recipe = choose(plan, self.style)

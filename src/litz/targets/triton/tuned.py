@@ -1,17 +1,18 @@
-"""Choosing among the configurations of a kernel by the clock."""
+"""Choosing among the ways of a kernel, and among their configurations, by the clock."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
 from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError
+from litz.index import evaluate
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
@@ -22,6 +23,7 @@ from litz.targets.triton.cuda import (
     bind_cuda,
     default_configs,
     job_of,
+    likely_jobs,
     likely_variant,
 )
 from litz.targets.triton.source import Launch, TritonKernel
@@ -43,19 +45,33 @@ def tuning(
     parts: Sequence[TritonPart],
     sites: Mapping[str, Site],
     bound: Mapping[str, Callable[..., None]],
-    seconds: float,
+    limits: Limits,
+    choices: dict[str, Choice],
 ) -> dict[str, Callable[..., None]]:
-    """Launchers that try configurations on their first arguments, in ``seconds`` all together."""
-    left = _Budget(seconds, sum(_choices(p.kernel) for p in parts))
+    """Launchers that try ways and configurations on their first arguments.
+
+    choices: filled with which of its ways each kernel runs, by the kernel's name.
+    """
+    open_ = [p for p in parts if p.kernel.extents is not None and limits.counts(p.kernel)]
+    left = _Budget(limits.seconds, len(open_))
     out = dict(bound)
-    for p in parts:
-        if _choices(p.kernel) and p.kernel.extents is not None:
-            out[p.name] = _Tuned(p.kernel, sites[p.device], bound[p.name], left).call
+    for p in open_:
+        site, note = sites[p.device], partial(choices.__setitem__, p.name)
+        out[p.name] = _Tuned(p.kernel, site, bound[p.name], left, limits.configs, note).call
     return out
 
 
-def _choices(kernel: TritonKernel) -> bool:
-    return any(len(x.configs) > 1 for x in kernel.launches)
+@dataclass(frozen=True)
+class Limits:
+    """How long first calls may try, all together, and whether configurations or ways alone."""
+
+    seconds: float = 0.0
+    configs: bool = False
+
+    def counts(self, kernel: TritonKernel) -> bool:
+        """Whether there is something to try."""
+        own = any(len(x.configs) > 1 for x in kernel.all_launches)
+        return self.seconds > 0 and (bool(kernel.others) or (self.configs and own))
 
 
 @dataclass
@@ -82,30 +98,97 @@ class _Tuned:
     site: Site
     run: Callable[..., None]
     left: _Budget
+    configs: bool
+    note: Callable[[Choice], None]
     done: bool = False
 
     def call(self, *args: int) -> None:
         if not self.done and not torch.cuda.is_current_stream_capturing():
-            self.done = True
-            start = time.perf_counter()
-            self.run = self._best(args)
-            self.left.take(time.perf_counter() - start)
+            sizes = self.bytes(args)
+            if all(n is None or n > 0 for n in sizes):
+                self.done = True
+                self.tune(args, sizes)
         self.run(*args)
 
-    def _best(self, args: Sequence[int]) -> Callable[..., None]:
-        device = torch.device("cuda", self.site.device.index)
+    def bytes(self, args: Sequence[int]) -> list[int | None]:
+        """Of each argument's memory; None for numbers, and for what is not known."""
         assert self.kernel.extents is not None
+        env = dict(zip(self.kernel.ints, args[len(self.kernel.params) :], strict=True))
+        return [None if e is None else evaluate(e, env) for e in self.kernel.extents]
+
+    def tune(self, args: Sequence[int], sizes: Sequence[int | None]) -> None:
+        device = torch.device("cuda", self.site.device.index)
+        clock = _clock(device.index)
+        # Ways are compiled while the host goes on; what is left of that is none of the budget's.
+        built = {} if self.configs else build_ways(self.kernel, self.site)
+        start, share, ways = time.perf_counter(), self.left.share, self.kernel.ways
         given: list[torch.Tensor | int] = [
             a if n is None else torch.as_tensor(_Memory(a, n), device=device)
-            for a, n in zip(args, self.kernel.extents, strict=True)
+            for a, n in zip(args, sizes, strict=True)
         ]
+        configs = [default_configs(k) for k in ways]
         try:
-            configs = fastest_configs(
-                self.kernel, self.site, given, _clock(device.index), self.left.share
-            )
+            if self.configs:
+                each = share / (len(ways) + (len(ways) > 1))
+                configs = [fastest_configs(k, self.site, given, clock, each) for k in ways]
+                share = each
+            found = fastest_way(ways, configs, self.site, given, clock, share, built)
+            self.note(found)
+            self.run = bind_cuda(ways[found.index], self.site, configs[found.index], built)
         except torch.OutOfMemoryError:
-            return self.run
-        return bind_cuda(self.kernel, self.site, configs)
+            pass
+        self.left.take(time.perf_counter() - start)
+
+
+def build_ways(kernel: TritonKernel, site: Site) -> dict[KernelJob, Binary]:
+    """The binaries of all ways, without those that Triton refused."""
+    return _built([job for k in kernel.ways for job in _likely(k, site, default_configs(k))], site)
+
+
+def _likely(kernel: TritonKernel, site: Site, configs: Sequence[Config]) -> list[KernelJob]:
+    return likely_jobs(kernel, configs, site.device.properties.target)
+
+
+def _built(jobs: Sequence[KernelJob], site: Site) -> dict[KernelJob, Binary]:
+    made = zip(jobs, submit(jobs, site.cache).outcomes(), strict=True)
+    return {job: binary for job, binary in made if isinstance(binary, Binary)}
+
+
+def fastest_way(
+    ways: Sequence[TritonKernel],
+    configs: Sequence[Sequence[Config]],
+    site: Site,
+    args: Sequence[torch.Tensor | int],
+    clock: CudaClock,
+    budget: float,
+    built: Mapping[KernelJob, Binary],
+) -> Choice:
+    """The quickest of several kernels that do the same, for these arguments.
+
+    configs: of each.  args, budget: as for ``fastest_configs``.  built: binaries at hand.
+    What was found is kept in the site's cache, by the kernels and the sizes' powers of two.
+    """
+    first, pairs = ways[0], list(zip(ways, configs, strict=True))
+    sizes = _sizes(first, args)
+    key = ["ways", *(_key(k, site, c) for k, c in pairs), *sizes]
+    found = known(key, len(ways), site.cache)
+    if found is not None or len(ways) == 1:
+        return found or Choice(0, (None,), False)
+    if not built:
+        built = _built([job for k, c in pairs for job in _likely(k, site, c)], site)
+    runs = [
+        candidate(k, site, c, built)
+        if k is first or all(job in built for job in _likely(k, site, c))
+        else None
+        for k, c in pairs
+    ]
+    mutated = [i for i, p in enumerate(first.params) if p.mode != "in"]
+    return choose(key, runs, args, mutated, clock, site.cache, budget)
+
+
+def _sizes(kernel: TritonKernel, args: Sequence[torch.Tensor | int]) -> list[str]:
+    """The powers of two that the integers of a call lie below: choices serve alike sizes."""
+    return [str(int(n).bit_length()) for n in args[len(kernel.params) :]]
 
 
 @lru_cache(maxsize=8)
@@ -159,9 +242,8 @@ class _Search:
 
     def key(self, i: int, configs: Sequence[Config]) -> list[str]:
         """What the choice of a launch among ``configs`` depends on."""
-        sizes = self.args[len(self.kernel.params) :]  # numbers before them are addresses or data
         ways = (_key(self.kernel, self.site, self.way(i, c)) for c in configs)
-        return [*ways, *map(str, sizes)]
+        return [*ways, *_sizes(self.kernel, self.args)]
 
     def way(self, i: int, config: Config) -> list[Config]:
         """The configurations of all launches, if one of them gets ``config``."""
