@@ -59,8 +59,9 @@ def rand(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
 
 
-@pytest.mark.parametrize(("name", "way"), some(product(PROGRAMS, WAYS), 5))
-def test_a_way_can_be_forced(name: str, way: str) -> None:
+@pytest.mark.parametrize("case", some(product(PROGRAMS, WAYS), 4))
+def test_a_way_can_be_forced(case: tuple[str, str]) -> None:
+    name, way = case
     fn, x = PROGRAMS[name], rand(3, 200) if name != "columns" else rand(200, 3)
     check(fn, x, runs=1, **TRITON, reduction=way)
     (graph,) = litz.explain(fn, x, options={**TRITON, "reduction": way}).graphs
@@ -209,13 +210,18 @@ def test_the_quickest_is_taken_and_kept(
     kernel, args = small(fake)
     clock, here = Timed(fake, seconds), site(fake, tmp_path)
     configs = [default_configs(k) for k in kernel.ways]
-    given = (kernel.ways, configs, here, args, clock, 1.0)
-    found = tuned.fastest_way(*given, tuned.build_ways(kernel, here))  # type: ignore[arg-type]
+    search = tuned.WaySearch(kernel.ways, configs, here, args)
+    assert search.known() is None
+    search.build()
+    found = search.choose(clock, 1.0)  # type: ignore[arg-type]
     assert (found.index, found.measured) == (index, True)
     assert found.seconds == (seconds[2], seconds[1])
-    runs = clock.runs
-    again = tuned.fastest_way(*given, {})  # type: ignore[arg-type]
-    assert (again.index, again.measured, clock.runs) == (index, False, runs)
+    # Another process: nothing is built, nothing measured.
+    again = tuned.WaySearch(kernel.ways, configs, here, args).known()
+    assert again is not None and (again.index, again.measured) == (index, False)
+    fake.launches.clear()
+    search.bound(again)(*(a.data_ptr() for a in args))
+    assert len(fake.launches) == 2 - index
     assert args[1].eq(1).all(), "results go to copies"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from litz.artifact import SegmentTable
 from litz.runtime.tune import Choice
 from litz.targets.parts import Callables, TritonPart
@@ -27,7 +29,9 @@ class TritonBuild:
             from litz.targets.triton.tuned import Limits
 
             o = tools.options
-            limits = Limits(o.tuning_seconds or o.choosing_seconds, o.tuning_seconds > 0)
+            # Ways differ in the order of their sums.
+            choosing = 0 if torch.are_deterministic_algorithms_enabled() else o.choosing_seconds
+            limits = Limits(o.tuning_seconds or choosing, o.tuning_seconds > 0)
             self._finish = start(made, tools.cache, o.jobs or None, limits, choices)
 
     def cancel(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,83 +117,87 @@ class _Tuned:
         return [None if e is None else evaluate(e, env) for e in self.kernel.extents]
 
     def tune(self, args: Sequence[int], sizes: Sequence[int | None]) -> None:
-        device = torch.device("cuda", self.site.device.index)
-        clock = _clock(device.index)
-        # Ways are compiled while the host goes on; what is left of that is none of the budget's.
-        built = {} if self.configs else build_ways(self.kernel, self.site)
-        start, share, ways = time.perf_counter(), self.left.share, self.kernel.ways
+        device, site, ways = self.site.device.index, self.site, self.kernel.ways
+        clock = CudaClock(device)  # its memory goes with it
+        start, share = time.perf_counter(), self.left.share
+        place = torch.device("cuda", device)
         given: list[torch.Tensor | int] = [
-            a if n is None else torch.as_tensor(_Memory(a, n), device=device)
+            a if n is None else torch.as_tensor(_Memory(a, n), device=place)
             for a, n in zip(args, sizes, strict=True)
         ]
         configs = [default_configs(k) for k in ways]
         try:
             if self.configs:
-                each = share / (len(ways) + (len(ways) > 1))
-                configs = [fastest_configs(k, self.site, given, clock, each) for k in ways]
-                share = each
-            found = fastest_way(ways, configs, self.site, given, clock, share, built)
+                share /= len(ways) + (len(ways) > 1)
+                configs = [fastest_configs(k, site, given, clock, share) for k in ways]
+            search = WaySearch(ways, configs, site, given)
+            found = search.known()
+            if found is None:
+                before = time.perf_counter()
+                search.build()
+                if not self.configs:  # it was compiled while the host went on: nobody chose that
+                    start += time.perf_counter() - before
+                found = search.choose(clock, share)
             self.note(found)
-            self.run = bind_cuda(ways[found.index], self.site, configs[found.index], built)
+            self.run = search.bound(found)
         except torch.OutOfMemoryError:
             pass
         self.left.take(time.perf_counter() - start)
 
 
-def build_ways(kernel: TritonKernel, site: Site) -> dict[KernelJob, Binary]:
-    """The binaries of all ways, without those that Triton refused."""
-    return _built([job for k in kernel.ways for job in _likely(k, site, default_configs(k))], site)
+@dataclass
+class WaySearch:
+    """The search for the quickest of several kernels that do the same, for some arguments.
 
-
-def _likely(kernel: TritonKernel, site: Site, configs: Sequence[Config]) -> list[KernelJob]:
-    return likely_jobs(kernel, configs, site.device.properties.target)
-
-
-def _built(jobs: Sequence[KernelJob], site: Site) -> dict[KernelJob, Binary]:
-    made = zip(jobs, submit(jobs, site.cache).outcomes(), strict=True)
-    return {job: binary for job, binary in made if isinstance(binary, Binary)}
-
-
-def fastest_way(
-    ways: Sequence[TritonKernel],
-    configs: Sequence[Sequence[Config]],
-    site: Site,
-    args: Sequence[torch.Tensor | int],
-    clock: CudaClock,
-    budget: float,
-    built: Mapping[KernelJob, Binary],
-) -> Choice:
-    """The quickest of several kernels that do the same, for these arguments.
-
-    configs: of each.  args, budget: as for ``fastest_configs``.  built: binaries at hand.
-    What was found is kept in the site's cache, by the kernels and the sizes' powers of two.
+    configs: of each.  args: as for ``fastest_configs``.  built: the binaries of all that Triton
+    took.  What was found is kept in the site's cache, by the kernels and the sizes' powers of two.
     """
-    first, pairs = ways[0], list(zip(ways, configs, strict=True))
-    sizes = _sizes(first, args)
-    key = ["ways", *(_key(k, site, c) for k, c in pairs), *sizes]
-    found = known(key, len(ways), site.cache)
-    if found is not None or len(ways) == 1:
-        return found or Choice(0, (None,), False)
-    if not built:
-        built = _built([job for k, c in pairs for job in _likely(k, site, c)], site)
-    runs = [
-        candidate(k, site, c, built)
-        if k is first or all(job in built for job in _likely(k, site, c))
-        else None
-        for k, c in pairs
-    ]
-    mutated = [i for i, p in enumerate(first.params) if p.mode != "in"]
-    return choose(key, runs, args, mutated, clock, site.cache, budget)
+
+    ways: Sequence[TritonKernel]
+    configs: Sequence[Sequence[Config]]
+    site: Site
+    args: Sequence[torch.Tensor | int]
+    built: dict[KernelJob, Binary] = field(default_factory=dict)
+
+    def known(self) -> Choice | None:
+        """What was found before; the only way, where there is one."""
+        one = Choice(0, (None,), False) if len(self.ways) == 1 else None
+        return one or known(self.key(), len(self.ways), self.site.cache)
+
+    def key(self) -> list[str]:
+        pairs = zip(self.ways, self.configs, strict=True)
+        keys = (_key(k, self.site, c) for k, c in pairs)
+        return ["ways", *keys, *_sizes(self.ways[0], self.args)]
+
+    def jobs(self, i: int) -> list[KernelJob]:
+        target = self.site.device.properties.target
+        return likely_jobs(self.ways[i], self.configs[i], target)
+
+    def build(self) -> None:
+        jobs = [job for i in range(len(self.ways)) for job in self.jobs(i)]
+        made = zip(jobs, submit(jobs, self.site.cache).outcomes(), strict=True)
+        self.built.update((job, binary) for job, binary in made if isinstance(binary, Binary))
+
+    def choose(self, clock: CudaClock, budget: float) -> Choice:
+        """By the clock, in so many seconds.  The first way says itself why it cannot run."""
+        pairs = enumerate(zip(self.ways, self.configs, strict=True))
+        runs = [
+            candidate(k, self.site, c, self.built)
+            if i == 0 or all(job in self.built for job in self.jobs(i))
+            else None
+            for i, (k, c) in pairs
+        ]
+        mutated = [i for i, p in enumerate(self.ways[0].params) if p.mode != "in"]
+        return choose(self.key(), runs, self.args, mutated, clock, self.site.cache, budget)
+
+    def bound(self, found: Choice) -> Callable[..., None]:
+        i = found.index
+        return bind_cuda(self.ways[i], self.site, self.configs[i], self.built)
 
 
 def _sizes(kernel: TritonKernel, args: Sequence[torch.Tensor | int]) -> list[str]:
     """The powers of two that the integers of a call lie below: choices serve alike sizes."""
     return [str(int(n).bit_length()) for n in args[len(kernel.params) :]]
-
-
-@lru_cache(maxsize=8)
-def _clock(index: int) -> CudaClock:
-    return CudaClock(index)
 
 
 def fastest_configs(
