@@ -26,6 +26,7 @@ CACHE = 32 << 20  # bytes that stay in its last-level cache
 SORTED = 1 << 12  # elements of columns that one program sorts
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
+HELD_COLUMN = 64  # elements of a column that a block holds
 HELD = 1 << 15  # bytes of the states of columns that a program scans at once
 
 
@@ -58,7 +59,7 @@ def is_persistent(plan: KernelPlan, axes: Axes) -> bool:
     size = power_of_two(hint(axes.reduced.size))
     if plan.lane is not None and plan.lane in plan.reduced:
         return size * streams(plan) <= 2 * PERSISTENT and size <= PERSISTENT
-    return size <= 64  # down columns a block needs width besides
+    return size <= HELD_COLUMN  # down columns a block needs width besides
 
 
 def unheld(plan: KernelPlan) -> str:

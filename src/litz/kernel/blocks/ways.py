@@ -16,7 +16,7 @@ from litz.index import product, size_hint
 from litz.kernel.blocks.choose import choose, in_way
 from litz.kernel.blocks.estimate import Estimate, estimate
 from litz.kernel.blocks.recipe import BlockRecipe, Style
-from litz.kernel.blocks.sizes import PERSISTENT, PROGRAMS, streams
+from litz.kernel.blocks.sizes import HELD_COLUMN, PERSISTENT, PROGRAMS, streams
 from litz.kernel.blocks.split import LONG, TALL, WIDTH
 from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
@@ -24,16 +24,20 @@ from litz.passes.costs import Costs
 
 WAYS: Final = ("persistent", "looped", "split")
 GAIN = 0.95  # of the first way's time, that another could take at best for it to be measured
+WIDELY = 4.0  # the same where all that could serve is measured
 COLUMNS = 1 << 8  # elements of columns that a block could hold
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """name: one of ``WAYS``, or empty where there is no choice."""
+    """name: one of ``WAYS``, or empty where there is no choice.
+
+    estimate: of its time; zero where rules alone have decided.
+    """
 
     name: str
-    estimate: Estimate
     recipe: BlockRecipe
+    estimate: Estimate = Estimate()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +61,33 @@ class Ways:
         """
         out = []
         for i, w in enumerate(w for w in self.candidates if w.name):
-            measured = seconds[i] if i < len(seconds) else None
-            found = "" if measured is None else f", measured at {1e6 * measured:.1f} us"
             mark = " (chosen)" if i == chosen else ""
-            out.append(f"{w.name}{mark}: estimated at {w.estimate}{found}")
+            known = [f"estimated at {w.estimate}"] if w.estimate.high else []
+            if i < len(seconds) and (measured := seconds[i]) is not None:
+                known.append(f"measured at {1e6 * measured:.1f} us")
+            out.append(f"{w.name}{mark}" + (f": {', '.join(known)}" if known else ""))
         return [*out, *(f"{name}: no: {why}" for name, why in self.others)]
 
 
 def ways(plan: KernelPlan, style: Style, costs: Costs) -> Ways:
     """The ways to run a plan.  Under ``style.widely`` all that could serve are candidates."""
     first = choose(plan, style)
-    name = name_of(first)
-    wanted = style.reduction
-    if not name:
-        return Ways((Way("", Estimate(), first),))
-    time = estimate(first, costs)
-    one = Way(name, time, first)
-    if wanted:
-        why = in_way(plan, style, wanted) if wanted != name else ""
-        return Ways((one,), ((wanted, str(why)),) if why else ())
-    found, others = [], []
-    for way in (w for w in WAYS if w != name):
-        made = _useless(plan, way) or in_way(plan, style, way)
-        if isinstance(made, str):
-            others.append((way, made))
-            continue
-        rival = Way(way, estimate(made, costs), made)
-        if name == "persistent" and way == "looped" and _is_whole(made):
-            others.append((way, "a block of its loop would hold a whole row"))
-        elif rival.estimate.low > GAIN * time.high and not style.widely:
-            others.append((way, f"estimated at {rival.estimate}"))
-        else:
-            found.append(rival)
+    name, wanted = name_of(first), style.reduction
+    if not name or wanted:
+        forced = plan.reduced and wanted not in ("", name)
+        why = in_way(plan, style, wanted) if forced else ""
+        return Ways((Way(name, first),), ((wanted, why),) if why and isinstance(why, str) else ())
+    made = {way: _useless(plan, way) or in_way(plan, style, way) for way in WAYS if way != name}
+    others = [(way, x) for way, x in made.items() if isinstance(x, str)]
+    rivals = [
+        Way(way, x, estimate(x, costs)) for way, x in made.items() if isinstance(x, BlockRecipe)
+    ]
+    if not rivals:
+        return Ways((Way(name, first),), tuple(others))
+    one = Way(name, first, estimate(first, costs))
+    most = one.estimate.high * (WIDELY if style.widely else GAIN)
+    others += [(w.name, f"estimated at {w.estimate}") for w in rivals if w.estimate.low > most]
+    found = [w for w in rivals if w.estimate.low <= most]
     found.sort(key=lambda w: w.estimate.likely)
     return Ways((one, *found), tuple(others))
 
@@ -107,18 +106,16 @@ def _useless(plan: KernelPlan, way: str) -> str:
     size = size_hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
     down = plan.lane is not None and plan.lane in plan.parallel
+    values = size * streams(plan)
+    if way == "looped":
+        held = size <= HELD_COLUMN if down else values < PERSISTENT
+        return f"a block holds rows of {size} elements with ease" if held else ""
     if way == "persistent":
-        held = size > COLUMNS if down else size * streams(plan) > 4 * PERSISTENT
-        return f"its rows of {size} elements are too long" if held else ""
+        long = size > COLUMNS if down else values > 4 * PERSISTENT
+        return f"its rows of {size} elements are too long" if long else ""
     if way == "split":
         if size < (TALL if down else LONG) // 2:
             return f"its rows of {size} elements are too short"
         many = rows > 2 * PROGRAMS * (WIDTH if down else 1)
         return f"its {rows} rows keep all programs busy" if many else ""
     return ""
-
-
-def _is_whole(recipe: BlockRecipe) -> bool:
-    (k,) = recipe.kernels
-    size = k.axes.reduced.size if k.axes.reduced is not None else None
-    return size is not None and size.is_const and k.configs[0].block("r") >= size_hint(size)
