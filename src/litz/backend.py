@@ -36,6 +36,7 @@ from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.graph.scan_gradients import differentiate_scans
+from litz.graph.statistics import give_true_types
 from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
@@ -118,8 +119,13 @@ def compile_with(
         if cache is not None:
             program = Program(env, partial(store.save_program, cache, key))
             compilers = program.compilers(compilers)
+
+        def prepared(joint: Graph) -> None:
+            place(joint)
+            give_true_types(joint)
+
         with program.compiling() if program else nullcontext():
-            made = dynamo.compile_through_aot(gm, example_inputs, place=place, **compilers)
+            made = dynamo.compile_through_aot(gm, example_inputs, place=prepared, **compilers)
         if program is not None:
             program.finished(made)
         return made

@@ -17,13 +17,17 @@ from litz.kernel.lanes import choose
 from litz.kernel.nodes import roots
 from litz.options import make_options
 from litz.stages import Stages
+from tests.quick import some
+
+REALS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+LONG = [(5000,), (4096,), (3, 2100)]
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(6)).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", some(REALS, 3))
 @pytest.mark.parametrize("name", OPS)
 def test_rows_and_columns(name: str, dtype: torch.dtype) -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -37,7 +41,7 @@ def test_rows_and_columns(name: str, dtype: torch.dtype) -> None:
     check(pairs if name in ("cummax", "cummin") else fn, x.transpose(0, 2), runs=1)
 
 
-@pytest.mark.parametrize("shape", [(5000,), (4096,), (3, 2100)], ids=str)
+@pytest.mark.parametrize("shape", some(LONG, 2), ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_parts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "LONG_ROW", 1000)
@@ -104,7 +108,7 @@ def test_functions_of_two_states(name: str) -> None:
         check_scan(name, draw(70, 33, dtype=dtype), 1)
 
 
-@pytest.mark.parametrize("shape", [(5000,), (4096,), (3, 2100)], ids=str)
+@pytest.mark.parametrize("shape", some(LONG[1:], 1), ids=str)
 def test_functions_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "LONG_ROW", 1000)
     monkeypatch.setattr(choose, "PART", 512)

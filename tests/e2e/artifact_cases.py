@@ -161,9 +161,10 @@ PROGRAMS = {
     "training": Case(_model(), (rand(6, 16),)),
     "attention": Case(_attended, (rand(1, 2, 8, 16),)),
     "checked": Case(lambda x: (x + 1) @ x.t(), (rand(4, 6),), {"check_calls": True}),
+    "ways": Case(lambda x: x.sum(0), (rand(100, 64),)),  # a GPU has several to choose from
     "fast": Case(lambda x: F.gelu(x) * x, (rand(40, dtype=torch.float16),), {"numerics": "fast"}),
 }  # fmt: skip
-TRITON = ("chain", "half", "dynamic", "random", "in place", "by data", "training")
+TRITON = ("chain", "half", "dynamic", "random", "in place", "by data", "training", "ways")
 
 
 def _kept(args: Any) -> list[Any]:

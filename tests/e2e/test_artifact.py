@@ -28,6 +28,8 @@ def test_other_processes_compute_bitwise_the_same(tmp_path: Path) -> None:
     if importlib.util.find_spec("triton"):
         for name in TRITON:
             recordings[f"triton {name}"] = recorded(PROGRAMS[name], target="triton")
+        (kernel,) = from_bytes(recordings["triton ways"][0]["artifact"]).kernels
+        assert len(kernel.sources) > 1, "all ways"
     assert len(recordings["c++ training"]) == 2, "forward and backward"
     _rerun_elsewhere(tmp_path, recordings)
 

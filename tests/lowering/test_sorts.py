@@ -88,8 +88,13 @@ def test_what_is_left_to_aten() -> None:
     words = "a sort of 64-bit values and their places: ATen computes it"
     assert reasons(lambda x: torch.sort(x), long[:, :9].double()) == [words]
     blocks = {"target": "triton"}
-    assert len(reasons(lambda x: torch.sort(x), long[:, :1025], **blocks)) == 1
-    assert reasons(lambda x: torch.sort(x), long[:, :1024], **blocks) == []
+    for fn, values, most in (
+        (lambda x: torch.sort(x), long, 512),
+        (lambda x: torch.sort(x).values, long, 1024),
+        (lambda x: torch.sort(x), long.bfloat16(), 1024),
+    ):
+        assert len(reasons(fn, values[:, : most + 1], **blocks)) == 1
+        assert reasons(fn, values[:, :most], **blocks) == []
 
 
 def sampled(x: torch.Tensor) -> torch.Tensor:

@@ -45,7 +45,7 @@ def test_a_pipeline_prints_itself() -> None:
     assert first.startswith("FindAttention(costs={'cuda': Costs(matrix=")
     assert second.startswith("TakeTemplates(costs={'cuda': Costs(matrix=")
     assert (third, fifth) == (
-        "TakeEpilogues(measured=(), plain=())",
+        "TakeEpilogues(measured=(), plain=('relu',))",
         "ChooseContractions(measured=())",
     )
     assert fourth.startswith("PadContractions(costs={'cuda': Costs(matrix=")

@@ -26,6 +26,7 @@ from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
 from litz.graph.products import name_products_of_bytes
 from litz.graph.reinplace import read_what_was_written, write_in_place
+from litz.graph.statistics import give_true_types
 from litz.graph.storage import make_storage_explicit
 from litz.graph.tokens import drop_tokens
 from litz.graph.values import give_values
@@ -149,6 +150,7 @@ PIPELINE: tuple[PassGroup, ...] = (
         "after_storage",
         (
             GraphPass("effects", drop_tokens),
+            GraphPass("types of statistics", lambda gm: give_true_types(gm.graph)),
             GraphPass("products of bytes", name_products_of_bytes),
             GraphPass("bias of convolutions", add_bias_apart),
             # Before the next, while what PyTorch added behind its last copies still stands there.

@@ -41,9 +41,9 @@ aten = torch.ops.aten
 
 _WORDS: Final = {16: d.I16, 32: d.I32, 64: d.I64}
 _MANTISSAS: Final = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
-# A GPU's program holds a row in registers, four elements a thread: of longer rows each level of
+# A GPU's program holds a row's ranks in registers, 16 bytes a thread: of longer rows each level of
 # the network goes through shared memory, and ATen's radix sort passes over them less often.
-BLOCK: Final = 256 * 4
+BLOCK: Final = 256 * 16
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def rows(
     if ctx.b.settings.on_gpu(x.device):
         if size.hi is None:
             raise Unsupported("a sort of rows of open length: ATen computes it")
-        if size.hi > BLOCK:
+        if size.hi * ranks.word.bytes > BLOCK:
             raise Unsupported("a sort of rows that no block holds: ATen computes it")
     elif size_hint(size, 0) > limit.elements[ranks.word]:
         raise Unsupported(limit.reason)

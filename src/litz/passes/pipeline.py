@@ -7,7 +7,7 @@ A pass is a frozen dataclass with a name, typed fields and one function from pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from litz.dataclass import dataclass
 from litz.errors import CompilationError
@@ -20,6 +20,8 @@ from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
+
+EXACT: Final = ("relu",)  # what ATen's call with a product gives bit by bit, nan included
 
 
 class ProgramPass(Protocol):
@@ -53,7 +55,7 @@ def pipeline(
     large = dict.fromkeys(blocks, LARGE)
     known = large if costs is None else costs
     kinds = blocks if measured else ()
-    epilogues = TakeEpilogues(kinds)
+    epilogues = TakeEpilogues(kinds, EXACT if blocks else ())
     found = FindAttention(known), TakeTemplates(known, epilogues=epilogues), epilogues
     chosen = ChooseContractions(kinds)
     calls = PadContractions({**large, **known}), chosen, FillInPlace(blocks)

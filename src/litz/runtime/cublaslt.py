@@ -190,6 +190,8 @@ def takes(p: Problem) -> bool:
     out = sides[-1]
     if None in sides or out is None or out.turned or p.epilogue not in EPILOGUES:
         return False
+    if p.epilogue and not p.fusable:
+        return False
     if p.added is None:
         return True
     if p.added.dtype is not p.out.dtype:

@@ -60,6 +60,11 @@ class Problem:
     scales: tuple[Matrix, Matrix] | None = None
     fast: bool = False
 
+    @property
+    def fusable(self) -> bool:
+        """Whether a library may compute the epilogue: its tanh in GELU falls short of float32."""
+        return bool(self.epilogue) and (self.epilogue, self.out.dtype) != ("gelu", torch.float32)
+
 
 @dataclass(frozen=True, slots=True)
 class Operands:
@@ -125,9 +130,7 @@ class Aten:
         apart, p = Instance(self.version), problem
         row = p.added is not None and len(p.added.shape) == 1 and len(p.left.shape) == 2
         return (
-            (apart, replace(apart, what="fused"))
-            if p.epilogue and row and self._fuses
-            else (apart,)
+            (apart, replace(apart, what="fused")) if p.fusable and row and self._fuses else (apart,)
         )
 
     def bind(self, problem: Problem, instance: Instance) -> Call:

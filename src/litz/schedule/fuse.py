@@ -12,12 +12,13 @@ from litz.index import Expr, Var, size_hint, substitution
 from litz.ir import body, matmul
 from litz.ir.body import Load, Node, Reduce, Rewriter, Store, is_even, loops_of
 from litz.ir.masks import open_reduces
-from litz.ir.program import Buffer, Extern, Loops, Program, Template
+from litz.ir.program import Extern, Loops, Program, Template
 from litz.ir.scans import in_rows, scans_of
 from litz.ir.skeletons import fault
 from litz.ir.unfold import unfold
 from litz.schedule.align import Alignment, Space, alignments
 from litz.schedule.dependencies import Dependencies, dependencies
+from litz.schedule.groups import bytes_hint
 from litz.schedule.templates import APART, MANY, NO_PLACE, READ, TWO, grows, is_factor, taken_in
 
 Place = Callable[[Expr], Expr]
@@ -230,7 +231,7 @@ class Fusion:
         self.program = program
         self.settings = settings
         self.roots = {name: program.root(name) for name in program.buffers}
-        self.bytes = {name: _bytes(b) for name, b in program.buffers.items()}
+        self.bytes = {name: bytes_hint(b) for name, b in program.buffers.items()}
         self.deps: Dependencies = dependencies(program, self.roots)
         self.groups: dict[int, FusionGroup] = {}
         self.owner: dict[int, int] = {}
@@ -491,10 +492,6 @@ class Fusion:
 
     def _place(self, k: int) -> int:
         return self.groups[k].last if k in self.groups else k
-
-
-def _bytes(b: Buffer) -> int:
-    return b.dtype.bytes * prod(size_hint(s, default=64) for s in b.shape)
 
 
 def _only_scans(g: FusionGroup) -> bool:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from litz.dataclass import dataclass
-from litz.ir.program import Extern, Nest, Program, Template
+from litz.index import product, size_hint
+from litz.ir.program import Buffer, Extern, Nest, Program, Template
+
+
+def bytes_hint(b: Buffer) -> int:
+    """How many bytes a buffer likely takes; each size without a hint counts as 64."""
+    return b.dtype.bytes * size_hint(product(b.shape), default=64)
 
 
 @dataclass(frozen=True, slots=True)

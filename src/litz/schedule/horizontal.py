@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
-from litz.index import product, size_hint
 from litz.ir.program import Extern, Program
-from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step
+from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
 Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
 """Of independent groups those that one launch can run, two or more, and why; the second argument
@@ -199,7 +198,7 @@ class _Memory:
                 self.last.update(dict.fromkeys(own, step.name))
         for name in {program.root(r.buffer) for r in program.output_refs()}:
             self.last.pop(name, None)
-        bytes_of = {n: _bytes(program, n) for n, b in program.buffers.items() if b.alias is None}
+        bytes_of = {n: bytes_hint(b) for n, b in program.buffers.items() if b.alias is None}
         self.temps = {n: k for n, k in bytes_of.items() if program.buffers[n].kind == "temp"}
         self.given = sum(bytes_of.values()) - sum(self.temps.values())
 
@@ -226,8 +225,3 @@ class _Memory:
             now -= sum(self.temps[b] for b in dead)
             live -= dead
         return most
-
-
-def _bytes(program: Program, name: str) -> int:
-    b = program.buffers[name]
-    return size_hint(product(b.shape)) * b.dtype.bytes
