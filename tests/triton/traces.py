@@ -153,7 +153,7 @@ def compile_without_a_gpu(
     jobs: list[KernelJob] = []
 
     def start(
-        parts: Sequence[TritonPart], cache: Cache, workers: Any = None, seconds: float = 0
+        parts: Sequence[TritonPart], cache: Cache, *_how: Any
     ) -> Callable[[], dict[str, Callable[..., None]]]:
         site = cuda.Site(Driver(FakeCuda()).device(0), lambda: 0, torch.empty, cache)
         for p in parts:
