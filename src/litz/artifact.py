@@ -5,7 +5,7 @@ this process or in another: then it went through ``to_bytes`` and ``from_bytes``
 
 The bytes::
 
-    litz-artifact 3\\n          the version of this form
+    litz-artifact 5\\n          the version of this form
     64 hex digits \\n           SHA-256 of all that follows
     8 bytes                    length of the header, little-endian
     header                     JSON: {"sections": lengths, "artifact": the record}
@@ -45,6 +45,7 @@ __all__ = [
     "Number",
     "Recording",
     "SegmentTable",
+    "UsersKernel",
     "Value",
     "from_bytes",
     "tensor_bytes",
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 4
+VERSION = 5
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -137,7 +138,19 @@ class BoundBody:
     name: str
 
 
-Value = Named | Number | Constant | BoundBody | Live
+@dataclass(frozen=True)
+class UsersKernel:
+    """A Triton kernel of the user's that the graph launches: whoever binds has the object.
+
+    name: by which ``bind`` is given it (``litz.runtime.user_kernels.kernel_name``).  written: names
+    of the arguments that it writes.
+    """
+
+    name: str
+    written: tuple[str, ...]
+
+
+Value = Named | Number | Constant | BoundBody | UsersKernel | Live
 
 
 @dataclass(frozen=True)
