@@ -234,3 +234,37 @@ def test_subclasses_that_are_not_known_are_found_behind_aotautograd(runs: Runs) 
         assert float(runs(summed(unknown, 1.0))) == 60.0
         assert runs.traced and not runs.entries()
         assert sum("found in the cache" in line for line in runs.told) == hits, runs.told
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without processes")
+def test_a_distributed_tensor_is_found_behind_aotautograd(runs: Runs) -> None:
+    """Its mesh is an input that the graph hands on."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    def case(compile: Compile) -> list[Tensor]:
+        w = distribute_tensor(torch.arange(12.0).view(4, 3) / 9, mesh, [Shard(0)]).requires_grad_()
+        x = distribute_tensor(torch.ones(2, 4), mesh, [Shard(1)])
+        out: Any = compile(lambda x, w: (x * 2).relu() @ w)(x, w)
+        out.full_tensor().square().sum().backward()
+        assert w.grad is not None
+        return [out.full_tensor().detach(), w.grad.full_tensor()]  # type: ignore[attr-defined]
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        first, again = runs(case), runs(case)
+    finally:
+        dist.destroy_process_group()
+    assert sum("found in the cache" in line for line in runs.told) == 2, runs.told
+    assert not any("runs through ATen" in line for line in runs.told), runs.told
+    assert all(map(torch.equal, first, again))
+    torch.testing.assert_close(again, case_in_eager())
+
+
+def case_in_eager() -> list[Tensor]:
+    w = (torch.arange(12.0).view(4, 3) / 9).requires_grad_()
+    out = torch.full((2, 4), 2.0) @ w
+    out.square().sum().backward()
+    assert w.grad is not None
+    return [out.detach(), w.grad]

@@ -60,7 +60,7 @@ from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
 from litz.options import Options
 from litz.runtime.cache import content_key
-from litz.runtime.fake import FakeTensor
+from litz.runtime.fake import FakeScriptObject, FakeTensor
 from litz.runtime.torch_private import (
     attention_order,
     is_zero_tensor,
@@ -361,6 +361,10 @@ class Writer:
             return self.tensor(val)
         if type(val) in _SEQUENCES:
             return f"{type(val).__name__}[{', '.join([self.value(v) for v in val])}]"  # type: ignore[attr-defined]
+        if (
+            type(val) is FakeScriptObject
+        ):  # a mesh, say, that the graph hands on
+            return f"object {val.script_class_name!r}"
         if type(val) is dict:  # a user's kernel has results by name
             return f"{[(k, self.value(v)) for k, v in val.items()]}"
         return self.text(val)

@@ -138,7 +138,7 @@ class _Written(Writer):
         names, context = x.__tensor_flatten__()
         inner = [getattr(x, name) for name in names]
         if not all(isinstance(t, torch.Tensor) for t in inner):
-            raise NotCached(f"a {type(x).__name__} holds what is no tensor")
+            raise NotCached(f"a {type(x).__name__} holds more than tensors")
         parts = [self.subclass(t) if is_wrapper(t) else self.memory_of(t) for t in inner]
         code = value_text(type(x), f"a {type(x).__name__}", self.objects)
         data = value_text(context, f"a {type(x).__name__}", self.objects)
