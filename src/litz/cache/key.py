@@ -361,9 +361,7 @@ class Writer:
             return self.tensor(val)
         if type(val) in _SEQUENCES:
             return f"{type(val).__name__}[{', '.join([self.value(v) for v in val])}]"  # type: ignore[attr-defined]
-        if (
-            type(val) is FakeScriptObject
-        ):  # a mesh, say, that the graph hands on
+        if type(val) is FakeScriptObject:  # a mesh, say, that the graph hands on
             return f"object {val.script_class_name!r}"
         if type(val) is dict:  # a user's kernel has results by name
             return f"{[(k, self.value(v)) for k, v in val.items()]}"
