@@ -13,7 +13,7 @@ import torch
 from litz.cache.code import NotCached, function_text, operator_text
 
 HEAD = """
-import functools, math, os, random, types, torch
+import enum, functools, math, os, random, types, torch
 from torch import ops
 from torch.nn import functional as F
 helped = 2
@@ -60,6 +60,12 @@ KNOWN = {
     "a method": "class C:\n    def n(self): return 4\ndef f(x): return x * C().n()",
     "another method": "class C:\n    def n(self): return 5\ndef f(x): return x * C().n()",
     "a property": "class C:\n    n = property(helper)\ndef f(x): return x * C().n",
+    "enumeration": "class C(enum.Enum): A = 1\ndef f(x): return x * C.A.value",
+    "another enumeration": "class C(enum.Enum): A = 2\ndef f(x): return x * C.A.value",
+    "its member": "class C(enum.Enum): A = 1; B = 2\nb = C.B\ndef f(x): return x is b",
+    "another member": "class C(enum.Enum): A = 1; B = 2\nb = C.A\ndef f(x): return x is b",
+    "its method": "class C(enum.Enum):\n    A = 1\n    def m(s): return 3\ndef f(x): return C.A",
+    "other method": "class C(enum.Enum):\n    A = 1\n    def m(s): return 4\ndef f(x): return C.A",
     "inherited": "class B: n = 3\nclass C(B): m = 1\ndef f(x): return x * C.n",
     "inherited otherwise": "class B: n = 4\nclass C(B): m = 1\ndef f(x): return x * C.n",
     "operators by a name": "aten = torch.ops.aten\ndef f(x): return aten.sin.default(x)",

@@ -66,8 +66,16 @@ _OF_KERNELS: Final = ("triton.runtime.jit", "triton.runtime.autotuner")
 _OF_CLASSES: Final = frozenset(
     "__dict__ __weakref__ __doc__ __module__ __qualname__ __annotations__".split()
 )
+_METHODS: Final = (types.FunctionType, staticmethod, classmethod, property)
 _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
-_NAMING: Final = ("builtins", "torch._C", "torch._C._nn", "torch.functional", "torch._tensor")
+_NAMING: Final = (
+    "builtins",
+    "enum",
+    "torch._C",
+    "torch._C._nn",
+    "torch.functional",
+    "torch._tensor",
+)
 _RUN_ALONE: Final = frozenset({"CPU", "CUDA", "CompositeExplicitAutograd[alias]"})
 """Dispatch keys of kernels that compute; tracing with fake tensors calls none of them."""
 _DATA: Final = (
@@ -170,7 +178,7 @@ class _Writer:
         if isinstance(value, type):
             return self.type(value, what)
         if isinstance(value, enum.Enum):
-            return f"{self.value(kind, what)} {value.name}"
+            return f"{self.value(kind, what)} {self.value(value.value, what)}"
         raise NotCached(f"{what} has a {kind.__name__}, which is no data")
 
     def type(self, of: type, what: str) -> str:
@@ -183,7 +191,8 @@ class _Writer:
         own = {k: v for k, v in vars(of).items() if k not in _OF_CLASSES}
         if type(of) is enum.EnumMeta:
             members: Any = of.__members__
-            own = {k: member.value for k, member in members.items()}
+            own = {k: v for k, v in own.items() if isinstance(v, _METHODS) and not _of_enum(v)}
+            own |= {k: member.value for k, member in members.items()}
         said = [f"{k!r}: {self.attribute(own[k], f'{name}.{k}')}" for k in sorted(own)]
         return f"{name} {[self.value(b, what) for b in of.__bases__]} {said}"
 
@@ -268,6 +277,11 @@ class _Writer:
         if odd := [k for k in found.others if k not in _RUN_ALONE]:
             raise NotCached(f"{op} has a kernel for {odd[0]}, of which the code is not known")
         return f" {self.value(found.traced, f'{op}')}"
+
+
+def _of_enum(method: object) -> bool:
+    """Whether Python gives a method to every enumeration."""
+    return getattr(method, "__module__", "") == enum.__name__
 
 
 def _cells(fn: types.FunctionType) -> list[tuple[str, types.CellType]]:
