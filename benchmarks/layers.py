@@ -56,7 +56,7 @@ def compiled_stages(layers: int) -> tuple[dict[str, float], int, int]:
 
     def eager(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         start = time.perf_counter()
-        call = lookup_backend("aot_eager")(gm, inputs)
+        call = lookup_backend("aot_eager")(gm, list(inputs))
         seconds["aot_eager"] = time.perf_counter() - start
         return call
 
