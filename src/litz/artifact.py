@@ -45,6 +45,7 @@ __all__ = [
     "Number",
     "Recording",
     "SegmentTable",
+    "UsersKernel",
     "Value",
     "from_bytes",
     "tensor_bytes",
@@ -137,7 +138,19 @@ class BoundBody:
     name: str
 
 
-Value = Named | Number | Constant | BoundBody | Live
+@dataclass(frozen=True)
+class UsersKernel:
+    """A Triton kernel of the user's that the graph launches: whoever binds has the object.
+
+    name: by which ``bind`` is given it (``litz.runtime.user_kernels.kernel_name``).  written: names
+    of the arguments that it writes.
+    """
+
+    name: str
+    written: tuple[str, ...]
+
+
+Value = Named | Number | Constant | BoundBody | UsersKernel | Live
 
 
 @dataclass(frozen=True)

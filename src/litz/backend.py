@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from litz.binding import Binder, Recorder, bind
 from litz.cache import store
 from litz.cache.code import NotCached
 from litz.cache.key import graph_key, symbols
-from litz.cache.programs import Kept, Program, program_key, wrapped
+from litz.cache.programs import Kept, Program, ProgramKey, program_key, wrapped
 from litz.errors import (
     ArtifactError,
     CompilationError,
@@ -37,6 +37,7 @@ from litz.graph.original import kept, restored
 from litz.graph.repro import save_repro
 from litz.graph.scan_gradients import differentiate_scans
 from litz.graph.statistics import give_true_types
+from litz.graph.user_kernels import launched
 from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
@@ -76,12 +77,12 @@ def compile_with(
     if reason := mistraced(gm):
         return _in_eager_mode(gm, reason, observe)
     drop_idle_dropout(gm)
-    key, env = _program_key(gm, example_inputs, options) if options.graph_cache else ("", None)
-    cache = Tools(options).cache if key else None
-    if cache is not None and (kept := store.load_program(cache, key)) is not None:
+    known = _program_key(gm, example_inputs, options) if options.graph_cache else None
+    cache = Tools(options).cache if known else None
+    if known and cache and (kept := store.load_program(cache, known.key)) is not None:
         # As if it were not there: what fails beside is told when it fails again.
         with suppress(LitzError, OSError, ValueError):
-            return _bound_program(kept, example_inputs, env, options, recorder)
+            return _bound_program(kept, example_inputs, known, options, recorder)
     make_scans_whole(gm)
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
@@ -116,8 +117,8 @@ def compile_with(
         differentiate_scans(gm)
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, place, regions) for kind in kinds}
-        if cache is not None:
-            program = Program(env, partial(store.save_program, cache, key))
+        if known and cache:
+            program = Program(known, partial(store.save_program, cache, known.key))
             compilers = program.compilers(compilers)
 
         def prepared(joint: Graph) -> None:
@@ -140,17 +141,17 @@ def compile_with(
         return _in_eager_mode(gm, str(e).partition("\n")[0], observe)
 
 
-def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> tuple[str, Any]:
-    """The key of Dynamo's graph, and the environment of its symbols; empty where it has none."""
+def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> ProgramKey | None:
+    """The key of Dynamo's graph; None where it has none."""
     try:
         return program_key(gm, inputs, options)
     except NotCached as e:
         events.debug("the graph is looked for behind AOTAutograd: %s", e)
-        return "", None
+        return None
 
 
 def _bound_program(
-    kept: Kept, inputs: Sequence[Any], env: Any, options: Options, recorder: Recorder
+    kept: Kept, inputs: Sequence[Any], known: ProgramKey, options: Options, recorder: Recorder
 ) -> Callable[..., Any]:
     """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
     calls = {}
@@ -158,10 +159,10 @@ def _bound_program(
         for kind, artifact in kept[0].items():
             stages = Stages(artifact=artifact)
             with stages.timed("total"):
-                call = recorded(bind(artifact, options), recorder, stages, kind)
+                call = recorded(bind(artifact, options, known.objects), recorder, stages, kind)
             calls[kind] = dynamo.boxed(call)
             report_compiled(kind, stages)
-    return wrapped(kept, calls, inputs, env)
+    return wrapped(kept, calls, inputs, known)
 
 
 def compile_or_fall_back(
@@ -200,11 +201,12 @@ def _found_or_compiled(
     if not key:
         return made(graph, options, stages)
     cache = Tools(options).cache
-    if (call := _found(cache, key, options, stages, start)) is not None:
+    kernels = launched(graph)
+    if (call := _found(cache, key, options, stages, start, kernels)) is not None:
         return call
     # Ranks and workers meet a graph at once: one of them compiles it.
     with cache.alone(key, WAIT):
-        if (call := _found(cache, key, options, stages, start)) is not None:
+        if (call := _found(cache, key, options, stages, start, kernels)) is not None:
             return call
 
         def keep(artifact: Artifact) -> None:
@@ -216,13 +218,20 @@ def _found_or_compiled(
         return made(graph, options, stages, keep=keep)
 
 
-def _found(cache: Cache, key: str, options: Options, stages: Stages, start: float) -> Boxed | None:
+def _found(
+    cache: Cache,
+    key: str,
+    options: Options,
+    stages: Stages,
+    start: float,
+    kernels: Mapping[str, object],
+) -> Boxed | None:
     """The bound artifact of a key, if there is one that this process can bind."""
     artifact = store.load(cache, key)
     if artifact is None:
         return None
     with suppress(ArtifactError):  # it names what this process has not
-        call = bind(artifact, options)
+        call = bind(artifact, options, kernels)
         stages.artifact = artifact
         stages.seconds["total"] = time.perf_counter() - start
         return call
@@ -261,6 +270,7 @@ def compile_and_bind(
     if on_gpu(graph):
         start_workers(options.jobs or None)  # they are ready when the first kernel is
 
+    kernels = launched(graph)
     binder = Binder(options, s.choices)
     artifact = compile_graph(
         graph, options, s, inference=inference, guarded=guarded, start=binder.start
@@ -271,7 +281,7 @@ def compile_and_bind(
     with s.timed("waiting"):
         binder.wait(artifact)
     with s.timed("load"):
-        call = binder.load(artifact, s.watch)
+        call = binder.load(artifact, s.watch, kernels)
     s.seconds["total"] = time.perf_counter() - start
     show(options, "time", lambda: "\n".join(f"{k:12}{v:9.4f} s" for k, v in s.seconds.items()))
     return call

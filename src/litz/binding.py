@@ -70,16 +70,26 @@ class Binder:
         for name, binder in self._bodies.items():
             yield from binder._builds(artifact.bodies[name])
 
-    def load(self, artifact: Artifact, watch: Watch | None = None) -> BoxedCall:
-        """The callable of an artifact whose kernels are built.  watch: checks its runs."""
+    def load(
+        self,
+        artifact: Artifact,
+        watch: Watch | None = None,
+        kernels: Mapping[str, object] | None = None,
+    ) -> BoxedCall:
+        """The callable of an artifact whose kernels are built.
+
+        watch: checks its runs.  kernels: the user's, by their names.
+        """
         assert self._build is not None
         if watch is None and PROBE in artifact.host.values:
             raise ArtifactError(
                 f"litz: this artifact cannot be bound alone: {artifact.not_portable}"
             )
         natives = self._build.bind(artifact.host.segments)
-        bodies = {name: b.load(artifact.bodies[name]) for name, b in self._bodies.items()}
-        values = namespace(artifact.host.values, bodies)
+        bodies = {
+            name: b.load(artifact.bodies[name], kernels=kernels) for name, b in self._bodies.items()
+        }
+        values = namespace(artifact.host.values, bodies, kernels)
         if self._options.tuning_seconds and any(v is product for v in values.values()):
             seconds = float(self._options.tuning_seconds)
             tuned = Products(libraries, self._tools.cache, seconds).product
@@ -90,13 +100,18 @@ class Binder:
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
 
 
-def bind(artifact: Artifact, options: Options | None = None) -> BoxedCall:
+def bind(
+    artifact: Artifact,
+    options: Options | None = None,
+    kernels: Mapping[str, object] | None = None,
+) -> BoxedCall:
     """A callable of an artifact: it takes the graph's arguments as a list, which it empties.
 
     options: of which those count that say how kernels are built and where they are kept; without
-    any, the artifact's own over the environment's.
-    Raises ArtifactError for what other versions of Litz or PyTorch compiled, ToolchainError without
-    a C++ compiler.
+    any, the artifact's own over the environment's.  kernels: the user's Triton kernels, by their
+    names (``litz.runtime.user_kernels.kernel_name``).
+    Raises ArtifactError for what other versions of Litz or PyTorch compiled and for a kernel of the
+    user's that is not there, ToolchainError without a C++ compiler.
     """
     for name, version in versions().items():
         if artifact.versions.get(name) != version:
@@ -106,7 +121,7 @@ def bind(artifact: Artifact, options: Options | None = None) -> BoxedCall:
             )
     binder = Binder(make_options(artifact.options) if options is None else options)
     binder.wait(artifact)
-    return binder.load(artifact)
+    return binder.load(artifact, kernels=kernels)
 
 
 MODES: Final = ("reduce-overhead", "max-autotune")

@@ -13,7 +13,7 @@ import torch
 from litz.cache.code import NotCached, function_text, operator_text
 
 HEAD = """
-import functools, math, os, random, types, torch
+import enum, functools, math, os, random, types, torch
 from torch import ops
 from torch.nn import functional as F
 helped = 2
@@ -55,6 +55,21 @@ KNOWN = {
     "an operator": "def f(x): return torch.ops.aten.sin.default(x)",
     "another": "def f(x): return ops.aten.cos(x)",
     "type": "def f(x): return torch.empty_like(x, dtype=torch.float16)",
+    "a class": "class C:\n    n = 3\ndef f(x): return x * C.n",
+    "another class": "class C:\n    n = 4\ndef f(x): return x * C.n",
+    "a method": "class C:\n    def n(self): return 4\ndef f(x): return x * C().n()",
+    "another method": "class C:\n    def n(self): return 5\ndef f(x): return x * C().n()",
+    "a property": "class C:\n    n = property(helper)\ndef f(x): return x * C().n",
+    "enumeration": "class C(enum.Enum): A = 1\ndef f(x): return x * C.A.value",
+    "another enumeration": "class C(enum.Enum): A = 2\ndef f(x): return x * C.A.value",
+    "its member": "class C(enum.Enum): A = 1; B = 2\nb = C.B\ndef f(x): return x is b",
+    "another member": "class C(enum.Enum): A = 1; B = 2\nb = C.A\ndef f(x): return x is b",
+    "its method": "class C(enum.Enum):\n    A = 1\n    def m(s): return 3\ndef f(x): return C.A",
+    "other method": "class C(enum.Enum):\n    A = 1\n    def m(s): return 4\ndef f(x): return C.A",
+    "inherited": "class B: n = 3\nclass C(B): m = 1\ndef f(x): return x * C.n",
+    "inherited otherwise": "class B: n = 4\nclass C(B): m = 1\ndef f(x): return x * C.n",
+    "operators by a name": "aten = torch.ops.aten\ndef f(x): return aten.sin.default(x)",
+    "as a tensor": "def f(x):\n    with torch._C.DisableTorchFunctionSubclass(): return x",
     "errors": "def f(x):\n    if x.dim() > 3:\n        raise ValueError('no')\n    return x",
     "caught": "def f(x):\n    try: return x.view(3)\n    except ValueError: return x",
 }
@@ -93,7 +108,7 @@ def test_a_function_that_ran_often_is_the_same() -> None:
 
 
 class Config:
-    factor = 2
+    factor = object()
 
 
 UNKNOWN = {
@@ -118,6 +133,9 @@ UNKNOWN = {
     "operators by another name": "named = torch.ops\ndef f(x): return named.aten.sin(x)",
     "operators in a variable": "def f(x):\n    o = torch.ops.aten\n    return o.sin(x)",
     "a room in a closure": "def g(k):\n    return lambda x: k.sin(x)\nf = g(torch)",
+    "a metaclass": "class M(type): pass\nclass C(metaclass=M): pass\ndef f(x): return C",
+    "of C": "def f(x): return torch._C._get_tracing_state()",
+    "of triton": "import triton\ndef f(x): return triton.knobs.runtime",
     "a tensor": "def g(k):\n    return lambda x: x * k\nf = g(torch.ones(3))",
     "itself": "def g(k):\n    return lambda x: x * k[0]\nk = []\nk.append(k)\nf = g(k)",
     "an attribute": "def f(x): return f.n\nf.n = 3",

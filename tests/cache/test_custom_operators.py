@@ -176,10 +176,95 @@ def summed(cls: Any, scale: float) -> Callable[[Compile], Tensor]:
     return case
 
 
-def test_programs_of_subclasses_are_found_by_what_they_trace_to(runs: Runs) -> None:
-    """Their classes may do anything: AOTAutograd asks them each time, Litz compiles once."""
-    for slope, scale, hits in ((3.0, 1.0, 0), (3.0, 1.0, 1), (4.0, 1.0, 0), (3.0, 5.0, 0)):
+def test_programs_of_subclasses_are_found_by_their_code_and_context(runs: Runs) -> None:
+    for slope, scale, entries in ((3.0, 1.0, 1), (3.0, 1.0, 1), (4.0, 1.0, 2), (3.0, 5.0, 3)):
+        before = len(runs.entries())
         out = runs(summed(scaled_class(slope), scale))
         assert float(out) == 20.0 * slope * scale
+        assert len(runs.entries()) == entries, runs.told
+        assert runs.traced == (entries > before)
+
+
+def made(cls: Any, *sizes: int) -> Callable[[Compile], list[Tensor]]:
+    """Results that are subclasses, and memory that is written."""
+
+    def fn(x: Any, y: Tensor) -> Any:
+        y.add_(1)
+        return x * 2.0, (x * 3.0).sum() * y
+
+    def case(compile: Compile) -> list[Tensor]:
+        call, found = compile(fn), []
+        for n in sizes:
+            x, y = cls(torch.arange(float(n)), 2.0), torch.ones(4)
+            scaled, total = call(x, y)
+            assert type(scaled) is cls
+            found += [scaled.data_, torch.tensor(scaled.scale), total, y]
+        return found
+
+    return case
+
+
+def test_results_that_are_subclasses(runs: Runs) -> None:
+    first = runs(made(scaled_class(3.0), 5))
+    assert runs.traced and len(runs.entries()) == 1, runs.told
+    again = runs(made(scaled_class(3.0), 5))
+    assert not runs.traced and all(map(torch.equal, first, again)), runs.told
+    runs.options = {**runs.options, "graph_cache": False}
+    assert all(map(torch.equal, first, runs(made(scaled_class(3.0), 5))))
+
+
+def test_open_sizes_of_subclasses_are_found_behind_aotautograd(runs: Runs) -> None:
+    """PyTorch's record of them has no bytes."""
+    first = runs(made(scaled_class(3.0), 5, 7))
+    assert any("cannot be written" in line for line in runs.told)
+    again = runs(made(scaled_class(3.0), 5, 7))
+    assert sum("found in the cache" in line for line in runs.told) == 2, runs.told
+    assert all(map(torch.equal, first, again)) and len(runs.entries()) == 1
+
+
+class Mode:
+    """No data."""
+
+
+def test_subclasses_that_are_not_known_are_found_behind_aotautograd(runs: Runs) -> None:
+    """AOTAutograd asks them each time, Litz compiles once."""
+    unknown = scaled_class(3.0)
+    unknown.held = Mode()
+    for hits in (0, 1):
+        assert float(runs(summed(unknown, 1.0))) == 60.0
         assert runs.traced and not runs.entries()
         assert sum("found in the cache" in line for line in runs.told) == hits, runs.told
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without processes")
+def test_a_distributed_tensor_is_found_behind_aotautograd(runs: Runs) -> None:
+    """Its mesh is an input that the graph hands on."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    def case(compile: Compile) -> list[Tensor]:
+        w = distribute_tensor(torch.arange(12.0).view(4, 3) / 9, mesh, [Shard(0)]).requires_grad_()
+        x = distribute_tensor(torch.ones(2, 4), mesh, [Shard(1)])
+        out: Any = compile(lambda x, w: (x * 2).relu() @ w)(x, w)
+        out.full_tensor().square().sum().backward()
+        assert w.grad is not None
+        return [out.full_tensor().detach(), w.grad.full_tensor()]  # type: ignore[attr-defined]
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        first, again = runs(case), runs(case)
+    finally:
+        dist.destroy_process_group()
+    assert sum("found in the cache" in line for line in runs.told) == 2, runs.told
+    assert not any("runs through ATen" in line for line in runs.told), runs.told
+    assert all(map(torch.equal, first, again))
+    torch.testing.assert_close(again, case_in_eager())
+
+
+def case_in_eager() -> list[Tensor]:
+    w = (torch.arange(12.0).view(4, 3) / 9).requires_grad_()
+    out = torch.full((2, 4), 2.0) @ w
+    out.square().sum().backward()
+    assert w.grad is not None
+    return [out.detach(), w.grad]

@@ -28,12 +28,29 @@ from litz.runtime.triton import build as building  # noqa: E402
 from litz.runtime.triton import worker  # noqa: E402
 from litz.runtime.triton.build import build, job_key, numbered, submit  # noqa: E402
 from litz.runtime.triton.job import Binary, KernelJob  # noqa: E402
-from litz.runtime.triton.pool import Pool, Triton, WorkerDied, find_triton, pool  # noqa: E402
+from litz.runtime.triton.pool import (  # noqa: E402
+    Pool,
+    Triton,
+    WorkerDied,
+    find_triton,
+    pool,
+    worker_environment,
+)
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
+
+
+def test_workers_look_for_no_plugins_of_tritons_unless_told_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for given, found in (("", "1"), ("0", "0")):
+        monkeypatch.delenv("TRITON_BACKENDS_IN_TREE", raising=False)
+        if given:
+            monkeypatch.setenv("TRITON_BACKENDS_IN_TREE", given)
+        assert worker_environment.__wrapped__()["TRITON_BACKENDS_IN_TREE"] == found
 
 
 def test_a_kernel_builds_without_a_gpu(cache: Cache) -> None:

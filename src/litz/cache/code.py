@@ -6,6 +6,10 @@ globals, the functions that it calls in turn, and of PyTorch what is a function 
 (PyTorch's version and its settings are in every key).  Kernels that compute are not: programs call
 them by their operator's name, whatever they are by then.
 
+Tensors' subclasses are the functions, properties and data in them and in their bases.  Classes, and
+Triton kernels of the user's, are objects that every process has of its own: they stand in a key by
+name, and whoever writes it is told which they are.
+
 Whatever is not data, nor such a function, stands against a key: ``NotCached`` says what.
 """
 
@@ -13,18 +17,28 @@ from __future__ import annotations
 
 import builtins
 import dis
+import enum
 import functools
 import struct
 import sys
 import types
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
 from torch._library.custom_ops import CustomOpDef
 
 from litz.runtime.torch_private import Registrations, registrations
+from litz.runtime.user_kernels import kernel_name
 
-__all__ = ["NotCached", "function_text", "operator_text", "overloads"]
+__all__ = [
+    "NotCached",
+    "function_text",
+    "kernel_text",
+    "operator_text",
+    "overloads",
+    "value_text",
+]
 
 NAMESPACES: Final = ("aten", "prims")
 # Of these modules everything is a function of its arguments, but for what ``_asks``.
@@ -32,6 +46,8 @@ _PURE: Final = ("math", "operator", "functools", "itertools")
 _OF_TORCH: Final = (
     *("torch", "torch.nn", "torch.nn.functional", "torch.functional", "torch.library"),
     *("torch.special", "torch.linalg", "torch.fft", "torch.ops"),
+    *("torch.utils._pytree", "torch.utils._python_dispatch"),
+    *("triton", "triton.language"),
 )
 # What asks, or changes, what no key holds.
 _ASKING: Final = frozenset(
@@ -44,8 +60,22 @@ _IN_KEYS: Final = (
     *("get_default_dtype", "get_num_threads", "get_float32_matmul_precision", "get_device"),
     *("is_grad_enabled", "is_inference_mode_enabled", "set_grad_enabled"),
 )
+# What may be asked of ``torch._C``.
+_WITHOUT_HOOKS: Final = ("DisableTorchFunctionSubclass", "DisableTorchFunction")
+_OF_KERNELS: Final = ("triton.runtime.jit", "triton.runtime.autotuner")
+_OF_CLASSES: Final = frozenset(
+    "__dict__ __weakref__ __doc__ __module__ __qualname__ __annotations__".split()
+)
+_METHODS: Final = (types.FunctionType, staticmethod, classmethod, property)
 _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
-_NAMING: Final = ("builtins", "torch._C", "torch._C._nn", "torch.functional", "torch._tensor")
+_NAMING: Final = (
+    "builtins",
+    "enum",
+    "torch._C",
+    "torch._C._nn",
+    "torch.functional",
+    "torch._tensor",
+)
 _RUN_ALONE: Final = frozenset({"CPU", "CUDA", "CompositeExplicitAutograd[alias]"})
 """Dispatch keys of kernels that compute; tracing with fake tensors calls none of them."""
 _DATA: Final = (
@@ -66,13 +96,34 @@ def function_text(fn: object) -> str:
         raise NotCached("it holds itself") from e
 
 
-def operator_text(op: torch._ops.OpOverload, *, traced: bool) -> str:
+def value_text(value: object, what: str, objects: dict[str, object]) -> str:
+    """A tensor's subclass, or data; objects: is told of classes and kernels.  Raises NotCached."""
+    try:
+        return _Writer(objects).value(value, what)
+    except RecursionError as e:
+        raise NotCached(f"{what} holds itself") from e
+
+
+def kernel_text(kernel: object, objects: dict[str, object]) -> str:
+    """A Triton kernel of the user's; objects: is told of it.  Raises NotCached."""
+    try:
+        name = kernel_name(kernel)
+    except ValueError as e:
+        raise NotCached(str(e)) from e
+    objects[name] = kernel
+    return name
+
+
+def operator_text(
+    op: torch._ops.OpOverload, objects: dict[str, object] | None = None, *, traced: bool
+) -> str:
     """What compiling a program that calls a custom operator depends on.  Raises NotCached.
 
+    objects: is told of classes and kernels.
     traced: AOTAutograd traces it too, with its gradient; else its fake kernel alone is asked.
     """
     try:
-        return _Writer().operator(op, traced)
+        return _Writer(objects).operator(op, traced)
     except RecursionError as e:
         raise NotCached(f"what {op} depends on holds itself") from e
 
@@ -83,9 +134,13 @@ def overloads(packet: Any) -> list[torch._ops.OpOverload]:
 
 
 class _Writer:
-    """Writes values out; seen: what stands already, by number, as functions may call each other."""
+    """Writes values out; seen: what stands already, by number, as functions may call each other.
 
-    def __init__(self) -> None:
+    objects: the classes and kernels that were written, by their names.
+    """
+
+    def __init__(self, objects: dict[str, object] | None = None) -> None:
+        self.objects = {} if objects is None else objects
         self.seen: dict[int, tuple[int, object]] = {}
 
     def value(self, value: Any, what: str) -> str:
@@ -116,7 +171,40 @@ class _Writer:
             return f"packet {[self.value(op, what) for op in overloads(value)]}"
         if isinstance(value, CustomOpDef):
             return self.operator(value._opoverload, True)
+        if isinstance(value, torch._ops._OpNamespace) and value.name in NAMESPACES:
+            return f"operators of {value.name}"
+        if any(c.__module__ in _OF_KERNELS for c in kind.__mro__):
+            return f"kernel {kernel_text(value, self.objects)}"
+        if isinstance(value, type):
+            return self.type(value, what)
+        if isinstance(value, enum.Enum):
+            return f"{self.value(kind, what)} {self.value(value.value, what)}"
         raise NotCached(f"{what} has a {kind.__name__}, which is no data")
+
+    def type(self, of: type, what: str) -> str:
+        """A class of the user's: what it has, its bases, and nothing that makes classes."""
+        name = f"class {of.__module__}.{of.__qualname__}"
+        if type(of) not in (type, type(torch.Tensor), enum.EnumMeta):
+            raise NotCached(f"{what} has a class that a {type(of).__name__} made")
+        if self.objects.setdefault(name, of) is not of:
+            raise NotCached(f"two classes are called {name}")
+        own = {k: v for k, v in vars(of).items() if k not in _OF_CLASSES}
+        if type(of) is enum.EnumMeta:
+            members: Any = of.__members__
+            own = {k: v for k, v in own.items() if isinstance(v, _METHODS) and not _of_enum(v)}
+            own |= {k: member.value for k, member in members.items()}
+        said = [f"{k!r}: {self.attribute(own[k], f'{name}.{k}')}" for k in sorted(own)]
+        return f"{name} {[self.value(b, what) for b in of.__bases__]} {said}"
+
+    def attribute(self, value: Any, what: str) -> str:
+        """What a class has under a name."""
+        if isinstance(value, staticmethod | classmethod):
+            return f"{type(value).__name__} {self.value(value.__func__, what)}"
+        if type(value) is property:
+            return f"property {self.value([value.fget, value.fset, value.fdel], what)}"
+        if isinstance(value, types.MemberDescriptorType):
+            return "slot"
+        return self.value(value, what)
 
     def function(self, fn: types.FunctionType) -> str:
         name = f"{fn.__module__}.{fn.__qualname__}"
@@ -145,7 +233,8 @@ class _Writer:
                 raise NotCached(f"{where} imports {at.argval}")
             if at.opname == "LOAD_GLOBAL" and at.argval not in used:
                 used[at.argval] = self.variable(at.argval, names, where)
-        asked = [n for n in code.co_names if _asks(n)]
+        bare = {s.argval for at, s in pairwise(steps) if at.argval == "_C"} <= {*_WITHOUT_HOOKS}
+        asked = [n for n in code.co_names if _asks(n) and not (n == "_C" and bare)]
         if asked:
             raise NotCached(f"{where} may ask for more than a key holds: {asked[0]}")
         constants = [
@@ -190,6 +279,11 @@ class _Writer:
         return f" {self.value(found.traced, f'{op}')}"
 
 
+def _of_enum(method: object) -> bool:
+    """Whether Python gives a method to every enumeration."""
+    return getattr(method, "__module__", "") == enum.__name__
+
+
 def _cells(fn: types.FunctionType) -> list[tuple[str, types.CellType]]:
     return list(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
 
@@ -211,7 +305,8 @@ def _named(value: Any) -> str:
 
 
 def _is_pure(value: object) -> bool:
-    return any(value is room for room in _rooms())
+    inside = isinstance(value, types.ModuleType) and value.__name__.startswith("triton.language.")
+    return inside or any(value is room for room in _rooms())
 
 
 def _rooms() -> list[types.ModuleType]:

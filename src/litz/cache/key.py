@@ -50,22 +50,23 @@ from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
 from litz.artifact import tensor_bytes
-from litz.cache.code import NAMESPACES, NotCached, operator_text
+from litz.cache.code import NAMESPACES, NotCached, kernel_text, operator_text
 from litz.errors import LitzError
 from litz.graph.calls import higher_order_name
 from litz.graph.constants import is_literal
-from litz.graph.dialect import USER_OPERATORS, WITH_BODIES
+from litz.graph.dialect import HIGHER_ORDER, MUTATION, USER_KERNEL
 from litz.graph.storage import ANCHORED, FLAT
 from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
 from litz.options import Options
 from litz.runtime.cache import content_key
-from litz.runtime.fake import FakeTensor
+from litz.runtime.fake import FakeScriptObject, FakeTensor
 from litz.runtime.torch_private import (
     attention_order,
     is_zero_tensor,
     storage_address,
     strange_kernels,
+    user_kernel,
     users_kernels,
 )
 from litz.targets.tools import Tools
@@ -212,6 +213,7 @@ class Writer:
     """Writes a graph out; memory: numbers of the storages of inputs and constants.
 
     env: the shape environment of sizes that are symbols; None where there are none.
+    objects: of this process, by the names that stand for them: the user's classes and kernels.
     """
 
     traced = False  # whether the graph goes through AOTAutograd yet
@@ -221,6 +223,7 @@ class Writer:
         self.memory: dict[int, int] = {}
         self.targets: dict[object, str] = {}
         self.devices: dict[torch.device, None] = {}
+        self.objects: dict[str, object] = {}
         self.env: Any = None
         self.kept = 0
 
@@ -255,7 +258,12 @@ class Writer:
         return [f"body of {len(found)}", *found]
 
     def node(self, n: Node) -> str:
-        return f"{n.op} {n.name!r} {self.target(n)} {self.text(n.args)} {self.text(n.kwargs)}"
+        kwargs: dict[str, Any] = dict(n.kwargs)
+        if higher_order_name(n.target) in (USER_KERNEL, MUTATION):
+            kernel, constants = user_kernel(kwargs["kernel_idx"], kwargs["constant_args_idx"])
+            name = kernel_text(kernel, self.objects)
+            kwargs = {**kwargs, "kernel_idx": name, "constant_args_idx": dict(constants)}
+        return f"{n.op} {n.name!r} {self.target(n)} {self.text(n.args)} {self.text(kwargs)}"
 
     def rest(self) -> list[str | bytes]:
         """What the graph says of nowhere in particular: its GPUs and symbols."""
@@ -276,12 +284,12 @@ class Writer:
         name = getattr(target, "__name__", str(target))
         if getattr(operator, name, None) is target:
             return f"operator {name}"
-        if higher_order_name(target) in (*WITH_BODIES, *USER_OPERATORS):
+        if higher_order_name(target) in (*HIGHER_ORDER, MUTATION):
             return f"higher-order {name}"
         if type(target) is not torch._ops.OpOverload:
             raise NotCached(f"{name} is no operator of PyTorch's")
         if target.namespace not in NAMESPACES:
-            return operator_text(target, traced=self.traced)
+            return operator_text(target, self.objects, traced=self.traced)
         if target.namespace == "aten" and (at := strange_kernels(target)):
             raise NotCached(f"{name} has a kernel that is not PyTorch's, of {at}")
         return f"{target} {target._schema}"
@@ -328,6 +336,8 @@ class Writer:
             return self.function(value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return self.symbol(value)
+        if kind.__module__ == "triton.language.core" and kind.__name__ in ("dtype", "constexpr"):
+            return f"{kind.__name__} {value!r}"  # a constant of a user's kernel
         raise NotCached(f"it holds a {kind.__name__}")
 
     def symbol(self, value: Any) -> str:
@@ -351,11 +361,18 @@ class Writer:
             return self.tensor(val)
         if type(val) in _SEQUENCES:
             return f"{type(val).__name__}[{', '.join([self.value(v) for v in val])}]"  # type: ignore[attr-defined]
+        if type(val) is FakeScriptObject:  # a mesh, say, that the graph hands on
+            return f"object {val.script_class_name!r}"
+        if type(val) is dict:  # a user's kernel has results by name
+            return f"{[(k, self.value(v)) for k, v in val.items()]}"
         return self.text(val)
 
     def tensor(self, x: torch.Tensor) -> str:
         if type(x) not in (FakeTensor, torch.Tensor, torch.nn.Parameter):
             raise NotCached(f"a tensor is a {type(x).__name__}")
+        return f"{type(x).__name__} {self.metadata(x)} {is_zero_tensor(x)}"
+
+    def metadata(self, x: torch.Tensor) -> str:
         if x.layout is not torch.strided or x.is_quantized or x.is_nested:
             raise NotCached("a tensor is more than memory with strides")
         sizes = (*x.shape, *x.stride(), x.storage_offset())
@@ -363,8 +380,8 @@ class Writer:
         if not {type(s) for s in sizes} <= {int}:
             said = ", ".join(str(s) if type(s) is int else self.symbol(s) for s in sizes)
         return (
-            f"{type(x).__name__} {x.dtype} {len(x.shape)} {said} {self.device(x.device)} "
-            f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {x.is_inference()} {is_zero_tensor(x)}"
+            f"{x.dtype} {len(x.shape)} {said} {self.device(x.device)} "
+            f"{x.requires_grad} {x.is_conj()} {x.is_neg()} {x.is_inference()}"
         )
 
 

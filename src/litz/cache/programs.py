@@ -30,16 +30,18 @@ from unittest import mock
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
-from litz.artifact import Artifact
+from litz.artifact import Artifact, UsersKernel
 from litz.cache import records
-from litz.cache.code import NAMESPACES, NotCached, overloads
+from litz.cache.code import NAMESPACES, NotCached, overloads, value_text
 from litz.cache.key import Writer, environment, settings, surroundings
+from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import aot_names, in_transform, without_autocast
 
-__all__ = ["Kept", "Program", "lazily", "program_key", "wrapped"]
+__all__ = ["Kept", "Program", "ProgramKey", "lazily", "program_key", "wrapped"]
 
 Boxed = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Boxed]
@@ -124,12 +126,29 @@ class _Written(Writer):
         return super().target(n)
 
     def input(self, n: Node, x: object) -> str:
-        said = f"{self.value(x)} {n.meta.get('tensor_dict')}" if n.meta.get("tensor_dict") else ""
+        said = f"{n.meta['tensor_dict']}" if n.meta.get("tensor_dict") else ""
         if not isinstance(x, torch.Tensor):
             return f"{said}{self.value(x)}"
+        return said + (self.subclass(x) if is_wrapper(x) else self.memory_of(x))
+
+    def subclass(self, x: Any) -> str:
+        """A tensor around others: its class with all its code, what it is beside them, and them."""
+        if x._base is not None:
+            raise NotCached(f"an input is a view of a {type(x).__name__}")
+        names, context = x.__tensor_flatten__()
+        inner = [getattr(x, name) for name in names]
+        if not all(isinstance(t, torch.Tensor) for t in inner):
+            raise NotCached(f"a {type(x).__name__} holds more than tensors")
+        parts = [self.subclass(t) if is_wrapper(t) else self.memory_of(t) for t in inner]
+        code = value_text(type(x), f"a {type(x).__name__}", self.objects)
+        data = value_text(context, f"a {type(x).__name__}", self.objects)
+        kind = (x.is_leaf, isinstance(x, torch.nn.Parameter))
+        return f"{self.metadata(x)} {kind} {code} {data} {names} {parts}"
+
+    def memory_of(self, x: torch.Tensor) -> str:
         base = x._base
         views = base is not None and (base.requires_grad, base.is_leaf)
-        return f"{said}{self.tensor(x)} {x.is_leaf} {views} {self.storage(x)}"
+        return f"{self.tensor(x)} {x.is_leaf} {views} {self.storage(x)}"
 
 
 def _is_method(name: object) -> bool:
@@ -151,8 +170,21 @@ def _without_regions(gm: GraphModule) -> Any:
     return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))  # it has no modules of its own
 
 
-def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> tuple[str, Any]:
-    """The key of Dynamo's graph, and the shape environment of its symbols, None without any.
+@dataclass(frozen=True)
+class ProgramKey:
+    """The key of Dynamo's graph.
+
+    env: the shape environment of its symbols, None without any.  objects: those of this process
+    that the key stands for by name: tensors' subclasses and the user's Triton kernels.
+    """
+
+    key: str
+    env: Any
+    objects: Mapping[str, object]
+
+
+def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> ProgramKey:
+    """The key of Dynamo's graph.
 
     inputs: as Dynamo gives them, fake tensors and numbers.  Raises NotCached.
     """
@@ -177,7 +209,7 @@ def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> tuple[s
     autocast = [(torch.is_autocast_enabled(k), str(torch.get_autocast_dtype(k))) for k in kinds]
     state = (*autocast, torch.is_autocast_cache_enabled(), _AOT.config.get_hash().hex())
     key = content_key(*surroundings(options), repr(state), *found, *written.rest())
-    return key, written.env
+    return ProgramKey(key, written.env, written.objects)
 
 
 # --- compiling and keeping -----------------------------------------------------------------------
@@ -193,10 +225,10 @@ class Program:
     refused: why it is not kept, as far as that is known.
     """
 
-    def __init__(self, env: Any, keep: Callable[[Kept], None]) -> None:
+    def __init__(self, known: ProgramKey, keep: Callable[[Kept], None]) -> None:
         assert _AOT is not None
         self.refused = ""
-        self._env, self._keep = env, keep
+        self._env, self._objects, self._keep = known.env, known.objects, keep
         self._artifacts: dict[str, Artifact] = {}
         self._record: Any = None
         self._before = self._facts()
@@ -243,6 +275,8 @@ class Program:
             self._refuse(why_not)
         elif settings() != self._settings:
             self._refuse("PyTorch's settings are others than where its forward graph was compiled")
+        elif artifact is not None and not wanted(artifact) <= self._objects.keys():
+            self._refuse("tracing made a Triton kernel of its own")
         elif artifact is not None:
             self._artifacts[kind] = artifact
             self._finish()
@@ -270,9 +304,17 @@ class Program:
         if kinds == set(self._artifacts):
             self._record = None
             try:
-                self._keep((self._artifacts, records.dump(record, _Code), self._after))
+                self._keep(
+                    (self._artifacts, records.dump(record, _Code, self._objects), self._after)
+                )
             except ValueError as e:
                 self._refuse(str(e))
+
+
+def wanted(artifact: Artifact) -> set[str]:
+    """The names of the user's Triton kernels that an artifact launches."""
+    found = {v.name for v in artifact.host.values.values() if isinstance(v, UsersKernel)}
+    return found.union(*map(wanted, artifact.bodies.values()))
 
 
 def _record_of(call: Any) -> Any:
@@ -305,7 +347,7 @@ def lazily(graph: GraphModule, compile: Callable[[], Boxed]) -> Boxed:
 
 
 def wrapped(
-    kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], env: Any
+    kept: Kept, calls: Mapping[str, Boxed], inputs: Sequence[Any], known: ProgramKey
 ) -> Callable[..., Any]:
     """What Dynamo calls: the record's wrappers around bound graphs, by their kinds.
 
@@ -313,10 +355,10 @@ def wrapped(
     when its guards are added.
     """
     try:
-        call = _wrapped(records.load(kept[1]), calls, inputs)
+        call = _wrapped(records.load(kept[1], known.objects), calls, inputs)
     except Exception as e:  # a record may be whatever its pickle says
         raise ValueError(f"a record that does not fit: {e}") from e
-    if env is not None and environment(env) != kept[2]:
+    if known.env is not None and environment(known.env) != kept[2]:
         raise ValueError("PyTorch knows other things of its sizes")
 
     def run(*args: Any) -> Any:

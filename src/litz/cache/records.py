@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import io
 import pickle
+from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, Final
 
@@ -29,19 +30,34 @@ _NAMES: Final = {
     "torch.utils._ordered_set": {"OrderedSet"},
     "sympy.core.numbers": {"Integer", "One", "Zero", "NegativeOne"},
 }
+CODE: Final = "code"
 _CONSTANTS: Final = (torch.dtype, torch.memory_format, torch.layout)
 
 
 class _Writer(pickle.Pickler):
-    def __init__(self, to: io.BytesIO, left_out: type) -> None:
+    def __init__(self, to: io.BytesIO, left_out: type, objects: Mapping[str, object]) -> None:
         super().__init__(to, protocol=4)
         self._left_out = left_out
+        self._classes = {v: name for name, v in objects.items() if isinstance(v, type)}
 
     def persistent_id(self, obj: object) -> str | None:
-        return "code" if isinstance(obj, self._left_out) else None
+        if isinstance(obj, type) and obj in self._classes:
+            return self._classes[obj]
+        return CODE if isinstance(obj, self._left_out) else None
+
+
+class _Anything:
+    """Stands for a class of another process, where records are looked at and not used."""
+
+    def __new__(cls, *args: object) -> Any:
+        return super().__new__(cls)
 
 
 class _Reader(pickle.Unpickler):
+    def __init__(self, data: io.BytesIO, objects: Mapping[str, object] | None) -> None:
+        super().__init__(data)
+        self._objects = objects
+
     def find_class(self, module: str, name: str) -> Any:
         # An element type is written as torch's, a memory format as what torch._utils has of torch.
         found: Any = getattr(torch, name.removeprefix("torch."), None)
@@ -56,12 +72,17 @@ class _Reader(pickle.Unpickler):
                 return found
         raise pickle.UnpicklingError(f"{module}.{name}")
 
-    def persistent_load(self, pid: object) -> None:
-        return None
+    def persistent_load(self, pid: object) -> Any:
+        if pid == CODE:
+            return None
+        return _Anything if self._objects is None else self._objects[str(pid)]
 
 
-def dump(record: Any, left_out: type) -> bytes:
-    """A record's bytes.  Raises ValueError, with what stands against it, if it has none."""
+def dump(record: Any, left_out: type, objects: Mapping[str, object]) -> bytes:
+    """A record's bytes.  Raises ValueError, with what stands against it, if it has none.
+
+    objects: whoever reads it has them too; the classes among them are written by their names.
+    """
     to = io.BytesIO()
     try:
         config = replace(record.sanitized_aot_config, aot_autograd_arg_pos_to_source=None, aot_id=0)
@@ -70,16 +91,19 @@ def dump(record: Any, left_out: type) -> bytes:
         slim = replace(
             record, sanitized_aot_config=config, serialized_bw_module=None, **texts, **times
         )
-        _Writer(to, left_out).dump(slim)
-        load(to.getvalue())
+        _Writer(to, left_out, objects).dump(slim)
+        load(to.getvalue(), objects)
     except Exception as e:  # of PyTorch's classes, any
         raise ValueError(f"what AOTAutograd made of it cannot be written: {e}") from e
     return to.getvalue()
 
 
-def load(data: bytes) -> Any:
-    """The record of its bytes.  Raises ValueError for whatever they are besides."""
+def load(data: bytes, objects: Mapping[str, object] | None = None) -> Any:
+    """The record of its bytes.  Raises ValueError for whatever they are besides.
+
+    objects: as ``dump`` had them; None where the record is only looked at.
+    """
     try:
-        return _Reader(io.BytesIO(data)).load()
+        return _Reader(io.BytesIO(data), objects).load()
     except Exception as e:  # of damaged bytes, any
         raise ValueError(f"a record that cannot be read: {e}") from e

@@ -26,6 +26,7 @@ FLEX: Final = "flex_attention"
 FLEX_GRADIENT: Final = "flex_attention_backward"
 WITH_BODIES: Final = (COND, WHILE_LOOP, REGION, MAP, SCAN, ASSOCIATIVE, FLEX, FLEX_GRADIENT)
 USER_KERNEL: Final = "triton_kernel_wrapper_functional"
+MUTATION: Final = "triton_kernel_wrapper_mutation"  # the same before AOTAutograd
 USER_OPERATORS: Final = ("auto_functionalized", "auto_functionalized_v2")
 HIGHER_ORDER: Final = (*WITH_BODIES, USER_KERNEL, *USER_OPERATORS)
 WRITERS: Final = frozenset({COPY, *map(in_place_form, AT_POSITIONS)})

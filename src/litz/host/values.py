@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from litz.artifact import BoundBody, Constant, Live, Named, Number, Value
+from litz.artifact import BoundBody, Constant, Live, Named, Number, UsersKernel, Value
 from litz.errors import ArtifactError
 from litz.runtime.strided import memory_of
-from litz.runtime.user_kernels import UserKernel
+from litz.runtime.user_kernels import UserKernel, configurations, kernel_name
 
 PROBE = "probe"
 """The name under which a host program calls the checker of its runs (``litz.host.probes``)."""
 
-# Modules that every process has which can bind an artifact.
-_MODULES = ("builtins", "math", "operator", "torch", "litz.runtime")
+# Modules that every process has which can bind an artifact; Triton's, where it has such kernels.
+_MODULES = ("builtins", "math", "operator", "torch", "litz.runtime", "triton.language")
 
 
 def describe(value: object) -> Value:
@@ -30,7 +30,10 @@ def describe(value: object) -> Value:
         reason = _why_not_told(value)
         return Live(value, reason) if reason else Constant(value, value.device)
     if isinstance(value, UserKernel):
-        return Live(value, "it calls a Triton kernel of the user's")
+        try:
+            return UsersKernel(kernel_name(value.kernel), value.written)
+        except ValueError as e:
+            return Live(value, str(e))
     if isinstance(value, Subgraph):
         return BoundBody(value.name)
     return _named(value) or Live(value, f"it holds an object of the type {type(value).__name__}")
@@ -51,6 +54,9 @@ def _named(value: object) -> Named | None:
     """Where a module has the value."""
     module = str(getattr(value, "__module__", "") or "")
     path = str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
+    if type(value).__module__ == "triton.language.core":  # an element type, for a user's kernel
+        module = "triton.language"
+        path = next((k for k, v in vars(sys.modules[module]).items() if v is value), "")
     # C functions say "_operator"; the module for everybody is the other.
     for place in (module, module.lstrip("_")):
         if _known(place) and walk(sys.modules.get(place), path) is value:
@@ -70,18 +76,20 @@ def walk(place: object, path: str) -> object:
 
 
 def namespace(
-    values: Mapping[str, Value], bodies: Mapping[str, object] | None = None
+    values: Mapping[str, Value],
+    bodies: Mapping[str, object] | None = None,
+    kernels: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """The values themselves: tensors are moved to their devices, names are looked up.
 
-    bodies: the callables of bodies.
+    bodies: the callables of bodies.  kernels: the user's, by their names.
 
-    Raises ArtifactError for a name that its module has not.
+    Raises ArtifactError for a name that its module has not, and for a kernel that is not there.
     """
-    return {name: _live(value, bodies or {}) for name, value in values.items()}
+    return {name: _live(value, bodies or {}, kernels or {}) for name, value in values.items()}
 
 
-def _live(value: Value, bodies: Mapping[str, object]) -> object:
+def _live(value: Value, bodies: Mapping[str, object], kernels: Mapping[str, object]) -> object:
     match value:
         case Number(number):
             return number
@@ -91,6 +99,10 @@ def _live(value: Value, bodies: Mapping[str, object]) -> object:
             if name not in bodies:
                 raise ArtifactError(f"litz: an artifact wants a body {name}, which is not there")
             return bodies[name]
+        case UsersKernel(name, written):
+            if name not in kernels:
+                raise ArtifactError("litz: an artifact wants a user's kernel that is not there")
+            return UserKernel(kernels[name], configurations(kernels[name]), written)
         case Constant(tensor, device):
             if tensor.device == device:
                 return tensor

@@ -134,9 +134,9 @@ class _Walk(GraphLowering):
             return out
         self.inputs.append(n.name)
         if not isinstance(val, torch.Tensor):
-            if n.users:
+            if any(u.op != "output" for u in n.users):
                 raise GraphUnsupported(f"an input of type {type(val).__name__}")
-            return None
+            return self.b.opaque(n.name, val) if n.users else None  # a mesh of devices, say
         return self.input_tensor(n, val, position)
 
     def input_tensor(self, n: FxNode, val: torch.Tensor, position: int) -> TensorValue | Opaque:

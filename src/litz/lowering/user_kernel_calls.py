@@ -15,11 +15,10 @@ from torch.fx import Node
 
 from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
-from litz.graph.dialect import USER_KERNEL, USER_OPERATORS
+from litz.graph.dialect import MUTATION, USER_KERNEL, USER_OPERATORS
 from litz.lowering.context import GraphUnsupported
 from litz.runtime.torch_private import user_kernel
-
-MUTATION = "triton_kernel_wrapper_mutation"
+from litz.runtime.user_kernels import configurations
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,10 @@ def kernel_call(n: Node) -> KernelCall:
         if name not in values:
             break
         leading.append((name, values.pop(name)))
-    configs = tuple(dict(c.kwargs) for c in getattr(kernel, "configs", ()))
     return KernelCall(
         kernel,
         _name(kernel),
-        configs,
+        configurations(kernel),
         tuple(tuple(g) for g in given["grid"]),
         tuple(leading),
         tuple(values.items()),

@@ -1,5 +1,8 @@
-"""PyTorch's fake tensors, which have metadata and no numbers, under names that are private."""
+"""Fake tensors and objects: PyTorch's values without numbers."""
 
+from __future__ import annotations
+
+from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-__all__ = ["FakeTensor", "unset_fake_temporarily"]
+__all__ = ["FakeScriptObject", "FakeTensor", "unset_fake_temporarily"]

@@ -307,7 +307,9 @@ def registrations(op: torch._ops.OpOverload) -> Registrations | str:
         from torch._library import custom_ops, simple_registry
 
         entry = simple_registry.singleton.find(op._name)
-        if op.py_kernels or op in decomposition_table or entry.torch_dispatch_rules._data:
+        definition = custom_ops.OPDEFS.get(op._name)
+        rules = len(entry.torch_dispatch_rules._data) - _is_triton_op(definition)
+        if op.py_kernels or op in decomposition_table or rules:
             return "is traced by Python code of the user's"
         if getattr(getattr(entry, "effect", None), "effect", None) is not None:
             return "has effects"
@@ -316,7 +318,6 @@ def registrations(op: torch._ops.OpOverload) -> Registrations | str:
         files.pop("debug", None)
         if "CompositeImplicitAutograd[alias]" in files:
             return "is made of other operators"
-        definition = custom_ops.OPDEFS.get(op._name)
         fakes = entry.fake_impl.kernels
         if definition is None:
             fake = _inside(fakes[-1].func) if fakes else None
@@ -324,7 +325,7 @@ def registrations(op: torch._ops.OpOverload) -> Registrations | str:
                 fake = "PyTorch's"
             others = [k for k in files if k != "Meta" or fake is None]
             return Registrations(fake, (), tuple(others))
-        if definition._torch_dispatch_fns or len(fakes) > 1:
+        if len(fakes) > 1:
             return "is traced by Python code of the user's"
         traced = (
             definition._setup_context_fn,
@@ -336,6 +337,19 @@ def registrations(op: torch._ops.OpOverload) -> Registrations | str:
         return Registrations(definition._abstract_fn, traced, tuple(others))
     except (ImportError, AttributeError, ValueError) as e:
         return f"is registered otherwise in this PyTorch ({e})"
+
+
+def _is_triton_op(definition: Any) -> bool:
+    """Whether an operator is one of ``torch.library.triton_op``, which traces its fake kernel."""
+    from torch._library import triton
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    rules: dict[Any, Any] = getattr(definition, "_torch_dispatch_fns", {})
+    rule: Any = rules.get(FunctionalTensorMode)
+    if len(rules) != 1 or getattr(rule, "__module__", "") != triton.__name__:
+        return False
+    names = dict(zip(rule.__code__.co_freevars, rule.__closure__, strict=True))
+    return "fn" in names and names["fn"].cell_contents is definition._abstract_fn
 
 
 def _inside(fake: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from litz.dataclass import dataclass
+from litz.runtime.cache import content_key
 from litz.runtime.strided import copy_as_it_is
 
 Grid = tuple[int, ...]
@@ -79,6 +80,43 @@ class UserKernel:
         late = {k: v for k, v in copies.items() if k not in at}
         self.kernel[grid](*own, **{**kwargs, **late})
         self._tuned[key] = None
+
+
+def configurations(kernel: Any) -> tuple[Mapping[str, object], ...]:
+    """The meta-parameters of each of a kernel's configurations, none for a plain kernel."""
+    return tuple(dict(c.kwargs) for c in getattr(kernel, "configs", ()))
+
+
+def kernel_name(kernel: Any) -> str:
+    """A name for all that compiling asks of a kernel, the same in every process: 40 hex digits.
+
+    That is its source with the functions and constants that it refers to, its parameters and its
+    configurations; launches are handed the object itself.  Raises ValueError, with the reason,
+    where code of the user's decides more.
+    """
+    import triton
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    said: list[object] = [triton.__version__]
+    fn = kernel
+    if type(fn) is Autotuner:
+        if fn.perf_model or fn.early_config_prune:
+            raise ValueError("the configurations of a Triton kernel are pruned by the user's code")
+        hooks = [fn.user_defined_pre_hook, fn.user_defined_post_hook]
+        if any(hooks) or any(c.pre_hook for c in fn.configs):
+            raise ValueError("a Triton kernel of the user's has hooks")
+        said += [[c.all_kwargs() for c in fn.configs], fn.keys, fn.reset_to_zero, fn.restore_value]
+        fn = fn.fn
+    if not isinstance(fn, JITFunction):
+        raise ValueError(f"around a Triton kernel of the user's is a {type(fn).__name__}")
+    try:
+        said += [fn.__name__, fn.cache_key]
+    except Exception as e:  # of Triton's look at what the function refers to
+        raise ValueError(f"a Triton kernel of the user's: {e}") from e
+    said += [sorted((name, v) for (name, _), (v, _) in fn.used_global_vals.items())]
+    said += [(p.name, p.annotation, p.default) for p in fn.params]
+    return content_key("a user's kernel", repr(said))
 
 
 def _copy_of(value: Any) -> object:

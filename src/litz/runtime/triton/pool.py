@@ -1,7 +1,7 @@
 """Compile workers: processes that import Triton and not torch, one pool of them a process.
 
 One process, the server, imports Triton and forks the workers: it has no threads and no torch, and
-what it has loaded is theirs.  That takes a fraction of a second once, so that it starts early;
+what it has loaded is theirs.  That takes as long as importing Triton once, so that it starts early;
 workers stay until the process ends.  Each is led by a thread that hands it one job after another;
 the thread sleeps in a read meanwhile and costs the process nothing.
 
@@ -75,6 +75,8 @@ def worker_environment() -> dict[str, str]:
     """
     env = dict(os.environ)
     env.pop("TRITON_INTERPRET", None)
+    # NVIDIA's is in Triton itself: no need to read the metadata of all installed packages.
+    env.setdefault("TRITON_BACKENDS_IN_TREE", "1")
     return env
 
 
