@@ -85,12 +85,6 @@ static constexpr float erf_pieces[][32] = {
      0x1.15f3cep-8f, -0x1.6c739p-9f, -0x1.b2fe54p-10f, -0x1.241d7p-12f, 0x1.534322p-16f},
 };
 
-LITZ_FN hw::reg<float, 16> pick(const float (&from)[32], hw::reg<int, 16> which) {
-  hw::reg<float, 16> low, high;
-  __builtin_memcpy(&low, from, sizeof(low));
-  __builtin_memcpy(&high, from + 16, sizeof(high));
-  return __builtin_ia32_vpermt2varps512_mask(which, low, high, (unsigned short)-1);
-}
 // An odd function that is 1 from ``one`` on.
 template <int K> LITZ_FN Vec<float, 16> in_pieces(const float (&table)[K][32], Vec<float, 16> x, float one) {
   using V = Vec<float, 16>;
