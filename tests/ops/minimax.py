@@ -210,24 +210,18 @@ JOBS = (
     Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),
 )
 
-# Polynomials of |x| in pieces, four of them to a power of two, of which a vector picks each lane's
-# coefficients: name, function, exponent of the first piece's end, number of pieces, degree.
-PIECES = (("tanh", mp.tanh, -3, 25, 6), ("erf", mp.erf, -3, 20, 6))
+# Polynomials of |x| in pieces of one width, the first half as wide, of which a vector picks each
+# lane's coefficients: name, function, width, number of pieces, degree.
+PIECES = (("tanh", mp.tanh, 0.3, 32, 6), ("erf", mp.erf, 65 / 256, 16, 6))
 
 
-def ends(low: int, k: int) -> tuple[float, float]:
-    """Where piece ``k`` begins and ends; the first reaches down to 0."""
-    edges = [2.0**low * 2 ** (i // 4) * (1 + i % 4 / 4) for i in (k, k + 1)]
-    return (edges[0] if k else 0.0), edges[1]
-
-
-def piece(f: Fn, low: int, k: int, degree: int) -> tuple[float, list[float], float]:
+def piece(f: Fn, width: float, k: int, degree: int) -> tuple[float, list[float], float]:
     """A piece's centre, coefficients and weighted error.
 
     Of places near the middle the centre is one where f is nearly a float, so that the coefficient
     which outweighs the others has no error.
     """
-    a, b = ends(low, k)
+    a, b = max(k - 0.5, 0.0) * width, (k + 0.5) * width
     if k == 0:  # f(x) - x is a small multiple of x
         rest = _series(lambda x: (f(x) - x) / x, mp.diff(f, 0) - 1)
         found, error = fit(Fit("", rest, 0, b, degree - 1, lambda x: 1))
@@ -251,8 +245,8 @@ def piece(f: Fn, low: int, k: int, degree: int) -> tuple[float, list[float], flo
     return centre, found, error
 
 
-def print_pieces(name: str, f: Fn, low: int, count: int, degree: int) -> None:
-    rows = [piece(f, low, k, degree) for k in range(count)]
+def print_pieces(name: str, f: Fn, width: float, count: int, degree: int) -> None:
+    rows = [piece(f, width, k, degree) for k in range(count)]
     print(f"{name}: weighted error 2^{float(mp.log(max(r[2] for r in rows), 2)):.1f}")
     table = [[c, *coefficients] for c, coefficients, _ in rows]
     for column in zip(*table, strict=True):

@@ -174,20 +174,24 @@ template <class V> LITZ_FN V atan_of(V x) {
 }
 inline constexpr float far_from = 0x1p26f;
 #endif
-template <class V> LITZ_FN bool any_far(V x) { return LITZ_UNLIKELY(hany(abs(x) > V(far_from))); }
+// Each lane the same, whatever its neighbours are.
+template <class F, class V> LITZ_FN V with_far(V x, V near) {
+  auto is_far = abs(x) > V(far_from);
+  return LITZ_UNLIKELY(hany(is_far)) ? where(is_far, wide::far<F>(x), near) : near;
+}
 
 }  // namespace detail
 
 template <int N> LITZ_FN Vec<float, N> sin(Vec<float, N> x) {
-  if (detail::any_far(x)) return wide::far<wide::Sin>(x);
-  return where(x == Vec<float, N>(0.0f), x, detail::sin_quarter(x, 0));
+  auto near = where(x == Vec<float, N>(0.0f), x, detail::sin_quarter(x, 0));
+  return detail::with_far<wide::Sin>(x, near);
 }
 template <int N> LITZ_FN Vec<float, N> cos(Vec<float, N> x) {
-  return detail::any_far(x) ? wide::far<wide::Cos>(x) : detail::sin_quarter(x, 1);
+  return detail::with_far<wide::Cos>(x, detail::sin_quarter(x, 1));
 }
 template <int N> LITZ_FN Vec<float, N> tan(Vec<float, N> x) {
-  if (detail::any_far(x)) return wide::far<wide::Tan>(x);
-  return where(x == Vec<float, N>(0.0f), x, detail::tan_quarter(x));
+  auto near = where(x == Vec<float, N>(0.0f), x, detail::tan_quarter(x));
+  return detail::with_far<wide::Tan>(x, near);
 }
 template <int N> LITZ_FN Vec<float, N> asin(Vec<float, N> x) { return detail::asin_of(x); }
 template <int N> LITZ_FN Vec<float, N> acos(Vec<float, N> x) { return detail::acos_of(x); }
