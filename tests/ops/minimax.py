@@ -219,13 +219,14 @@ def piece(f: Fn, width: float, k: int, degree: int) -> tuple[float, list[float],
     """A piece's centre, coefficients and weighted error.
 
     Of places near the middle the centre is one where f is nearly a float, so that the coefficient
-    which outweighs the others has no error.
+    which outweighs the others has no error.  The first two pieces are of f(x) - x.
     """
     a, b = max(k - 0.5, 0.0) * width, (k + 0.5) * width
     if k == 0:  # f(x) - x is a small multiple of x
         rest = _series(lambda x: (f(x) - x) / x, mp.diff(f, 0) - 1)
         found, error = fit(Fit("", rest, 0, b, degree - 1, lambda x: 1))
         return 0.0, [0.0, *found], error
+    g = (lambda x: f(x) - x) if k == 1 else f
     middle = np.float32((a + b) / 2)
     step = np.float32((b - a) / 4096)
     near = [np.float32(middle + np.float32(i) * step) for i in range(-40, 41)]
@@ -233,13 +234,13 @@ def piece(f: Fn, width: float, k: int, degree: int) -> tuple[float, list[float],
         min(
             near,
             key=lambda c: abs(
-                mpf(float(np.float32(float(f(mpf(float(c))))))) / f(mpf(float(c))) - 1
+                mpf(float(np.float32(float(g(mpf(float(c))))))) / g(mpf(float(c))) - 1
             ),
         )
     )
     found, error = fit(
         Fit(
-            "", lambda y: f(y + centre), a - centre, b - centre, degree, lambda y: 1 / f(y + centre)
+            "", lambda y: g(y + centre), a - centre, b - centre, degree, lambda y: 1 / f(y + centre)
         )
     )
     return centre, found, error
