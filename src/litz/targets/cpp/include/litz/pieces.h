@@ -106,10 +106,13 @@ LITZ_FN Vec<float, 16> in_pieces(const float (&table)[K][S], Vec<float, 16> x, f
   V piece = mad(a, V(per_width), V(magic<float>));
   auto which = (hw::reg<int, 16>)piece.v;
   V y = a - V(pick(table[0], which));
-  V r = V(pick(table[K - 1], which));
+  V c[K - 1], square = y * y;
   LITZ_UNROLL
-  for (int k = K - 2; k > 0; k--) r = mad(r, y, V(pick(table[k], which)));
-  r = where(piece < V(magic<float> + 2), r + a, r);
+  for (int k = 0; k < K - 1; k++) c[k] = V(pick(table[k + 1], which));
+  // In pairs, since a processor holds few operations that wait for others
+  V r = mad(mad(mad(c[6], y, c[5]), square, mad(c[4], y, c[3])), square, mad(c[2], y, c[1]));
+  r = mad(r, y, c[0]);
+  r = r + where(piece < V(magic<float> + 2), a, V(0.0f));
   return bitcast<float>(ibits(r) | (ibits(x) & Vec<i32, 16>(1 << 31)));
 }
 // Of fewer lanes, or of more.
