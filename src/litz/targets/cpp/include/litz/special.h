@@ -87,8 +87,14 @@ template <class D> LITZ_FN D digamma(D x) {
   return litz::log(z) - mad(s * w, w, w * D(0.5)) - steps;
 }
 
+// ``fast``, but by the C library or by plain code where ``hard``: each lane the same, whatever its
+// neighbours are.
 template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
   return rare::map([](float v) { return (float)F((double)v); }, x);
+}
+template <double F(double), int N>
+LITZ_FN Vec<float, N> but_where(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast) {
+  return LITZ_UNLIKELY(hany(hard)) ? where(hard, by_lane<F>(x), fast) : fast;
 }
 
 }  // namespace wide
@@ -98,12 +104,11 @@ LITZ_WIDE_1_(erfinv)
 template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::lgamma(cast<double>(x)));
-  bool near = LITZ_UNLIKELY(hany((x < V(0.0f)) & (abs(r) < V(0x1p-6f))));
-  return near ? wide::by_lane<::lgamma>(x) : r;
+  return wide::but_where<::lgamma>((x < V(0.0f)) & (abs(r) < V(0x1p-6f)), x, r);
 }
 template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
-  if (LITZ_UNLIKELY(hany(x <= Vec<float, N>(0.0f)))) return wide::by_lane<rare::digamma>(x);
-  return cast<float>(wide::digamma(cast<double>(x)));
+  auto r = cast<float>(wide::digamma(cast<double>(x)));
+  return wide::but_where<rare::digamma>(x <= Vec<float, N>(0.0f), x, r);
 }
 LITZ_SCALAR_1_(float, lgamma)
 LITZ_SCALAR_1_(float, digamma)
