@@ -121,7 +121,57 @@ def _erfinv_tail(u: Real) -> Real:
     return _erfinv_over_x((u + 3) ** 2)
 
 
+def _lgamma(u: Real) -> Real:
+    """lgamma(y) / ((y - 1) (y - 2)) with u = y - 2."""
+    if min(abs(u), abs(u + 1)) < mpf(10) ** -30:
+        return mp.digamma(2) if abs(u) < 0.5 else -mp.digamma(1)
+    return mp.loggamma(u + 2) / (u * (u + 1))
+
+
+def _series_of(f: Fn) -> Fn:
+    """f of z = 1 / sqrt(s), which goes to 1 / 12."""
+    return lambda s: f(1 / mp.sqrt(s)) if s > mpf(10) ** -30 else mpf(1) / 12
+
+
+def _stirling(z: Real) -> Real:
+    return (mp.loggamma(z) - (z - mpf("0.5")) * mp.log(z) + z - mp.log(2 * mp.pi) / 2) * z
+
+
+def _digamma(z: Real) -> Real:
+    return (mp.log(z) - 1 / (2 * z) - mp.digamma(z)) * z * z
+
+
+def _log_quotient(per_e: Real) -> Fn:
+    """(log(1 + r) - r) / r^2 in a base."""
+    return _series(lambda r: (mp.log1p(r) - r) / r**2 * per_e, -per_e / 2)
+
+
+_SIN = _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6)
+_COS = _in_square(lambda x: (mp.cos(x) - 1 + x * x / 2) / x**4, mpf(1) / 24)
+_ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
+_ATAN = _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3)
+_TURN = (mp.pi / 4 * mpf("1.01")) ** 2
+LOGS = (("log", mp.e, 16), ("log2", mpf(2), 15), ("log10", mpf(10), 16))
+
 JOBS = (
+    *(
+        Fit(
+            f"{name} in pieces",
+            _log_quotient(1 / mp.log(base)),
+            mpf(-1) / 56,
+            mpf(1) / 32,
+            3,
+            lambda r, base=base: abs(r) * mp.log(base) + mpf(2) ** -9,
+        )
+        for name, base, _ in LOGS
+    ),
+    Fit("sin", _SIN, 0, _TURN, 3, lambda z: z),
+    Fit("cos", _COS, 0, _TURN, 2, lambda z: z * z / 0.7),
+    Fit("asin", _ASIN, 0, 0.25, 5, lambda z: z),
+    Fit("atan", _ATAN, 0, 0.25, 5, lambda z: z),
+    Fit("lgamma wide", _lgamma, -1, 1, 16, _one, 53),
+    Fit("stirling wide", _series_of(_stirling), 0, mpf(1) / 36, 3, mp.sqrt, 53),
+    Fit("digamma wide", _series_of(_digamma), 0, mpf(1) / 100, 4, lambda s: s, 53),
     Fit("exp", _EXP2, -_H, _H, 5, lambda r: r * r),
     Fit("exp2", _series(lambda r: (2**r - 1) / r, LN2), -0.5, 0.5, 5, lambda r: abs(r)),
     Fit("log", _LOG, _LO, _HI, 8, lambda f: f * f),
@@ -160,28 +210,23 @@ JOBS = (
     Fit("erfinv tail", _erfinv_tail, -0.8, 1.2, 10, lambda u: 1, 53),
 )
 
-# Polynomials of |x| in pieces, four of them to a power of two, of which a vector picks each lane's
-# coefficients: name, function, exponent of the first piece's end, number of pieces, degree.
-PIECES = (("tanh", mp.tanh, -3, 25, 6), ("erf", mp.erf, -3, 20, 6))
+# Polynomials of |x| in pieces of one width, the first half as wide, of which a vector picks each
+# lane's coefficients: name, function, width, number of pieces, degree.
+PIECES = (("tanh", mp.tanh, 0.3, 32, 6), ("erf", mp.erf, 65 / 256, 16, 6))
 
 
-def ends(low: int, k: int) -> tuple[float, float]:
-    """Where piece ``k`` begins and ends; the first reaches down to 0."""
-    edges = [2.0**low * 2 ** (i // 4) * (1 + i % 4 / 4) for i in (k, k + 1)]
-    return (edges[0] if k else 0.0), edges[1]
-
-
-def piece(f: Fn, low: int, k: int, degree: int) -> tuple[float, list[float], float]:
+def piece(f: Fn, width: float, k: int, degree: int) -> tuple[float, list[float], float]:
     """A piece's centre, coefficients and weighted error.
 
     Of places near the middle the centre is one where f is nearly a float, so that the coefficient
-    which outweighs the others has no error.
+    which outweighs the others has no error.  The first two pieces are of f(x) - x.
     """
-    a, b = ends(low, k)
+    a, b = max(k - 0.5, 0.0) * width, (k + 0.5) * width
     if k == 0:  # f(x) - x is a small multiple of x
         rest = _series(lambda x: (f(x) - x) / x, mp.diff(f, 0) - 1)
         found, error = fit(Fit("", rest, 0, b, degree - 1, lambda x: 1))
         return 0.0, [0.0, *found], error
+    g = (lambda x: f(x) - x) if k == 1 else f
     middle = np.float32((a + b) / 2)
     step = np.float32((b - a) / 4096)
     near = [np.float32(middle + np.float32(i) * step) for i in range(-40, 41)]
@@ -189,27 +234,50 @@ def piece(f: Fn, low: int, k: int, degree: int) -> tuple[float, list[float], flo
         min(
             near,
             key=lambda c: abs(
-                mpf(float(np.float32(float(f(mpf(float(c))))))) / f(mpf(float(c))) - 1
+                mpf(float(np.float32(float(g(mpf(float(c))))))) / g(mpf(float(c))) - 1
             ),
         )
     )
     found, error = fit(
         Fit(
-            "", lambda y: f(y + centre), a - centre, b - centre, degree, lambda y: 1 / f(y + centre)
+            "", lambda y: g(y + centre), a - centre, b - centre, degree, lambda y: 1 / f(y + centre)
         )
     )
     return centre, found, error
 
 
-def print_pieces(name: str, f: Fn, low: int, count: int, degree: int) -> None:
-    rows = [piece(f, low, k, degree) for k in range(count)]
+def print_pieces(name: str, f: Fn, width: float, count: int, degree: int) -> None:
+    rows = [piece(f, width, k, degree) for k in range(count)]
     print(f"{name}: weighted error 2^{float(mp.log(max(r[2] for r in rows), 2)):.1f}")
     table = [[c, *coefficients] for c, coefficients, _ in rows]
     for column in zip(*table, strict=True):
         print("    {" + ", ".join(f"{c.hex()}f" for c in column) + "},")
 
 
+def print_logs() -> None:
+    """Inverses of numbers in 3/4 .. 3/2, by 32nds of the mantissa from 1 on, and their logarithms.
+
+    An inverse has so few bits that it times a number, less 1, is a float.  Minus its logarithm is a
+    multiple of 2^-``bits`` and a rest.
+    """
+    inverses = []
+    for j in range(32):
+        low, high = ((1 + (j + i) / 32) / (1 if j < 16 else 2) for i in (0, 1))
+        grain = 128 if j < 16 else 64
+        near = [k / grain for k in range(grain // 2, 2 * grain)]
+        off = [max(abs(low * c - 1), abs(high * c - 1)) for c in near]
+        inverses.append(1.0 if j in (0, 31) else near[off.index(min(off))])
+    rows = [inverses]
+    for _, base, bits in LOGS:
+        exact = [-mp.log(c) / mp.log(base) for c in inverses]
+        heads = [mp.nint(value * 2**bits) / 2**bits for value in exact]
+        rows += [heads, [np.float32(float(v - h)) for v, h in zip(exact, heads, strict=True)]]
+    for row in rows:
+        print("    {" + ", ".join(f"{float(c).hex()}f" for c in row) + "},")
+
+
 if __name__ == "__main__":
+    print_logs()
     for pieces in PIECES:
         print_pieces(*pieces)
     for job in JOBS:

@@ -67,6 +67,15 @@ LITZ_FN hw::reg<float, 16> from_f16(hw::reg<u16, 16> h) {
 }  // namespace detail
 
 template <int N> LITZ_FN Vec<bf16, N> to_bf16(Vec<float, N> x) {
+#if LITZ_KMASK && defined(__AVX512BF16__)
+  // One instruction, but that it makes zeros of subnormal numbers.
+  if constexpr (form<float, N> == SPLIT) {
+    return join(to_bf16(x.lo), to_bf16(x.hi));
+  } else if constexpr (N == 16) {
+    bool normal = !__builtin_ia32_fpclassps512_mask(x.v, 0x20, (unsigned short)-1);
+    if (LITZ_LIKELY(normal)) return Vec<u16, N>((hw::reg<u16, N>)__builtin_ia32_cvtneps2bf16_v16sf(x.v));
+  }
+#endif
   return Vec<bf16, N>(cast<u16>(detail::bf16_round<Vec<float, N>, Vec<u32, N>>(x) >> 16));
 }
 template <int N> LITZ_FN Vec<float, N> to_float(Vec<bf16, N> x) {

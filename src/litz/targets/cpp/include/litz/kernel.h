@@ -10,4 +10,5 @@
 #include <litz/rare.h>
 #include <litz/reduce.h>
 #include <litz/special.h>
+#include <litz/trig.h>
 #include <litz/wide.h>

@@ -3,13 +3,6 @@
 #pragma once
 #include <litz/mathcore.h>
 
-// Whether a register of floats is looked up in another.
-#if LITZ_KMASK && !defined(__clang__)
-#define LITZ_LOOKUP 1
-#else
-#define LITZ_LOOKUP 0
-#endif
-
 namespace litz {
 namespace detail {
 
@@ -56,6 +49,9 @@ using F32 = Core<float>;
 }  // namespace detail
 
 #if LITZ_LOOKUP
+}  // namespace litz
+#include <litz/logs.h>
+namespace litz {
 namespace detail {
 
 // 2^(j / 16), as a sum.
@@ -102,24 +98,6 @@ LITZ_SCALAR_1_(float, exp)
 
 namespace detail {
 
-// num / den for den in 1 .. 2, its last bit not always rounded to the nearest.
-template <int N> LITZ_FN Vec<float, N> quotient(Vec<float, N> num, Vec<float, N> den) {
-#if LITZ_LOOKUP
-  using V = Vec<float, N>;
-  if constexpr (N > 16) {
-    return join(quotient(low(num), low(den)), quotient(high(num), high(den)));
-  } else if constexpr (N < 16) {
-    return low(quotient(join(num, num), join(den, den)));
-  } else {
-    V inv = V(__builtin_ia32_rcp14ps512_mask(den.v, den.v, (unsigned short)-1));
-    inv = mad(inv, mad(-inv, den, V(1.0f)), inv);
-    V q = num * inv;
-    return mad(mad(-q, den, num), inv, q);
-  }
-#else
-  return num / den;
-#endif
-}
 // 1 / (1 + e^-x), or e^x / (1 + e^x) below 0
 template <class V> LITZ_FN V float_sigmoid(V x) {
   const V one(1.0f);
@@ -137,10 +115,17 @@ LITZ_MATH_(exp, detail::exp_of(x))
 #endif
 LITZ_MATH_(expm1, detail::expm1_of(x))
 LITZ_MATH_(sigmoid, detail::float_sigmoid(x))
+#if LITZ_LOOKUP
+LITZ_MATH_(log, detail::log_by_table(x, detail::log_base_e))
+LITZ_MATH_(log2, detail::log_by_table(x, detail::log_base_2))
+LITZ_MATH_(log10, detail::log_by_table(x, detail::log_base_10))
+LITZ_MATH_(log1p, detail::log1p_by_table(x))
+#else
 LITZ_MATH_(log, detail::log_of(x, detail::F32::base_e))
 LITZ_MATH_(log2, detail::log_of(x, detail::F32::base_2))
 LITZ_MATH_(log10, detail::log_of(x, detail::F32::base_10))
 LITZ_MATH_(log1p, detail::log1p_of(x))
+#endif
 #undef LITZ_MATH_
 
 template <int N> LITZ_FN Vec<float, N> exp2(Vec<float, N> x) {

@@ -23,14 +23,6 @@ template <class V> struct FineExpParts {
 template <class V> struct LogParts {
   V e, f;
 };
-// An unevaluated sum; once normalised, |low| <= ulp(high) / 2.
-template <class V> struct Pair {
-  V high, low;
-};
-template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low| or close
-  V s = high + low;
-  return {s, low - (s - high)};
-}
 // e^(x + dx) for small dx; x in range.
 template <class V> LITZ_FN V exp_in_range(V x, V dx) {
   auto e = Core<elem<V>>::exp(x);

@@ -7,117 +7,130 @@ namespace litz {
 #if LITZ_LOOKUP
 namespace detail {
 
-// Per piece its centre, then coefficients, lowest order first.  Four pieces to a power of two, from
-// 1/8 on; the first reaches down to 0, and is of the function less its argument.
+// Per piece its centre, then coefficients, lowest order first.  Pieces have one width, about whole
+// multiples of it; the first reaches down to 0.  The first two are of the function less its argument.
 static constexpr float tanh_pieces[][32] = {
-    {0.0f, 0x1.5fdcp-3f, 0x1.a038p-3f, 0x1.e02cp-3f, 0x1.1fa8p-2f, 0x1.602cp-2f, 0x1.9f98p-2f,
-     0x1.df8cp-2f, 0x1.209p-1f, 0x1.5fcp-1f, 0x1.9fa4p-1f, 0x1.df8cp-1f, 0x1.1fd8p+0f,
-     0x1.607p+0f, 0x1.9fb4p+0f, 0x1.df88p+0f, 0x1.1f7p+1f, 0x1.6094p+1f, 0x1.a044p+1f,
-     0x1.e02p+1f, 0x1.1fb8p+2f, 0x1.607cp+2f, 0x1.9f84p+2f, 0x1.e0ap+2f, 0x1.1f6p+3f},
-    {0.0f, 0x1.5c7012p-3f, 0x1.9a94dcp-3f, 0x1.d79008p-3f, 0x1.185234p-2f, 0x1.52e9f4p-2f,
-     0x1.8a2f4ep-2f, 0x1.bf5092p-2f, 0x1.0572f2p-1f, 0x1.312eap-1f, 0x1.575664p-1f,
-     0x1.77a2b2p-1f, 0x1.9e4118p-1f, 0x1.c2ab2cp-1f, 0x1.d9b11cp-1f, 0x1.e86308p-1f,
-     0x1.f4a6b2p-1f, 0x1.fbde98p-1f, 0x1.fe781ap-1f, 0x1.ff6f6p-1f, 0x1.ffdf5ep-1f,
-     0x1.fffbbp-1f, 0x1.ffff66p-1f, 0x1.ffffecp-1f, 0x1.fffffep-1f},
-    {0x1.8ade32p-32f, 0x1.f12df8p-1f, 0x1.eb6bf6p-1f, 0x1.e4dae6p-1f, 0x1.d9a182p-1f,
-     0x1.c7ea2cp-1f, 0x1.b4214cp-1f, 0x1.9e4cb2p-1f, 0x1.7a7e36p-1f, 0x1.4a17fp-1f,
-     0x1.19c3b2p-1f, 0x1.d8d1f4p-2f, 0x1.61a966p-2f, 0x1.cd438ep-3f, 0x1.270018p-3f,
-     0x1.71192cp-4f, 0x1.67236p-5f, 0x1.074908p-6f, 0x1.87500cp-8f, 0x1.21172ep-9f,
-     0x1.0508d2p-11f, 0x1.13ff04p-14f, 0x1.34024ap-17f, 0x1.41de8p-20f, 0x1.0288cp-24f},
-    {-0x1.648374p-23f, -0x1.525956p-3f, -0x1.8a1396p-3f, -0x1.be9092p-3f, -0x1.034e8cp-2f,
-     -0x1.2dc7e6p-2f, -0x1.4fc612p-2f, -0x1.69f554p-2f, -0x1.828d1ep-2f, -0x1.8982bp-2f,
-     -0x1.79e44p-2f, -0x1.5ae3fp-2f, -0x1.1e24fep-2f, -0x1.960296p-3f, -0x1.10edaap-3f,
-     -0x1.601384p-4f, -0x1.5f2dacp-5f, -0x1.052914p-6f, -0x1.8624d6p-8f, -0x1.20c5ecp-9f,
-     -0x1.04f228p-11f, -0x1.13e3fp-14f, -0x1.340acp-17f, -0x1.63b962p-20f, 0x1.56562cp-23f},
-    {-0x1.555212p-2f, -0x1.2e4b8p-2f, -0x1.1fcd9ep-2f, -0x1.100154p-2f, -0x1.e96e96p-3f,
-     -0x1.9814cep-3f, -0x1.431e74p-3f, -0x1.d8b446p-4f, -0x1.b79df8p-5f, 0x1.cf12d6p-7f,
-     0x1.06331p-4f, 0x1.83883ap-4f, 0x1.c6846p-4f, 0x1.973dd8p-4f, 0x1.345996p-4f,
-     0x1.a99e1p-5f, 0x1.bf5e42p-6f, 0x1.5692eap-7f, 0x1.028662p-8f, 0x1.80278ap-10f,
-     0x1.5b6afp-12f, 0x1.6f88e6p-15f, 0x1.9a381ap-18f, 0x1.b776c8p-21f, 0x1.f8ef16p-25f},
-    {-0x1.6685e4p-12f, 0x1.84a3p-4f, 0x1.c53214p-4f, 0x1.2a0f84p-3f, 0x1.15d47ep-3f,
-     0x1.30297ap-3f, 0x1.5eaf3ep-3f, 0x1.5b751p-3f, 0x1.3bbb0cp-3f, 0x1.ea8aap-4f,
-     0x1.47bcc8p-4f, 0x1.632356p-5f, 0x1.bc76ap-9f, -0x1.5f2676p-6f, -0x1.9d2b52p-6f,
-     -0x1.564678p-6f, -0x1.96926p-7f, -0x1.4b8418p-8f, -0x1.feafd4p-10f, -0x1.7e413ep-11f,
-     -0x1.5be776p-13f, -0x1.7283dcp-16f, -0x1.993fe2p-19f, 0x1.427cbp-21f, -0x1.f433ecp-22f},
-    {0x1.19c95cp-3f, -0x1.f15604p-1f, -0x1.9512aep-1f, 0x1.2ee00ep-1f, 0x1.4e0624p-6f,
-     0x1.40a186p-6f, 0x1.972a2p-5f, 0x1.8a3d86p-5f, -0x1.5648f2p-5f, -0x1.d8823cp-5f,
-     -0x1.ed3cd2p-5f, -0x1.a34d9ep-5f, -0x1.06c6b8p-5f, -0x1.32d41p-7f, 0x1.68c69ep-10f,
-     0x1.2b781ap-8f, 0x1.05dab4p-8f, 0x1.f20fb4p-10f, 0x1.925704p-11f, 0x1.324e84p-12f,
-     0x1.20f022p-14f, 0x1.33121ap-17f, 0x1.568a8ap-20f, 0x1.7dfbbp-24f, -0x1.fa46b6p-28f},
-    {-0x1.92b556p-6f, 0x1.73bebap+4f, 0x1.3dc4cap+4f, -0x1.9eae0ep+4f, 0x1.074fep+3f,
-     0x1.2202bp+3f, -0x1.9ebca4p-1f, -0x1.f4d632p-1f, -0x1.5c4f26p-3f, -0x1.b9ebbap-6f,
-     0x1.f71d1ap-7f, 0x1.2f2fb8p-5f, 0x1.1fa0ap-6f, 0x1.6798b2p-7f, 0x1.f4fbd8p-9f,
-     0x1.9898d6p-14f, -0x1.86d018p-11f, -0x1.16515ap-11f, -0x1.04ddaep-12f, -0x1.9ff31ep-14f,
-     -0x1.6f26p-16f, -0x1.632e3p-19f, -0x1.d7ecdcp-22f, -0x1.3a588ep-19f, 0x1.0d97c6p-22f},
+    {0.0f, 0x1.34199ap-2f, 0x1.32p-1f, 0x1.ce2666p-1f, 0x1.338e68p+0f, 0x1.7fbcccp+0f,
+     0x1.cd6666p+0f, 0x1.0cab32p+1f, 0x1.338cp+1f, 0x1.59af34p+1f, 0x1.80399ap+1f,
+     0x1.a62f32p+1f, 0x1.cc9598p+1f, 0x1.f3119ap+1f, 0x1.0cc8p+2f, 0x1.2004ccp+2f,
+     0x1.332268p+2f, 0x1.46679ap+2f, 0x1.596f9ap+2f, 0x1.6cdb32p+2f, 0x1.802eccp+2f,
+     0x1.933ep+2f, 0x1.a6739ap+2f, 0x1.b9accep+2f, 0x1.cc9cccp+2f, 0x1.e03p+2f, 0x1.f30334p+2f,
+     0x1.034b34p+3f, 0x1.0cb4ccp+3f, 0x1.164e66p+3f, 0x1.1fe8p+3f, 0x1.29b19ap+3f},
+    {0.0f, -0x1.1f1e8p-7f, 0x1.121d4ap-1f, 0x1.6f668ep-1f, 0x1.ab0c5ap-1f, 0x1.cf5748p-1f,
+     0x1.e4e38p-1f, 0x1.f0d73ep-1f, 0x1.f7afb4p-1f, 0x1.fb66ep-1f, 0x1.fd7a16p-1f,
+     0x1.fe9aacp-1f, 0x1.ff3bc6p-1f, 0x1.ff946ap-1f, 0x1.ffc508p-1f, 0x1.ffdfacp-1f,
+     0x1.ffee36p-1f, 0x1.fff642p-1f, 0x1.fffaap-1f, 0x1.fffd12p-1f, 0x1.fffe66p-1f,
+     0x1.ffff1ep-1f, 0x1.ffff84p-1f, 0x1.ffffbcp-1f, 0x1.ffffdap-1f, 0x1.ffffecp-1f,
+     0x1.fffff4p-1f, 0x1.fffffap-1f, 0x1.fffffcp-1f, 0x1.fffffep-1f, 0x1.fffffep-1f, 0x1p+0f},
+    {0x1.36b1ap-32f, -0x1.5d8548p-4f, 0x1.6d3ea6p-1f, 0x1.f0b8ccp-2f, 0x1.379dcap-2f,
+     0x1.72c656p-3f, 0x1.a64be6p-4f, 0x1.dde9d6p-5f, 0x1.07e09p-5f, 0x1.24f5b6p-6f,
+     0x1.42294ap-7f, 0x1.64d754p-8f, 0x1.8828ccp-9f, 0x1.ae2abap-10f, 0x1.d7a528p-11f,
+     0x1.029804p-11f, 0x1.1c9fp-12f, 0x1.37bd04p-13f, 0x1.57fdd6p-14f, 0x1.76fdaap-15f,
+     0x1.99fc28p-16f, 0x1.c3fc72p-17f, 0x1.eff808p-18f, 0x1.0ffe62p-18f, 0x1.2bd824p-19f,
+     0x1.44018ap-20f, 0x1.625e32p-21f, 0x1.85c314p-22f, 0x1.97cca2p-23f, 0x1.d2fbdap-24f,
+     0x1.4d854cp-25f, 0x1.5db71p-26f},
+    {-0x1.2420f4p-23f, -0x1.119a2ap-2f, -0x1.8716dap-2f, -0x1.646ff6p-2f, -0x1.03e998p-2f,
+     -0x1.4f8994p-3f, -0x1.8fef5p-4f, -0x1.cfc384p-5f, -0x1.039814p-5f, -0x1.2252f4p-6f,
+     -0x1.4093b8p-7f, -0x1.63e10ep-8f, -0x1.8792eep-9f, -0x1.adc68p-10f, -0x1.d7a606p-11f,
+     -0x1.02a84ap-11f, -0x1.1efd06p-12f, -0x1.37b33cp-13f, -0x1.57ca6ep-14f, -0x1.75fca6p-15f,
+     -0x1.9667bap-16f, -0x1.c191aep-17f, -0x1.e9f2aep-18f, -0x1.0eb7fap-18f, 0x1.cb93d8p-20f,
+     -0x1.7376e2p-18f, 0x1.abcde4p-18f, -0x1.01a04cp-19f, 0x1.92447cp-18f, 0x1.4966ep-20f,
+     0x1.56773cp-17f, -0x1.8d920ap-18f},
+    {-0x1.55528cp-2f, -0x1.d09062p-3f, -0x1.1104bep-5f, 0x1.68c7d6p-4f, 0x1.c3ad04p-4f,
+     0x1.682036p-4f, 0x1.dbfe48p-5f, 0x1.22babcp-5f, 0x1.4ed776p-6f, 0x1.7c2138p-7f,
+     0x1.a7373p-8f, 0x1.d7e4d4p-9f, 0x1.0443e8p-9f, 0x1.1e136cp-10f, 0x1.39fe2cp-11f,
+     0x1.588b1ap-12f, 0x1.7a74a6p-13f, 0x1.9f8d78p-14f, 0x1.cac364p-15f, 0x1.f3a344p-16f,
+     0x1.0f80f2p-16f, 0x1.2d07c8p-17f, 0x1.49c6e4p-18f, 0x1.6a1eeap-19f, 0x1.dba7a4p-19f,
+     0x1.992148p-19f, 0x1.134e12p-18f, 0x1.19909cp-20f, 0x1.c12ee4p-19f, 0x1.9c52fap-21f,
+     0x1.67b0cap-18f, 0x1.9c99bep-19f},
+    {-0x1.3ec55p-12f, 0x1.3e0efap-3f, 0x1.294426p-3f, 0x1.b0c8cep-5f, -0x1.e321dp-8f,
+     -0x1.98c35p-6f, -0x1.706e6ap-6f, -0x1.fe084cp-7f, -0x1.381c1cp-7f, -0x1.7007cep-8f,
+     -0x1.9da3bep-9f, -0x1.cee534p-10f, -0x1.02688ep-10f, -0x1.23f6bp-11f, -0x1.131b5ep-12f,
+     -0x1.2aebdap-13f, 0x1.dcce9cp-14f, -0x1.a4c6eap-15f, -0x1.06799cp-15f, -0x1.aacdd4p-16f,
+     -0x1.c54412p-16f, -0x1.6d1bbcp-17f, -0x1.5dfaf2p-17f, -0x1.97a4b6p-19f, -0x1.70d31p-12f,
+     0x1.917f56p-12f, -0x1.482df2p-11f, 0x1.20d032p-13f, -0x1.206d0ap-11f, -0x1.f28544p-14f,
+     -0x1.ddc75cp-11f, 0x1.121d4p-11f},
+    {0x1.192298p-3f, 0x1.9d73c2p-5f, -0x1.96609ap-5f, -0x1.cc21a4p-5f, -0x1.8a494p-6f,
+     -0x1.7b089cp-9f, 0x1.0f495ap-8f, 0x1.2ac00cp-8f, 0x1.adf7e4p-9f, 0x1.10934p-9f,
+     0x1.3ec8p-10f, 0x1.6f5192p-11f, 0x1.9a2a5ep-12f, 0x1.c4946p-13f, 0x1.f94bfep-14f,
+     0x1.11f21ap-14f, 0x1.cc4352p-15f, 0x1.4db556p-16f, 0x1.522834p-17f, 0x1.c8aefap-18f,
+     0x1.0de918p-17f, 0x1.246436p-19f, 0x1.a27746p-20f, 0x1.818858p-21f, -0x1.7ca9e8p-14f,
+     -0x1.a05fa4p-14f, -0x1.5433c8p-13f, -0x1.2b94d6p-15f, -0x1.2b3b02p-13f, -0x1.0274bap-15f,
+     -0x1.efbd68p-13f, -0x1.1c734ap-13f},
+    {-0x1.839566p-6f, -0x1.22b772p-4f, -0x1.e8e0f6p-6f, 0x1.ddb75cp-7f, 0x1.134774p-6f,
+     0x1.d112c6p-8f, 0x1.93623cp-10f, -0x1.2c60bcp-11f, -0x1.3b091p-10f, 0x1.33ada6p-14f,
+     -0x1.3bcce6p-11f, -0x1.3793fp-11f, -0x1.4651aap-13f, 0x1.10586cp-12f, -0x1.fb7a62p-11f,
+     -0x1.2ae32ap-11f, -0x1.547284p-8f, 0x1.412602p-17f, 0x1.9673e4p-14f, 0x1.16a088p-12f,
+     0x1.f56b2p-12f, 0x1.53251ap-13f, 0x1.a7a11ap-13f, 0x1.65b85ap-15f, 0x1.24165ap-7f,
+     -0x1.3efb7cp-7f, 0x1.045c74p-6f, -0x1.cad598p-9f, 0x1.c9c112p-7f, 0x1.8b850ep-9f,
+     0x1.7b2c9cp-6f, -0x1.b31a88p-7f},
 };
-static constexpr float erf_pieces[][32] = {
-    {0.0f, 0x1.5facp-3f, 0x1.9ffp-3f, 0x1.dfd8p-3f, 0x1.2038p-2f, 0x1.5fe8p-2f, 0x1.a09cp-2f,
-     0x1.e048p-2f, 0x1.2074p-1f, 0x1.6058p-1f, 0x1.a08p-1f, 0x1.e05cp-1f, 0x1.2008p+0f,
-     0x1.6014p+0f, 0x1.9fd8p+0f, 0x1.dffp+0f, 0x1.205cp+1f, 0x1.602cp+1f, 0x1.a05p+1f,
-     0x1.df6p+1f},
-    {0.0f, 0x1.88f40ap-3f, 0x1.cef61ap-3f, 0x1.09d97ap-2f, 0x1.3cd50ap-2f, 0x1.7dfd84p-2f,
-     0x1.bd6522p-2f, 0x1.f8b0ep-2f, 0x1.2618p-1f, 0x1.56d022p-1f, 0x1.800454p-1f,
-     0x1.a1802ep-1f, 0x1.c6dfeap-1f, 0x1.e57d5cp-1f, 0x1.f4f022p-1f, 0x1.fbe50cp-1f,
-     0x1.ff42e4p-1f, 0x1.fff2eap-1f, 0x1.ffff72p-1f, 0x1.fffffcp-1f},
-    {0x1.06eba8p-3f, 0x1.1878d2p+0f, 0x1.15314ap+0f, 0x1.116f5ap+0f, 0x1.0add1ap+0f,
-     0x1.00aff2p+0f, 0x1.e999p-1f, 0x1.cfa58ap-1f, 0x1.a49bf6p-1f, 0x1.67cad6p-1f,
-     0x1.2a148cp-1f, 0x1.df288cp-2f, 0x1.45d2b2p-2f, 0x1.5c9aa6p-3f, 0x1.4a44ccp-4f,
-     0x1.130f22p-5f, 0x1.ce329p-8f, 0x1.311ff2p-11f, 0x1.e213p-16f, 0x1.ead36ep-21f},
-    {0x1.0bde1cp-24f, -0x1.814a8ep-3f, -0x1.c25c54p-3f, -0x1.0043eap-2f, -0x1.2c7386p-2f,
-     -0x1.60d9c8p-2f, -0x1.8e6164p-2f, -0x1.b2ec2ep-2f, -0x1.d9ed66p-2f, -0x1.ef3296p-2f,
-     -0x1.e4f6c8p-2f, -0x1.c18c46p-2f, -0x1.6e974ap-2f, -0x1.df7002p-3f, -0x1.0c3e0ep-3f,
-     -0x1.01d592p-4f, -0x1.044f58p-6f, -0x1.a3bc34p-10f, -0x1.88068ep-14f, -0x1.b8c1f8p-19f},
-    {-0x1.8126fep-2f, -0x1.60340ep-2f, -0x1.5376c8p-2f, -0x1.44c39p-2f, -0x1.2b9b96p-2f,
-     -0x1.056dc8p-2f, -0x1.b4c348p-3f, -0x1.5a08b8p-3f, -0x1.999aecp-4f, -0x1.957296p-7f,
-     0x1.010f92p-4f, 0x1.e5dfe8p-4f, 0x1.4cba18p-3f, 0x1.4361b2p-3f, 0x1.d6e32p-4f,
-     0x1.14693ap-4f, 0x1.6079eep-6f, 0x1.673c9cp-9f, 0x1.93972cp-13f, 0x1.1421c4p-17f},
-    {-0x1.97aa3ep-14f, 0x1.95c8b6p-4f, 0x1.15abeep-4f, 0x1.2ef1c4p-3f, 0x1.21eaa6p-3f,
-     0x1.43bd8ep-3f, 0x1.6098cap-3f, 0x1.702e44p-3f, 0x1.7314d6p-3f, 0x1.52e4fp-3f,
-     0x1.105d14p-3f, 0x1.74d03ep-4f, 0x1.ca5302p-6f, -0x1.f3f53ap-6f, -0x1.97515ep-5f,
-     -0x1.5a54b2p-5f, -0x1.364fdcp-6f, -0x1.a8a2bp-9f, -0x1.274908p-12f, -0x1.3ac28ap-16f},
-    {0x1.d50644p-4f, 0x1.e0e142p-1f, 0x1.201aa2p+0f, 0x1.633c7cp-1f, 0x1.87675p-3f,
-     0x1.18800ap-4f, 0x1.fb2efp-5f, -0x1.76a444p-5f, -0x1.6e9dc8p-7f, -0x1.5c238ep-5f,
-     -0x1.dff8ecp-5f, -0x1.24d3cep-4f, -0x1.f4446cp-5f, -0x1.f5be34p-6f, -0x1.312d26p-9f,
-     0x1.736062p-7f, 0x1.592fd8p-7f, 0x1.70a156p-9f, 0x1.58867ap-12f, 0x1.517926p-16f},
-    {-0x1.70f7e2p-7f, -0x1.052264p+4f, 0x1.7403eep+6f, -0x1.ff42ecp+5f, -0x1.4bcfcep+0f,
-     0x1.5ee2aep-2f, 0x1.190808p-1f, 0x1.593d9p-1f, 0x1.154002p-3f, -0x1.38dc52p-5f,
-     -0x1.c2589ep-4f, -0x1.a442dp-5f, 0x1.cbbf92p-7f, 0x1.5657fap-6f, 0x1.e341fap-7f,
-     0x1.15f3cep-8f, -0x1.6c739p-9f, -0x1.b2fe54p-10f, -0x1.241d7p-12f, 0x1.534322p-16f},
+static constexpr float erf_pieces[][16] = {
+    {0.0f, 0x1.04c3p-2f, 0x1.053cep-1f, 0x1.84db8p-1f, 0x1.038e4p+0f, 0x1.449a7p+0f,
+     0x1.864d3p+0f, 0x1.c7082p+0f, 0x1.04p+1f, 0x1.24bef8p+1f, 0x1.44ebbp+1f, 0x1.65841p+1f,
+     0x1.864f38p+1f, 0x1.a68208p+1f, 0x1.c7514p+1f, 0x1.e7d14p+1f},
+    {0.0f, 0x1.b3cf3cp-6f, 0x1.0f134p-1f, 0x1.6f3664p-1f, 0x1.b25fbcp-1f, 0x1.daa76ap-1f,
+     0x1.f01726p-1f, 0x1.f9e224p-1f, 0x1.fdea6ep-1f, 0x1.ff603cp-1f, 0x1.ffd4a4p-1f,
+     0x1.fff5c2p-1f, 0x1.fffde2p-1f, 0x1.ffff9ap-1f, 0x1.fffffp-1f, 0x1.fffffep-1f},
+    {0x1.06eba8p-3f, 0x1.d74828p-5f, 0x1.bd4f88p-1f, 0x1.44800cp-1f, 0x1.9d585p-2f,
+     0x1.cef3ccp-3f, 0x1.c42ff8p-4f, 0x1.8868a4p-5f, 0x1.2a875ap-6f, 0x1.8b9a6cp-8f,
+     0x1.d67956p-10f, 0x1.e42206p-12f, 0x1.b179f2p-14f, 0x1.5efcdep-16f, 0x1.e2a01ep-19f,
+     0x1.24ce2cp-21f},
+    {0x1.1886ap-23f, -0x1.13c35ep-2f, -0x1.c66be8p-2f, -0x1.ece868p-2f, -0x1.a31624p-2f,
+     -0x1.2581d8p-2f, -0x1.58b426p-3f, -0x1.5cbf4p-4f, -0x1.2f30b8p-5f, -0x1.c46416p-7f,
+     -0x1.2a89e6p-8f, -0x1.52090ap-10f, -0x1.4a688ap-12f, -0x1.2204d6p-14f, -0x1.3bee74p-16f,
+     -0x1.fac2ep-18f},
+    {-0x1.812868p-2f, -0x1.3a26b6p-2f, -0x1.1c9ce2p-3f, 0x1.09e8e8p-5f, 0x1.22f8c2p-3f,
+     0x1.55e53ap-3f, 0x1.12ff96p-3f, 0x1.5bdc5p-4f, 0x1.68d328p-5f, 0x1.37eaeep-6f,
+     0x1.d20dep-8f, 0x1.268d08p-9f, 0x1.3dc39ap-11f, 0x1.2ffeb8p-13f, 0x1.13e046p-15f,
+     0x1.1dc6bep-17f},
+    {0x1.1b7124p-15f, 0x1.07cfep-3f, 0x1.777962p-3f, 0x1.2f740ep-3f, 0x1.07fc1ep-4f,
+     -0x1.528e62p-7f, -0x1.7c024ep-5f, -0x1.81c7d4p-5f, -0x1.09c2c4p-5f, -0x1.191744p-6f,
+     -0x1.efa012p-8f, -0x1.645e1ap-9f, -0x1.afec1ap-11f, -0x1.ade4b8p-13f, 0x1.6ccae6p-11f,
+     0x1.5c353cp-11f},
+    {0x1.cff0a4p-4f, 0x1.417566p-4f, 0x1.2f65aap-8f, -0x1.bdf4fp-5f, -0x1.17cccep-4f,
+     -0x1.6e8374p-5f, -0x1.8ec886p-7f, 0x1.014f18p-7f, 0x1.aace78p-7f, 0x1.470412p-7f,
+     0x1.6897fap-8f, 0x1.368dfep-9f, 0x1.b2412cp-11f, 0x1.01daaep-12f, -0x1.5f503cp-13f,
+     -0x1.96030ap-13f},
+    {-0x1.da2c92p-8f, -0x1.497ca2p-5f, -0x1.8844a6p-5f, -0x1.bbf552p-6f, 0x1.08fef6p-8f,
+     0x1.75e06ap-6f, 0x1.7b2b6ap-6f, 0x1.fad56p-8f, 0x1.6c4c5ap-10f, -0x1.c45e12p-9f,
+     -0x1.659032p-11f, -0x1.22fcep-10f, -0x1.d98d98p-12f, -0x1.3fdfa8p-11f, -0x1.b0d4b4p-6f,
+     -0x1.875b16p-6f},
 };
 
-LITZ_FN hw::reg<float, 16> pick(const float (&from)[32], hw::reg<int, 16> which) {
-  hw::reg<float, 16> low, high;
-  __builtin_memcpy(&low, from, sizeof(low));
-  __builtin_memcpy(&high, from + 16, sizeof(high));
-  return __builtin_ia32_vpermt2varps512_mask(which, low, high, (unsigned short)-1);
-}
 // An odd function that is 1 from ``one`` on.
-template <int K> LITZ_FN Vec<float, 16> in_pieces(const float (&table)[K][32], Vec<float, 16> x, float one) {
+template <int K, int S>
+LITZ_FN Vec<float, 16> in_pieces(const float (&table)[K][S], Vec<float, 16> x, float one, float per_width) {
   using V = Vec<float, 16>;
-  constexpr int first = 0x3e000000;  // 1/8
   V a = min2(V(one), abs(x));
-  auto bits = max2(Vec<i32, 16>(first), ibits(a)) - Vec<i32, 16>(first);
-  hw::reg<int, 16> which = (hw::reg<int, 16>)(bits >> 21).v;
+  V piece = mad(a, V(per_width), V(magic<float>));
+  auto which = (hw::reg<int, 16>)piece.v;
   V y = a - V(pick(table[0], which));
-  V r = V(pick(table[K - 1], which));
+  V c[K - 1], square = y * y;
   LITZ_UNROLL
-  for (int k = K - 2; k > 1; k--) r = mad(r, y, V(pick(table[k], which)));
-  r = mad(r, y, where(a < V(0x1.4p-3f), a, V(pick(table[1], which))));
-  return copysign(r, x);
+  for (int k = 0; k < K - 1; k++) c[k] = V(pick(table[k + 1], which));
+  // In pairs, since a processor holds few operations that wait for others
+  V r = mad(mad(mad(c[6], y, c[5]), square, mad(c[4], y, c[3])), square, mad(c[2], y, c[1]));
+  r = mad(r, y, c[0]);
+  r = r + where(piece < V(magic<float> + 2), a, V(0.0f));
+  return bitcast<float>(ibits(r) | (ibits(x) & Vec<i32, 16>(1 << 31)));
 }
 // Of fewer lanes, or of more.
-template <int N, int K> LITZ_FN Vec<float, N> in_pieces(const float (&table)[K][32], Vec<float, N> x, float one) {
-  if constexpr (N > 16) return join(in_pieces(table, low(x), one), in_pieces(table, high(x), one));
-  else return low(in_pieces(table, join(x, x), one));
+template <int N, int K, int S>
+LITZ_FN Vec<float, N> in_pieces(const float (&table)[K][S], Vec<float, N> x, float one, float per_width) {
+  if constexpr (N > 16)
+    return join(in_pieces(table, low(x), one, per_width), in_pieces(table, high(x), one, per_width));
+  else
+    return low(in_pieces(table, join(x, x), one, per_width));
 }
 
 }  // namespace detail
 
 template <int N> LITZ_FN Vec<float, N> tanh(Vec<float, N> x) {
-  return detail::in_pieces(detail::tanh_pieces, x, 0x1.2cp+3f);
+  return detail::in_pieces(detail::tanh_pieces, x, 0x1.2cp+3f, 1 / 0.3f);
 }
 template <int N> LITZ_FN Vec<float, N> erf(Vec<float, N> x) {
-  return detail::in_pieces(detail::erf_pieces, x, 0x1.f7p+1f);
+  return detail::in_pieces(detail::erf_pieces, x, 0x1.f7p+1f, 256.0f / 65);
 }
 #else
 template <int N> LITZ_FN Vec<float, N> tanh(Vec<float, N> x) { return detail::tanh_of(x); }

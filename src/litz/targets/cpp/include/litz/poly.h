@@ -5,6 +5,13 @@
 #pragma once
 #include <litz/vec.h>
 
+// Whether a register of floats is looked up in another.
+#if LITZ_KMASK && !defined(__clang__)
+#define LITZ_LOOKUP 1
+#else
+#define LITZ_LOOKUP 0
+#endif
+
 namespace litz {
 
 template <class T> inline constexpr int scalar_lanes = 16 / sizeof(T);
@@ -58,6 +65,40 @@ template <class V> LITZ_FN V ldexp(V x, V n) {
 // The clamp that keeps nan.
 template <class V> LITZ_FN V clamp(V x, elem<V> lo, elem<V> hi) {
   return min2(V(hi), max2(V(lo), x));
+}
+
+// An unevaluated sum; once normalised, |low| <= ulp(high) / 2.
+template <class V> struct Pair {
+  V high, low;
+};
+template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low| or close
+  V s = high + low;
+  return {s, low - (s - high)};
+}
+
+// 1 / x of numbers of middling size, its last bit not always rounded to the nearest.
+template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
+  using V = Vec<float, N>;
+#if LITZ_LOOKUP
+  if constexpr (N > 16) {
+    return join(inverse(low(x)), inverse(high(x)));
+  } else if constexpr (N < 16) {
+    return low(inverse(join(x, x)));
+  } else {
+    V about = V(__builtin_ia32_rcp14ps512_mask(x.v, x.v, (unsigned short)-1));
+    return mad(about, mad(-about, x, V(1.0f)), about);
+  }
+#else
+  return V(1.0f) / x;
+#endif
+}
+template <int N> LITZ_FN Vec<float, N> quotient(Vec<float, N> num, Vec<float, N> den) {
+#if LITZ_LOOKUP
+  Vec<float, N> inv = inverse(den), q = num * inv;
+  return mad(mad(-q, den, num), inv, q);
+#else
+  return num / den;
+#endif
 }
 
 }  // namespace detail

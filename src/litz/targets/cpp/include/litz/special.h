@@ -1,5 +1,6 @@
 // erfc, erfinv, digamma and lgamma of float, computed in double (see wide.h).
 #pragma once
+#include <litz/math64.h>
 #include <litz/rare.h>
 #include <litz/wide.h>
 
@@ -37,9 +38,79 @@ template <class D> LITZ_FN D erfinv(D x) {
   return where(abs(x) <= D(1.0), r, D(nan64));
 }
 
+// log |gamma(x)|, lanes near its zeros below 0 left to others: (y - 1) (y - 2) times a polynomial on
+// 1 .. 3, to which the recurrence leads from 0 and from 6 on, and Stirling's series above.
+template <class D> LITZ_FN D lgamma(D x) {
+  const D zero(0.0), one(1.0);
+  D a = abs(x), y = a, product = one;
+  LITZ_UNROLL
+  for (int i = 0; i < 3; i++) {
+    auto above = y >= D(3.0);
+    y = where(above, y - one, y);
+    product = where(above, product * y, product);
+  }
+  auto below = a < one, series = a >= D(6.0);
+  y = where(below, y + one, y);
+  D l = wide::log(where(below | series, a, product));
+  D p = poly(y - D(2.0), 0x1.b0ee6072136a4p-2, -0x1.9ae65094189a5p-4, 0x1.0e0c9dbfca2ffp-5,
+             -0x1.95ce31c328b83p-7, 0x1.479771e6d43c7p-8, -0x1.144dcea9146c2p-9,
+             0x1.dfdec5241d420p-11, -0x1.aa0ccd0b0c5dbp-12, 0x1.7fdb9fdd9a065p-13,
+             -0x1.54624ef2143ddp-14, 0x1.34e6290c92e0bp-15, -0x1.62755cfefba70p-16,
+             0x1.5c05352d4198ep-17, -0x1.e3eb07ecd6be1p-22, -0x1.fc6083f3ee4c6p-24,
+             -0x1.4a246838f72c5p-19, 0x1.4eb16c91df0bap-20);
+  D r = mad((y - one) * (y - D(2.0)), p, where(below, -l, l));
+  D w = one / a;
+  D s = poly(w * w, 0x1.555555544923dp-4, -0x1.6c1682006a409p-9, 0x1.9f97a3752f998p-11,
+             -0x1.1ee13e41932a3p-11);
+  D half_log_2pi_less_half = D(0x1.acfe390c97d6ap-2);
+  r = where(series, mad(a - D(0.5), l - one, mad(s, w, half_log_2pi_less_half)), r);
+  auto negative = x < zero;
+  if (hany(negative)) {  // gamma(x) gamma(-x) = -pi / (x sin(pi x))
+    D part = abs(a - round(a));
+    auto outer = part > D(0.25);
+    D angle = D(pi) * where(outer, D(0.5) - part, part), z = angle * angle;
+    D sine = where(outer, cos_poly(z), sin_poly(angle, z));
+    D mirrored = wide::log(D(pi) / (a * sine)) - r;
+    r = where(negative, where(part == zero, D(inf64), mirrored), r);
+  }
+  return where((a == zero) | (a == D(inf64)), D(inf64), r);
+}
+
+// Of positive numbers: the recurrence over ten steps, whose factors are u + k (9 - k) in pairs, then
+// the asymptotic series.
+template <class D> LITZ_FN D digamma(D x) {
+  D c = detail::min2(D(0x1p40), x), u = c * (c + D(9.0));
+  D steps = (c + c + D(9.0)) * poly(u, 40320.0, 24352.0, 3924.0, 240.0, 5.0) / (u * poly(u, 40320.0, 12176.0, 1308.0, 60.0, 1.0));
+  D z = x + D(10.0), w = D(1.0) / z;
+  D s = poly(w * w, 0x1.55555555547f2p-4, -0x1.111110ec49104p-7, 0x1.040fbcb7d7821p-8,
+             -0x1.10a87905ea374p-8, 0x1.ca71a238dbcc1p-8);
+  return litz::log(z) - mad(s * w, w, w * D(0.5)) - steps;
+}
+
+// ``fast``, but by the C library or by plain code where ``hard``: each lane the same, whatever its
+// neighbours are.
+template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
+  return rare::map([](float v) { return (float)F((double)v); }, x);
+}
+template <double F(double), int N>
+LITZ_FN Vec<float, N> but_where(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast) {
+  return LITZ_UNLIKELY(hany(hard)) ? where(hard, by_lane<F>(x), fast) : fast;
+}
+
 }  // namespace wide
 
 LITZ_WIDE_1_(erfc)
 LITZ_WIDE_1_(erfinv)
+template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
+  using V = Vec<float, N>;
+  V r = cast<float>(wide::lgamma(cast<double>(x)));
+  return wide::but_where<::lgamma>((x < V(0.0f)) & (abs(r) < V(0x1p-6f)), x, r);
+}
+template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
+  auto r = cast<float>(wide::digamma(cast<double>(x)));
+  return wide::but_where<rare::digamma>(x <= Vec<float, N>(0.0f), x, r);
+}
+LITZ_SCALAR_1_(float, lgamma)
+LITZ_SCALAR_1_(float, digamma)
 
 }  // namespace litz

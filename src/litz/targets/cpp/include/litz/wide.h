@@ -6,12 +6,6 @@
 #pragma once
 #include <litz/poly.h>
 
-extern "C" {
-double sin(double) noexcept;
-double cos(double) noexcept;
-double tan(double) noexcept;
-}
-
 namespace litz {
 namespace wide {
 
@@ -190,38 +184,7 @@ template <class D> LITZ_FN D pow(D x, D y) {
   return where((x == D(1.0)) | (y == D(0.0)), D(1.0), r);
 }
 
-// Arguments that the reduction above is not made for: lane by lane, by the C library.
-template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
-  float v[N];
-  store(v, x);
-  for (int i = 0; i < N; i++) v[i] = (float)F((double)v[i]);
-  return load<N>(v);
-}
-template <int N> LITZ_FN bool any_huge(Vec<float, N> x) {
-  return LITZ_UNLIKELY(hany(abs(x) > Vec<float, N>(0x1p26f)));
-}
-
 }  // namespace wide
-
-template <int N> LITZ_FN Vec<float, N> sin(Vec<float, N> x) {
-  if (wide::any_huge(x)) return wide::by_lane<::sin>(x);
-  auto d = cast<double>(x);
-  auto r = cast<float>(wide::sin_turned(wide::quarter_turns(d), 0));
-  return where(x == Vec<float, N>(0.0f), x, r);
-}
-template <int N> LITZ_FN Vec<float, N> cos(Vec<float, N> x) {
-  if (wide::any_huge(x)) return wide::by_lane<::cos>(x);
-  return cast<float>(wide::sin_turned(wide::quarter_turns(cast<double>(x)), 1));
-}
-template <int N> LITZ_FN Vec<float, N> tan(Vec<float, N> x) {
-  if (wide::any_huge(x)) return wide::by_lane<::tan>(x);
-  auto t = wide::quarter_turns(cast<double>(x));
-  auto r = cast<float>(wide::sin_turned(t, 0) / wide::sin_turned(t, 1));
-  return where(x == Vec<float, N>(0.0f), x, r);
-}
-LITZ_SCALAR_1_(float, sin)
-LITZ_SCALAR_1_(float, cos)
-LITZ_SCALAR_1_(float, tan)
 
 #define LITZ_WIDE_1_(name)                                              \
   template <int N> LITZ_FN Vec<float, N> name(Vec<float, N> x) {        \
@@ -239,8 +202,6 @@ LITZ_SCALAR_1_(float, tan)
     return name(Vec<float, N>(x), y);                                             \
   }                                                                               \
   LITZ_SCALAR_2_(float, name)
-LITZ_WIDE_1_(asin)
-LITZ_WIDE_1_(acos)
 LITZ_WIDE_1_(sinh)
 LITZ_WIDE_1_(cosh)
 LITZ_WIDE_1_(asinh)
@@ -249,12 +210,4 @@ LITZ_WIDE_1_(atanh)
 LITZ_WIDE_2_(atan2)
 LITZ_WIDE_2_(hypot)
 LITZ_WIDE_2_(pow)
-template <int N> LITZ_FN Vec<float, N> atan(Vec<float, N> x) {
-  using D = Vec<double, N>;
-  D d = cast<double>(x);
-  D r = copysign(wide::atan_ratio(abs(d), D(1.0)), d);
-  return where(x == x, cast<float>(r), x);
-}
-LITZ_SCALAR_1_(float, atan)
-
 }  // namespace litz
