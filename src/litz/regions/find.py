@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     states = _states(graph, calls)
     numbers: dict[object, int] = {}
     kinds = []
-    metadata = _Metadata()
+    metadata = _metadata(graph)
     for i, (n, state) in enumerate(zip(calls, states, strict=True)):
         kind = _kind(n, metadata) if state.grad is None else None
         kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
@@ -139,30 +139,20 @@ def _sets_items(n: Node) -> bool:
     return isinstance(target, Node) and isinstance(value(target), torch.Tensor)
 
 
-@dataclass
-class _Metadata:
+def _metadata(graph: Graph) -> dict[Node, int | None]:
     """What nodes' values are, as numbers; None for what may not be handed around.
 
     Each is looked at once: hundreds of calls may take an element of one list.
     """
-
-    numbers: dict[object, int] = field(default_factory=dict)
-    known: dict[Node, int | None] = field(default_factory=dict)
-
-    def __call__(self, n: Node) -> int | None:
-        if n not in self.known:
-            found = _described(value(n))
-            number = self.numbers.setdefault(found, len(self.numbers))
-            self.known[n] = None if found is None else number
-        return self.known[n]
+    numbers: dict[object, int | None] = {None: None}
+    return {n: numbers.setdefault(_described(value(n)), len(numbers)) for n in graph.nodes}
 
 
-def _kind(n: Node, metadata: _Metadata) -> object | None:
+def _kind(n: Node, metadata: Mapping[Node, int | None]) -> object | None:
     """What equal calls agree in; None for a call that is like no other."""
     if isinstance(n.target, HigherOrderOperator):
         return None
-    out = metadata(n)
-    args = _literal((n.args, n.kwargs), metadata)
+    out, args = metadata[n], _literal((n.args, n.kwargs), metadata)
     return None if out is None or args is None else (n.op, n.target, args, out)
 
 
@@ -179,10 +169,10 @@ def _described(x: object) -> object | None:
     return (x.dim(), sizes, x.dtype, x.device, x.requires_grad, isinstance(x, torch.nn.Parameter))
 
 
-def _literal(x: object, metadata: _Metadata) -> object | None:
+def _literal(x: object, metadata: Mapping[Node, int | None]) -> object | None:
     """An argument as a key, with metadata for nodes."""
     if isinstance(x, Node):
-        return metadata(x)
+        return metadata[x]
     if isinstance(x, slice):
         x = (x.start, x.stop, x.step)
     if isinstance(x, dict):
