@@ -6,7 +6,8 @@ mean:
 n        ops of a chain, doublings, results, pieces, tensors of a list, equal layers
 torch s  Dynamo and AOTAutograd: seconds of the processor
 litz s   all stages of Litz up to the sources; x2: over the same at half the size, 2 is linear
-passes to host  seconds of a stage, and times those at half the size
+regions to host  seconds of a stage, and times those at half the size; regions: the search for
+         equal parts of Dynamo's graph, whose finds stay unused here
 kernels  distinct kernels; KiB: of their sources together; longest: KiB of the longest
 build s  wall time of the compiler for all of them on an empty cache, where it is asked for
 """
@@ -17,6 +18,7 @@ import gc
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +31,10 @@ from litz import dynamo
 from litz.binding import Binder
 from litz.compiler import compile_graph
 from litz.options import make_options
+from litz.regions.find import NotEqual, repeats
 from litz.stages import Stages
 
-STAGES = ("passes", "lowering", "schedule", "kernels", "host")
+STAGES = ("regions", "passes", "lowering", "schedule", "kernels", "host")
 HEADER = ("graph", "n", "torch s", "litz s", "x2", *STAGES, "kernels", "KiB", "longest", "build s")
 Made = tuple[Callable[..., Any], tuple[Any, ...]]  # a function and its arguments
 
@@ -147,6 +150,12 @@ def measure(make: Callable[[int], Made], n: int, build: bool) -> Point:
         return one
 
     def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        start = time.process_time()
+        with suppress(NotEqual):
+            repeats(gm.graph)
+        seconds = time.process_time() - start
+        point.litz += seconds
+        point.stages["regions"] = point.stages.get("regions", 0.0) + seconds
         return dynamo.compile_through_aot(
             gm,
             inputs,

@@ -17,6 +17,7 @@ from litz import backend as litz_backend
 from litz import dynamo
 from litz.backend import compile_with
 from litz.options import make_options
+from litz.regions import find
 from litz.regions.place import _Call
 from litz.runtime.torch_private import storage_address
 from litz.stages import Stages
@@ -391,3 +392,13 @@ def test_a_trace_that_fails_is_made_the_plain_way(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(_Call, "forward", staticmethod(fails))
     check(stack(*(Block() for _ in range(3))), [X], "the rest by itself: no such call")
+
+
+def test_a_list_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its elements are taken: hundreds of tensors in an optimizer's step."""
+    looked: list[object] = []
+    described = find._described
+    monkeypatch.setattr(find, "_described", lambda x: (looked.append(x), described(x))[1])
+    given = [torch.ones(4 + k) for k in range(30)]
+    run(lambda *xs: torch._foreach_add(torch._foreach_mul(xs, 2.0), 1.0)[-1], given, True)
+    assert len(looked) < 10 * len(given)

@@ -101,6 +101,19 @@ def test_a_launch_has_room_for_so_many_calls() -> None:
     assert sum(len(k.members) for k in stages.kernels) == 260
 
 
+def test_the_dispatch_alone_tells_blocks_that_lie_inside_apart() -> None:
+    """One kernel whatever sizes add up to; its body stands there with masks and without, once."""
+    fn, *_ = CASES["sizes"]
+    sources = []
+    for more in (0, 1):
+        args = [torch.ones(1 << 16 | n) for n in (4, 8, 12, 16 + more)]
+        (graph,) = litz.explain(fn, *args, options=TRITON).graphs
+        (kernel,) = graph.stages.kernels
+        sources.append(kernel.source.partition("\n")[2])
+    assert sources[0] == sources[1]
+    assert sources[0].count("tl.store(") == 2
+
+
 def test_a_part_that_would_be_divided_by_itself() -> None:
     """Few long rows are divided between programs; many of them, as a launch has, are not."""
     fn = CASES["columns"][0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
@@ -62,8 +62,9 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     states = _states(graph, calls)
     numbers: dict[object, int] = {}
     kinds = []
+    metadata = _metadata(graph)
     for i, (n, state) in enumerate(zip(calls, states, strict=True)):
-        kind = _kind(n) if state.grad is None else None
+        kind = _kind(n, metadata) if state.grad is None else None
         kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
     owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
     tensors = [n for n in graph.nodes if isinstance(value(n), torch.Tensor)]
@@ -138,12 +139,20 @@ def _sets_items(n: Node) -> bool:
     return isinstance(target, Node) and isinstance(value(target), torch.Tensor)
 
 
-def _kind(n: Node) -> object | None:
+def _metadata(graph: Graph) -> dict[Node, int | None]:
+    """What nodes' values are, as numbers; None for what may not be handed around.
+
+    Each is looked at once: hundreds of calls may take an element of one list.
+    """
+    numbers: dict[object, int | None] = {None: None}
+    return {n: numbers.setdefault(_described(value(n)), len(numbers)) for n in graph.nodes}
+
+
+def _kind(n: Node, metadata: Mapping[Node, int | None]) -> object | None:
     """What equal calls agree in; None for a call that is like no other."""
     if isinstance(n.target, HigherOrderOperator):
         return None
-    out = _described(value(n))
-    args = _literal((n.args, n.kwargs))
+    out, args = metadata[n], _literal((n.args, n.kwargs), metadata)
     return None if out is None or args is None else (n.op, n.target, args, out)
 
 
@@ -160,16 +169,16 @@ def _described(x: object) -> object | None:
     return (x.dim(), sizes, x.dtype, x.device, x.requires_grad, isinstance(x, torch.nn.Parameter))
 
 
-def _literal(x: object) -> object | None:
+def _literal(x: object, metadata: Mapping[Node, int | None]) -> object | None:
     """An argument as a key, with metadata for nodes."""
     if isinstance(x, Node):
-        return _described(value(x))
+        return metadata[x]
     if isinstance(x, slice):
         x = (x.start, x.stop, x.step)
     if isinstance(x, dict):
         x = tuple(x.items())
     if isinstance(x, tuple | list):
-        parts = tuple(map(_literal, x))
+        parts = tuple(_literal(e, metadata) for e in x)
         return None if None in parts else (type(x).__name__, parts)
     return (type(x).__name__, repr(x)) if isinstance(x, LITERALS) else None
 

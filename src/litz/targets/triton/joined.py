@@ -148,6 +148,8 @@ class _Form:
         """Print the functions of a body, and give its part of the table."""
         made, name = replace(self.made[k], reaches=None), f"{NAME}_{k}"
         sized = made.form == "once" and any(str(e) == SIZE for e in made.plan.ints)
+        if sized:  # the dispatch tells blocks that lie inside apart, so that neither part does
+            made = replace(made, inside=False)
         one = print_launch(made, f"{name}_rest", "", Style())
         self.parts.append(_function(one))
         if sized:
