@@ -29,6 +29,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.errors import ArtifactError
 from litz.runtime.arguments import Argument
+from litz.runtime.plan import Plan
 from litz.runtime.records import Leaf, Records
 from litz.runtime.strided import memory_of
 
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 4
+VERSION = 5
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -142,11 +143,15 @@ Value = Named | Number | Constant | BoundBody | Live
 
 @dataclass(frozen=True)
 class Host:
-    """The host program: the text of a Python module, what it names, and its native calls."""
+    """The host program: the text of a Python module, what it names, and its native calls.
+
+    plan: the same for the native executor, or why there is none.
+    """
 
     source: str
     values: Mapping[str, Value]
     segments: tuple[SegmentTable, ...]
+    plan: Plan | str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from litz.host.checks import with_checks
 from litz.host.inplace import inplace_pairs
 from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
+from litz.host.native import plan_native
 from litz.host.plan import plan as plan_host
 from litz.host.probes import with_probes
 from litz.host.python import print_host
@@ -167,6 +168,7 @@ def _artifact(
     """What all stages have made."""
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
+    plan = plan_native(host, source.values) if options.host == "native" else ""
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
     reasons += [b.not_portable for b in bodies.values() if b.not_portable]
@@ -175,7 +177,7 @@ def _artifact(
     return Artifact(
         kernels=tuple(record(k, origins) for k in s.kernels),
         native=_native(Tools(options)) if any(k.target.segments for k in s.kernels) else None,
-        host=Host(source.source, source.values, segment_tables(host)),
+        host=Host(source.source, source.values, segment_tables(host), plan),
         count=len(program.inputs),
         arguments=arguments(program),
         always=options.verify or not guarded,
