@@ -13,6 +13,7 @@ from litz.host import lines
 from litz.host.aliasing import read_by_strides
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
+from litz.host.stable import stable_arguments
 from litz.host.targets import Target, out_target, plain_target
 from litz.host.values import describe
 from litz.index import Expr, as_expr, size_hint
@@ -65,13 +66,13 @@ class _Printer:
         if name not in self.tensors:
             self.tensors[name] = self.fresh()
             if name in self.host.constants:
-                self.emit("load", self.tensors[name], self.object(self.host.constants[name]))
+                self.emit("load", self.tensors[name], self.thing(self.host.constants[name]))
         return self.tensors[name]
 
     def entry(self, kind: str, text: str) -> int:
         return self.objects.setdefault((kind, text), len(self.objects))
 
-    def object(self, value: object) -> int:
+    def thing(self, value: object) -> int:
         if isinstance(value, float):
             return self.entry("float", value.hex())
         if value is None or value is Ellipsis or type(value) in (bool, int, str):
@@ -89,7 +90,7 @@ class _Printer:
         raise Unplanned(f"an object of the type {type(value).__name__}")
 
     def dtype(self, dtype: DType) -> int:
-        return self.object(to_torch(dtype))
+        return self.thing(to_torch(dtype))
 
     def number(self, e: Expr) -> int:
         """The register with the value of an expression, which is computed once."""
@@ -204,7 +205,7 @@ class _Printer:
         if isinstance(value, (tuple, list)):
             items = [w for v in value for w in self.value(v)]
             return [VALUE_OF["list" if isinstance(value, list) else "tuple"], len(value), *items]
-        return [VALUE_OF["object"], self.object(value)]
+        return [VALUE_OF["object"], self.thing(value)]
 
     # --- lines -------------------------------------------------------------------------------
 
@@ -304,23 +305,56 @@ class _Printer:
     def _target(self, t: Target) -> int:
         if t.path is not None:
             return self.entry("torch", t.path.removeprefix("torch."))
-        return self.object(t.value)
+        return self.thing(t.value)
 
     def _call(
         self,
         target: int,
+        overload: object,
         args: Iterable[object],
         kwargs: Iterable[tuple[str, object]],
         results: list[int],
         single: bool,
     ) -> None:
+        args, kwargs = tuple(args), dict(kwargs)
+        if self._dispatched(target, overload, args, kwargs, results, single):
+            return
         values = [self.value(a) for a in args]
-        named = [[self.object(k), *self.value(v)] for k, v in kwargs]
+        named = [[self.thing(k), *self.value(v)] for k, v in kwargs.items()]
         flat = [w for v in values for w in v], [w for v in named for w in v]
         counts = len(values), len(named)
         self.emit(
             "call", target, counts[0], flat[0], counts[1], flat[1], len(results), results, single
         )
+
+    def _dispatched(
+        self,
+        target: int,
+        overload: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        results: list[int],
+        single: bool,
+    ) -> bool:
+        """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
+        found = stable_arguments(overload, args, kwargs)
+        if found is None:
+            return False
+        words: tuple[list[int], list[int]] = [], []
+        counts = [0, 0]
+        for a in found:
+            named = a.name is not None
+            counts[named] += 1
+            if a.name is not None:
+                words[named].append(self.thing(a.name))
+            words[named].extend([a.type, *self.value(a.value)])
+        assert isinstance(overload, torch._ops.OpOverload)
+        name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
+        operator = [self.thing(name), self.thing(part), target]
+        returns = len(overload._schema.returns)
+        self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
+        self.words += [len(results), *results, single]
+        return True
 
     def _extern(self, e: Extern) -> None:
         self._only_cpu(e.device)
@@ -328,7 +362,7 @@ class _Printer:
             condition, message = e.args
             if not isinstance(condition, Expr):
                 raise Unplanned("an assertion on a float")
-            self.emit("assert", self.number(condition), self.object(message))
+            self.emit("assert", self.number(condition), self.thing(message))
             return
         if e.symbols:
             raise Unplanned(f"{e.target_name} makes a number")
@@ -338,7 +372,7 @@ class _Printer:
         results = [-1 if o is None else self.tensor(o) for o in e.outputs]
         if all(r == -1 for r in results):
             results = []
-        self._call(self._target(plain_target(e)), e.args, e.kwargs, results, e.single)
+        self._call(self._target(plain_target(e)), e.target, e.args, e.kwargs, results, e.single)
         self._sizes_of(e)
         self.unchecked += [o for o in e.outputs if o is not None]
         waiting, self.unchecked = self.unchecked, []
@@ -361,17 +395,17 @@ class _Printer:
             size = self._register()
             self.emit("size", size, self.tensor(output), dim)
             message = f"Runtime assertion failed: size {dim} of {e.target_name} is not {expected}"
-            self.emit("equal", size, self.number(expected), self.object(message))
+            self.emit("equal", size, self.number(expected), self.thing(message))
 
     def _extern_out(self, e: Extern) -> None:
         outputs = [(o, self._whole(o)) for o in e.outputs if o is not None]
         target = out_target(e)
         if target is not None:
             outs = zip(target.out, (r for _, r in outputs), strict=True) if e.part is None else ()
-            self._call(self._target(target), e.args, (*e.kwargs, *outs), [], False)
+            self._call(self._target(target), target.value, e.args, (*e.kwargs, *outs), [], False)
             return
         results = [-1 if o is None else self._temporary() for o in e.outputs]
-        self._call(self._target(plain_target(e)), e.args, e.kwargs, results, e.single)
+        self._call(self._target(plain_target(e)), e.target, e.args, e.kwargs, results, e.single)
         copy = self.entry("torch", "Tensor.copy_")
         made = [r for r in results if r != -1]
         for (_, whole), register in zip(outputs, made, strict=True):

@@ -21,7 +21,7 @@ import torch
 from litz.errors import ToolchainError
 from litz.runtime.memory import default_allocator, in_memory
 from litz.runtime.native import Library, Runtime, Segment
-from litz.runtime.plan import OPS, VALUES, Plan
+from litz.runtime.plan import LIST, OPS, OPTIONAL, OPTIONAL_LIST, VALUES, Plan
 from litz.runtime.torch_private import dtype_code, native_functions, tensor_offset
 
 FUNCTIONS: Final = (
@@ -40,8 +40,15 @@ FUNCTIONS: Final = (
     "aoti_torch__alloc_from_pool",
     "aoti_torch_cpu_view_dtype",
     "aoti_torch_copy_",
+    "torch_new_stable_ivalue",
+    "aoti_torch_new_tensor_handle",
+    "torch_new_list_reserve_size",
+    "torch_list_push_back",
+    "torch_call_dispatcher",
 )
-"""In the order of the struct ``Torch``; the second is younger than the rest, and may be missing."""
+"""In the order of the struct ``Torch``."""
+_YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue")
+"""Those that PyTorch before 2.13 has not, and that may be missing."""
 
 
 def executor_source() -> str:
@@ -49,7 +56,8 @@ def executor_source() -> str:
     ops = ", ".join(f"OP_{name}" for name in OPS)
     values = ", ".join(f"VALUE_{name}" for name in VALUES)
     text = (Path(__file__).parent / "csrc" / "litz_executor.cpp").read_text()
-    return f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\n{text}"
+    bits = f"OPTIONAL = {OPTIONAL}, LIST = {LIST}, OPTIONAL_LIST = {OPTIONAL_LIST}"
+    return f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\nenum Type {{ {bits} }};\n{text}"
 
 
 class Executor(Library):
@@ -58,7 +66,7 @@ class Executor(Library):
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
         found = native_functions(FUNCTIONS)
-        missing = [n for i, n in enumerate(FUNCTIONS) if i != 1 and not found[n]]
+        missing = [n for n in FUNCTIONS if not found[n] and n not in _YOUNG]
         offset = tensor_offset()
         if missing or offset is None:
             what = ", ".join(missing) or "tensors as Litz knows them"
@@ -79,16 +87,31 @@ class Executor(Library):
         run: the address of the function that runs segments.
         """
         objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
-        codes = [dtype_code(o) if isinstance(o, torch.dtype) else 0 for o in objects]
+        codes = [_code(o) for o in objects]
         numbers = [0 if n is None else n for n in plan.numbers]
         counts = [len(plan.words), plan.inputs, plan.tensors, len(numbers), len(objects)]
         addresses = [s.address for s in segments]
-        head = [*counts, len(segments), self._offset, run, *self._functions]
+        head = [*counts, len(segments), self._offset, _abi(), run, *self._functions]
         all_words = [*head, *addresses, *codes, *numbers, *plan.words]
         allocator = default_allocator()
         recycled, workspace = allocator.empty_strided, allocator.workspace
         keep = (objects, tuple(segments), torch.Tensor, recycled, workspace, in_memory, self)
         return self._make(struct.pack(f"={len(all_words)}q", *all_words), keep)
+
+
+def _code(value: object) -> int:
+    """A plain value as PyTorch's C functions take it; 0 for others."""
+    if isinstance(value, torch.dtype):
+        return dtype_code(value)
+    if isinstance(value, float):
+        return int(struct.unpack("=q", struct.pack("=d", value))[0])
+    return value if isinstance(value, int) and value.bit_length() < 64 else 0
+
+
+def _abi() -> int:
+    """The version of PyTorch's C functions that the executor is for."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    return major << 56 | minor << 48
 
 
 def run_address(runtime: Runtime) -> int:

@@ -8,9 +8,12 @@ the number of its row in ``OPS`` and its operands, all integers in one row of wo
     o       an entry of ``objects``     n       a number as it is
     v       a Python value              p       an address: register, bytes behind it, 1 where
     k       a keyword: name and value           the tensor may have no memory of its own
-    r       a tensor register, or -1    *x      how many of x, then these
+    r       a tensor register, or -1    s       a value for PyTorch's dispatcher: type and value
+    q       a keyword: name and s       *x      how many of x, then these
 
-A Python value is the number of its row in ``VALUES`` and an operand, or counted values.
+A Python value is the number of its row in ``VALUES`` and an operand, or counted values.  A type is
+the number of its row in ``TYPES``, and the bits of ``OPTIONAL`` (of elements), ``LIST`` and
+``OPTIONAL_LIST``.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ OPS: Final = {
     "free": "t",
     "segment": "n*p*i",
     "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
+    "aten": "ooo*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
     "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
     "equal": "iio",  # or RuntimeError with the message
     "assert": "io",
@@ -42,6 +46,8 @@ OPS: Final = {
     "eq": "iii", "ne": "iii", "lt": "iii", "le": "iii", "and": "iii", "or": "iii", "not": "ii",
 }  # fmt: skip
 VALUES: Final = {"tensor": "t", "number": "i", "object": "o", "tuple": "*v", "list": "*v"}
+TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4}
+OPTIONAL, LIST, OPTIONAL_LIST = 8, 16, 32
 
 _OPS: Final = tuple(OPS.items())
 _VALUES: Final = tuple(VALUES.items())
@@ -85,6 +91,11 @@ class _Reader:
                 return text + ("?" if self.next() else "")
             case "k":
                 return f"{self.one('o')}={self.one('v')}"
+            case "q":
+                return f"{self.one('o')}={self.one('s')}"
+            case "s":
+                self.next()
+                return self.one("v")
             case "v":
                 name, spec = _VALUES[self.next()]
                 text = self.all(spec)

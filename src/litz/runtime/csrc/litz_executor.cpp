@@ -11,6 +11,8 @@ struct PyMethodDef { const char* name; Method method; int flags; const char* doc
 
 extern "C" {
 extern PyObject *PyExc_RuntimeError, *PyExc_TypeError;
+extern char _Py_NoneStruct;
+const char* PyUnicode_AsUTF8AndSize(PyObject*, i64*);
 PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject*, PyObject*);
 PyObject* PyCapsule_New(void*, const char*, void (*)(PyObject*));
 void* PyCapsule_GetPointer(PyObject*, const char*);
@@ -67,11 +69,17 @@ struct Torch {
     i32 (*place)(Tensor, i64, i32, i64, const i64*, const i64*, Tensor*);
     i32 (*retype)(Tensor, i32, Tensor*);
     i32 (*copy)(Tensor, Tensor, i32);
+    i32 (*box)(i64**);  // may be null
+    i32 (*again)(Tensor, Tensor*);
+    i32 (*list)(__SIZE_TYPE__, void**);
+    i32 (*push)(void*, i64);
+    i32 (*dispatch)(const char*, const char*, i64*, i64);
 };
 
 struct Header {  // of runtime/executor.py; behind it `segments`, `codes`, `numbers` and `words`
     i64 n_words, n_inputs, n_tensors, n_numbers, n_objects, n_segments;
     i64 offset;  // bytes from a Python tensor's address to its at::Tensor
+    i64 abi;
     i64 (*run_segment)(void**);
     Torch torch;
 };
@@ -94,6 +102,7 @@ struct Slot {
     PyObject* owner;
 };
 
+enum { MOST_ARGUMENTS = 64 };
 static const char* const NAME = "litz program";
 
 namespace {
@@ -357,6 +366,10 @@ struct Run {
         Py_DecRef(args);
         if (named) Py_DecRef(named);
         if (!out) return false;
+        return results(out);
+    }
+
+    bool results(PyObject* out) {  // takes the reference over
         i64 n = next();
         const i64* to = w;
         w += n;
@@ -368,6 +381,96 @@ struct Run {
         }
         Py_DecRef(out);
         return good;
+    }
+
+    // Reads a value as PyTorch's dispatcher takes it, which takes over what it refers to.
+    bool stable(i64 type, i64* out) {
+        i64 optional = type & LIST ? OPTIONAL_LIST : OPTIONAL;
+        if (w[0] == VALUE_object && p.objects[w[1]] == (PyObject*)&_Py_NoneStruct) {
+            w += 2;
+            *out = 0;
+            return true;
+        }
+        if (type & optional) {
+            i64* box = nullptr;
+            if (torch.box ? torch.box(&box) : !(box = (i64*)malloc(sizeof(i64)))) return failed();
+            *out = (i64)box;
+            return stable(type & ~optional, box);
+        }
+        i64 kind = next();
+        if (type & LIST) {
+            i64 n = next();
+            void* all;
+            if (torch.list(n, &all)) return failed();
+            *out = (i64)all;
+            for (i64 i = 0; i < n; ++i) {
+                i64 one;
+                if (!stable(type & ~LIST, &one)) return false;
+                if (torch.push(all, one)) return failed();
+            }
+            return true;
+        }
+        if (kind == VALUE_tensor) {
+            Slot& s = slot();
+            Tensor t = nullptr;
+            if (!there(s)) return false;
+            if (torch.again(s.tensor, &t)) return failed();
+            *out = (i64)t;
+        } else *out = kind == VALUE_number ? number() : p.codes[next()];
+        return true;
+    }
+
+    __attribute__((noinline)) bool aten() {
+        const char* name = PyUnicode_AsUTF8AndSize(object(), nullptr);
+        const char* part = PyUnicode_AsUTF8AndSize(object(), nullptr);
+        PyObject* target = object();
+        const i64* args = w;
+        i64 stack[MOST_ARGUMENTS], n = 0, count;
+        for (count = next(); count; --count)
+            if (!stable(next(), stack + n++)) return false;
+        for (count = next(); count; --count) {
+            ++w;
+            if (!stable(next(), stack + n++)) return false;
+        }
+        i64 made = next();
+        void* state = PyEval_SaveThread();
+        i32 status = torch.dispatch(name, part, stack, p.h.abi);
+        PyEval_RestoreThread(state);
+        if (status) return PyErr_Occurred() ? false : again(target, args);
+        n = next();
+        for (i64 i = 0; i < made; ++i) {
+            i64 to = i < n ? w[i] : -1;
+            if (to < 0) torch.erase((Tensor)stack[i]);
+            else set(slots[to], (Tensor)stack[i]);
+        }
+        w += n + 1;
+        return true;
+    }
+
+    // The same from Python, which raises what PyTorch raises there.
+    bool again(PyObject* target, const i64* args) {
+        w = args;
+        i64 n = next();
+        PyObject* all = PyTuple_New(n);
+        for (i64 i = 0; all && i < n; ++i) {
+            ++w;
+            PyObject* one = value();
+            if (one) PyTuple_SetItem(all, i, one);
+        }
+        PyObject* named = PyDict_New();
+        n = next();
+        for (i64 i = 0; named && i < n; ++i) {
+            PyObject* name = object();
+            ++w;
+            PyObject* one = value();
+            if (one) PyDict_SetItem(named, name, one);
+            if (one) Py_DecRef(one);
+        }
+        PyObject* out = PyErr_Occurred() ? nullptr : PyObject_Call(target, all, named);
+        if (all) Py_DecRef(all);
+        if (named) Py_DecRef(named);
+        ++w;
+        return out && results(out);
     }
 
     __attribute__((noinline)) bool expect() {
@@ -436,6 +539,7 @@ struct Run {
             case OP_free: release(slot()); return true;
             case OP_segment: return segment();
             case OP_call: return call();
+            case OP_aten: return aten();
             case OP_expect: return expect();
             case OP_equal: {
                 i64 a = number(), b = number();

@@ -33,8 +33,8 @@ from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
-from litz.runtime.jobs import default_jobs, memory_bound, slots
 from litz.runtime.executor import executor_source
+from litz.runtime.jobs import default_jobs, memory_bound, slots
 from litz.runtime.native import runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
