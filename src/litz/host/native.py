@@ -311,12 +311,11 @@ class _Printer:
         self,
         target: int,
         overload: object,
-        args: Iterable[object],
-        kwargs: Iterable[tuple[str, object]],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         results: list[int],
         single: bool,
     ) -> None:
-        args, kwargs = tuple(args), dict(kwargs)
         if self._dispatched(target, overload, args, kwargs, results, single):
             return
         values = [self.value(a) for a in args]
@@ -372,7 +371,9 @@ class _Printer:
         results = [-1 if o is None else self.tensor(o) for o in e.outputs]
         if all(r == -1 for r in results):
             results = []
-        self._call(self._target(plain_target(e)), e.target, e.args, e.kwargs, results, e.single)
+        self._call(
+            self._target(plain_target(e)), e.target, e.args, dict(e.kwargs), results, e.single
+        )
         self._sizes_of(e)
         self.unchecked += [o for o in e.outputs if o is not None]
         waiting, self.unchecked = self.unchecked, []
@@ -402,10 +403,14 @@ class _Printer:
         target = out_target(e)
         if target is not None:
             outs = zip(target.out, (r for _, r in outputs), strict=True) if e.part is None else ()
-            self._call(self._target(target), target.value, e.args, (*e.kwargs, *outs), [], False)
+            self._call(
+                self._target(target), target.value, e.args, dict((*e.kwargs, *outs)), [], False
+            )
             return
         results = [-1 if o is None else self._temporary() for o in e.outputs]
-        self._call(self._target(plain_target(e)), e.target, e.args, e.kwargs, results, e.single)
+        self._call(
+            self._target(plain_target(e)), e.target, e.args, dict(e.kwargs), results, e.single
+        )
         copy = self.entry("torch", "Tensor.copy_")
         made = [r for r in results if r != -1]
         for (_, whole), register in zip(outputs, made, strict=True):

@@ -33,9 +33,9 @@ class Argument:
 def stable_arguments(
     overload: object, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> tuple[Argument, ...] | None:
-    """All arguments of an operator of ATen in its schema's order; None where some have no such form.
+    """All arguments of an operator of ATen in its schema's order; None if some have no such form.
 
-    (Others may run Python, which is better called from Python.)
+    (Other operators may run Python, which is better called from Python.)
     """
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
         return None
