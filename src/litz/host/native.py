@@ -199,7 +199,7 @@ class _Printer:
         if isinstance(value, TensorRef):
             return [VALUE_OF["tensor"], self.ref(value)]
         if isinstance(value, HostFloat):
-            raise Unplanned("a float that the host computes")
+            return [VALUE_OF["tensor"], self.tensor(value.name)]
         if isinstance(value, Expr):
             return [VALUE_OF["number"], self.number(value)]
         if isinstance(value, (tuple, list)):
@@ -309,21 +309,20 @@ class _Printer:
 
     def _call(
         self,
-        target: int,
-        overload: object,
-        args: tuple[object, ...],
+        t: Target,
+        e: Extern,
         kwargs: dict[str, object],
         results: list[int],
-        single: bool,
     ) -> None:
-        if self._dispatched(target, overload, args, kwargs, results, single):
+        target = self._target(t)
+        if self._dispatched(target, t.value, e.args, kwargs, results, e.single):
             return
-        values = [self.value(a) for a in args]
+        values = [self.value(a) for a in e.args]
         named = [[self.thing(k), *self.value(v)] for k, v in kwargs.items()]
         flat = [w for v in values for w in v], [w for v in named for w in v]
         counts = len(values), len(named)
         self.emit(
-            "call", target, counts[0], flat[0], counts[1], flat[1], len(results), results, single
+            "call", target, counts[0], flat[0], counts[1], flat[1], len(results), results, e.single
         )
 
     def _dispatched(
@@ -337,7 +336,7 @@ class _Printer:
     ) -> bool:
         """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
         found = stable_arguments(overload, args, kwargs)
-        if found is None:
+        if found is None or any(r < -1 for r in results):
             return False
         words: tuple[list[int], list[int]] = [], []
         counts = [0, 0]
@@ -363,17 +362,16 @@ class _Printer:
                 raise Unplanned("an assertion on a float")
             self.emit("assert", self.number(condition), self.thing(message))
             return
-        if e.symbols:
-            raise Unplanned(f"{e.target_name} makes a number")
         if e.out_variant:
             self._extern_out(e)
             return
         results = [-1 if o is None else self.tensor(o) for o in e.outputs]
+        for position, number in e.symbols:
+            results += [-1] * (position + 1 - len(results))
+            results[position] = self._result(number)
         if all(r == -1 for r in results):
             results = []
-        self._call(
-            self._target(plain_target(e)), e.target, e.args, dict(e.kwargs), results, e.single
-        )
+        self._call(plain_target(e), e, dict(e.kwargs), results)
         self._sizes_of(e)
         self.unchecked += [o for o in e.outputs if o is not None]
         waiting, self.unchecked = self.unchecked, []
@@ -383,6 +381,12 @@ class _Printer:
                 self.unchecked.append(output)
             else:
                 self._expect(output)
+
+    def _result(self, number: Expr | HostFloat) -> int:
+        """Where a number goes that an operator makes: a float stays Python's."""
+        if isinstance(number, HostFloat):
+            return self.tensor(number.name)
+        return -2 - self.defined(number)
 
     def _sizes_of(self, e: Extern) -> None:
         for symbol, position, dim in e.sizes:
@@ -403,14 +407,10 @@ class _Printer:
         target = out_target(e)
         if target is not None:
             outs = zip(target.out, (r for _, r in outputs), strict=True) if e.part is None else ()
-            self._call(
-                self._target(target), target.value, e.args, dict((*e.kwargs, *outs)), [], False
-            )
+            self._call(target, e, dict((*e.kwargs, *outs)), [])
             return
         results = [-1 if o is None else self._temporary() for o in e.outputs]
-        self._call(
-            self._target(plain_target(e)), e.target, e.args, dict(e.kwargs), results, e.single
-        )
+        self._call(plain_target(e), e, dict(e.kwargs), results)
         copy = self.entry("torch", "Tensor.copy_")
         made = [r for r in results if r != -1]
         for (_, whole), register in zip(outputs, made, strict=True):

@@ -8,11 +8,12 @@ the number of its row in ``OPS`` and its operands, all integers in one row of wo
     o       an entry of ``objects``     n       a number as it is
     v       a Python value              p       an address: register, bytes behind it, 1 where
     k       a keyword: name and value           the tensor may have no memory of its own
-    r       a tensor register, or -1    s       a value for PyTorch's dispatcher: type and value
+    r       where a result goes         s       a value for PyTorch's dispatcher: type and value
     q       a keyword: name and s       *x      how many of x, then these
 
-A Python value is the number of its row in ``VALUES`` and an operand, or counted values.  A type is
-the number of its row in ``TYPES``, and the bits of ``OPTIONAL`` (of elements), ``LIST`` and
+A result goes into a tensor register (a Python float too), nowhere (-1), or into the number register
+-2 - r.  A Python value is the number of its row in ``VALUES`` and an operand, or counted values.  A
+type is the number of its row in ``TYPES``, and the bits of ``OPTIONAL`` (of elements), ``LIST`` and
 ``OPTIONAL_LIST``.
 """
 
@@ -119,14 +120,16 @@ def plan_text(plan: Plan) -> str:
     bounds = {"t": plan.tensors, "r": plan.tensors, "i": len(plan.numbers), "o": len(plan.objects)}
 
     def leaf(kind: str, n: int) -> str:
-        if kind in bounds and not (kind == "r" and n == -1) and not 0 <= n < bounds[kind]:
+        if kind == "r" and n < 0:
+            return "_" if n == -1 else leaf("i", -2 - n)
+        if kind in bounds and not 0 <= n < bounds[kind]:
             raise ValueError(f"a plan without a register or object {kind}{n}")
         if kind == "i":
             fixed = plan.numbers[n]
             return f"i{n}" if fixed is None else str(fixed)
         if kind == "o":
             return plan.objects[n][1]
-        return str(n) if kind == "n" else "_" if n < 0 else f"t{n}"
+        return str(n) if kind == "n" else f"t{n}"
 
     reader = _Reader(plan, leaf)
     lines = []

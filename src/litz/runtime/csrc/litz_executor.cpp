@@ -375,9 +375,15 @@ struct Run {
         w += n;
         bool single = next(), good = true;
         for (i64 i = 0; good && i < n; ++i) {
-            if (to[i] < 0) continue;
+            if (to[i] == -1) continue;
             if (single) Py_IncRef(out);
-            good = own(slots[to[i]], single ? out : PySequence_GetItem(out, i));
+            PyObject* one = single ? out : PySequence_GetItem(out, i);
+            if (to[i] >= 0) {
+                good = own(slots[to[i]], one);
+                continue;
+            }
+            good = one && as_number(one, ints[-2 - to[i]]);
+            if (one) Py_DecRef(one);
         }
         Py_DecRef(out);
         return good;
@@ -506,9 +512,8 @@ struct Run {
         return there(s) && (!torch.size(s.tensor, next(), &out) || failed());
     }
 
-    bool as_number() {
-        i64& out = ints[next()];
-        out = PyLong_AsLongLong(slot().owner);
+    bool as_number(PyObject* o, i64& out) {
+        out = PyLong_AsLongLong(o);
         return out != -1 || !PyErr_Occurred();
     }
 
@@ -521,7 +526,10 @@ struct Run {
         return true;                    \
     }
         switch (next()) {
-            case OP_number: return as_number();
+            case OP_number: {
+                i64& out = ints[next()];
+                return as_number(slot().owner, out);
+            }
             case OP_size: return size();
             case OP_load: {
                 Slot& s = slot();
