@@ -37,6 +37,7 @@ from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
+from litz.runtime.plan import Plan, plan_text
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
@@ -169,6 +170,8 @@ def _artifact(
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
     plan = plan_native(host, source.values) if options.host == "native" else ""
+    if isinstance(plan, Plan):
+        show(options, "code", lambda: plan_text(plan))
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
     reasons += [b.not_portable for b in bodies.values() if b.not_portable]

@@ -239,7 +239,7 @@ class _Printer:
             case lines.Return(outputs):
                 value = self.value(tuple(outputs))
                 self.emit("return", value)
-            case lines.Probe():
+            case lines.Probe() | lines.CheckCall():
                 raise Unplanned("its runs are checked")
             case _:
                 raise Unplanned(f"a line {type(line).__name__}")
