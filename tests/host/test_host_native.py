@@ -182,7 +182,7 @@ def test_text_of_a_plan() -> None:
         "allocate t1 float32 [2, 2] [2, 1]",
         "view t2 t0 [2, 2] [2, 1] 0",
         "view t3 t0 [2, 2] [2, 1] 0",
-        "aten 'aten::mm' 'out' mm [t2, t3] ['out'=t1] 1 [] 1",
+        "aten 'aten::mm' 'out' mm -1 [t2, t3] ['out'=t1] 1 [] 1",
         "free t2",
         "free t3",
         "return tuple[t1, 7]",

@@ -22,7 +22,7 @@ from litz.ir.dtype import DType
 from litz.ir.program import Extern, HostFloat, TensorRef, made_numbers
 from litz.ir.text import is_whole
 from litz.lowering.torch_types import to_torch
-from litz.runtime.plan import NUMBER_OF, VALUE_OF, Plan
+from litz.runtime.plan import DIRECT, NUMBER_OF, VALUE_OF, Plan
 
 _BITS: Final = 63
 
@@ -348,7 +348,8 @@ class _Printer:
             words[named].extend([a.type, *self.value(a.value)])
         assert isinstance(overload, torch._ops.OpOverload)
         name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
-        operator = [self.thing(name), self.thing(part), target]
+        direct = DIRECT.index(str(overload)) if str(overload) in DIRECT else -1
+        operator = [self.thing(name), self.thing(part), target, direct]
         returns = len(overload._schema.returns)
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
         self.words += [len(results), *results, single]

@@ -12,7 +12,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import TensorRef
-from litz.runtime.plan import LIST, OPTIONAL, OPTIONAL_LIST, TYPES
+from litz.runtime.plan import DIRECT, LIST, OPTIONAL, OPTIONAL_LIST, TYPES
 
 _TYPE: Final = re.compile(
     r"(?P<many>Optional\[)?(?P<list>List\[)?(?P<one>Optional\[)?(?P<base>\w+)\]*"
@@ -40,6 +40,7 @@ def stable_arguments(
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
         return None
     schema = overload._schema
+    direct = str(overload) in DIRECT and _float(args)
     if any(str(r.type) != "Tensor" for r in schema.returns):
         return None
     found = []
@@ -48,6 +49,8 @@ def stable_arguments(
         kind = _type(str(a.real_type))
         known = i < len(args) or a.name in kwargs or a.has_default_value()
         if kind is None or not known or not _is(value, kind):
+            return None
+        if kind & ~OPTIONAL == TYPES["number"] and not direct:
             return None
         found.append(Argument(a.name if a.kwarg_only else None, kind, _as(value, kind)))
     return tuple(found)
@@ -82,7 +85,7 @@ def _is(value: Any, kind: int) -> bool:
             return isinstance(value, TensorRef)
         case 1:
             return isinstance(value, Expr) or type(value) in (int, bool)
-        case 2:
+        case 2 | 5:
             return type(value) in (int, float)
         case 3:
             return type(value) is bool
@@ -90,4 +93,10 @@ def _is(value: Any, kind: int) -> bool:
 
 
 def _as(value: Any, kind: int) -> object:
-    return float(value) if kind & ~OPTIONAL == TYPES["float"] and value is not None else value
+    floats = TYPES["float"], TYPES["number"]
+    return float(value) if kind & ~OPTIONAL in floats and value is not None else value
+
+
+def _float(args: Sequence[object]) -> bool:
+    """Whether all tensors are of floats, which take numbers as floats."""
+    return all(r.dtype.is_float for r in args if isinstance(r, TensorRef))

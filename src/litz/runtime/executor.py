@@ -45,8 +45,10 @@ FUNCTIONS: Final = (
     "torch_new_list_reserve_size",
     "torch_list_push_back",
     "torch_call_dispatcher",
+    "aoti_torch_cpu_addmm_out",
+    "aoti_torch_cpu_baddbmm_out",
 )
-"""In the order of the struct ``Torch``."""
+"""In the order of the struct ``Torch``; the last are those of ``DIRECT``."""
 _YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue")
 """Those that PyTorch before 2.13 has not, and that may be missing."""
 

@@ -38,7 +38,7 @@ OPS: Final = {
     "free": "t",
     "segment": "n*p*i",
     "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
-    "aten": "ooo*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
+    "aten": "ooon*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
     "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
     "equal": "iio",  # or RuntimeError with the message
     "assert": "io",
@@ -47,8 +47,11 @@ OPS: Final = {
     "eq": "iii", "ne": "iii", "lt": "iii", "le": "iii", "and": "iii", "or": "iii", "not": "ii",
 }  # fmt: skip
 VALUES: Final = {"tensor": "t", "number": "i", "object": "o", "tuple": "*v", "list": "*v"}
-TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4}
+TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4, "number": 5}
 OPTIONAL, LIST, OPTIONAL_LIST = 8, 16, 32
+DIRECT: Final = ("aten.addmm.out", "aten.baddbmm.out")
+"""Operators that PyTorch's C functions have and its dispatcher does not take, for their numbers; an
+instruction says which by its place here, and -1 for the dispatcher."""
 
 _OPS: Final = tuple(OPS.items())
 _VALUES: Final = tuple(VALUES.items())

@@ -74,6 +74,7 @@ struct Torch {
     i32 (*list)(__SIZE_TYPE__, void**);
     i32 (*push)(void*, i64);
     i32 (*dispatch)(const char*, const char*, i64*, i64);
+    i32 (*direct[2])(Tensor, Tensor, Tensor, Tensor, double, double);
 };
 
 struct Header {  // of runtime/executor.py; behind it `segments`, `codes`, `numbers` and `words`
@@ -430,6 +431,7 @@ struct Run {
         const char* name = PyUnicode_AsUTF8AndSize(object(), nullptr);
         const char* part = PyUnicode_AsUTF8AndSize(object(), nullptr);
         PyObject* target = object();
+        i64 direct = next();
         const i64* args = w;
         i64 stack[MOST_ARGUMENTS], n = 0, count;
         for (count = next(); count; --count)
@@ -439,9 +441,15 @@ struct Run {
             if (!stable(next(), stack + n++)) return false;
         }
         i64 made = next();
-        void* state = PyEval_SaveThread();
-        i32 status = torch.dispatch(name, part, stack, p.h.abi);
-        PyEval_RestoreThread(state);
+        i32 status = 1;
+        if (direct < 0) {
+            void* state = PyEval_SaveThread();
+            status = torch.dispatch(name, part, stack, p.h.abi);
+            PyEval_RestoreThread(state);
+        } else {
+            status = product(torch.direct[direct], stack);
+            made = 0;
+        }
         if (status) return PyErr_Occurred() ? false : again(target, args);
         n = next();
         for (i64 i = 0; i < made; ++i) {
@@ -451,6 +459,26 @@ struct Run {
         }
         w += n + 1;
         return true;
+    }
+
+    // A product with a bias, of (bias, left, right, beta, alpha, out), which it lets go.  What has no
+    // memory (PyTorch's zero tensors) is not for it.
+    i32 product(i32 (*run)(Tensor, Tensor, Tensor, Tensor, double, double), const i64* stack) {
+        Tensor t[4] = {(Tensor)stack[5], (Tensor)stack[0], (Tensor)stack[1], (Tensor)stack[2]};
+        double beta, alpha;
+        memcpy(&beta, stack + 3, sizeof beta);
+        memcpy(&alpha, stack + 4, sizeof alpha);
+        void* address = nullptr;
+        i32 status = 0;
+        for (int i = 0; !status && i < 4; ++i)
+            status = torch.data_ptr(t[i], &address) || !address;
+        if (!status) {
+            void* state = PyEval_SaveThread();
+            status = run(t[0], t[1], t[2], t[3], beta, alpha);
+            PyEval_RestoreThread(state);
+        }
+        for (Tensor each : t) torch.erase(each);
+        return status;
     }
 
     // The same from Python, which raises what PyTorch raises there.
