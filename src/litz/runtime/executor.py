@@ -62,19 +62,23 @@ def executor_source() -> str:
     return f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\nenum Type {{ {bits} }};\n{text}"
 
 
+def check_torch() -> tuple[list[int], int]:
+    """The addresses of ``FUNCTIONS`` and ``tensor_offset``; ToolchainError where some are not."""
+    found = native_functions(FUNCTIONS)
+    missing = [n for n in FUNCTIONS if not found[n] and n not in _YOUNG]
+    offset = tensor_offset()
+    if missing or offset is None:
+        what = ", ".join(missing) or "tensors as Litz knows them"
+        raise ToolchainError(f"litz: this PyTorch has not {what}")
+    return [found[n] for n in FUNCTIONS], offset
+
+
 class Executor(Library):
     """The loaded executor.  Raises ToolchainError where it does not fit this PyTorch."""
 
     def __init__(self, path: Path | str) -> None:
+        self._functions, self._offset = check_torch()
         super().__init__(path)
-        found = native_functions(FUNCTIONS)
-        missing = [n for n in FUNCTIONS if not found[n] and n not in _YOUNG]
-        offset = tensor_offset()
-        if missing or offset is None:
-            what = ", ".join(missing) or "tensors as Litz knows them"
-            raise ToolchainError(f"litz: this PyTorch has not {what}")
-        self._functions = [found[n] for n in FUNCTIONS]
-        self._offset = offset
         make = ctypes.PyDLL(str(path))["litz_program"]
         make.argtypes = [ctypes.c_char_p, ctypes.py_object]
         make.restype = ctypes.py_object

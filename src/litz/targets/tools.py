@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 
 from litz.dataclass import dataclass
+from litz.errors import ToolchainError
 from litz.options import Options
 from litz.runtime.cache import Cache
-from litz.runtime.executor import Executor, run_address
+from litz.runtime.executor import Executor, check_torch, run_address
 from litz.runtime.native import Runtime
 from litz.targets.cpp.toolchain import (
     Toolchain,
-    build,
     executor_unit,
     find_toolchain,
     runtime_unit,
+    submit,
 )
 
 
@@ -36,8 +37,16 @@ def executor_of(toolchain: Toolchain, cache: Cache) -> tuple[Executor, int]:
 
     Raises ToolchainError where it cannot be built, or does not fit this PyTorch.
     """
-    path, runtime_path = build((executor_unit(), runtime_unit()), toolchain, cache)
-    return Executor(path), run_address(Runtime(runtime_path))
+    check_torch()
+    units = (executor_unit(), runtime_unit())
+    for fresh in (False, True):  # what the cache has may be another machine's
+        path, runtime_path = submit(units, toolchain, cache, fresh=fresh).wait()
+        try:
+            return Executor(path), run_address(Runtime(runtime_path))
+        except ToolchainError:
+            if fresh:
+                raise
+    raise AssertionError
 
 
 @dataclass(frozen=True)
