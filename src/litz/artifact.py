@@ -29,6 +29,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.errors import ArtifactError
 from litz.runtime.arguments import Argument
+from litz.runtime.plan import Plan
 from litz.runtime.records import Leaf, Records
 from litz.runtime.strided import memory_of
 
@@ -155,11 +156,15 @@ Value = Named | Number | Constant | BoundBody | UsersKernel | Live
 
 @dataclass(frozen=True)
 class Host:
-    """The host program: the text of a Python module, what it names, and its native calls."""
+    """The host program: the text of a Python module, what it names, and its native calls.
+
+    plan: the same for the native executor, or why there is none.
+    """
 
     source: str
     values: Mapping[str, Value]
     segments: tuple[SegmentTable, ...]
+    plan: Plan | str = ""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from litz.artifact import Artifact, Recording
+from litz.artifact import Artifact, Host, Recording
 from litz.dataclass import dataclass
-from litz.errors import ArtifactError
+from litz.errors import ArtifactError, ToolchainError
 from litz.host.values import PROBE, load_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
@@ -94,10 +94,29 @@ class Binder:
             seconds = float(self._options.tuning_seconds)
             tuned = Products(libraries, self._tools.cache, seconds).product
             values = {name: tuned if v is product else v for name, v in values.items()}
-        call = load_host(artifact.host.source, {**values, **natives})
+        call = self._native(artifact.host, values, natives)
+        if call is None:
+            call = load_host(artifact.host.source, {**values, **natives})
         if watch is not None:
             call = watch.wrap(call)
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
+
+    def _native(
+        self, host: Host, values: Mapping[str, object], natives: Mapping[str, Any]
+    ) -> BoxedCall | None:
+        """The native executor's call of a host program; None where Python runs it."""
+        if isinstance(host.plan, str):
+            if host.plan:
+                events.info("Python runs the host program: %s", host.plan)
+            return None
+        try:
+            executor, run = self._tools.executor
+        except ToolchainError as e:
+            events.info("Python runs the host program: %s", e)
+            return None
+        segments = [natives[name] for name in host.plan.segments]
+        call: BoxedCall = executor.program(host.plan, values, segments, run)
+        return call
 
 
 def bind(

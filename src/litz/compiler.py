@@ -21,6 +21,7 @@ from litz.host.checks import with_checks
 from litz.host.inplace import inplace_pairs
 from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
+from litz.host.native import plan_native
 from litz.host.plan import plan as plan_host
 from litz.host.probes import with_probes
 from litz.host.python import print_host
@@ -36,6 +37,7 @@ from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
+from litz.runtime.plan import Plan, plan_text
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
@@ -167,6 +169,9 @@ def _artifact(
     """What all stages have made."""
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
+    plan = plan_native(host, source.values) if options.host == "native" else ""
+    if isinstance(plan, Plan):
+        show(options, "code", lambda: plan_text(plan))
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
     reasons += [b.not_portable for b in bodies.values() if b.not_portable]
@@ -175,7 +180,7 @@ def _artifact(
     return Artifact(
         kernels=tuple(record(k, origins) for k in s.kernels),
         native=_native(Tools(options)) if any(k.target.segments for k in s.kernels) else None,
-        host=Host(source.source, source.values, segment_tables(host)),
+        host=Host(source.source, source.values, segment_tables(host), plan),
         count=len(program.inputs),
         arguments=arguments(program),
         always=options.verify or not guarded,

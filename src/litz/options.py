@@ -98,6 +98,13 @@ class Options:
         key=True,
         choices=("", "persistent", "looped", "split"),
     )
+    host: str = _option(
+        "python",
+        "what runs between kernels: 'python': a printed Python function; 'native': Litz's executor "
+        "on CPUs, where a program has a plan for it",
+        key=True,
+        choices=("python", "native"),
+    )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
     isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)

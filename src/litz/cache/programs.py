@@ -288,7 +288,10 @@ class Program:
             self._refuse("AOTAutograd made no record")
         elif self._facts() != self._before:
             self._refuse("tracing found more than a record holds")
-        self._after = "" if self._env is None else environment(self._env)
+        try:
+            self._after = "" if self._env is None else environment(self._env)
+        except NotCached as e:  # what tracing has found of sizes
+            self._refuse(str(e))
         self._finish()
 
     def _refuse(self, why: str) -> None:

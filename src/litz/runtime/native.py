@@ -166,9 +166,15 @@ class Segment:
         self._threads()
         status = self._run(self._pack(self._plan, *args))
         if status:
-            self._raise(status)
+            self.raise_fault(status)
 
-    def _raise(self, status: int) -> None:
+    @property
+    def address(self) -> int:
+        """Of the plan that the runtime's function for segments takes."""
+        return self._plan
+
+    def raise_fault(self, status: int) -> None:
+        """Raise what a status other than 0 stands for."""
         step, number = self.steps[status >> 32], status & 0xFFFFFFFF
         name = step.function.name
         if number > len(step.faults):

@@ -6,6 +6,7 @@ here imports more than ``torch`` does before it is called.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import weakref
@@ -64,6 +65,56 @@ no public equal: None makes the allocator hand out plain tensors."""
 def storage_address(storage: torch.UntypedStorage) -> int:
     """What `storage_use_count` takes."""
     return int(storage._cdata)
+
+
+def native_functions(names: Sequence[str]) -> dict[str, int]:
+    """Addresses of PyTorch's C functions, 0 for what it has not.
+
+    ``wrap`` makes a Python tensor (a new reference) of the address of an ``at::Tensor``.
+    """
+    found: dict[str, int] = {}
+    for name in names:
+        own = name == "wrap"
+        library = ctypes.CDLL(_library("torch_python" if own else "torch_cpu"))
+        symbol = getattr(library, "_Z16THPVariable_WrapRKN2at10TensorBaseE" if own else name, None)
+        found[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0 if symbol is not None else 0
+    return found
+
+
+def dtype_code(dtype: torch.dtype) -> int:
+    """The number of a type for PyTorch's C functions."""
+    name = str(dtype).removeprefix("torch.")
+    code: Callable[[], int] = getattr(
+        ctypes.CDLL(_library("torch_cpu")), f"aoti_torch_dtype_{name}"
+    )
+    return code()
+
+
+def _library(name: str) -> str:
+    return os.path.join(os.path.dirname(torch.__file__), "lib", f"lib{name}.so")
+
+
+@lru_cache(maxsize=1)
+def tensor_offset() -> int | None:
+    """Bytes from a Python tensor's address to the ``at::Tensor`` in it; None if it has none.
+
+    An ``at::Tensor`` is a pointer to what it is of, which this looks for.
+    """
+    pointers = _private("_C._aoti", "unsafe_alloc_void_ptrs_from_tensors")
+    steal = _private("_C._aoti", "alloc_tensors_by_stealing_from_void_ptrs")
+    if pointers is None or steal is None:
+        return None
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.argtypes, pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    tensors = [torch.empty(1, device="cpu") for _ in range(2)]
+    capsules = pointers(tensors)
+    places = []
+    for tensor, capsule in zip(tensors, capsules, strict=True):
+        (wanted,) = (ctypes.c_void_p * 1).from_address(pointer_of(capsule, None))
+        words = (ctypes.c_void_p * (torch.Tensor.__basicsize__ // 8)).from_address(id(tensor))
+        places.append([8 * i for i, word in enumerate(words) if word == wanted])
+    steal(capsules)
+    return places[0][0] if places[0] == places[1] and len(places[0]) == 1 else None
 
 
 def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:

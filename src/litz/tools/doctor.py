@@ -116,6 +116,14 @@ def check_compiler(m: Machine) -> Check:
     return Check(name, "ok", f"{said}; a kernel {ran}")
 
 
+def check_executor(m: Machine) -> Check:
+    name = "native executor"
+    if isinstance(m.executor, str):
+        said = f'{m.executor}; options={{"host": "native"}} runs by Python'
+        return Check(name, "warning", said, "name g++ in LITZ_CXX, or another PyTorch")
+    return Check(name, "ok", "was not tried" if m.executor is None else "built and loaded")
+
+
 def check_isa(m: Machine) -> Check:
     name, mend = "instruction set", "unset LITZ_ISA"
     if isinstance(m.isa, str):
@@ -214,8 +222,8 @@ def check_compiled(m: Machine, device: str) -> Check:
 
 
 CHECKS = (
-    *(check_litz, check_torch, check_triton, check_compiler, check_isa),
-    *(check_openmp, check_gpus, check_triton_kernel, check_cache, check_environment),
+    *(check_litz, check_torch, check_triton, check_compiler, check_executor),
+    *(check_isa, check_openmp, check_gpus, check_triton_kernel, check_cache, check_environment),
 )
 
 

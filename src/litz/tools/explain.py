@@ -100,6 +100,9 @@ def _part_lines(s: Stages, where: str, choices: Mapping[str, Choice]) -> list[st
         f"  {where}{launches} kernel calls of {len(s.kernels)} distinct kernels, "
         f"{len(s.externs())} extern calls"
     ]
+    plan = "" if s.artifact is None else s.artifact.host.plan
+    if isinstance(plan, str) and plan:
+        lines.append(f"  {where}Python runs the host program: {plan}")
     origins = {step.name: step.origins for step in s.schedule.steps}
     for k in s.kernels:
         what = ", ".join(origins[k.groups[0]])

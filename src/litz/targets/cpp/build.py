@@ -13,7 +13,13 @@ from litz.errors import OutOfRangeError, ToolchainError
 from litz.host.segment import bind_segments
 from litz.logs import events
 from litz.runtime.native import Fault, Function, Library, Runtime
-from litz.targets.cpp.toolchain import BuildHandle, SourceUnit, runtime_unit, submit
+from litz.targets.cpp.toolchain import (
+    BuildHandle,
+    SourceUnit,
+    executor_unit,
+    runtime_unit,
+    submit,
+)
 from litz.targets.cpp.units import joined
 from litz.targets.parts import Callables, CppPart
 from litz.targets.tools import Tools
@@ -66,6 +72,8 @@ class CppBuild:
     def _submit(self, *, fresh: bool = False) -> BuildHandle:
         options = self._tools.options
         units = (*(u.source for u in self._units), runtime_unit())
+        if options.host == "native":  # beside the kernels; who loads it finds it in the cache
+            units = (*units, executor_unit())
         jobs, seconds = options.jobs or None, options.cxx_timeout
         toolchain, cache = self._tools.toolchain, self._tools.cache
         return submit(units, toolchain, cache, jobs, seconds=seconds, fresh=fresh)
@@ -89,7 +97,8 @@ class CppBuild:
             return dict(self._native(segments))
 
     def _native(self, segments: Sequence[SegmentTable]) -> Mapping[str, Any]:
-        *unit_paths, runtime_path = self._paths
+        count = len(self._units)
+        unit_paths, runtime_path = self._paths[:count], self._paths[count]
         functions: dict[str, Function] = {}
         for unit, path in zip(self._units, unit_paths, strict=True):
             library = Library(path)

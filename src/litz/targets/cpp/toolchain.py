@@ -33,6 +33,7 @@ from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
+from litz.runtime.executor import executor_source
 from litz.runtime.jobs import default_jobs, memory_bound, slots
 from litz.runtime.native import runtime_source
 from litz.runtime.unbroken import unbroken
@@ -523,3 +524,8 @@ def build(
 def runtime_unit() -> SourceUnit:
     """The runtime support library: build it with a program's units, then `Runtime(path)`."""
     return SourceUnit("the runtime support library", runtime_source())
+
+
+def executor_unit() -> SourceUnit:
+    """The native executor: build it, then `Executor(path)`."""
+    return SourceUnit("the native executor", executor_source())

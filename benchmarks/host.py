@@ -1,0 +1,104 @@
+"""What a call costs beside its kernels: ``python -m benchmarks.host``.
+
+Small CPU programs on one thread, microseconds of the processor's time a call, in turns: eager mode,
+Dynamo and AOTAutograd alone (a compiler that computes nothing: what all compiled columns have in
+common), Litz's printed Python, its native executor, the peer.  Medians of the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+
+Call = Callable[..., Any]
+
+
+def one_kernel(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w + 1).relu()
+
+
+def products(x: Tensor, w: Tensor) -> Tensor:
+    """Ten operators of ATen with a kernel behind each."""
+    for _ in range(10):
+        x = torch.relu(torch.mm(x, w))
+    return x
+
+
+def layers(x: Tensor, w: Tensor) -> Tensor:
+    """The same with a bias, which is a product with more arguments."""
+    for _ in range(10):
+        x = torch.relu(torch.addmm(w[0], x, w))
+    return x
+
+
+def reductions(x: Tensor, w: Tensor) -> Tensor:
+    """Twenty kernels."""
+    for i in range(20):
+        x = x / (x.abs().sum(i % 2, keepdim=True) + w)
+    return x
+
+
+PROGRAMS: dict[str, Call] = {f.__name__: f for f in (one_kernel, products, layers, reductions)}
+
+
+def compiled(fn: Call, example: Tensor) -> dict[str, Call]:
+    """The program on every side; each compiles a function of its own."""
+
+    def nothing(_gm: Any, _inputs: Any) -> Call:
+        return make_boxed_func(lambda *_: [example])
+
+    def own() -> Call:
+        return type(fn)(fn.__code__.replace(), fn.__globals__, fn.__name__)
+
+    def litz(host: str) -> Call:
+        return torch.compile(own(), backend="litz", options={"host": host})
+
+    return {
+        "eager": fn,
+        "common": torch.compile(own(), backend=aot_autograd(fw_compiler=nothing)),
+        "python": litz("python"),
+        "native": litz("native"),
+        "peer": torch.compile(own()),
+    }
+
+
+def microseconds(call: Call, args: tuple[Tensor, ...], count: int) -> float:
+    start = time.process_time()
+    for _ in range(count):
+        call(*args)
+    return 1e6 * (time.process_time() - start) / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--count", type=int, default=1000, help="calls a turn")
+    parser.add_argument("--only", choices=PROGRAMS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    args = torch.randn(4, 4), torch.randn(4, 4)
+    with torch.no_grad():
+        for name in [given.only] if given.only else PROGRAMS:
+            calls = compiled(PROGRAMS[name], args[0])
+            for call in calls.values():
+                microseconds(call, args, 3)
+            turns = [
+                [microseconds(c, args, given.count) for c in calls.values()]
+                for _ in range(given.turns)
+            ]
+            cells = dict(zip(calls, map(statistics.median, zip(*turns, strict=True)), strict=True))
+            share = (cells["native"] - cells["common"]) / (cells["peer"] - cells["common"])
+            row = "  ".join(f"{side} {us:7.2f}" for side, us in cells.items())
+            print(f"{name:12} {row}  beyond these, of the peer's: {share:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

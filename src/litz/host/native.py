@@ -1,0 +1,473 @@
+"""Printing host lines as a plan for the native executor (``litz.runtime.plan``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Final
+
+import torch
+
+from litz.artifact import Constant, Live, Named, Value
+from litz.host import lines
+from litz.host.aliasing import read_by_strides
+from litz.host.lines import HostProgram, Line
+from litz.host.sizes import LARGE_BYTES, byte_size
+from litz.host.stable import stable_arguments
+from litz.host.targets import Target, out_target, plain_target
+from litz.host.values import describe
+from litz.index import Expr, as_expr, size_hint
+from litz.index import expr as ix
+from litz.ir.dtype import DType
+from litz.ir.program import Extern, HostFloat, TensorRef, made_numbers
+from litz.ir.text import is_whole
+from litz.lowering.torch_types import to_torch
+from litz.runtime.plan import DIRECT, NUMBER_OF, VALUE_OF, Plan
+
+_BITS: Final = 63
+
+
+class Unplanned(Exception):
+    """A line that has no instruction; the message says which."""
+
+
+class _Printer:
+    def __init__(self, host: HostProgram, values: Mapping[str, Value]) -> None:
+        self.host = host
+        self.buffers = host.buffers
+        self.words: list[int] = []
+        self.tensors: dict[str, int] = {name: i for i, name in enumerate(host.inputs)}
+        self.count = len(host.inputs)
+        self.numbers: list[int | None] = []
+        self.number_of: dict[Expr, int] = {}
+        self.symbols: dict[str, int] = {}
+        self.temporaries: list[int] = []
+        self.objects: dict[tuple[str, str], int] = {}
+        self.names = {_identity(v): name for name, v in values.items()}
+        self.owner: dict[str, tuple[str, int]] = {}
+        externs = [line.extern for line in host.lines if isinstance(line, lines.CallExtern)]
+        self.late = {name for e in externs for name in made_numbers(e)}
+        self.unchecked: list[str] = []
+        self.segments = {s.name: i for i, s in enumerate(host.segments())}
+
+    # --- registers and objects ---------------------------------------------------------------
+
+    def emit(self, op: str, *operands: int | list[int]) -> None:
+        self.words.append(NUMBER_OF[op])
+        for o in operands:
+            self.words += o if isinstance(o, list) else [o]
+
+    def fresh(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def tensor(self, name: str) -> int:
+        """The register of a buffer; a constant is loaded where it is first used."""
+        if name not in self.tensors:
+            self.tensors[name] = self.fresh()
+            if name in self.host.constants:
+                self.emit("load", self.tensors[name], self.thing(self.host.constants[name]))
+        return self.tensors[name]
+
+    def entry(self, kind: str, text: str) -> int:
+        return self.objects.setdefault((kind, text), len(self.objects))
+
+    def thing(self, value: object) -> int:
+        if isinstance(value, float):
+            return self.entry("float", value.hex())
+        if value is None or value is Ellipsis or type(value) in (bool, int, str):
+            return self.entry("literal", repr(value))
+        if isinstance(value, torch.device):
+            return self.entry("device", str(value))
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return self.entry("torch", str(value).removeprefix("torch."))
+        found = describe(value)
+        name = self.names.get(_identity(found))
+        if name is not None:
+            return self.entry("value", name)
+        if isinstance(found, Named):
+            return self.entry("name", f"{found.module}:{found.path}")
+        raise Unplanned(f"an object of the type {type(value).__name__}")
+
+    def dtype(self, dtype: DType) -> int:
+        return self.thing(to_torch(dtype))
+
+    def number(self, e: Expr) -> int:
+        """The register with the value of an expression, which is computed once."""
+        found = self.number_of.get(e)
+        if found is None:
+            found = self._computed(e)
+            self.number_of[e] = found
+        return found
+
+    def _constant(self, value: int) -> int:
+        if value.bit_length() > _BITS:
+            raise Unplanned(f"the number {value}")
+        self.numbers.append(value)
+        return len(self.numbers) - 1
+
+    def _register(self) -> int:
+        self.numbers.append(None)
+        return len(self.numbers) - 1
+
+    def _computed(self, e: Expr) -> int:
+        match e:
+            case ix.Const():
+                return self._constant(e.value)
+            case ix.Symbol():
+                return self._symbol(e.name)
+            case ix.Sum():
+                terms: list[Expr] = [t * c for t, c in e.terms] if len(e.terms) > 1 else []
+                if not terms:
+                    ((term, factor),) = e.terms
+                    if not e.const:
+                        return self._folded("mul", (term, as_expr(factor)))
+                    terms = [term * factor]
+                return self._folded("add", (*terms, *([as_expr(e.const)] if e.const else [])))
+            case ix.Product():
+                return self._folded("mul", e.factors)
+            case ix.FloorDiv():
+                return self._folded("floordiv", (e.num, e.den))
+            case ix.Mod():
+                return self._folded("mod", (e.num, e.den))
+            case ix.Min() | ix.Max() | ix.And() | ix.Or():
+                return self._folded(type(e).__name__.lower(), e.args)
+            case ix.Cmp():
+                return self._folded(e.op, (e.a, e.b))
+            case ix.Not():
+                out = self._register()
+                self.emit("not", out, self.number(e.arg))
+                return out
+        raise Unplanned(f"the number {e}")
+
+    def _folded(self, op: str, args: Iterable[Expr]) -> int:
+        first, *rest = [self.number(a) for a in args]
+        for other in rest:
+            out = self._register()
+            self.emit(op, out, first, other)
+            first = out
+        return first
+
+    def dims(self, exprs: Iterable[Expr]) -> list[int]:
+        found = [self.number(e) for e in exprs]
+        return [len(found), *found]
+
+    def defined(self, symbol: Expr) -> int:
+        """A register for a symbol that an instruction gives its value."""
+        self.symbols[str(symbol)] = self._register()
+        return self.symbols[str(symbol)]
+
+    def _symbol(self, name: str) -> int:
+        if name not in self.symbols:
+            if name not in self.host.inputs:
+                raise Unplanned(f"the number {name}")
+            self.symbols[name] = self._register()
+            self.emit("number", self.symbols[name], self.host.inputs.index(name))
+        return self.symbols[name]
+
+    # --- values ------------------------------------------------------------------------------
+
+    def ref(self, r: TensorRef) -> int:
+        """The register of a view; one that is not the buffer's own is made for it."""
+        base = self.tensor(r.buffer)
+        if is_whole(r, self.buffers):
+            return base
+        own = self.buffers[r.buffer]
+        if r.dtype is not own.dtype:
+            retyped = self._temporary()
+            self.emit("retype", retyped, base, self.dtype(r.dtype))
+            same = (r.shape, r.strides, r.offset) == (own.shape, own.strides, as_expr(0))
+            if same and r.dtype.bits == own.dtype.bits:
+                return retyped
+            base = retyped
+        view = self._temporary()
+        self._view_of(view, base, r.shape, r.strides, r.offset)
+        return view
+
+    def _temporary(self) -> int:
+        """A register that is free behind the line."""
+        self.temporaries.append(self.fresh())
+        return self.temporaries[-1]
+
+    def _view_of(
+        self, view: int, base: int, shape: Iterable[Expr], strides: Iterable[Expr], offset: Expr
+    ) -> None:
+        sizes, steps, at = self.dims(shape), self.dims(strides), self.number(offset)
+        self.emit("view", view, base, sizes, steps, at)
+
+    def value(self, value: object) -> list[int]:
+        if isinstance(value, TensorRef):
+            return [VALUE_OF["tensor"], self.ref(value)]
+        if isinstance(value, HostFloat):
+            return [VALUE_OF["tensor"], self.tensor(value.name)]
+        if isinstance(value, Expr):
+            return [VALUE_OF["number"], self.number(value)]
+        if isinstance(value, (tuple, list)):
+            items = [w for v in value for w in self.value(v)]
+            return [VALUE_OF["list" if isinstance(value, list) else "tuple"], len(value), *items]
+        return [VALUE_OF["object"], self.thing(value)]
+
+    # --- lines -------------------------------------------------------------------------------
+
+    def line(self, line: Line) -> None:
+        match line:
+            case lines.Comment():
+                pass
+            case lines.BindSize(symbol, arg, dim):
+                if dim is None:
+                    self.emit("number", self.defined(symbol), arg)
+                else:
+                    self.emit("size", self.defined(symbol), arg, dim)
+            case lines.Allocate(name):
+                self._allocate(name)
+            case lines.Workspace(name, nbytes, device):
+                self._only_cpu(device)
+                size = self.number(as_expr(nbytes))
+                self.emit("workspace", self.tensor(name), size)
+            case lines.Place(name, owner, offset):
+                self.owner[name] = (owner, offset)
+            case lines.View(name, owner, offset):
+                self._view(name, owner, offset)
+            case lines.Reuse(new, old):
+                self._reuse(new, old)
+            case lines.CallSegment(name):
+                self._segment(line)
+            case lines.CallExtern(extern):
+                self._extern(extern)
+            case lines.Free(name):
+                self.emit("free", self.tensor(name))
+            case lines.Return(outputs):
+                value = self.value(tuple(outputs))
+                self.emit("return", value)
+            case lines.Probe() | lines.CheckCall():
+                raise Unplanned("its runs are checked")
+            case _:
+                raise Unplanned(f"a line {type(line).__name__}")
+        if not isinstance(line, lines.Return):
+            for register in self.temporaries:
+                self.emit("free", register)
+        self.temporaries.clear()
+
+    def _only_cpu(self, device: str) -> None:
+        if device != "cpu":
+            raise Unplanned(f"memory on {device}")
+
+    def _allocate(self, name: str) -> None:
+        b = self.buffers[name]
+        self._only_cpu(b.device)
+        op = "recycled" if size_hint(byte_size(b)) >= LARGE_BYTES else "allocate"
+        sizes, strides = self.dims(b.shape), self.dims(b.strides)
+        self.emit(op, self.tensor(name), self.dtype(b.dtype), sizes, strides)
+
+    def _view(self, name: str, owner: str, offset: int) -> None:
+        b = self.buffers[name]
+        own = self.buffers.get(owner)
+        base = self.tensor(owner)
+        if own is not None and own.dtype is b.dtype:
+            elements = as_expr(offset // b.dtype.bytes)
+            self._view_of(self.tensor(name), base, b.shape, b.strides, elements)
+            return
+        sizes, strides = self.dims(b.shape), self.dims(b.strides)
+        self.emit("place", self.tensor(name), base, self.dtype(b.dtype), sizes, strides, offset)
+
+    def _reuse(self, new: str, old: str) -> None:
+        a, b = self.buffers[new], self.buffers[old]
+        base = self.tensor(old)
+        if (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides):
+            self.emit("move", self.tensor(new), base)
+        else:
+            source = base
+            if a.dtype is not b.dtype:
+                source = self._temporary()
+                self.emit("retype", source, base, self.dtype(a.dtype))
+            self._view_of(self.tensor(new), source, a.shape, a.strides, as_expr(0))
+            self.emit("free", base)
+        self.owner[old] = (new, 0)
+
+    def holder(self, buffer: str) -> tuple[str, int]:
+        """The tensor or workspace in whose memory a buffer lies, and the byte it begins at."""
+        offset = 0
+        while buffer in self.owner:
+            buffer, more = self.owner[buffer]
+            offset += more
+        return buffer, offset
+
+    def _segment(self, line: lines.CallSegment) -> None:
+        buffers, pointers = line.buffers(), []
+        for name in buffers:
+            owner, offset = self.holder(name)
+            b = self.buffers.get(owner)
+            foreign = b is not None and b.kind in ("input", "extern", "opaque")
+            pointers += [self.tensor(owner), offset, int(foreign)]
+        ints = self.dims(line.ints())
+        self.emit("segment", self.segments[line.name], len(buffers), pointers, ints)
+
+    def _target(self, t: Target) -> int:
+        if t.path is not None:
+            return self.entry("torch", t.path.removeprefix("torch."))
+        return self.thing(t.value)
+
+    def _call(
+        self,
+        t: Target,
+        e: Extern,
+        kwargs: dict[str, object],
+        results: list[int],
+    ) -> None:
+        target = self._target(t)
+        if self._dispatched(target, t.value, e.args, kwargs, results, e.single):
+            return
+        values = [self.value(a) for a in e.args]
+        named = [[self.thing(k), *self.value(v)] for k, v in kwargs.items()]
+        flat = [w for v in values for w in v], [w for v in named for w in v]
+        counts = len(values), len(named)
+        self.emit(
+            "call", target, counts[0], flat[0], counts[1], flat[1], len(results), results, e.single
+        )
+
+    def _dispatched(
+        self,
+        target: int,
+        overload: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        results: list[int],
+        single: bool,
+    ) -> bool:
+        """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
+        found = stable_arguments(overload, args, kwargs)
+        if found is None or any(r < -1 for r in results):
+            return False
+        words: tuple[list[int], list[int]] = [], []
+        counts = [0, 0]
+        for a in found:
+            named = a.name is not None
+            counts[named] += 1
+            if a.name is not None:
+                words[named].append(self.thing(a.name))
+            words[named].extend([a.type, *self.value(a.value)])
+        assert isinstance(overload, torch._ops.OpOverload)
+        name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
+        direct = DIRECT.index(str(overload)) if str(overload) in DIRECT else -1
+        operator = [self.thing(name), self.thing(part), target, direct]
+        returns = len(overload._schema.returns)
+        self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
+        self.words += [len(results), *results, single]
+        return True
+
+    def _extern(self, e: Extern) -> None:
+        self._only_cpu(e.device)
+        if e.is_assertion:
+            condition, message = e.args
+            if not isinstance(condition, Expr):
+                raise Unplanned("an assertion on a float")
+            self.emit("assert", self.number(condition), self.thing(message))
+            return
+        if e.out_variant:
+            self._extern_out(e)
+            return
+        results = [-1 if o is None else self.tensor(o) for o in e.outputs]
+        for position, number in e.symbols:
+            results += [-1] * (position + 1 - len(results))
+            results[position] = self._result(number)
+        if all(r == -1 for r in results):
+            results = []
+        self._call(plain_target(e), e, dict(e.kwargs), results)
+        self._sizes_of(e)
+        self.unchecked += [o for o in e.outputs if o is not None]
+        waiting, self.unchecked = self.unchecked, []
+        for output in waiting:
+            layout = (*self.buffers[output].shape, *self.buffers[output].strides)
+            if any(str(s) in self.late for x in layout for s in x.free):
+                self.unchecked.append(output)
+            else:
+                self._expect(output)
+
+    def _result(self, number: Expr | HostFloat) -> int:
+        """Where a number goes that an operator makes: a float stays Python's."""
+        if isinstance(number, HostFloat):
+            return self.tensor(number.name)
+        return -2 - self.defined(number)
+
+    def _sizes_of(self, e: Extern) -> None:
+        for symbol, position, dim in e.sizes:
+            output = e.outputs[position]
+            assert output is not None
+            self.emit("size", self.defined(symbol), self.tensor(output), dim)
+        self.late.difference_update(made_numbers(e))
+        for expected, position, dim in e.checks:
+            output = e.outputs[position]
+            assert output is not None
+            size = self._register()
+            self.emit("size", size, self.tensor(output), dim)
+            message = f"Runtime assertion failed: size {dim} of {e.target_name} is not {expected}"
+            self.emit("equal", size, self.number(expected), self.thing(message))
+
+    def _extern_out(self, e: Extern) -> None:
+        outputs = [(o, self._whole(o)) for o in e.outputs if o is not None]
+        target = out_target(e)
+        if target is not None:
+            outs = zip(target.out, (r for _, r in outputs), strict=True) if e.part is None else ()
+            self._call(target, e, dict((*e.kwargs, *outs)), [])
+            return
+        results = [-1 if o is None else self._temporary() for o in e.outputs]
+        self._call(plain_target(e), e, dict(e.kwargs), results)
+        copy = self.entry("torch", "Tensor.copy_")
+        made = [r for r in results if r != -1]
+        for (_, whole), register in zip(outputs, made, strict=True):
+            target_words = [*self.value(whole), VALUE_OF["tensor"], register]
+            self.emit("call", copy, 2, target_words, 0, 0, 0)
+
+    def _whole(self, name: str) -> TensorRef:
+        b = self.buffers[name]
+        return TensorRef(name, b.dtype, b.shape, b.strides, as_expr(0))
+
+    def _expect(self, output: str) -> None:
+        b = self.buffers[output]
+        if b.alias is not None or output not in self.by_strides:
+            return
+        sizes, strides = self.dims(b.shape), self.dims(b.strides)
+        self.emit("expect", self.tensor(output), self.dtype(b.dtype), sizes, strides)
+
+    @cached_property
+    def by_strides(self) -> frozenset[str]:
+        """Buffers that a kernel reads or that someone reinterprets."""
+        kernels = [b for call in self.host.kernel_calls() for b in call.buffers]
+        externs = [line.extern for line in self.host.lines if isinstance(line, lines.CallExtern)]
+        outputs = [
+            o for line in self.host.lines if isinstance(line, lines.Return) for o in line.outputs
+        ]
+        return read_by_strides(kernels, externs, outputs, self.buffers)
+
+    def run(self) -> Plan:
+        after = (*self.host.lines[1:], None)
+        for line, following in zip(self.host.lines, after, strict=True):
+            # What is left dies with the call.
+            if not (isinstance(line, lines.Free) and isinstance(following, lines.Return)):
+                self.line(line)
+        return Plan(
+            len(self.host.inputs),
+            self.count,
+            tuple(self.numbers),
+            tuple(self.objects),
+            tuple(self.segments),
+            tuple(map(int, self.words)),
+        )
+
+
+def _identity(value: Value) -> object:
+    """By which two descriptions are of one object."""
+    if isinstance(value, Constant):
+        return id(value.tensor)
+    return id(value.value) if isinstance(value, Live) else value
+
+
+def plan_native(host: HostProgram, values: Mapping[str, Value]) -> Plan | str:
+    """The plan of a host program, or why it has none.
+
+    values: what the printed program names and cannot spell; the plan names the same.
+    """
+    try:
+        return _Printer(host, values).run()
+    except Unplanned as e:
+        return str(e)

@@ -1,0 +1,102 @@
+"""Arguments of operators in the forms that PyTorch's stable dispatcher takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+
+from litz.dataclass import dataclass
+from litz.index import Expr
+from litz.ir.program import TensorRef
+from litz.runtime.plan import DIRECT, LIST, OPTIONAL, OPTIONAL_LIST, TYPES
+
+_TYPE: Final = re.compile(
+    r"(?P<many>Optional\[)?(?P<list>List\[)?(?P<one>Optional\[)?(?P<base>\w+)\]*"
+)
+_ELSE: Final = OPTIONAL
+"""Of optional arguments of other types: they may be None."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument.  name: of one that is passed by keyword.  type: see ``litz.runtime.plan``."""
+
+    name: str | None
+    type: int
+    value: object
+
+
+def stable_arguments(
+    overload: object, args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[Argument, ...] | None:
+    """All arguments of an operator of ATen in its schema's order; None if some have no such form.
+
+    (Other operators may run Python, which is better called from Python.)
+    """
+    if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
+        return None
+    schema = overload._schema
+    direct = str(overload) in DIRECT and _float(args)
+    if any(str(r.type) != "Tensor" for r in schema.returns):
+        return None
+    found = []
+    for i, a in enumerate(schema.arguments):
+        value = args[i] if i < len(args) else kwargs.get(a.name, a.default_value)
+        kind = _type(str(a.real_type))
+        known = i < len(args) or a.name in kwargs or a.has_default_value()
+        if kind is None or not known or not _is(value, kind):
+            return None
+        if kind & ~OPTIONAL == TYPES["number"] and not direct:
+            return None
+        found.append(Argument(a.name if a.kwarg_only else None, kind, _as(value, kind)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _type(text: str) -> int | None:
+    """The code of a schema's type; None for one without."""
+    parts = _TYPE.fullmatch(text)
+    if parts is None:
+        return None
+    optional = bool(parts["many"] or parts["one"])
+    if parts["base"] not in TYPES:
+        return _ELSE if optional and not parts["list"] else None
+    many = bool(parts["list"])
+    bits = (OPTIONAL_LIST if many else OPTIONAL) if parts["many"] else 0
+    bits |= (LIST if many else 0) | (OPTIONAL if parts["one"] else 0)
+    return TYPES[parts["base"]] | bits
+
+
+def _is(value: Any, kind: int) -> bool:
+    """Whether a value has the form that its type asks for."""
+    if kind & LIST:
+        if value is None:
+            return bool(kind & OPTIONAL_LIST)
+        element = kind & ~(LIST | OPTIONAL_LIST)
+        return isinstance(value, (list, tuple)) and all(_is(v, element) for v in value)
+    if value is None:
+        return bool(kind & OPTIONAL)
+    match kind & ~OPTIONAL:
+        case 0:
+            return isinstance(value, TensorRef)
+        case 1:
+            return isinstance(value, Expr) or type(value) in (int, bool)
+        case 2 | 5:
+            return type(value) in (int, float)
+        case 3:
+            return type(value) is bool
+    return isinstance(value, torch.dtype)
+
+
+def _as(value: Any, kind: int) -> object:
+    floats = TYPES["float"], TYPES["number"]
+    return float(value) if kind & ~OPTIONAL in floats and value is not None else value
+
+
+def _float(args: Sequence[object]) -> bool:
+    """Whether all tensors are of floats, which take numbers as floats."""
+    return all(r.dtype.is_float for r in args if isinstance(r, TensorRef))

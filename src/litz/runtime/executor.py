@@ -1,0 +1,145 @@
+"""The native executor: a plan becomes a callable that runs it without Python in between.
+
+It is one C++ file without headers (``csrc/litz_executor.cpp``), built like a kernel.  Of PyTorch it
+takes the C functions that exist for compiled models, and how Python's tensors hold theirs, which is
+found out by looking; where this PyTorch has others, an ``Executor`` cannot be made, and the printed
+Python serves.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import importlib
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from litz.errors import ToolchainError
+from litz.runtime.memory import default_allocator, in_memory
+from litz.runtime.native import Library, Runtime, Segment
+from litz.runtime.plan import LIST, OPS, OPTIONAL, OPTIONAL_LIST, VALUES, Plan
+from litz.runtime.torch_private import dtype_code, native_functions, tensor_offset
+
+FUNCTIONS: Final = (
+    "wrap",
+    "torch_exception_get_what_without_backtrace",
+    "aoti_torch_device_type_cpu",
+    "torch_get_num_threads",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_get_data_ptr",
+    "aoti_torch_get_dim",
+    "aoti_torch_get_size",
+    "aoti_torch_get_strides",
+    "aoti_torch_get_dtype",
+    "aoti_torch_empty_strided",
+    "aoti_torch__reinterpret_tensor",
+    "aoti_torch__alloc_from_pool",
+    "aoti_torch_cpu_view_dtype",
+    "aoti_torch_copy_",
+    "torch_new_stable_ivalue",
+    "aoti_torch_new_tensor_handle",
+    "torch_new_list_reserve_size",
+    "torch_list_push_back",
+    "torch_call_dispatcher",
+    "aoti_torch_cpu_addmm_out",
+    "aoti_torch_cpu_baddbmm_out",
+)
+"""In the order of the struct ``Torch``; the last are those of ``DIRECT``."""
+_YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue")
+"""Those that PyTorch before 2.13 has not, and that may be missing."""
+
+
+def executor_source() -> str:
+    """The C++ source of the executor: the tables of instructions stand before it."""
+    ops = ", ".join(f"OP_{name}" for name in OPS)
+    values = ", ".join(f"VALUE_{name}" for name in VALUES)
+    text = (Path(__file__).parent / "csrc" / "litz_executor.cpp").read_text()
+    bits = f"OPTIONAL = {OPTIONAL}, LIST = {LIST}, OPTIONAL_LIST = {OPTIONAL_LIST}"
+    return f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\nenum Type {{ {bits} }};\n{text}"
+
+
+def check_torch() -> tuple[list[int], int]:
+    """The addresses of ``FUNCTIONS`` and ``tensor_offset``; ToolchainError where some are not."""
+    found = native_functions(FUNCTIONS)
+    missing = [n for n in FUNCTIONS if not found[n] and n not in _YOUNG]
+    offset = tensor_offset()
+    if missing or offset is None:
+        what = ", ".join(missing) or "tensors as Litz knows them"
+        raise ToolchainError(f"litz: this PyTorch has not {what}")
+    return [found[n] for n in FUNCTIONS], offset
+
+
+class Executor(Library):
+    """The loaded executor.  Raises ToolchainError where it does not fit this PyTorch."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._functions, self._offset = check_torch()
+        super().__init__(path)
+        make = ctypes.PyDLL(str(path))["litz_program"]
+        make.argtypes = [ctypes.c_char_p, ctypes.py_object]
+        make.restype = ctypes.py_object
+        self._make = make
+
+    def program(
+        self, plan: Plan, values: Mapping[str, object], segments: Sequence[Segment], run: int
+    ) -> Any:
+        """A callable of a plan, which takes the list of arguments and empties it.
+
+        values: what the plan names of the host program.  segments: as the plan has them.
+        run: the address of the function that runs segments.
+        """
+        objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
+        codes = [_code(o) for o in objects]
+        numbers = [0 if n is None else n for n in plan.numbers]
+        counts = [len(plan.words), plan.inputs, plan.tensors, len(numbers), len(objects)]
+        addresses = [s.address for s in segments]
+        head = [*counts, len(segments), self._offset, _abi(), run, *self._functions]
+        all_words = [*head, *addresses, *codes, *numbers, *plan.words]
+        allocator = default_allocator()
+        recycled, workspace = allocator.empty_strided, allocator.workspace
+        keep = (objects, tuple(segments), torch.Tensor, recycled, workspace, in_memory, self)
+        return self._make(struct.pack(f"={len(all_words)}q", *all_words), keep)
+
+
+def _code(value: object) -> int:
+    """A plain value as PyTorch's C functions take it; 0 for others."""
+    if isinstance(value, torch.dtype):
+        return dtype_code(value)
+    if isinstance(value, float):
+        return int(struct.unpack("=q", struct.pack("=d", value))[0])
+    return value if isinstance(value, int) and value.bit_length() < 64 else 0
+
+
+def _abi() -> int:
+    """The version of PyTorch's C functions that the executor is for."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    return major << 56 | minor << 48
+
+
+def run_address(runtime: Runtime) -> int:
+    """The address of the function that runs segments."""
+    return runtime.function("litz_run_segment").address
+
+
+def _object(kind: str, text: str, values: Mapping[str, object]) -> object:
+    match kind:
+        case "literal":
+            return ... if text == "Ellipsis" else ast.literal_eval(text)
+        case "float":
+            return float.fromhex(text)
+        case "device":
+            return torch.device(text)
+        case "value":
+            return values[text]
+        case "torch":
+            place: object = torch
+        case _:
+            module, _, text = text.partition(":")
+            place = importlib.import_module(module)
+    for part in text.split("."):
+        place = getattr(place, part)
+    return place
