@@ -11,12 +11,14 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
+
+from litz.dynamo import boxed
 
 Call = Callable[..., Any]
 
@@ -53,13 +55,14 @@ def compiled(fn: Call, example: Tensor) -> dict[str, Call]:
     """The program on every side; each compiles a function of its own."""
 
     def nothing(_gm: Any, _inputs: Any) -> Call:
-        return make_boxed_func(lambda *_: [example])
+        return boxed(lambda _: [example])
 
     def own() -> Call:
-        return type(fn)(fn.__code__.replace(), fn.__globals__, fn.__name__)
+        return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__)
 
     def litz(host: str) -> Call:
-        return torch.compile(own(), backend="litz", options={"host": host})
+        made: Call = torch.compile(own(), backend="litz", options={"host": host})
+        return made
 
     return {
         "eager": fn,
