@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from litz.binding import bind
 from litz.compiler import compile_graph
 from litz.options import make_options
+from tests.quick import some
 
 Tensor = torch.Tensor
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -109,7 +110,7 @@ def differences(
     return found
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
+@pytest.mark.parametrize("dtype", some([*FLOATS, *INTS], 4))
 def test_constants(dtype: torch.dtype) -> None:
     assert not differences(dtype, "cpu", {}, dynamo=dtype in (torch.float32, torch.int64))
 

@@ -12,6 +12,7 @@ from scan_cases import FUNCTIONS, one_by_one, recurrence, scan_of
 from litz.backend import compile_with
 from litz.options import make_options
 from litz.stages import Stages
+from tests.quick import some
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -23,7 +24,7 @@ def loss(found: tuple[torch.Tensor, ...], last: bool) -> torch.Tensor:
     return sum((i * x).sin().sum() for i, x in enumerate(floats[-1:] if last else floats, 1))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", some(FUNCTIONS, 4))
 def test_gradients(name: str) -> None:
     for length in (1, 2, 11):
         torch._dynamo.reset()

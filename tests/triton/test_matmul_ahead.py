@@ -28,6 +28,7 @@ from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.schedule.build import schedule  # noqa: E402
 from litz.targets.triton.cuda import job_of, likely_variant  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
+from tests.quick import some
 
 # A factor of a kind: the memory's type, the lines that compute it, and the last one's name.
 FACTORS = {
@@ -158,7 +159,7 @@ def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", ["int8", "int8_upright", "int4", *CALLS])
+@pytest.mark.parametrize("kind", some(["int8", "int8_upright", "int4", *CALLS], 4))
 def test_default_configurations(kind: str, size: str, tmp_path: Path) -> None:
     found = jobs(kind, size, False)
     check(submit(found, Cache(tmp_path), 2), found)
