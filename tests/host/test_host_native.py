@@ -215,6 +215,8 @@ def test_faults_of_kernels_and_operators() -> None:
     assert torch.equal(call(x, torch.tensor([3, 0])), x[[3, 0]] * 2)
     with pytest.raises(OutOfRangeError, match="index out of range"):
         call(x, torch.tensor([4, 0]))
+    if torch.__version__ < (2, 13):  # there a trace of it raises nothing, by `aot_eager` either
+        return
     call = compiled(cholesky)
     call(torch.eye(3))
     with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
