@@ -97,21 +97,15 @@ template <bool Sum> LITZ_FN Vec<float, 16> log_by_table(Vec<float, 16> x, Vec<fl
   return mad(e, V(b.two), V(pick(b.values[0], which))) + y;
 }
 template <int N> LITZ_FN Vec<float, N> log_by_table(Vec<float, N> x, Logarithm b) {
-  if constexpr (N > 16) return join(log_by_table(low(x), b), log_by_table(high(x), b));
-  else if constexpr (N < 16) return low(log_by_table(join(x, x), b));
-  else return log_by_table<false>(x, x, b);
+  return by_sixteens([=](auto x) LITZ_LAMBDA { return log_by_table<false>(x, x, b); }, x);
 }
 template <int N> LITZ_FN Vec<float, N> log1p_by_table(Vec<float, N> x) {
-  using V = Vec<float, N>;
-  if constexpr (N > 16) {
-    return join(log1p_by_table(low(x)), log1p_by_table(high(x)));
-  } else if constexpr (N < 16) {
-    return low(log1p_by_table(join(x, x)));
-  } else {
+  return by_sixteens([=](auto x) LITZ_LAMBDA {
+    using V = decltype(x);
     V u = V(1.0f) + x;
     V c = min2(x - (u - V(1.0f)), V(1.0f));  // 1 where u is infinite
     return copysign(log_by_table<true>(u, c, log_base_e), x);
-  }
+  }, x);
 }
 
 }  // namespace detail

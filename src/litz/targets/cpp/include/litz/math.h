@@ -74,12 +74,8 @@ LITZ_FN hw::reg<float, 16> pick(const float (&from)[16], hw::reg<int, 16> which)
 
 // x = (n + j / 16) ln2 + r: 2^(n + j / 16) times a short polynomial of r.
 template <int N> LITZ_FN Vec<float, N> exp(Vec<float, N> x) {
-  using V = Vec<float, N>;
-  if constexpr (N > 16) {
-    return join(exp(low(x)), exp(high(x)));
-  } else if constexpr (N < 16) {
-    return low(exp(join(x, x)));
-  } else {
+  return detail::by_sixteens([=](auto x) LITZ_LAMBDA {
+    using V = decltype(x);
     const V zero(0.0f), to_sixteenths(0x1.8p19f);
     const auto gone = x < V(detail::F32::exp_min);
     x = where(gone, zero, detail::min2(V(detail::F32::exp_max), x));
@@ -91,7 +87,7 @@ template <int N> LITZ_FN Vec<float, N> exp(Vec<float, N> x) {
     V root = detail::pick(detail::root_of_2, which);
     V whole = root + mad(root, p, V(detail::pick(detail::root_low, which)));
     return where(gone, zero, V(hw::scale(whole.v, n.v)));  // which rounds n down
-  }
+  }, x);
 }
 LITZ_SCALAR_1_(float, exp)
 #endif

@@ -118,10 +118,9 @@ LITZ_FN Vec<float, 16> in_pieces(const float (&table)[K][S], Vec<float, 16> x, f
 // Of fewer lanes, or of more.
 template <int N, int K, int S>
 LITZ_FN Vec<float, N> in_pieces(const float (&table)[K][S], Vec<float, N> x, float one, float per_width) {
-  if constexpr (N > 16)
-    return join(in_pieces(table, low(x), one, per_width), in_pieces(table, high(x), one, per_width));
-  else
-    return low(in_pieces(table, join(x, x), one, per_width));
+  return by_sixteens([&](auto v) LITZ_LAMBDA {
+    return in_pieces(table, v, one, per_width);
+  }, x);
 }
 
 }  // namespace detail

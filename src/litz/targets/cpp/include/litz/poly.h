@@ -76,20 +76,25 @@ template <class V> LITZ_FN Pair<V> normalise(V high, V low) {  // |high| >= |low
   return {s, low - (s - high)};
 }
 
+#if LITZ_LOOKUP
+// ``f``, which takes sixteen lanes, of more or of fewer.
+template <int N, class F> LITZ_FN Vec<float, N> by_sixteens(F f, Vec<float, N> x) {
+  if constexpr (N > 16) return join(by_sixteens(f, low(x)), by_sixteens(f, high(x)));
+  else if constexpr (N < 16) return low(by_sixteens(f, join(x, x)));
+  else return f(x);
+}
+#endif
+
 // 1 / x of numbers of middling size, its last bit not always rounded to the nearest.
 template <int N> LITZ_FN Vec<float, N> inverse(Vec<float, N> x) {
-  using V = Vec<float, N>;
 #if LITZ_LOOKUP
-  if constexpr (N > 16) {
-    return join(inverse(low(x)), inverse(high(x)));
-  } else if constexpr (N < 16) {
-    return low(inverse(join(x, x)));
-  } else {
+  return by_sixteens([=](auto x) LITZ_LAMBDA {
+    using V = decltype(x);
     V about = V(__builtin_ia32_rcp14ps512_mask(x.v, x.v, (unsigned short)-1));
     return mad(about, mad(-about, x, V(1.0f)), about);
-  }
+  }, x);
 #else
-  return V(1.0f) / x;
+  return Vec<float, N>(1.0f) / x;
 #endif
 }
 template <int N> LITZ_FN Vec<float, N> quotient(Vec<float, N> num, Vec<float, N> den) {

@@ -35,6 +35,16 @@ template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x) {
   for (int i = 0; i < N; i++) v[i] = f(v[i]);
   return load<N>(v);
 }
+// By a function of double.
+template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
+  return map([](float v) { return (float)F((double)v); }, x);
+}
+// ``fast``, but by ``slow`` where ``hard``: each lane the same, whatever its neighbours are.
+template <int N>
+LITZ_FN Vec<float, N> but_where(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast,
+                                Vec<float, N> slow(Vec<float, N>)) {
+  return LITZ_UNLIKELY(hany(hard)) ? where(hard, slow(x), fast) : fast;
+}
 template <class T, class F, int N> LITZ_FN Vec<T, N> map(F f, Vec<T, N> x, Vec<T, N> y) {
   T v[N], w[N];
   store(v, x);

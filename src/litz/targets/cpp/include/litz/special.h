@@ -87,16 +87,6 @@ template <class D> LITZ_FN D digamma(D x) {
   return litz::log(z) - mad(s * w, w, w * D(0.5)) - steps;
 }
 
-// ``fast``, but by the C library or by plain code where ``hard``: each lane the same, whatever its
-// neighbours are.
-template <double F(double), int N> LITZ_SLOW Vec<float, N> by_lane(Vec<float, N> x) {
-  return rare::map([](float v) { return (float)F((double)v); }, x);
-}
-template <double F(double), int N>
-LITZ_FN Vec<float, N> but_where(Vec<bool, N> hard, Vec<float, N> x, Vec<float, N> fast) {
-  return LITZ_UNLIKELY(hany(hard)) ? where(hard, by_lane<F>(x), fast) : fast;
-}
-
 }  // namespace wide
 
 LITZ_WIDE_1_(erfc)
@@ -104,11 +94,11 @@ LITZ_WIDE_1_(erfinv)
 template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
   using V = Vec<float, N>;
   V r = cast<float>(wide::lgamma(cast<double>(x)));
-  return wide::but_where<::lgamma>((x < V(0.0f)) & (abs(r) < V(0x1p-6f)), x, r);
+  return rare::but_where((x < V(0.0f)) & (abs(r) < V(0x1p-6f)), x, r, rare::by_lane<::lgamma, N>);
 }
 template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
   auto r = cast<float>(wide::digamma(cast<double>(x)));
-  return wide::but_where<rare::digamma>(x <= Vec<float, N>(0.0f), x, r);
+  return rare::but_where(x <= Vec<float, N>(0.0f), x, r, rare::by_lane<rare::digamma, N>);
 }
 LITZ_SCALAR_1_(float, lgamma)
 LITZ_SCALAR_1_(float, digamma)

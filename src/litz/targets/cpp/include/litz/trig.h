@@ -22,8 +22,7 @@ struct Tan {
 };
 // Arguments that the reduction in float is not made for; nor the one in double: by the C library.
 template <class F, int N> LITZ_SLOW Vec<float, N> far(Vec<float, N> x) {
-  if (hany(abs(x) > Vec<float, N>(0x1p26f)))
-    return rare::map([](float v) { return (float)F::lane((double)v); }, x);
+  if (hany(abs(x) > Vec<float, N>(0x1p26f))) return rare::by_lane<F::lane>(x);
   return cast<float>(F::of(quarter_turns(cast<double>(x))));
 }
 
@@ -174,10 +173,8 @@ template <class V> LITZ_FN V atan_of(V x) {
 }
 inline constexpr float far_from = 0x1p26f;
 #endif
-// Each lane the same, whatever its neighbours are.
 template <class F, class V> LITZ_FN V with_far(V x, V near) {
-  auto is_far = abs(x) > V(far_from);
-  return LITZ_UNLIKELY(hany(is_far)) ? where(is_far, wide::far<F>(x), near) : near;
+  return rare::but_where(abs(x) > V(far_from), x, near, wide::far<F, lanes<V>>);
 }
 
 }  // namespace detail
