@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -201,12 +201,11 @@ def _found_or_compiled(
     if not key:
         return made(graph, options, stages)
     cache = Tools(options).cache
-    kernels = launched(graph)
-    if (call := _found(cache, key, options, stages, start, kernels)) is not None:
+    if (call := _found(cache, key, graph, options, stages, start)) is not None:
         return call
     # Ranks and workers meet a graph at once: one of them compiles it.
     with cache.alone(key, WAIT):
-        if (call := _found(cache, key, options, stages, start, kernels)) is not None:
+        if (call := _found(cache, key, graph, options, stages, start)) is not None:
             return call
 
         def keep(artifact: Artifact) -> None:
@@ -219,19 +218,14 @@ def _found_or_compiled(
 
 
 def _found(
-    cache: Cache,
-    key: str,
-    options: Options,
-    stages: Stages,
-    start: float,
-    kernels: Mapping[str, object],
+    cache: Cache, key: str, graph: GraphModule, options: Options, stages: Stages, start: float
 ) -> Boxed | None:
     """The bound artifact of a key, if there is one that this process can bind."""
     artifact = store.load(cache, key)
     if artifact is None:
         return None
     with suppress(ArtifactError):  # it names what this process has not
-        call = bind(artifact, options, kernels)
+        call = bind(artifact, options, launched(graph))
         stages.artifact = artifact
         stages.seconds["total"] = time.perf_counter() - start
         return call

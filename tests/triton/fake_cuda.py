@@ -209,3 +209,25 @@ class FakeCuda:
 
     def _cuGetErrorString(self, code: int, out: int) -> int:
         return self._text(TEXTS, code, out)
+
+
+class Timed:
+    """A clock on which a run takes the seconds that ``taken`` says of its launches."""
+
+    device_name = "fake"
+
+    def __init__(self, fake: FakeCuda, taken: Callable[[list[Launched]], float]) -> None:
+        self.fake, self.taken, self.time, self.runs = fake, taken, 0.0, 0
+
+    def now(self) -> float:
+        return self.time
+
+    def measure(self, run: Callable[[], None], times: int) -> list[float]:
+        out = []
+        for _ in range(times):
+            before = len(self.fake.launches)
+            run()
+            self.runs += 1
+            out.append(self.taken(self.fake.launches[before:]))
+            self.time += out[-1]
+        return out

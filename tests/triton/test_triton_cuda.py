@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from fake_cuda import FakeCuda, Launched, Timed
 
 pytest.importorskip("triton.language")
 
@@ -239,24 +239,9 @@ def test_a_kernel_of_several_launches_gets_its_temporaries(fake: FakeCuda, site:
     assert 0x1000 in first.arguments and 0x2000 in second.arguments
 
 
-class Timed:
-    """A clock on which a launch takes a time that depends on its threads."""
-
-    def __init__(self, fake: FakeCuda, seconds: dict[int, float]) -> None:
-        self.fake, self.seconds, self.time = fake, seconds, 0.0
-
-    def now(self) -> float:
-        return self.time
-
-    def measure(self, run: Callable[[], None], times: int) -> list[float]:
-        out = []
-        for _ in range(times):
-            before = len(self.fake.launches)
-            run()
-            taken = sum(self.seconds[x.block[0]] for x in self.fake.launches[before:])
-            self.time += taken
-            out.append(taken)
-        return out
+def by_threads(seconds: dict[int, float]) -> Callable[[list[Launched]], float]:
+    """What launches take, by their threads."""
+    return lambda made: sum(seconds[x.block[0]] for x in made)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +258,7 @@ def test_tuning_takes_the_fastest_configuration(
     fake.types = (u64, u64, i32, u64, u64)
     x, y = torch.ones(64), torch.ones(64)
     args = [x, y, 48]
-    clock = Timed(fake, seconds)
+    clock = Timed(fake, by_threads(seconds))
     (config,) = fastest_configs(kernel, site, args, clock, 1.0)
     assert config.warps == warps
     # The input is the caller's, the output a copy.
@@ -320,7 +305,9 @@ class Process:
         with self.monkeypatch.context() as m:
             m.setattr(tuned, "submit", counted)
             m.setattr(tuned, "default_workers", lambda: 1)
-            return fastest_configs(kernel, site, args, Timed(self.fake, seconds), budget)
+            return fastest_configs(
+                kernel, site, args, Timed(self.fake, by_threads(seconds)), budget
+            )
 
 
 def with_configs(kernel: TritonKernel, *configs: tuple[int, int]) -> TritonKernel:
@@ -388,7 +375,9 @@ def test_tuning_leaves_out_what_does_not_load(fake: FakeCuda, site: Site) -> Non
     fake.types = (u64, u64, u64, u64)
     fake.function[0] = 128  # most threads of a block: too few for eight warps
     args = [torch.ones(64), torch.ones(64)]
-    (config,) = fastest_configs(kernel, site, args, Timed(fake, {128: 1.0, 256: 0.1}), 50.0)
+    (config,) = fastest_configs(
+        kernel, site, args, Timed(fake, by_threads({128: 1.0, 256: 0.1})), 50.0
+    )
     assert config.warps <= 4
 
 

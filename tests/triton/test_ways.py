@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fake_cuda import FakeCuda
+from fake_cuda import FakeCuda, Timed
 from judge import check
 from torch import Tensor
 
@@ -162,28 +162,6 @@ def test_all_candidates_build(wide: bool, tmp_path: Path) -> None:
 # --- the choice ---------------------------------------------------------------------------------
 
 
-class Timed:
-    """A clock on which a run takes what the number of its launches says."""
-
-    device_name = "fake"
-
-    def __init__(self, fake: FakeCuda, seconds: Sequence[float]) -> None:
-        self.fake, self.seconds, self.time, self.runs = fake, seconds, 0.0, 0
-
-    def now(self) -> float:
-        return self.time
-
-    def measure(self, run: Callable[[], None], times: int) -> list[float]:
-        out = []
-        for _ in range(times):
-            before = len(self.fake.launches)
-            run()
-            self.runs += 1
-            out.append(self.seconds[len(self.fake.launches) - before])
-            self.time += out[-1]
-        return out
-
-
 @pytest.fixture
 def fake() -> FakeCuda:
     return FakeCuda()
@@ -209,7 +187,7 @@ def test_the_quickest_is_taken_and_kept(
     fake: FakeCuda, tmp_path: Path, seconds: tuple[float, ...], index: int
 ) -> None:
     kernel, args = small(fake)
-    clock, here = Timed(fake, seconds), site(fake, tmp_path)
+    clock, here = Timed(fake, lambda made: seconds[len(made)]), site(fake, tmp_path)
     configs = [default_configs(k) for k in kernel.ways]
     search = tuned.WaySearch(kernel.ways, configs, here, args)
     assert search.known() is None

@@ -150,7 +150,8 @@ PIPELINE: tuple[PassGroup, ...] = (
         "after_storage",
         (
             GraphPass("effects", drop_tokens),
-            GraphPass("types of statistics", lambda gm: give_true_types(gm.graph)),
+            # Joint graphs are mended before they are split.
+            GraphPass("types of statistics", lambda gm: give_true_types(gm.graph), inference=True),
             GraphPass("products of bytes", name_products_of_bytes),
             GraphPass("bias of convolutions", add_bias_apart),
             # Before the next, while what PyTorch added behind its last copies still stands there.

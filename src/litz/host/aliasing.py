@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from litz.host.lines import CallExtern, HostProgram, Return
 from litz.ir.program import Buffer, Extern, Program, ProgramNode, TensorRef
 from litz.ir.text import is_whole
 
@@ -31,3 +32,11 @@ def read_by_strides(
     refs = [r for e in externs for r in e.refs()]
     refs += [o for o in outputs if isinstance(o, TensorRef)]
     return frozenset((*kernels, *(r.buffer for r in refs if not is_whole(r, buffers))))
+
+
+def looked_into(host: HostProgram) -> frozenset[str]:
+    """``read_by_strides`` of a host program."""
+    kernels = [b for call in host.kernel_calls() for b in call.buffers]
+    externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
+    outputs = [o for line in host.lines if isinstance(line, Return) for o in line.outputs]
+    return read_by_strides(kernels, externs, outputs, host.buffers)

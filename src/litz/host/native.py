@@ -10,7 +10,7 @@ import torch
 
 from litz.artifact import Constant, Live, Named, Value
 from litz.host import lines
-from litz.host.aliasing import read_by_strides
+from litz.host.aliasing import looked_into
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.stable import stable_arguments
@@ -432,12 +432,7 @@ class _Printer:
     @cached_property
     def by_strides(self) -> frozenset[str]:
         """Buffers that a kernel reads or that someone reinterprets."""
-        kernels = [b for call in self.host.kernel_calls() for b in call.buffers]
-        externs = [line.extern for line in self.host.lines if isinstance(line, lines.CallExtern)]
-        outputs = [
-            o for line in self.host.lines if isinstance(line, lines.Return) for o in line.outputs
-        ]
-        return read_by_strides(kernels, externs, outputs, self.buffers)
+        return looked_into(self.host)
 
     def run(self) -> Plan:
         after = (*self.host.lines[1:], None)

@@ -17,7 +17,7 @@ from typing import Final
 from litz.artifact import Value
 from litz.dataclass import dataclass
 from litz.host import lines
-from litz.host.aliasing import read_by_strides
+from litz.host.aliasing import looked_into
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
@@ -425,10 +425,7 @@ class _Printer:
         self.emit(f"del {', '.join(r for r in results if r)}")
 
     def _check_strides(self, output: str) -> None:
-        """Kernels read an extern's result by the strides and type that its meta function promised.
-
-        (Of batch norm's statistics with mixed types, for one, that promise is wrong.)
-        """
+        """Kernels read a result by the strides and type that its meta function promised."""
         b = self.buffers[output]
         if b.alias is not None or output not in self.by_strides:
             return
@@ -442,12 +439,7 @@ class _Printer:
     @cached_property
     def by_strides(self) -> frozenset[str]:
         """Buffers that a kernel reads or that someone reinterprets."""
-        kernels = [b for call in self.host.kernel_calls() for b in call.buffers]
-        externs = [line.extern for line in self.host.lines if isinstance(line, lines.CallExtern)]
-        outputs = [
-            o for line in self.host.lines if isinstance(line, lines.Return) for o in line.outputs
-        ]
-        return read_by_strides(kernels, externs, outputs, self.buffers)
+        return looked_into(self.host)
 
     # --- the module ------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from litz.runtime.plan import DIRECT, LIST, OPTIONAL, OPTIONAL_LIST, TYPES
 _TYPE: Final = re.compile(
     r"(?P<many>Optional\[)?(?P<list>List\[)?(?P<one>Optional\[)?(?P<base>\w+)\]*"
 )
+_NAMES: Final = {code: name for name, code in TYPES.items()}
 _ELSE: Final = OPTIONAL
 """Of optional arguments of other types: they may be None."""
 
@@ -80,14 +81,14 @@ def _is(value: Any, kind: int) -> bool:
         return isinstance(value, (list, tuple)) and all(_is(v, element) for v in value)
     if value is None:
         return bool(kind & OPTIONAL)
-    match kind & ~OPTIONAL:
-        case 0:
+    match _NAMES[kind & ~OPTIONAL]:
+        case "Tensor":
             return isinstance(value, TensorRef)
-        case 1:
+        case "int":
             return isinstance(value, Expr) or type(value) in (int, bool)
-        case 2 | 5:
+        case "float" | "number":
             return type(value) in (int, float)
-        case 3:
+        case "bool":
             return type(value) is bool
     return isinstance(value, torch.dtype)
 
