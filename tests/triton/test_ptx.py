@@ -20,7 +20,7 @@ from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import build  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
-from litz.runtime.triton.ptx import without_negations, without_pairs  # noqa: E402
+from litz.runtime.triton.ptx import with_short_loops, without_negations, without_pairs  # noqa: E402
 from litz.targets.triton.cuda import default_configs, likely_jobs  # noqa: E402
 from litz.targets.triton.spell import literal  # noqa: E402
 
@@ -176,3 +176,33 @@ def test_special_constants(dtype: DType, value: float, words: str, tmp_path: Pat
     pointer = pointer.replace("bfp", "bf")
     job = KernelJob(source, "stores", (("y", pointer),), (), ("y",), (("num_warps", 1),))
     assert re.search(rf"\b{words}(8000)?\b", assembled(job, tmp_path))
+
+
+LOOPS = """$L__BB0_1:
+	ld.global.b32 %r1, [%rd1];
+	@%p1 bra 	$L__BB0_1;
+$L__BB0_2:                              // =>This Loop Header: Depth=1
+	mov.b32 %r2, 0;
+$L__BB0_3:
+	{product}
+	@%p2 bra 	$L__BB0_3;
+	@%p3 bra.uni 	$L__BB0_2;
+	ret;
+"""
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r1}, %rd80, %rd81, %p1, 1, 1, 0, 0;",
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %r3 }, { %r4 }, { %r5 }, { %r6 };",
+    ],
+)
+def test_loops_over_products_stay_loops(product: str) -> None:
+    """The loop of the product and the one around it; that of a load may be unrolled."""
+    lines = with_short_loops(LOOPS.replace("{product}", product)).splitlines()
+    marked = [lines[i - 1][:9] for i, line in enumerate(lines) if "nounroll" in line]
+    assert marked == ["$L__BB0_2", "$L__BB0_3"]
+    assert [x for x in lines if "nounroll" not in x] == (
+        LOOPS.replace("{product}", product).splitlines()
+    )

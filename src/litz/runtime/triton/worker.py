@@ -145,7 +145,7 @@ def run_stages(
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
-    from litz.runtime.triton.ptx import sound
+    from litz.runtime.triton.ptx import improved
 
     backend = make_backend(target)
     parsed = backend.parse_options(options)
@@ -161,7 +161,7 @@ def run_stages(
     for name, stage in stages.items():
         module = stage(module, metadata)
         if name == "ptx":
-            module = sound(module)
+            module = improved(module)
         made[name] = module
     return made, metadata
 
