@@ -26,7 +26,8 @@ from litz.host.probes import with_probes
 from litz.host.python import print_host
 from litz.host.segment import segment_tables
 from litz.host.values import PROBE
-from litz.ir.program import Program
+from litz.ir.collectives import is_collective
+from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
 from litz.lowering import families
@@ -34,6 +35,7 @@ from litz.lowering.context import Settings
 from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower
 from litz.lowering.versions import check_offsets
 from litz.options import Options
+from litz.passes.costs import Costs
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
 from litz.schedule.build import schedule as make_schedule
@@ -114,7 +116,8 @@ def compile_graph(
         fuel = None if options.fuel < 0 else options.fuel
         fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
         keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
-        s.schedule = schedule = make_schedule(program, fusion, keep)
+        schedule = make_schedule(program, fusion, keep)
+        s.schedule = schedule = _overlapped(schedule, known, options.bandwidth)
     _check(program, "schedule", options, s, schedule)
     with s.timed("plans"):
         bound = bind_plans(schedule)
@@ -228,6 +231,21 @@ def on_gpu(gm: GraphModule) -> bool:
     """Whether an argument of the graph lies on a GPU."""
     values = (n.meta.get("val") for n in gm.graph.find_nodes(op="placeholder"))
     return any(isinstance(v, torch.Tensor) and v.device.type == "cuda" for v in values)
+
+
+def _overlapped(schedule: Schedule, costs: Mapping[str, Costs], bandwidth: int) -> Schedule:
+    """The schedule with its collectives beside other steps."""
+    calls = (step.target for step in schedule.steps if isinstance(step, Extern))
+    if not any(map(is_collective, calls)):
+        return schedule
+    from litz.schedule import overlap  # only programs that communicate pay for it
+
+    rates = overlap.HOST
+    for c in costs.values():
+        rates = overlap.Rates(*overlap.BETWEEN_GPUS, c.memory, c.matrix, c.launch)
+    if bandwidth:
+        rates = replace(rates, bandwidth=1e6 * bandwidth)
+    return overlap.overlap(schedule, rates)
 
 
 def _check(

@@ -140,6 +140,12 @@ class Options:
         "kernels of one number share a launch, those of different numbers never do",
         key=True,
     )
+    bandwidth: int = _option(
+        0,
+        "MB a second that collectives move, by which it is decided what runs beside them "
+        "(0: 100000 between GPUs, 1000 between CPUs)",
+        key=True,
+    )
     cache_dir: str = _option(
         "", "folder of compiled kernels (default: the user's cache)", key=False
     )

@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
+from litz.ir.collectives import is_wait
 from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten
@@ -59,6 +60,8 @@ def sharing(target: object) -> Sharing:
 def _of_schema(target: torch._ops.OpOverload) -> Sharing:
     if target is HIDDEN:
         return Sharing(True, ((0, target._schema.arguments[0].name),))
+    if is_wait(target):  # it hands on what it is given, whose schema does not say so
+        return Sharing(shared=((0, target._schema.arguments[0].name),))
     parameters = [(k, p.name, p.alias_info) for k, p in enumerate(target._schema.arguments)]
     known = [(k, name, info) for k, name, info in parameters if info is not None]
     returned = [r.alias_info for r in target._schema.returns if r.alias_info is not None]

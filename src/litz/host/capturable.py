@@ -9,7 +9,7 @@ import torch
 
 from litz.artifact import Recording
 from litz.host.aliasing import touched, written
-from litz.host.collectives import is_collective
+from litz.ir.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from litz.host.aliasing import touched
-from litz.host.collectives import is_collective, is_wait
 from litz.host.lines import (
     Allocate,
     BindSize,
@@ -22,6 +21,7 @@ from litz.host.lines import (
     Return,
 )
 from litz.index import Expr
+from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import Buffer, Extern, Nest, Program
 from litz.lowering.values import exprs
 from litz.schedule.groups import Schedule, Step

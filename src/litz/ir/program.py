@@ -260,7 +260,7 @@ def made_numbers(n: Extern) -> tuple[str, ...]:
     return (*(number_name(x) for _, x in n.symbols), *(str(s) for s, _, _ in n.sizes))
 
 
-def used_numbers(n: ProgramNode, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
+def used_numbers(n: ProgramNode | Nest, buffers: Mapping[str, Buffer]) -> tuple[str, ...]:
     """Names of the symbols and floats that running a node needs, each once."""
     if isinstance(n, Nest):
         made = [buffers.get(s.buffer) for s in n.stores]

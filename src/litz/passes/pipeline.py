@@ -16,6 +16,7 @@ from litz.ir.verify import verify
 from litz.options import GraphHook
 from litz.passes.attend import FindAttention
 from litz.passes.choose import ChooseContractions, TakeTemplates
+from litz.passes.communicate import CommunicateInPlace
 from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
 from litz.passes.pad import PadContractions
@@ -59,7 +60,7 @@ def pipeline(
     found = FindAttention(known), TakeTemplates(known, epilogues=epilogues), epilogues
     chosen = ChooseContractions(kinds)
     calls = PadContractions({**large, **known}), chosen, FillInPlace(blocks)
-    return Pipeline((*found, *calls))
+    return Pipeline((*found, *calls, CommunicateInPlace()))
 
 
 def run_passes(

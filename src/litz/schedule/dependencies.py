@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from litz.index import Const, Expr, split_linear
+from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import (
     Extern,
     Loops,
+    Nest,
     Program,
     ProgramNode,
     made_numbers,
@@ -104,7 +106,7 @@ class Numbers:
         self.leaves: dict[str, tuple[str, ...]] = {}
         self.asserted: dict[str, list[int]] = {}
 
-    def before(self, k: int, n: ProgramNode) -> set[int]:
+    def before(self, k: int, n: ProgramNode | Nest) -> set[int]:
         """The nodes that give or assert numbers that ``n`` uses; ``k`` rises from call to call."""
         if not self.any:
             return set()
@@ -133,7 +135,7 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     deps = Dependencies(len(program.nodes))
     writers: defaultdict[str, _Writers] = defaultdict(_Writers)
     readers: dict[str, list[int]] = {}
-    last_effect: int | None = None
+    last: dict[str, int] = {}  # of each kind of effect
     numbers = Numbers(program)
     for k, n in enumerate(program.nodes):
         reads = {roots[b]: None for b in n.read_buffers()}
@@ -143,10 +145,9 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
             before.update(writers[b].older, writers[b].parts)
         for b in writes:
             before.update(readers.get(b, ()), writers[b].add(k, n, b))
-        if isinstance(n, Extern) and _has_effect(n):
-            if last_effect is not None:
-                before.add(last_effect)
-            last_effect = k
+        if isinstance(n, Extern) and (kind := effect_of(n)):
+            before.add(last.get(kind, k))
+            last[kind] = k
         before.update(numbers.before(k, n))
         before.discard(k)
         for p in sorted(before):
@@ -156,14 +157,19 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     return deps
 
 
-def _has_effect(n: Extern) -> bool:
-    """Random draws and calls that return nothing must keep their order."""
-    tags = getattr(n.target, "tags", ())
+def effect_of(n: Extern) -> str:
+    """The kind of effects that a call has beyond its arguments; "" if none.
+
+    Those of a kind keep their order: collectives, and random draws and calls that return nothing.
+    """
+    if is_collective(n.target):
+        return "" if is_wait(n.target) else "collective"
     if n.is_number:
-        return False
-    return not (n.symbols or any(o is not None for o in n.outputs)) or any(
-        getattr(t, "name", "") == "nondeterministic_seeded" for t in tags
-    )
+        return ""
+    tags = getattr(n.target, "tags", ())
+    drawn = any(getattr(t, "name", "") == "nondeterministic_seeded" for t in tags)
+    returned = n.symbols or any(o is not None for o in n.outputs)
+    return "other" if drawn or not returned else ""
 
 
 class _Writers:

@@ -40,17 +40,35 @@ class HorizontalGroup:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """A collective that runs beside other steps, and how long they would wait for it.
+
+    name: of the step that starts it.  bytes: that it moves; seconds: that it takes, by estimate;
+    idle, left: the seconds in which steps wait for it in the order of the program, and as ordered.
+    See ``litz.schedule.overlap``.
+    """
+
+    name: str
+    bytes: int
+    seconds: float
+    idle: float
+    left: float
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Steps in order.  Buffers of the program that no step stores any more are never allocated.
 
     refused: pairs of groups that touch one buffer and stay apart, by name, and why.
     horizontal: the horizontal groups; their members follow each other.
+    transfers: the collectives, in the order in which they start.
     """
 
     program: Program
     steps: tuple[Step, ...]
     refused: tuple[tuple[str, str, str], ...] = ()
     horizontal: tuple[HorizontalGroup, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def started(self) -> tuple[Step, ...]:

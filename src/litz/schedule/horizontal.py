@@ -9,6 +9,7 @@ the first, behind all that any of them follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
@@ -46,7 +47,7 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
             continue
         steps += [step for some in order for step in some]
         launches += found
-    return Schedule(schedule.program, tuple(steps), schedule.refused, tuple(launches))
+    return replace(schedule, steps=tuple(steps), horizontal=tuple(launches))
 
 
 def verify_launches(before: Schedule, after: Schedule) -> None:

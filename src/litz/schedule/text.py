@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from litz.ir.body import stores_lines
 from litz.ir.text import ValuePrinter, axes_text, node_lines
-from litz.schedule.groups import Group, Schedule
+from litz.schedule.groups import Group, Schedule, Transfer
 
 
 def schedule_text(s: Schedule, reasons: bool = False) -> str:
@@ -19,7 +19,12 @@ def schedule_text(s: Schedule, reasons: bool = False) -> str:
     ]
     apart = (f"# {a} and {b} stay apart: {why}" for a, b, why in s.refused if reasons)
     launches = (f"horizontal ({', '.join(x.groups)}) because {x.reason}" for x in s.horizontal)
-    return "\n".join((*steps, *launches, *apart))
+    return "\n".join((*steps, *launches, *map(transfer_text, s.transfers), *apart))
+
+
+def transfer_text(t: Transfer) -> str:
+    times = f"{1e6 * t.idle:.1f} -> {1e6 * t.left:.1f} us idle of {1e6 * t.seconds:.1f}"
+    return f"transfer {t.name}: {t.bytes} bytes, {times}"
 
 
 def group_text(g: Group) -> str:

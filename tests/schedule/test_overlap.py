@@ -1,0 +1,181 @@
+"""Collectives run beside what does not need them, in an order that computes the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from litz.backend import compile_with
+from litz.ir.collectives import is_collective, is_wait
+from litz.ir.program import Extern
+from litz.options import make_options
+from litz.schedule import overlap
+from litz.schedule.groups import Schedule
+from litz.schedule.text import schedule_text
+from litz.stages import Stages
+
+if not dist.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+Tensor = torch.Tensor
+ops = torch.ops._c10d_functional
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def reduced(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_reduce(x, "sum", dist.group.WORLD.group_name))
+
+
+def gathered(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_gather_into_tensor(x, 1, dist.group.WORLD.group_name))
+
+
+def compiled(fn: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Stages, Any]:
+    found: list[Stages] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        made = make_options({"check_ir": True, **options})
+        return compile_with(gm, inputs, made, lambda kind, graph, s: found.append(s))
+
+    torch._dynamo.reset()
+    out = torch.compile(fn, backend=backend, fullgraph=True)(*args)
+    (stages,) = found
+    return stages, out
+
+
+def schedule_of(stages: Stages) -> Schedule:
+    assert stages.schedule is not None
+    return stages.schedule
+
+
+def short(s: Schedule) -> list[str]:
+    """What runs, in order."""
+    names = {"all_reduce": "start", "all_reduce_": "start", "wait_tensor": "wait", "mm": "mm"}
+    return [
+        names.get(step.target_name.split(".")[1], "?") if isinstance(step, Extern) else "kernel"
+        for step in s.steps
+    ]
+
+
+def before(x: Tensor, w: Tensor) -> Tensor:
+    """What could hide the transfer stands before its start."""
+    h = (w @ w) @ w
+    return reduced(x.sin()).sum() + h.sum()
+
+
+def behind(x: Tensor, w: Tensor) -> Tensor:
+    """What could hide the transfer stands behind its wait."""
+    a = reduced(x)
+    return a.sum() + ((w @ w) @ w).sum()
+
+
+def test_a_start_moves_before_what_it_does_not_need() -> None:
+    args = torch.randn(200, 200), torch.randn(200, 200)
+    stages, out = compiled(before, *args)
+    assert short(schedule_of(stages)) == ["kernel", "start", "mm", "mm", "wait", "kernel", "kernel"]
+    assert torch.allclose(out, before(*args), rtol=1e-4)
+
+
+def test_a_wait_moves_behind_what_does_not_need_it() -> None:
+    args = torch.randn(200, 200), torch.randn(200, 200)
+    stages, out = compiled(behind, *args)
+    found = schedule_of(stages)
+    assert short(found) == ["start", "mm", "mm", "wait", "kernel", "kernel"]
+    assert torch.allclose(out, behind(*args), rtol=1e-4)
+    (transfer,) = found.transfers
+    assert transfer.bytes == 2 * 200 * 200 * 4
+    assert 0 < transfer.left < transfer.idle <= transfer.seconds
+    assert f"transfer {transfer.name}: 320000 bytes" in schedule_text(found)
+
+
+def test_no_more_moves_than_hides_the_transfer() -> None:
+    """At a thousand times the bandwidth one product is enough."""
+    args = torch.randn(400, 400), torch.randn(400, 400)
+    stages, _ = compiled(behind, *args, bandwidth=1_000_000)
+    assert short(schedule_of(stages))[:4] == ["start", "mm", "wait", "kernel"]
+
+
+def test_memory_bounds_what_moves() -> None:
+    """Gathering all layers' weights at once would hide everything, and hold everything."""
+
+    def layers(x: Tensor, *weights: Tensor) -> Tensor:
+        for w in weights:
+            x = torch.tanh(x @ gathered(w))
+        return x
+
+    args = [torch.randn(8, 600), *(torch.randn(600, 600) / 50 for _ in range(8))]
+    stages, out = compiled(layers, *args)
+    found = schedule_of(stages)
+    assert torch.allclose(out, layers(*args), rtol=1e-3, atol=1e-4)
+    live = most = 0
+    for step in found.steps:
+        if isinstance(step, Extern) and is_collective(step.target):
+            live += -1 if is_wait(step.target) else 1
+            most = max(most, live)
+    assert 2 <= most <= 3
+    assert sum(t.left for t in found.transfers) < sum(t.idle for t in found.transfers)
+
+
+STEPS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
+    lambda a, b, x: a @ b / 8,
+    lambda a, b, x: (a - b).sin(),
+    lambda a, b, x: reduced(a),
+    lambda a, b, x: reduced(a + b),
+    lambda a, b, x: gathered(a)[: b.shape[0]],
+    lambda a, b, x: x.copy_(a) + b,
+    lambda a, b, x: reduced(x) * 2,
+    lambda a, b, x: a.add_(b),
+]
+
+
+def program(seed: int) -> Callable[..., tuple[Tensor, ...]]:
+    """A function of two matrices: random products, sums, collectives and writes into the first."""
+    draw = random.Random(seed)
+    lines = [
+        (draw.choice(STEPS), draw.randrange(2 + k), draw.randrange(2 + k))
+        for k in range(draw.randint(4, 14))
+    ]
+
+    def fn(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        values = [x * 1, y + 1]
+        for step, a, b in lines:
+            values.append(step(values[a], values[b], x))
+        return tuple(values[-3:])
+
+    return fn
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_compute_the_same(seed: int) -> None:
+    fn, x, y = program(seed), torch.randn(40, 40), torch.randn(40, 40)
+    eager = x.clone()
+    wanted = fn(eager, y)
+    stages, out = compiled(fn, x, y, bandwidth=1)
+    for mine, theirs in zip((*out, x), (*wanted, eager), strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+    order = [n.name for n in stages.program.nodes if isinstance(n, Extern) and starts(n)]  # type: ignore[union-attr]
+    assert [
+        s.name for s in schedule_of(stages).steps if isinstance(s, Extern) and starts(s)
+    ] == order
+
+
+def starts(n: Extern) -> bool:
+    return is_collective(n.target) and not is_wait(n.target)
+
+
+def test_the_order_depends_on_nothing_else() -> None:
+    stages, _ = compiled(behind, torch.randn(200, 200), torch.randn(200, 200))
+    found = schedule_of(stages)
+    again = overlap.overlap(replace(found, transfers=()), overlap.HOST)
+    assert again.steps == found.steps
