@@ -16,7 +16,7 @@ from traces import data, trace  # noqa: E402
 
 import litz  # noqa: E402
 from litz.kernel import scans  # noqa: E402
-from litz.kernel.blocks import sizes, split  # noqa: E402
+from litz.kernel.blocks import lookback, sizes, split  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.targets.triton.source import Launch, TritonKernel  # noqa: E402
 from tests.quick import some
@@ -37,18 +37,20 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of some hundred elements are scanned in parts."""
+    """Rows of some hundred elements are divided, and scans of them look back at several groups."""
     for name, size in {"LONG": 128, "PART": 64, "TALL": 128, "DEEP": 16, "PROGRAMS": 40}.items():
         monkeypatch.setattr(split, name, size)
+    for name, size in {"LONG": 128, "TALL": 128, "BLOCK": 128, "HELD": 512, "GROUP": 4}.items():
+        monkeypatch.setattr(lookback, name, size)
 
 
-def kernels(fn: Any, *args: torch.Tensor) -> list[TritonKernel]:
-    graphs = litz.explain(fn, *args, options=TRITON).graphs
+def kernels(fn: Any, *args: torch.Tensor, **options: Any) -> list[TritonKernel]:
+    graphs = litz.explain(fn, *args, options={**TRITON, **options}).graphs
     return [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
 
 
-def launches(fn: Any, *args: torch.Tensor) -> list[Launch]:
-    return [x for k in kernels(fn, *args) for x in k.launches]
+def launches(fn: Any, *args: torch.Tensor, **options: Any) -> list[Launch]:
+    return [x for k in kernels(fn, *args, **options) for x in k.launches]
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
@@ -72,8 +74,63 @@ def test_loops(name: str, loops: None) -> None:
 def test_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
     dim = 1 if shape[0] < 9 else 0
     fn = lambda x: OPS[name](x * 2, dim)  # noqa: E731
-    assert len(launches(fn, draw(*shape))) == 3
-    check(fn, draw(*shape), runs=1, judge=False, **TRITON)
+    assert len(launches(fn, draw(*shape), reduction="split")) == 3
+    check(fn, draw(*shape), runs=1, judge=False, **TRITON, reduction="split")
+
+
+LONG_ROWS = [(300,), (320,), (2, 300), (300, 3), (2, 200, 2)]
+
+
+@pytest.mark.parametrize("shape", some(LONG_ROWS, 3), ids=str)
+@pytest.mark.parametrize("name", some(OPS, 2))
+def test_looking_back(name: str, shape: tuple[int, ...], parts: None) -> None:
+    dim = 1 if shape[0] < 9 else 0
+    fn = lambda x: OPS[name](x * 2, dim)  # noqa: E731
+    clear, scan = launches(fn, draw(*shape))
+    assert "litz.ticket(" in scan.source and "program_id" not in scan.source
+    check(fn, draw(*shape), judge=False, **TRITON)
+    check(fn, draw(*shape, dtype=torch.float32), runs=1, **TRITON)
+
+
+def test_looking_back_at_open_sizes(parts: None) -> None:
+    fn = lambda x: x.cumsum(-1) * x  # noqa: E731
+    others = [(draw(3, n, dtype=torch.float32),) for n in (129, 700)]
+    check(fn, draw(2, 333, dtype=torch.float32), others=others, dynamic=True, runs=1, **TRITON)
+    check(lambda x: x.t().cumsum(0), draw(2, 333), others=[(draw(3, 9),)], dynamic=True, **TRITON)
+
+
+def test_looking_back_at_several_scans(parts: None) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        total = (x.exp() / 4).cumsum(1)
+        return total, torch.cummax(total - x, 1), torch.logcumsumexp(x, 1) - total.cumsum(1)
+
+    x = draw(2, 300)
+    assert len(launches(fn, x)) == 2
+    check(fn, x, runs=1, judge=False, **TRITON)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.int64, torch.bool], ids=str)
+def test_looking_back_at_other_types(dtype: torch.dtype, parts: None) -> None:
+    x = (draw(2, 290) * 2).to(dtype)
+    check(lambda x: (x.cumsum(1), *torch.cummin(x, 1)), x, runs=1, judge=False, **TRITON)
+
+
+def test_programs_that_begin_in_another_order(
+    parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton.runtime.interpreter import interpreter_builder
+
+    x = draw(2, 300, dtype=torch.float32)
+    compiled = torch.compile(lambda x: torch.logcumsumexp(x, 1), backend="litz", options=TRITON)
+    first = compiled(x)
+    set_index, began = type(interpreter_builder).set_grid_idx, []
+
+    def turned(self: Any, i: int, j: int, k: int) -> None:
+        began.append(i)
+        set_index(self, self.grid_dim[0] - 1 - i, j, k)
+
+    monkeypatch.setattr(type(interpreter_builder), "set_grid_idx", turned)
+    assert torch.equal(compiled(x), first) and len(began) > 20
 
 
 def test_parts_behind_a_softmax(parts: None) -> None:
@@ -81,7 +138,7 @@ def test_parts_behind_a_softmax(parts: None) -> None:
         return torch.softmax(x, 1).cumsum(1) * 2
 
     x = draw(2, 300)
-    assert [("litz.scan_" in k.source) for k in launches(fn, x)][-2:] == [True, True]
+    assert "litz.ticket(" in launches(fn, x)[-1].source
     check(fn, x, runs=1, judge=False, **TRITON)
 
 
@@ -125,6 +182,7 @@ FORMS = {
     "parts": ((1 << 20,), 0),
     "ragged parts": ((70000,), 0),
     "parts of columns": ((50000, 60), 0),
+    "three kernels": ((2, 70000), 1),
 }
 
 
@@ -134,7 +192,8 @@ FORMS = {
 )
 def test_built_ahead(name: str, form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     shape, dim = FORMS[form]
-    build(lambda x: OPS[name](x, dim), shape, tmp_path_factory)
+    way = "split" if form == "three kernels" else ""
+    build(lambda x: OPS[name](x, dim), shape, tmp_path_factory, reduction=way)
 
 
 @pytest.mark.parametrize("form", some(FORMS, 2))
@@ -148,8 +207,10 @@ def test_functions_built_ahead(
     build(scan_of(name, dim), shape, tmp_path_factory)
 
 
-def build(fn: Any, shape: tuple[int, ...], made_in: pytest.TempPathFactory) -> None:
-    (made,) = trace(fn, data(*shape), training=False)
+def build(
+    fn: Any, shape: tuple[int, ...], made_in: pytest.TempPathFactory, **options: Any
+) -> None:
+    (made,) = trace(fn, data(*shape), training=False, **options)
     binaries = made.build(Cache(made_in.mktemp("binaries")))
     assert binaries
     for job, binary in zip(made.jobs, binaries, strict=True):
@@ -183,8 +244,9 @@ def test_functions_in_loops(name: str, loops: None) -> None:
 @pytest.mark.parametrize("shape", some([(320,), (300, 3), (300,)], 2), ids=str)
 @pytest.mark.parametrize("name", some(FUNCTIONS, 2))
 def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
-    assert len(launches(scan_of(name, 0), draw(*shape))) == 3
-    check_scan(name, draw(*shape), 0, **TRITON)
+    for way, count in (("split", 3), ("", 2)):
+        assert len(launches(scan_of(name, 0), draw(*shape), reduction=way)) == count
+        check_scan(name, draw(*shape), 0, **TRITON, reduction=way)
 
 
 def test_reversed_scans_are_one_kernel(loops: None) -> None:

@@ -15,6 +15,7 @@ from litz.ir import body as nodes
 from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
 from litz.ir.scans import scans_of
+from litz.kernel.blocks import lookback
 from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -53,8 +54,8 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
 
     wanted: None only where it cannot be divided.
     """
-    if can_divide(plan):
-        return _scans(plan, wanted)
+    if scans_of(plan.stores) and not lookback.why_not(plan):
+        return _scans(plan) if wanted else lookback.divide(plan)
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     if not reduces or not reduces_evenly(reduces, plan.reduced) or scans(reduces):
         return None
@@ -75,20 +76,15 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     return _Maker(plan, parts, kept).run(flat, full)
 
 
-def _scans(plan: KernelPlan, wanted: bool = False) -> Phases | None:
-    """Parts of rows, or of columns, that many programs scan."""
+def _scans(plan: KernelPlan) -> Phases | None:
+    """Parts of rows that many programs scan, in three kernels."""
+    if not can_divide(plan):
+        return None
     size = size_hint(product(extent(v) for v in plan.reduced))
+    half = size // 2
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
-    if wanted:
-        half = size // 2
-        part = part_of(size, min(PART, half), min(LONG, half), rows, PROGRAMS)
-        return divide_scans(plan, part, False) if half >= ALIGNED else None
-    if plan.lane is not None and plan.lane in plan.parallel:
-        blocks = max(-(-rows // WIDTH), 1)
-        part = part_of(size, DEEP, size, blocks, PROGRAMS)
-        return divide_scans(plan, part, False) if size >= TALL and 4 * blocks < PROGRAMS else None
-    part = part_of(size, PART, LONG, rows, PROGRAMS)
-    return divide_scans(plan, part, False) if size > LONG and rows < PROGRAMS else None
+    part = part_of(size, min(PART, half), min(LONG, half), rows, PROGRAMS)
+    return divide_scans(plan, part, False) if half >= ALIGNED else None
 
 
 def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
@@ -187,7 +183,7 @@ class _Maker(Parts):
             dims = loops_of(some[0], self.plan.reduced)
             if scans_of(some):
                 rows = self.phase(self.plan.parallel, dims, some)
-                several = _scans(rows) if can_divide(rows) else None
+                several = lookback.divide(rows)
                 plans += several.plans if several else (rows,)
                 self.temps += several.temps if several else ()
             else:

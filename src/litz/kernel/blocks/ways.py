@@ -1,7 +1,7 @@
 """The ways in which a plan can reduce, and which of them are worth measuring.
 
 A program holds its rows in registers (persistent), goes over them in a loop (looped), or many
-programs share a row (split).  The rules of ``litz.kernel.blocks.choose`` say which comes first.
+programs share a row: in several kernels (split), or in one of scans (lookback).  The rules of ``litz.kernel.blocks.choose`` say which comes first.
 Where the model cannot tell whether another is quicker, that one is a candidate too, and the first
 run measures them.
 """
@@ -22,7 +22,7 @@ from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs
 
-WAYS: Final = ("persistent", "looped", "split")
+WAYS: Final = ("persistent", "looped", "split", "lookback")
 GAIN = 0.95  # of the first way's time, that another could take at best for it to be measured
 WIDELY = 4.0  # the same where all that could serve is measured
 COLUMNS = 1 << 8  # elements of columns that a block could hold
@@ -97,7 +97,8 @@ def name_of(recipe: BlockRecipe) -> str:
     if recipe.plan.skeleton is not None or not recipe.kernels:
         return ""
     if len(recipe.kernels) > 1:
-        return "split"
+        alone = len(recipe.kernels) == 2 and recipe.kernels[-1].form == "lookback"
+        return "lookback" if alone else "split"
     return {"persistent": "persistent", "passes": "looped"}.get(recipe.kernels[0].form, "")
 
 
@@ -113,7 +114,7 @@ def _useless(plan: KernelPlan, way: str) -> str:
     if way == "persistent":
         long = size > COLUMNS if down else values > 4 * PERSISTENT
         return f"its rows of {size} elements are too long" if long else ""
-    if way == "split":
+    if way in ("split", "lookback"):
         if size < (TALL if down else LONG) // 2:
             return f"its rows of {size} elements are too short"
         many = rows > 2 * PROGRAMS * (WIDTH if down else 1)

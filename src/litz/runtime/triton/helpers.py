@@ -441,10 +441,17 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
 
 @triton.jit
 def last(x, axis: tl.constexpr):
-    """The last element along ``axis``, the last of the block's, which stays; bit by bit."""
+    """The last element along ``axis``, the last of the block's, which stays."""
+    size: tl.constexpr = x.shape[axis]
+    return element(x, axis, size - 1)
+
+
+@triton.jit
+def element(x, axis: tl.constexpr, at):
+    """The element at a place along ``axis``, the last of the block's, which stays; bit by bit."""
     size: tl.constexpr = x.shape[axis]
     wide: tl.constexpr = tl.int64 if x.dtype.primitive_bitwidth == 64 else tl.int32
-    here = tl.arange(0, size) == size - 1
+    here = tl.arange(0, size) == at
     if x.dtype.is_floating():
         bits = tl.where(here, x.to(wide, bitcast=True), 0)
         return tl.sum(bits, axis, keep_dims=True).to(x.dtype, bitcast=True)
@@ -521,6 +528,55 @@ def scan_latest_max(x, at, axis: tl.constexpr):
 @triton.jit
 def scan_latest_min(x, at, axis: tl.constexpr):
     return tl.associative_scan((x, at), axis, latest_min)
+
+
+# --- programs that look back ---
+
+
+@triton.jit
+def ticket(words):
+    """The number of a program in the order in which they begin.  words: cleared before."""
+    return tl.atomic_add(words, 1, sem="relaxed").to(tl.int32)
+
+
+@triton.jit
+def leave(at, value, step, mask):
+    """Leaves a value for other programs; see ``look``.  The upper half of 64 bits lies ``step``
+    words behind the lower."""
+    wide: tl.constexpr = value.dtype.primitive_bitwidth == 64
+    if value.dtype.is_floating():
+        bits = value.to(tl.int64 if wide else tl.int32, bitcast=True).to(tl.int64)
+    else:
+        bits = value.to(tl.int64)
+    _leave(at, bits, mask)
+    if wide:
+        _leave(at + step, bits >> 32, mask)
+
+
+@triton.jit
+def _leave(at, bits, mask):
+    """32 bits, and a flag above them: both are there at once."""
+    word = own((bits & 0xFFFFFFFF) | 0x100000000, at)
+    tl.atomic_xchg(at, word, mask, sem="relaxed")
+
+
+@triton.jit
+def look(at, step, mask, kind: tl.constexpr):
+    """What other programs leave, as soon as all of it is there; zero where ``mask`` is not."""
+    word = _look(at, mask)
+    if kind.primitive_bitwidth == 64:
+        bits = (word & 0xFFFFFFFF) | (_look(at + step, mask) << 32)
+    else:
+        bits = word.to(tl.int32)
+    return bits.to(kind, bitcast=kind.is_floating())
+
+
+@triton.jit
+def _look(at, mask):
+    word = tl.load(at, mask, other=0x100000000, volatile=True)
+    while tl.min(tl.min((word >> 32).to(tl.int32), 1), 0) == 0:
+        word = tl.load(at, mask, other=0x100000000, volatile=True)
+    return word
 
 
 # --- updates of memory --------------------------------------------------------------------------

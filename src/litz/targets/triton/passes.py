@@ -47,7 +47,7 @@ class PassPrinter(Printer):
         if self.made.form == "passes":
             self.passes()
             return
-        if self.made.persistent:
+        if self.made.form in ("persistent", "lookback"):
             self.reduced_range()
         if self.made.inside:
             self.inside()
@@ -145,13 +145,16 @@ class PassPrinter(Printer):
         return f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
 
     def reduced_range(self) -> None:
-        """All of the reduced axis."""
+        """All of the reduced axis, or a program's block of it."""
         axis = self.axes.reduced
         assert axis is not None
-        self.top.emit(f"rindex = {self.steps()}")
+        start = f"{self.pids['r']} * RBLOCK + " if "r" in self.pids else ""
+        self.top.emit(f"rindex = {start}{self.steps()}")
         if "r" not in self.made.even:
             self.top.emit(f"rmask = rindex < {self.index(axis.size)}")
         self.decode(self.top, axis)
+        if self.made.words is not None:
+            self.scans.look_back.begin()
 
     # --- reductions -----------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ class Printer(ABC):
     def parallel(self) -> None:
         """The program's place along the parallel axes."""
         axes = self.axes.parallel
-        self.pids = pids = self.program_ids(tuple(reversed(axes)))
+        self.pids = pids = self.program_ids(tuple(reversed(self.made.gridded)))
         for a in axes:
             pid, name = pids[a.name], f"{a.name}index"
             if a.name == "z":
@@ -168,7 +168,8 @@ class Printer(ABC):
         if not self.made.flat:
             return {a.name: f"tl.program_id({i}){wide}" for i, a in enumerate(axes)}
         out: dict[str, str] = {}
-        self.top.emit(f"program = tl.program_id(0){wide}")
+        number = f"litz.ticket({self.made.words[0]})" if self.made.words else "tl.program_id(0)"
+        self.top.emit(f"program = {number}{wide}")
         for i, a in enumerate(axes):
             name = f"{a.name}program"
             blocks = f"tl.cdiv({self.index(self.made.reach(a))}, {a.block})"
