@@ -94,8 +94,8 @@ class Options:
     reduction: str = _option(
         "",
         "GPU kernels that reduce: the way that each takes where it can, 'persistent' (a block "
-        "holds whole rows), 'looped', 'split' (blocks share a row) or 'lookback' (they do in scans, "
-        "in one kernel); default: the quickest",
+        "holds whole rows), 'looped', 'split' or 'lookback' (blocks share a row, scans in one "
+        "kernel); default: the quickest",
         key=True,
         choices=("", "persistent", "looped", "split", "lookback"),
     )

@@ -19,7 +19,14 @@ from litz.ir.dtype import I64, DType
 from litz.ir.scans import run_along, scans_of
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.recipe import Axes, Config
-from litz.kernel.blocks.sizes import HELD, PROGRAMS, hint, power_of_two, scanned_columns, state_bytes
+from litz.kernel.blocks.sizes import (
+    HELD,
+    PROGRAMS,
+    hint,
+    power_of_two,
+    scanned_columns,
+    state_bytes,
+)
 from litz.kernel.nodes import extent, over_all, roots
 from litz.kernel.phases import Phases, Temporary
 from litz.kernel.plan import Dim, KernelPlan, Param

@@ -1,7 +1,8 @@
 """The ways in which a plan can reduce, and which of them are worth measuring.
 
 A program holds its rows in registers (persistent), goes over them in a loop (looped), or many
-programs share a row: in several kernels (split), or in one of scans (lookback).  The rules of ``litz.kernel.blocks.choose`` say which comes first.
+programs share a row: in several kernels (split), or in one that scans (lookback).  The rules of
+``litz.kernel.blocks.choose`` say which comes first.
 Where the model cannot tell whether another is quicker, that one is a candidate too, and the first
 run measures them.
 """
@@ -13,6 +14,7 @@ from typing import Final
 
 from litz.dataclass import dataclass
 from litz.index import product, size_hint
+from litz.ir.scans import scans_of
 from litz.kernel.blocks.choose import choose, in_way
 from litz.kernel.blocks.estimate import Estimate, estimate
 from litz.kernel.blocks.recipe import BlockRecipe, Style
@@ -77,7 +79,8 @@ def ways(plan: KernelPlan, style: Style, costs: Costs) -> Ways:
         forced = plan.reduced and wanted not in ("", name)
         why = in_way(plan, style, wanted) if forced else ""
         return Ways((Way(name, first),), ((wanted, why),) if why and isinstance(why, str) else ())
-    made = {way: _useless(plan, way) or in_way(plan, style, way) for way in WAYS if way != name}
+    possible = WAYS if scans_of(plan.stores) else WAYS[:-1]
+    made = {way: _useless(plan, way) or in_way(plan, style, way) for way in possible if way != name}
     others = [(way, x) for way, x in made.items() if isinstance(x, str)]
     rivals = [
         Way(way, x, estimate(x, costs)) for way, x in made.items() if isinstance(x, BlockRecipe)
