@@ -103,7 +103,9 @@ def test_looking_back_at_open_sizes(near: None) -> None:
     check(lambda x: x.t().cumsum(0), draw(2, 43), others=[(draw(3, 9),)], dynamic=True, **TRITON)
 
 
-def test_looking_back_at_several_scans(near: None) -> None:
+def test_looking_back_at_several_scans(near: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookback, "BLOCK", 512)
+
     def fn(x: torch.Tensor) -> Any:
         total = (x.exp() / 4).cumsum(1)
         return total, torch.cummax(total - x, 1), torch.cumprod(x, 1) - total.cumsum(1)

@@ -530,7 +530,7 @@ def scan_latest_min(x, at, axis: tl.constexpr):
     return tl.associative_scan((x, at), axis, latest_min)
 
 
-# --- programs that look back ---
+# --- programs that look back --------------------------------------------------------------------
 
 
 @triton.jit
@@ -561,21 +561,38 @@ def _leave(at, bits, mask):
 
 
 @triton.jit
-def look(at, step, mask, kind: tl.constexpr):
-    """What other programs leave, as soon as all of it is there; zero where ``mask`` is not."""
-    word = _look(at, mask)
+def peek(at, step, mask, kind: tl.constexpr):
+    """The words of values of a type, perhaps before other programs have left them."""
+    low = _peek(at, mask)
     if kind.primitive_bitwidth == 64:
-        bits = (word & 0xFFFFFFFF) | (_look(at + step, mask) << 32)
+        return low, _peek(at + step, mask)
     else:
-        bits = word.to(tl.int32)
+        return low, low
+
+
+@triton.jit
+def _peek(at, mask):
+    return tl.load(at, mask, other=0x100000000, volatile=True)
+
+
+@triton.jit
+def look(low, high, at, step, mask, kind: tl.constexpr):
+    """What other programs leave, as soon as all is there; zero where ``mask`` is not.
+
+    low, high: what ``peek`` has seen.
+    """
+    low = _look(low, at, mask)
+    if kind.primitive_bitwidth == 64:
+        bits = (low & 0xFFFFFFFF) | (_look(high, at + step, mask) << 32)
+    else:
+        bits = low.to(tl.int32)
     return bits.to(kind, bitcast=kind.is_floating())
 
 
 @triton.jit
-def _look(at, mask):
-    word = tl.load(at, mask, other=0x100000000, volatile=True)
+def _look(word, at, mask):
     while tl.min(tl.min((word >> 32).to(tl.int32), 1), 0) == 0:
-        word = tl.load(at, mask, other=0x100000000, volatile=True)
+        word = _peek(at, mask)
     return word
 
 

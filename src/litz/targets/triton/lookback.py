@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from litz.ir.body import Scan
 from litz.ir.ops import TRITON_TYPES
@@ -77,17 +77,23 @@ class LookBack:
             for place, v in zip(places, values, strict=True):
                 p.top.emit(f"litz.leave({place} + {at}, {v}, rpiece, {mask})")
 
-        def look(prefix: str, at: str, cond: str) -> tuple[str, ...]:
-            pairs, mask = zip(places, kinds, strict=True), p.mask("x", (cond,))
-            return block(prefix, [f"litz.look({w} + {at}, rpiece, {mask}, {k})" for w, k in pairs])
+        def look(prefix: str, at: str, cond: str) -> Callable[[], tuple[str, ...]]:
+            mask, texts = p.mask("x", (cond,)), []
+            for place, kind in zip(places, kinds, strict=True):
+                words, given = f"{p.fresh('low')}, {p.fresh('high')}", f"{place} + {at}, rpiece"
+                p.top.emit(f"{words} = litz.peek({given}, {mask}, {kind})")
+                texts.append(f"litz.look({words}, {given}, {mask}, {kind})")
+            return lambda: block(prefix, texts)
 
         ends = block("end", [f"litz.last({n}, {self.axis})" for n in found])
         leave(ends, f"{number}{self.step}")
-        near = look("near", f"rbefore{self.step}", f"(rbefore < {number})")
+        group = look("near", f"rbefore{self.step}", f"(rbefore < {number})")
+        groups = look("far", f"(rblocks + rgroup - 1){self.step}", "(rgroup > 0)")
+        near = group()
         scanned = tuple(p.fresh("near") for _ in near)
         p.top.emit(f"{', '.join(scanned)}{comma} = {scan.format(', '.join(near))}")
         near = block("near", [f"litz.element({n}, {self.axis}, rnear - 1)" for n in scanned])
-        far = look("far", f"(rblocks + rgroup - 1){self.step}", "(rgroup > 0)")
+        far = groups()
         if first:
             far = chosen("rgroup > 0", far, first)
             before = chosen("rnear > 0", both(far, near), far)
