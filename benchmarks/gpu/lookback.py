@@ -49,6 +49,10 @@ def recurrence(x: Tensor) -> Any:
     return torch.ops.higher_order.associative_scan(linear, (torch.sigmoid(x), x), ())[1]
 
 
+def turned(x: Tensor) -> Any:
+    return recurrence(x.flip(0)).flip(0)
+
+
 def flipped(x: Tensor) -> Tensor:
     return x.flip(-1).cumsum(-1).flip(-1)
 
@@ -74,6 +78,7 @@ CASES: dict[str, Case] = {
     "recurrence": Case(recurrence, ODD[:2], (1 << 25,)),
     "fused": Case(lambda x: x.sigmoid().cumsum(-1) * x, ODD, LONG),
     "flipped": Case(flipped, ODD, LONG),
+    "flipped_recurrence": Case(turned, ODD[:2], (1 << 25,)),
     "softmax": Case(softmax, ODD[2:], (64, 128256)),
     "columns": Case(lambda x: x.cumsum(0), DOWN, (1 << 20, 64)),
     "columns_cummax": Case(lambda x: torch.cummax(x, 0), DOWN, (1 << 19, 64)),

@@ -134,6 +134,24 @@ def test_scans_of_few_long_rows_look_back(down: bool) -> None:
     assert [k.form for k in blocks.choose(scanned_rows(1 << 17, rows, down)).kernels] == ["passes"]
 
 
+@pytest.mark.parametrize(("size", "rows"), [(1000, ROWS), (LONG, 1 << 14), (1 << 20, 1)])
+def test_scans_of_rows_that_lie_the_other_way(size: int, rows: int) -> None:
+    x, r = var("x0", rows), var("r0", size)
+    value = body.load(F32, "b0", x * size + size - 1 - r)
+    found = body.scan("sum", "value", r, r, (value,))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    store = Store("b1", x * size + size - 1 - r, found)
+    plan = KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), (store,), r)
+    made = blocks.choose(plan)
+    verify(made)
+    assert made.kernels[-1].backward and parse_recipe(made.text) == made
+    ahead = blocks.choose(replace(plan, stores=(replace(store, index=x * size + r),)))
+    assert not ahead.kernels[-1].backward
+    once = blocks.choose(log_softmax()).kernels[0]
+    with pytest.raises(VerifyError, match="from its end"):
+        verify(replace(made, plan=once.plan, kernels=(replace(once, backward=True),)))
+
+
 def test_texts_that_are_no_recipes() -> None:
     text = lanes.choose(log_softmax(1000), 16).text
     for old, new, words in (

@@ -257,11 +257,35 @@ def test_functions_looking_back(name: str, shape: tuple[int, ...], near: None) -
     check_scan(name, draw(*shape), 0, **TRITON)
 
 
+REVERSED: dict[str, Any] = {
+    "both": lambda x: x.flip(1).cumsum(1).flip(1) * 2 + x,
+    "columns": lambda x: x.flip(0).cumsum(0).flip(0),
+    "places": lambda x: torch.cummax(x.exp().flip(1), 1)[1].flip(1),
+    "recurrence": scan_of("recurrence", 1, reverse=True),
+}
+
+
 def test_reversed_scans_are_one_kernel(loops: None) -> None:
-    for fn in (
-        lambda x: x.flip(1).cumsum(1).flip(1) * 2 + x,
-        lambda x: x.flip(0).cumsum(0).flip(0),
-        lambda x: torch.cummax(x.exp().flip(1), 1)[1].flip(1),
-    ):
-        assert len(launches(fn, draw(64, 90))) == 1
-        check(fn, draw(9, 90), runs=1, judge=False, **TRITON)
+    for name, fn in REVERSED.items():
+        (made,) = launches(fn, draw(64, 90))
+        # Along rows, blocks lie as memory does, and scans run the other way.
+        assert ("reverse=True" in made.source) is (name != "columns")
+        if name != "recurrence":
+            check(fn, draw(9, 90), runs=1, judge=False, **TRITON)
+    check_scan("recurrence", draw(3, 90), 1, reverse=True, **TRITON)
+    check(REVERSED["both"], draw(9, 96), runs=1, judge=False, dynamic=True, **TRITON)
+
+
+def test_reversed_scans_look_back(near: None) -> None:
+    for name in ("both", "places"):
+        assert "litz.ticket(" in launches(REVERSED[name], draw(2, 50))[-1].source
+        check(REVERSED[name], draw(2, 50), runs=1, judge=False, **TRITON)
+    check_scan("recurrence", draw(2, 50), 1, reverse=True, **TRITON)
+
+
+@pytest.mark.parametrize("shape", [(3, 1000), (2, 70000), (1000, 40000)], ids=str)
+def test_reversed_scans_build(
+    shape: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for name in ("both", "recurrence"):
+        build(REVERSED[name], shape, tmp_path_factory)

@@ -74,6 +74,8 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
         yield from _scans(k.plan)
         if k.form not in ("persistent", "passes", "lookback") or k.rows is not None:
             yield f"scans in {k.form}, or along rows whose beginnings come last"
+    elif k.backward:
+        yield "blocks hold an axis from its end, but nothing is scanned"
     yield from _words(k)
     if k.form == "passes":
         reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]

@@ -130,6 +130,7 @@ class BlockPlan:
     inside: blocks that lie inside of axis x run without masks, which keep accesses from being
     whole; the last one runs lines of its own.
     share: of a skeleton: the dim that counts shares of its loop.
+    backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
     words: the parameter in which programs that look back leave what their blocks come to, in groups
     of so many.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
@@ -158,6 +159,7 @@ class BlockPlan:
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
     words: tuple[str, int] | None = None
+    backward: bool = False
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
     together: int = 1

@@ -22,6 +22,7 @@ from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort
 from litz.runtime.triton.table import cell, later_row, pointer, scalar
+from litz.runtime.triton.words import leave, look, own, peek, ticket
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -460,9 +461,11 @@ def element(x, axis: tl.constexpr, at):
 
 
 @tl.core.builtin
-def scan(x, axis, combine, _semantic=None, _generator=None):
+def scan(x, axis, combine, reverse=False, _semantic=None, _generator=None):
     """States combined along ``axis``.  x: their parts; combine: a function of two states."""
-    return tl.associative_scan(x, axis, combine, _semantic=_semantic, _generator=_generator)
+    return tl.associative_scan(
+        x, axis, combine, reverse, _semantic=_semantic, _generator=_generator
+    )
 
 
 @triton.jit
@@ -496,104 +499,38 @@ def latest_min(a, a_at, b, b_at):
 
 
 @triton.jit
-def scan_plus(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, plus)
+def scan_plus(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, plus, reverse)
 
 
 @triton.jit
-def scan_times(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, times)
+def scan_times(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, times, reverse)
 
 
 @triton.jit
-def scan_maximum(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, maximum)
+def scan_maximum(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, maximum, reverse)
 
 
 @triton.jit
-def scan_minimum(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, minimum)
+def scan_minimum(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, minimum, reverse)
 
 
 @triton.jit
-def scan_log_add_exp(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, log_add_exp)
+def scan_log_add_exp(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, log_add_exp, reverse)
 
 
 @triton.jit
-def scan_latest_max(x, at, axis: tl.constexpr):
-    return tl.associative_scan((x, at), axis, latest_max)
+def scan_latest_max(x, at, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan((x, at), axis, latest_max, reverse)
 
 
 @triton.jit
-def scan_latest_min(x, at, axis: tl.constexpr):
-    return tl.associative_scan((x, at), axis, latest_min)
-
-
-# --- programs that look back --------------------------------------------------------------------
-
-
-@triton.jit
-def ticket(words):
-    """The number of a program in the order in which they begin.  words: cleared before."""
-    return tl.atomic_add(words, 1, sem="relaxed").to(tl.int32)
-
-
-@triton.jit
-def leave(at, value, step, mask):
-    """Leaves a value for other programs; see ``look``.  The upper half of 64 bits lies ``step``
-    words behind the lower."""
-    wide: tl.constexpr = value.dtype.primitive_bitwidth == 64
-    if value.dtype.is_floating():
-        bits = value.to(tl.int64 if wide else tl.int32, bitcast=True).to(tl.int64)
-    else:
-        bits = value.to(tl.int64)
-    _leave(at, bits, mask)
-    if wide:
-        _leave(at + step, bits >> 32, mask)
-
-
-@triton.jit
-def _leave(at, bits, mask):
-    """32 bits, and a flag above them: both are there at once."""
-    word = own((bits & 0xFFFFFFFF) | 0x100000000, at)
-    tl.atomic_xchg(at, word, mask, sem="relaxed")
-
-
-@triton.jit
-def peek(at, step, mask, kind: tl.constexpr):
-    """The words of values of a type, perhaps before other programs have left them."""
-    low = _peek(at, mask)
-    if kind.primitive_bitwidth == 64:
-        return low, _peek(at + step, mask)
-    else:
-        return low, low
-
-
-@triton.jit
-def _peek(at, mask):
-    return tl.load(at, mask, other=0x100000000, volatile=True)
-
-
-@triton.jit
-def look(low, high, at, step, mask, kind: tl.constexpr):
-    """What other programs leave, as soon as all is there; zero where ``mask`` is not.
-
-    low, high: what ``peek`` has seen.
-    """
-    low = _look(low, at, mask)
-    if kind.primitive_bitwidth == 64:
-        bits = (low & 0xFFFFFFFF) | (_look(high, at + step, mask) << 32)
-    else:
-        bits = low.to(tl.int32)
-    return bits.to(kind, bitcast=kind.is_floating())
-
-
-@triton.jit
-def _look(word, at, mask):
-    while tl.min(tl.min((word >> 32).to(tl.int32), 1), 0) == 0:
-        word = _peek(at, mask)
-    return word
+def scan_latest_min(x, at, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan((x, at), axis, latest_min, reverse)
 
 
 # --- updates of memory --------------------------------------------------------------------------
@@ -605,12 +542,6 @@ def _is_nan(bits):
         return (bits & 0x7FFFFFFF) > 0x7F800000
     else:
         return (bits & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000
-
-
-@triton.jit
-def own(value, at):
-    """A value for the places ``at``; the interpreter wants it in memory of its own."""
-    return value
 
 
 @triton.jit

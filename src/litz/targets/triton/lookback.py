@@ -40,11 +40,18 @@ class LookBack:
             p.top.emit(line)
 
     def __call__(
-        self, node: Scan, found: Sequence[str], scan: str, function: str, first: Sequence[str]
+        self,
+        node: Scan,
+        found: Sequence[str],
+        ends: Sequence[str],
+        scan: str,
+        function: str,
+        first: Sequence[str],
     ) -> tuple[str, ...]:
         """The names of scans of a row from its beginning.
 
-        found: of scans of a block.  scan: template of the scan of some states; function: of two.
+        found: of scans of a block; ends: their last elements.  scan: template of
+        the scan of some states; function: of two.
         first: what comes before the row; nothing where a function has no such state.
         """
         p = self.printer
@@ -85,7 +92,7 @@ class LookBack:
                 texts.append(f"litz.look({words}, {given}, {mask}, {kind})")
             return lambda: block(prefix, texts)
 
-        ends = block("end", [f"litz.last({n}, {self.axis})" for n in found])
+        ends = block("end", ends)
         leave(ends, f"{number}{self.step}")
         group = look("near", f"rbefore{self.step}", f"(rbefore < {number})")
         groups = look("far", f"(rblocks + rgroup - 1){self.step}", "(rgroup > 0)")

@@ -51,11 +51,13 @@ class Scans:
                 values = f"tl.where({mask}, {values}, tl.full([], {rest}, {values}.dtype))"
             home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
             return found
-        function, scan = self._spelled(node)
+        function, scan = self._spelled(node, p.made.backward)
         home.emit(f"{', '.join(found)}{',' if node.combine else ''} = {scan.format(values)}")
         if p.made.words is not None:
             first = self._first(node, v) if node.start or not node.combine else ()
-            return self.look_back(node, found, scan, function, first)
+            ends = [self.end(n) for n in found]
+            scan = self._spelled(node, False)[1]
+            return self.look_back(node, found, ends, scan, function, first)
         if p.made.persistent and not node.start:
             return found
         before = self._before(node, v)
@@ -69,7 +71,7 @@ class Scans:
             home.emit(f"{', '.join(out)} = {function}({', '.join((*before, *found))})")
         if not p.made.persistent:
             for old, new in zip(before, out, strict=True):
-                home.emit(f"{old} = litz.last({new}, {self.axis})")
+                home.emit(f"{old} = {self.end(new)}")
         return out
 
     def _before(self, node: Scan, v: Value) -> tuple[str, ...]:
@@ -99,12 +101,19 @@ class Scans:
             out.append(text)
         return tuple(out)
 
-    def _spelled(self, node: Scan) -> tuple[str, str]:
+    def end(self, name: str) -> str:
+        """The last element of a scan of a block."""
+        if self.printer.made.backward:
+            return f"litz.element({name}, {self.axis}, 0)"
+        return f"litz.last({name}, {self.axis})"
+
+    def _spelled(self, node: Scan, backward: bool) -> tuple[str, str]:
         """The function of two states, and a template of the scan of some."""
+        back = ", reverse=True" if backward else ""
         if node.combine:
             function = self._function(node.combine)
-            return function, f"litz.scan(({{0}},), {self.axis}, {function})"
-        return f"litz.{node.row.scan}", f"litz.scan_{node.row.scan}({{0}}, {self.axis})"
+            return function, f"litz.scan(({{0}},), {self.axis}, {function}{back})"
+        return f"litz.{node.row.scan}", f"litz.scan_{node.row.scan}({{0}}, {self.axis}{back})"
 
     def _function(self, combine: tuple[Node, ...]) -> str:
         """The name of a function of two states, which stands in front of the kernel."""
