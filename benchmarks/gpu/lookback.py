@@ -16,17 +16,23 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+import litz
 from benchmarks.arguments import add_only, described
 from benchmarks.gpu.backends import backend_called
 from benchmarks.gpu.clock import EventClock, Replay
 from benchmarks.gpu.scans import error, results
+from litz.kernel.blocks import lookback
+from litz.kernel.blocks.recipe import Axes, Config
+from litz.kernel.plan import KernelPlan
 
 WAYS = ("lookback", "split", "looped")
 RUNS, SECONDS, ROUNDS = 50, 0.1, 3
+LOOKING = {"reduction": "lookback", "graph_cache": False}
 Shape = tuple[int, ...]
 
 
@@ -153,6 +159,28 @@ def checked(name: str, shape: Shape, device: str, options: dict[str, Any], runs:
     return "; ".join(wrong)
 
 
+def by_config(name: str, clock: EventClock) -> str:
+    """GB/s of looking back with each configuration in the default's place."""
+    case, choose, found = CASES[name], lookback.configs_of, []
+    x = draw(case, case.timed, "cuda")
+    moved = sum(t.numel() * t.element_size() for t in (x, *results(case.fn(x))))
+    for i in range(5):
+
+        def one(plan: KernelPlan, axes: Axes, i: int = i) -> tuple[Config, ...]:
+            configs = choose(plan, axes)
+            return (configs[i % len(configs)],)
+
+        with mock.patch.object(lookback, "configs_of", one):
+            graphs = litz.explain(case.fn, x, options=LOOKING).graphs
+            replay = Replay(partial(call_of(case, LOOKING), x))
+        kernels = [k.triton for g in graphs for k in g.stages.kernels if k.triton is not None]
+        config = kernels[-1].launches[-1].configs[0]
+        seconds = median(clock.measure(replay, SECONDS))
+        blocks = " ".join(f"{axis}{n}" for axis, n in config.blocks)
+        found.append(f"{blocks} {config.warps} warps: {moved / seconds / 1e9:.0f}")
+    return "; ".join(found)
+
+
 def timed(name: str, clock: EventClock) -> str:
     case = CASES[name]
     x = draw(case, case.timed, "cuda")
@@ -182,6 +210,7 @@ def main(given: list[str] | None = None) -> int:
     add_only(parser, CASES)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-check", action="store_true", help="times alone")
+    parser.add_argument("--configs", action="store_true", help="times of each configuration too")
     args = parser.parse_args(given)
     backend_called("litz")
     options = {"target": "triton"} if args.quick else {}
@@ -199,6 +228,8 @@ def main(given: list[str] | None = None) -> int:
         clock = EventClock()
         for name in args.only or CASES:
             print(f"{name:20} {timed(name, clock)}", flush=True)
+            if args.configs:
+                print(f"{'':20} {by_config(name, clock)}", flush=True)
     return int(failed)
 
 

@@ -187,6 +187,7 @@ FORMS = {
     "ragged parts": ((70000,), 0),
     "parts of columns": ((50000, 60), 0),
     "three kernels": ((2, 70000), 1),
+    "many rows": ((300, 20000), 1),
 }
 
 

@@ -37,7 +37,7 @@ HEAD = 16  # words in front of the others: the ticket, alone in its line of memo
 GROUP = 256  # programs of a group
 NEAR = 1 << 11  # words that a program looks at together
 BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans at once
-LONG = 1 << 13  # elements of a row that is worth dividing
+LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
 TALL = 1 << 9  # likewise of a column
 WIDTH = 64  # columns of a block
 
