@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from litz.index import Expr, Substitution, const, min_, product, size_hint, symbol
 from litz.ir import body as nodes
-from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
+from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
+from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
 from litz.kernel.blocks import lookback
 from litz.kernel.blocks.sizes import PROGRAMS
@@ -35,6 +36,7 @@ from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_betwe
 from litz.kernel.plan import KernelPlan
 from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans
+from litz.kernel.softmax import is_total, lowered
 from litz.kernel.tiling import accesses_of, best_score
 
 Loops = tuple[Expr, ...]
@@ -140,7 +142,7 @@ class _Maker(Parts):
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
         self.moment_temps: dict[Node, tuple[Temporary, Temporary]] = {}
-        self.levels = reduce_levels(roots(plan.stores))
+        self.levels = reduce_levels(roots(plan.stores), is_total)
 
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Phases | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
@@ -209,7 +211,14 @@ class _Maker(Parts):
         out: dict[Node, Node] = {}
         for n in reduces:
             value = replaced([Store("", const(0), n.args[0])], known)[0].value
-            out[n] = self.one(n, move(value), stores)
+            value = move(value)
+            less = lowered(n)
+            top = None if less is None else less.args[1]
+            if top in out:
+                assert isinstance(value, Op) and top is not None
+                out[n] = self.total(value.args[0].args[0], out[top], stores)
+            else:
+                out[n] = self.one(n, value, stores)
         stores += [self.within(move.store(s)) for s in replaced(along, known)]
         parallel = (self.p, *self.plan.parallel, *self.kept)
         plans.append(self.phase(parallel, (self.q,), stores))
@@ -224,6 +233,23 @@ class _Maker(Parts):
             return self.argument(n, value, stores)
         left = self.leave(stores, nodes.reduce(n.kind, (self.q,), value))
         return nodes.reduce(n.kind, (self.r, *self.kept), self.back(left))
+
+    def total(self, value: Node, top: Node, stores: list[Store]) -> Node:
+        """The sum of exponentials below the maximum, from those below each part's own.
+
+        Where all of a part is -inf, its sum is no number, but adds nothing; unless all of a row is.
+        """
+        least = nodes.const(value.dtype, MAX.identity(value.dtype))
+        value = self.inside(value, least)
+        own = nodes.reduce("max", (self.q,), value)
+        power = nodes.op("exp", nodes.op("sub", value, own))
+        tops, sums = (
+            self.back(self.leave(stores, n)) for n in (own, nodes.reduce("sum", (self.q,), power))
+        )
+        less = nodes.op("mul", sums, nodes.op("exp", nodes.op("sub", tops, top)))
+        less = nodes.masked(nodes.op("eq", tops, least), nodes.const(value.dtype, 0), less)
+        part = nodes.masked(nodes.op("eq", tops, top), sums, less)
+        return nodes.reduce("sum", (self.r, *self.kept), part)
 
     def leave(self, stores: list[Store], part: Node) -> Temporary:
         """Memory for a value of every part, and the store that fills it."""
