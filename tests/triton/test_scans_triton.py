@@ -15,6 +15,7 @@ from cubin import resources  # noqa: E402
 from traces import data, trace  # noqa: E402
 
 import litz  # noqa: E402
+from benchmarks.gpu import lookback as benchmark  # noqa: E402
 from litz.kernel import scans  # noqa: E402
 from litz.kernel.blocks import lookback, sizes, split  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
@@ -256,6 +257,11 @@ def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> N
 def test_functions_looking_back(name: str, shape: tuple[int, ...], near: None) -> None:
     assert "litz.ticket(" in launches(scan_of(name, 0), draw(*shape))[-1].source
     check_scan(name, draw(*shape), 0, **TRITON)
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_looking_back_runs() -> None:
+    assert benchmark.main(["--quick", "--only", "cumsum,cummax,flipped_recurrence"]) == 0
 
 
 REVERSED: dict[str, Any] = {

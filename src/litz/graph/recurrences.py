@@ -162,7 +162,9 @@ def _scanned(gm: GraphModule, steps: Sequence[_Step]) -> bool:
         states = graph.call_function(operator.getitem, (scan, 1))
         states.meta["example_value"] = terms.meta["example_value"]
         picked = [_call(graph, operator.getitem, states, i) for i in range(count)]
+    scan.meta["stack_trace"] = first.node.meta.get("stack_trace")
     for step, new in zip(steps, picked, strict=True):
+        new.meta = dict(step.node.meta)
         step.node.replace_all_uses_with(new, delete_user_cb=lambda u: u is not start)
     _erase([s.node for s in steps[1:]])
     return True
@@ -286,7 +288,8 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
         value = _value(stack)
         assert value is not None
         call.meta["example_value"] = value.movedim(dim, 0)
-        moved.meta["example_value"] = whole.meta["example_value"] = value
+        moved.meta, whole.meta = dict(stack.meta), dict(stack.meta)
+        call.meta["stack_trace"] = stack.meta.get("stack_trace")
     stack.replace_all_uses_with(whole)
     _erase([*alike.nodes, stack])
     return True
