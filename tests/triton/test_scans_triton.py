@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from random import Random
+from threading import Thread
+from time import sleep
+from types import FunctionType
 from typing import Any
 
 import pytest
 import torch
 from judge import check
 from scan_cases import FUNCTIONS, OPS, check_scan, scan_of
+from torch.utils import _pytree as pytree
 
 pytest.importorskip("triton.language")
 
@@ -257,6 +263,71 @@ def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> N
 def test_functions_looking_back(name: str, shape: tuple[int, ...], near: None) -> None:
     assert "litz.ticket(" in launches(scan_of(name, 0), draw(*shape))[-1].source
     check_scan(name, draw(*shape), 0, **TRITON)
+
+
+def at_once(function: Any, programs: Any, order: Random) -> Any:
+    """A kernel whose programs are threads, which begin in any order."""
+    threads: list[Thread] = []
+    faults: list[BaseException] = []
+
+    def run(given: Any) -> None:
+        try:
+            function(**given)
+        except BaseException as e:
+            faults.append(e)
+
+    def kernel(**given: Any) -> None:
+        threads.append(Thread(target=run, args=(given,)))
+        if len(threads) == programs.grid_dim[0]:
+            order.shuffle(threads)
+            for step in (Thread.start, Thread.join):
+                for thread in threads:
+                    step(thread)
+            threads.clear()
+            if faults:
+                raise faults[0]
+
+    # The interpreter looks at what a kernel's module has imported, and at its arguments.
+    scope = {**function.__globals__, "Thread": Thread}
+    made: Any = FunctionType(kernel.__code__, scope, function.__name__, None, kernel.__closure__)
+    made.__signature__ = signature(function)
+    made.__annotations__ = function.__annotations__
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cumsum", "cummax"])
+def test_programs_that_run_at_once(name: str, near: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.interpreter import GridExecutor, interpreter_builder
+
+    begin, load = GridExecutor.__init__, type(interpreter_builder).create_masked_load
+    order, loads = Random(1), []
+
+    def threaded(self: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+        if {"words", "RBLOCK"} <= set(signature(function).parameters):
+            function = at_once(function, interpreter_builder, order)
+        begin(self, function, *args, **kwargs)
+
+    def late(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sleep(order.choice((0, 0, 0.002)))
+        loads.append(1)
+        return load(self, *args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__init__", threaded)
+    monkeypatch.setattr(type(interpreter_builder), "create_masked_load", late)
+    x = draw(2, 100, dtype=torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: OPS[name](x, 1), backend="litz", options=TRITON)
+    counts, found = set(), []
+    for _ in range(8):
+        loads.clear()
+        found.append(pytree.tree_leaves(compiled(x)))
+        counts.add(len(loads))
+    assert len(counts) > 1, "nobody waited for another one"
+    for some_run in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(some_run, found[0], strict=True))
+    for a, b in zip(found[0], pytree.tree_leaves(OPS[name](x, 1)), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.slow
