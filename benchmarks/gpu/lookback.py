@@ -118,17 +118,17 @@ def load_of(device: str) -> Callable[[int], None]:
     return load
 
 
-def replays(call: Callable[[], Any], load: Callable[[int], None], runs: int) -> list[Any]:
-    """Results of replays of one CUDA graph."""
+def recorded(call: Callable[[], Any]) -> Callable[[], Any]:
+    """A call as a replay of one CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = results(call())
-    found = []
-    for i in range(runs):
-        load(i)
+        out = call()
+
+    def replay() -> Any:
         graph.replay()
-        found.append([t.clone() for t in out])
-    return found
+        return out
+
+    return replay
 
 
 def checked(name: str, shape: Shape, device: str, options: dict[str, Any], runs: int) -> str:
@@ -145,17 +145,15 @@ def checked(name: str, shape: Shape, device: str, options: dict[str, Any], runs:
                 0 if not a.is_floating_point() else 2 * torch.finfo(a.dtype).eps
             ):
                 wrong.append(f"{way}: an error of {own:.2e}, eager's is {theirs:.2e}")
-        others = []
-        for i in range(runs):
-            load(i)
-            others.append(results(call(x)))
-        if device != "cpu":
-            others += replays(partial(call, x), load, runs)
-        differ = sum(
-            any(not torch.equal(a, b) for a, b in zip(first, o, strict=True)) for o in others
-        )
-        if differ:
-            wrong.append(f"{way}: {differ} of {len(others)} runs have other bits")
+        ways = [partial(call, x)] + ([recorded(partial(call, x))] if device != "cpu" else [])
+        for again, kind in zip(ways, ("calls", "replays"), strict=False):
+            differ = 0
+            for i in range(runs):
+                load(i)
+                pairs = zip(first, results(again()), strict=True)
+                differ += any(not torch.equal(a, b) for a, b in pairs)
+            if differ:
+                wrong.append(f"{way}: {differ} of {runs} {kind} have other bits")
     return "; ".join(wrong)
 
 

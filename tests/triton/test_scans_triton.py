@@ -93,7 +93,7 @@ def test_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
 LONG_ROWS = [(2, 50), (50, 3), (64,), (2, 40, 2)]
 
 
-@pytest.mark.parametrize("shape", some(LONG_ROWS, 2), ids=str)
+@pytest.mark.parametrize("shape", some(LONG_ROWS, 1), ids=str)
 @pytest.mark.parametrize("name", some(OPS, 2))
 def test_looking_back(name: str, shape: tuple[int, ...], near: None) -> None:
     dim = 1 if shape[0] < 9 else 0
@@ -258,7 +258,7 @@ def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> N
     check_scan(name, draw(*shape), 0, **TRITON, reduction="split")
 
 
-@pytest.mark.parametrize("shape", [(40,), (36, 3)], ids=str)
+@pytest.mark.parametrize("shape", some([(36, 3), (40,)], 1), ids=str)
 @pytest.mark.parametrize("name", some(FUNCTIONS, 1))
 def test_functions_looking_back(name: str, shape: tuple[int, ...], near: None) -> None:
     assert "litz.ticket(" in launches(scan_of(name, 0), draw(*shape))[-1].source
@@ -349,9 +349,9 @@ def test_reversed_scans_are_one_kernel(loops: None) -> None:
         # Along rows, blocks lie as memory does, and scans run the other way.
         assert ("reverse=True" in made.source) is (name != "columns")
         if name != "recurrence":
-            check(fn, draw(9, 90), runs=1, judge=False, **TRITON)
-    check_scan("recurrence", draw(3, 90), 1, reverse=True, **TRITON)
-    check(REVERSED["both"], draw(9, 96), runs=1, judge=False, dynamic=True, **TRITON)
+            check(fn, draw(3, 90), runs=1, judge=False, **TRITON)
+    check_scan("recurrence", draw(2, 70), 1, reverse=True, **TRITON)
+    check(REVERSED["both"], draw(2, 96), runs=1, judge=False, dynamic=True, **TRITON)
 
 
 def test_reversed_scans_look_back(near: None) -> None:
@@ -361,7 +361,7 @@ def test_reversed_scans_look_back(near: None) -> None:
     check_scan("recurrence", draw(2, 50), 1, reverse=True, **TRITON)
 
 
-@pytest.mark.parametrize("shape", [(3, 1000), (2, 70000), (1000, 40000)], ids=str)
+@pytest.mark.parametrize("shape", some([(2, 70000), (3, 1000), (1000, 40000)], 1), ids=str)
 def test_reversed_scans_build(
     shape: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
