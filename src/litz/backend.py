@@ -34,6 +34,7 @@ from litz.graph.dropout import drop_idle_dropout
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
+from litz.graph.recurrences import roll_up
 from litz.graph.repro import save_repro
 from litz.graph.scan_gradients import differentiate_scans
 from litz.graph.statistics import give_true_types
@@ -84,6 +85,7 @@ def compile_with(
         with suppress(LitzError, OSError, ValueError):
             return _bound_program(kept, example_inputs, known, options, recorder)
     make_scans_whole(gm)
+    roll_up(gm)
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
 

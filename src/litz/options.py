@@ -94,9 +94,10 @@ class Options:
     reduction: str = _option(
         "",
         "GPU kernels that reduce: the way that each takes where it can, 'persistent' (a block "
-        "holds whole rows), 'looped' or 'split' (blocks share a row); default: the quickest",
+        "holds whole rows), 'looped', 'split' or 'lookback' (blocks share a row, scans in one "
+        "kernel); default: the quickest",
         key=True,
-        choices=("", "persistent", "looped", "split"),
+        choices=("", "persistent", "looped", "split", "lookback"),
     )
     host: str = _option(
         "python",

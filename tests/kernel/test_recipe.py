@@ -40,6 +40,18 @@ def log_softmax(size: int = LONG, rows: int = ROWS) -> KernelPlan:
     return KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), stores, r)
 
 
+def scanned_rows(size: int, rows: int = 2, down: bool = False) -> KernelPlan:
+    """``b1 = b0 * cumsum(b0)`` along rows, or down columns."""
+    x, r = var("x0", rows), var("r0", size)
+    at = r * rows + x if down else x * size + r
+    value = body.load(F32, "b0", at)
+    found = body.op("mul", value, body.scan("sum", "value", r, r, (value,)))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    return KernelPlan(
+        (Dim(x, "p"), Dim(r, "r")), params, (), (Store("b1", at, found),), x if down else r
+    )
+
+
 def lines_of(recipe: BlockRecipe | LaneRecipe) -> list[str]:
     """Of its last kernel, less the plan."""
     return recipe.text.rpartition("\nruns\n")[2].splitlines()
@@ -98,6 +110,46 @@ def test_what_is_chosen_keeps_the_rules(size: int, rows: int) -> None:
         verify(made)
         again = parse_recipe(made.text)
         assert again == made and again.text == made.text
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_scans_of_few_long_rows_look_back(down: bool) -> None:
+    made = blocks.choose(scanned_rows(1 << 20, 64 if down else 2, down))
+    verify(made)
+    assert [k.form for k in made.kernels] == ["once", "lookback"]
+    assert parse_recipe(made.text) == made
+    clear, scan = made.kernels
+    for wrong in (
+        replace(scan, words=None),
+        replace(scan, words=("b1", 4)),
+        replace(scan, words=("words", 6)),
+        replace(scan, flat=False),
+        replace(scan, configs=(replace(scan.configs[0], blocks=(("x", 1), ("r", 64))),)),
+    ):
+        with pytest.raises(VerifyError, match="words|look back"):
+            verify(replace(made, kernels=(clear, wrong)))
+    with pytest.raises(VerifyError, match="words is read before it is written"):
+        verify(replace(made, kernels=(scan,)))
+    rows = 1 << 14
+    assert [k.form for k in blocks.choose(scanned_rows(1 << 17, rows, down)).kernels] == ["passes"]
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1000, ROWS), (LONG, 1 << 14), (1 << 20, 1)])
+def test_scans_of_rows_that_lie_the_other_way(size: int, rows: int) -> None:
+    x, r = var("x0", rows), var("r0", size)
+    value = body.load(F32, "b0", x * size + size - 1 - r)
+    found = body.scan("sum", "value", r, r, (value,))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    store = Store("b1", x * size + size - 1 - r, found)
+    plan = KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), (store,), r)
+    made = blocks.choose(plan)
+    verify(made)
+    assert made.kernels[-1].backward and parse_recipe(made.text) == made
+    ahead = blocks.choose(replace(plan, stores=(replace(store, index=x * size + r),)))
+    assert not ahead.kernels[-1].backward
+    once = blocks.choose(log_softmax()).kernels[0]
+    with pytest.raises(VerifyError, match="from its end"):
+        verify(replace(made, plan=once.plan, kernels=(replace(once, backward=True),)))
 
 
 def test_texts_that_are_no_recipes() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("triton.language")
 
+import litz  # noqa: E402
 from litz.kernel.blocks import split  # noqa: E402
 
 TRITON = {"target": "triton"}
@@ -62,3 +63,25 @@ def columns_moved(x: Tensor, columns: Tensor) -> tuple[Tensor, ...]:
 def test_updates_over_some_of_the_loops_are_done_once(fn: Callable[..., object]) -> None:
     x = rand(2, 70)
     check(fn, x, rand(2, 1) if fn is rows_halved else rand(70), runs=1, judge=False, **TRITON)
+
+
+SOFTMAXES: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "softmax": (lambda x: torch.softmax(x, -1), 3),
+    "log_softmax": (lambda x: torch.log_softmax(x * 2, -1), 3),
+    "total": (lambda x: (x - x.amax(-1, True)).exp().sum(-1), 2),
+    "columns": (lambda x: torch.softmax(x.t(), 0), 3),
+}
+
+
+@pytest.mark.parametrize("name", SOFTMAXES)
+def test_a_maximum_and_the_total_below_it_are_one_pass(name: str) -> None:
+    """Parts of nothing but -inf, and rows of it; infinities and nan."""
+    fn, count = SOFTMAXES[name]
+    x = rand(5, 70)
+    x[0], x[1, 5], x[1, :3], x[2, :40] = (float(v) for v in ("-inf", "inf", "-inf", "-inf"))
+    x[3, 50] = float("nan")
+    (graph,) = litz.explain(fn, x, options={**TRITON, "reduction": "split"}).graphs
+    (kernel,) = graph.stages.kernels
+    assert kernel.recipe is not None and len(kernel.recipe.kernels) == count
+    check(fn, x, runs=1, judge=False, **TRITON, reduction="split")
+    check(fn, rand(3, 90), runs=1, **TRITON, reduction="split")

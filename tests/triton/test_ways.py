@@ -56,11 +56,14 @@ PROGRAMS: dict[str, Fn] = {
 }
 
 
+FORCED = [(p, w) for p, w in product(PROGRAMS, WAYS) if w != "lookback" or p == "scan"]
+
+
 def rand(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)))
 
 
-@pytest.mark.parametrize("case", some(product(PROGRAMS, WAYS), 4))
+@pytest.mark.parametrize("case", some(FORCED, 5))
 def test_a_way_can_be_forced(case: tuple[str, str]) -> None:
     name, way = case
     fn, x = PROGRAMS[name], rand(3, 200) if name != "columns" else rand(200, 3)
@@ -134,7 +137,7 @@ def several(plan: KernelPlan, widely: bool = False) -> TritonKernel:
 def test_all_candidates_do_the_same() -> None:
     rows, size = 2, 20000
     kernel = several(summed(rows, size, wide=True), widely=True)
-    assert {k.way for k in kernel.ways} == set(WAYS)
+    assert {k.way for k in kernel.ways} == set(WAYS[:-1])
     x, out = rand(rows, size), [torch.zeros(rows, size) for _ in range(3)]
     want = (x.double() - x.double().sum(-1, True)).float()
     for k, y in zip(kernel.ways, out, strict=True):

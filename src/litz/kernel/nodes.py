@@ -37,11 +37,17 @@ def int_value(e: Expr) -> int:
     return e.value
 
 
-def reduce_levels(nodes: Sequence[Node]) -> dict[Node, int]:
-    """Reductions in the longest chain down from each node, less one."""
+def reduce_levels(
+    nodes: Sequence[Node], along: Callable[[Node], bool] = lambda n: False
+) -> dict[Node, int]:
+    """Reductions in the longest chain down from each node, less one.
+
+    along: which of them come along with the reductions that they need.
+    """
     levels: dict[Node, int] = {}
     for n in walk(nodes):
-        levels[n] = max((levels[a] for a in n.args), default=-1) + isinstance(n, Reduce)
+        own = isinstance(n, Reduce) and not along(n)
+        levels[n] = max((levels[a] for a in n.args), default=-1) + own
     return levels
 
 

@@ -9,6 +9,7 @@ from litz.index import Expr
 from litz.ir import attention, matmul
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.scans import run_along, scans_of
+from litz.kernel.blocks.lookback import why_not, words_of
 from litz.kernel.blocks.matmul import LEAST
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe
 from litz.kernel.lanes.nests import around, point
@@ -39,6 +40,11 @@ def _order(recipe: BlockRecipe | LaneRecipe) -> Iterator[str]:
     for k in recipe.kernels:
         names = {p.name for p in k.plan.params}
         reads = loaded(roots(k.plan.stores))
+        if isinstance(k, BlockPlan) and k.words is not None:
+            reads |= {k.words[0]}
+            size = {t.name: t.size for t in recipe.temporaries}.get(k.words[0])
+            if size is not words_of(k.plan, k.configs):
+                yield f"{k.words[0]} are {size} words, not those of all blocks"
         yield from (f"{n} is no parameter" for n in sorted(reads - names))
         yield from (f"{n} is read before it is written" for n in sorted(reads - known))
         written = {s.buffer for s in k.plan.stores}
@@ -66,8 +72,11 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
                 yield f"a block of {n} does not hold all of r"
     if scans_of(k.plan.stores):
         yield from _scans(k.plan)
-        if k.form not in ("persistent", "passes") or k.rows is not None:
+        if k.form not in ("persistent", "passes", "lookback") or k.rows is not None:
             yield f"scans in {k.form}, or along rows whose beginnings come last"
+    elif k.backward:
+        yield "blocks hold an axis from its end, but nothing is scanned"
+    yield from _words(k)
     if k.form == "passes":
         reduces = [v.node for v in reductions(Values(k.axes.of_dims), k.plan.stores)]
         yield from _passes(k.passes, reduces, k.plan.stores, k.plan.reduced, dict(k.totals))
@@ -87,6 +96,17 @@ def _blocks(k: BlockPlan) -> Iterator[str]:
     yield from _known(frozenset(walk(roots(k.plan.stores))), (*k.narrow, *k.flushed))
     if not set(k.flushed) <= set(k.narrow):
         yield "what is flushed is not in a cheaper form"
+
+
+def _words(k: BlockPlan) -> Iterator[str]:
+    if (k.words is not None) != (k.form == "lookback"):
+        yield f"{k.form} with or without words"
+    elif k.words is not None:
+        name, group = k.words
+        if not any(p.name == name and p.mode == "inout" for p in k.plan.params):
+            yield f"{name} is no parameter that programs leave something in"
+        if group < 2 or group & (group - 1) or not k.flat or why_not(k.plan):
+            yield f"programs in groups of {group} do not look back: {why_not(k.plan)}"
 
 
 def _of_groups(k: BlockPlan) -> list[Expr]:

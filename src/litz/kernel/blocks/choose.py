@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, divides, size_hint
+from litz.index import Expr, coefficient, const, divides, size_hint
 from litz.ir import matmul as product
 from litz.ir.body import Load, Reduce, Scan, is_even, walk
 from litz.ir.reductions import by_update
-from litz.kernel.blocks import attention, matmul, split
+from litz.ir.scans import sorts_of
+from litz.kernel.blocks import attention, lookback, matmul, split
 from litz.kernel.blocks.axes import choose_axes
 from litz.kernel.blocks.narrow import flushed, narrow
 from litz.kernel.blocks.nest import in_nest
@@ -58,9 +59,10 @@ def in_way(plan: KernelPlan, style: Style, way: str) -> BlockRecipe | str:
         return "it is a template" if plan.skeleton is not None else "it reduces nothing"
     if is_serial(plan) or not is_even(plan.stores, plan.reduced):
         return "its reductions run in loops of their own"
-    if way == "split":
-        several = split.divide(plan, wanted=True)
-        return _recipe(plan, style, several) if several else "its rows cannot be divided"
+    if way in ("split", "lookback"):
+        several = (split if way == "split" else lookback).divide(plan, wanted=True)
+        why = lookback.why_not(plan) if way == "lookback" else "its rows cannot be divided"
+        return _recipe(plan, style, several) if several else why
     reason = unheld(plan) if way == "persistent" else unlooped(plan)
     held = way == "persistent"
     return reason or BlockRecipe(plan, (in_blocks(plan, style, held),), style=style)
@@ -88,7 +90,9 @@ def _in_form(plan: KernelPlan, style: Style, held: bool | None) -> BlockPlan:
         return attention.in_blocks(plan, style)
     wide = is_wide(plan)
     serial = is_serial(plan)
-    if serial or not is_even(plan.stores, plan.reduced):
+    if lookback.looks_back(plan):
+        made = _looking_back(plan, wide, style)
+    elif serial or not is_even(plan.stores, plan.reduced):
         made = in_nest(plan, "serial" if serial else "nest", wide)
     else:
         made = _blocks(plan, wide, style, held)
@@ -133,8 +137,43 @@ def _blocks(plan: KernelPlan, wide: bool, style: Style, held: bool | None) -> Bl
         tuple(totals.items()),
         _neighbours(plan, configs[0]) if totals and passes else 1,
         rows=rows,
+        backward=_backward(plan, style),
         inside=form == "once" and not style.block_pointers and _inside(plan, axes, configs),
     )
+
+
+def _looking_back(plan: KernelPlan, wide: bool, style: Style) -> BlockPlan:
+    axes = choose_axes(plan)
+    configs = lookback.configs_of(plan, axes)
+    words = lookback.NAME, lookback.group_of(configs)
+    even = axes.even(configs)
+    return BlockPlan(
+        plan,
+        "lookback",
+        axes,
+        configs,
+        even,
+        wide,
+        flat=True,
+        words=words,
+        backward=_backward(plan, style),
+    )
+
+
+def _backward(plan: KernelPlan, style: Style) -> bool:
+    """Whether most of what scans go through lies in memory the other way round."""
+    found = list(walk(roots(plan.stores)))
+    kinds = {Scan, Reduce} & {type(n) for n in found}
+    if kinds != {Scan} or plan.lane not in plan.reduced or style.block_pointers:
+        return False
+    if len(plan.reduced) > 1 or sorts_of(plan.stores):
+        return False
+    size = {p.name: p.dtype.bytes for p in plan.params}
+    places = [(n.buffer, n.index) for n in found if isinstance(n, Load) and not n.indirect]
+    places += [(s.buffer, s.index) for s in plan.stores]
+    (v,) = plan.reduced
+    steps = [(coefficient(e, v), size[b]) for b, e in dict.fromkeys(places)]
+    return sum((c is const(-1)) * n - (c is const(1)) * n for c, n in steps) > 0
 
 
 def _inside(plan: KernelPlan, axes: Axes, configs: Sequence[Config]) -> bool:

@@ -53,8 +53,12 @@ def estimate(recipe: BlockRecipe, costs: Costs) -> Estimate:
 def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     """warm: what it reads was read or written just before, and is cached if it fits."""
     config, axes = k.configs[0], k.axes
-    programs = prod(-(-hint(a.size) // config.block(a.name)) for a in axes.parallel)
+    programs = prod(-(-hint(a.size) // config.block(a.name)) for a in k.gridded)
     size = hint(axes.reduced.size) if axes.reduced is not None else 1
+    chain = 0.0  # seconds that groups of programs wait for each other
+    if k.words is not None:
+        blocks, size = -(-size // config.block("r")), config.block("r")
+        chain = blocks // k.words[1] * TRIP
     passes = max(1, len(k.passes))
     turns = passes * -(-size // config.block("r"))
     loads = {(n.buffer, n.index): n.vars for n in walk(roots(k.plan.stores)) if isinstance(n, Load)}
@@ -82,7 +86,8 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     at_once = max(1, min(several, most // threads, registers // wanted))
     moved += 8 * max(0, wanted - registers)  # what does not fit goes to memory and comes back
     each = -(-programs // costs.programs)  # of a multiprocessor, one after the other or at a time
-    waiting = -(-each // at_once) * (turns * TRIP + passes * TOGETHER)
+    looks = 2 * TRIP if k.words is not None else 0.0
+    waiting = -(-each // at_once) * (turns * TRIP + passes * TOGETHER + looks)
     moving = each * moved / (costs.cache / costs.programs)
     short, long = sorted((waiting, moving))
     busy = long + short / min(each, at_once)
@@ -91,5 +96,5 @@ def _kernel(k: BlockPlan, costs: Costs, warm: bool) -> Estimate:
     memory = written / costs.memory
     memory += read / (costs.cache if warm and read <= CACHE else costs.memory)
     memory += again / (costs.cache if under_way <= CACHE else costs.memory)
-    low, high = (costs.launch + max(memory, t) for t in (busy / WITHIN, busy * WITHIN))
+    low, high = (costs.launch + max(memory, chain, t) for t in (busy / WITHIN, busy * WITHIN))
     return Estimate(low, high)

@@ -15,8 +15,8 @@ from litz.kernel.plan import KernelPlan
 from litz.kernel.text import recipe_text
 
 Form = Literal[
-    "once", "persistent", "passes", "nest", "serial", "attention", "gradient", "matmul"
-]  # fmt: skip
+    "once", "persistent", "passes", "lookback", "nest", "serial", "attention", "gradient", "matmul"
+]
 
 
 GRID = 65535  # programs along the second and third axis of a grid
@@ -118,8 +118,8 @@ class BlockPlan:
 
     form: ``once``: nothing is reduced; ``persistent``: a block holds all of the reduced axis;
     ``passes``: loops of blocks along it; ``nest``: a loop for every reduced dim; ``serial``: one
-    program, a loop for every dim; ``attention``, ``gradient``, ``matmul``: see the files of
-    ``litz.kernel.blocks``.
+    program, a loop for every dim; ``lookback``, ``attention``, ``gradient``, ``matmul``: see the
+    files of ``litz.kernel.blocks``.
     passes: over the reduced axis, in order; of a nest the loops of stores.  totals: sums of
     softmaxes and their maxima, by the numbers of the reductions (see
     ``litz.kernel.passes.reductions``); so many neighbours share a maximum.
@@ -130,6 +130,9 @@ class BlockPlan:
     inside: blocks that lie inside of axis x run without masks, which keep accesses from being
     whole; the last one runs lines of its own.
     share: of a skeleton: the dim that counts shares of its loop.
+    backward: blocks hold the reduced axis from its end, as rows of scans lie in memory.
+    words: the parameter in which programs that look back leave what their blocks come to, in groups
+    of so many.
     wide: indices need 64 bits, but where each of ``reaches``, if there are such, is below 2^31.
     unrolled: reduced dims of which a product is spelled for every value.
     beyond: elements that the grid has behind axis y: there is a block for the rest of each group of
@@ -155,6 +158,8 @@ class BlockPlan:
     inside: bool = False
     reaches: tuple[Expr, ...] | None = None
     share: Expr | None = None
+    words: tuple[str, int] | None = None
+    backward: bool = False
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
     together: int = 1
@@ -164,6 +169,12 @@ class BlockPlan:
     @property
     def persistent(self) -> bool:
         return self.form == "persistent"
+
+    @property
+    def gridded(self) -> tuple[Axis, ...]:
+        """The axes of which programs take a block each, the outermost first."""
+        parallel, reduced = self.axes.parallel, self.axes.reduced
+        return (reduced, *parallel) if self.form == "lookback" and reduced else parallel
 
     def reach(self, axis: Axis) -> Expr:
         """The elements of an axis that the grid's blocks are for."""

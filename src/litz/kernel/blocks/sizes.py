@@ -208,7 +208,7 @@ def _columns(plan: KernelPlan, rows: int, size: int, persistent: bool) -> tuple[
     many = rows // 64 >= 4 * PROGRAMS
     if not many and (held := state_bytes(plan)):
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params))
-        return _scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
+        return scanned_columns(line, power_of_two(rows), power_of_two(size), HELD // held)
     first = (64, 16, 2) if many else (64, 32, 8)
     for width, depth, warps in (first, (64, 32, 8), (64, 16, 2), (32, 64, 16), (128, 32, 8)):
         x, r = min(width, power_of_two(rows)), min(depth, power_of_two(size))
@@ -231,7 +231,7 @@ def _is_long(n: Scan) -> bool:
     return not n.row.op and not n.row.positional
 
 
-def _scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Config, ...]:
+def scanned_columns(line: int, rows: int, size: int, elements: int) -> tuple[Config, ...]:
     """Scans down columns: no wider than a line of memory, so that there are many programs.
 
     What a turn takes besides (the scan over threads, what it hands on, the way to memory) is

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 from litz.index import Expr, Substitution, const, min_, product, size_hint, symbol
 from litz.ir import body as nodes
-from litz.ir.body import Node, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
+from litz.ir.body import Node, Op, Reduce, Rewriter, Store, reduces_evenly, replaced, scans, walk
 from litz.ir.dtype import I64, DType
+from litz.ir.reductions import MAX
 from litz.ir.scans import scans_of
+from litz.kernel.blocks import lookback
 from litz.kernel.blocks.sizes import PROGRAMS
 from litz.kernel.merge import merge_loops
 from litz.kernel.moments import chunk_moments
@@ -34,6 +36,7 @@ from litz.kernel.phases import Phases, Temporary, linear, sizes_of, values_betwe
 from litz.kernel.plan import KernelPlan
 from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans
+from litz.kernel.softmax import is_total, lowered
 from litz.kernel.tiling import accesses_of, best_score
 
 Loops = tuple[Expr, ...]
@@ -53,8 +56,8 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
 
     wanted: None only where it cannot be divided.
     """
-    if can_divide(plan):
-        return _scans(plan, wanted)
+    if scans_of(plan.stores) and not lookback.why_not(plan):
+        return _scans(plan) if wanted else lookback.divide(plan)
     reduces = [n for n in walk(roots(plan.stores)) if isinstance(n, Reduce)]
     if not reduces or not reduces_evenly(reduces, plan.reduced) or scans(reduces):
         return None
@@ -75,20 +78,15 @@ def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
     return _Maker(plan, parts, kept).run(flat, full)
 
 
-def _scans(plan: KernelPlan, wanted: bool = False) -> Phases | None:
-    """Parts of rows, or of columns, that many programs scan."""
+def _scans(plan: KernelPlan) -> Phases | None:
+    """Parts of rows that many programs scan, in three kernels."""
+    if not can_divide(plan):
+        return None
     size = size_hint(product(extent(v) for v in plan.reduced))
+    half = size // 2
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
-    if wanted:
-        half = size // 2
-        part = part_of(size, min(PART, half), min(LONG, half), rows, PROGRAMS)
-        return divide_scans(plan, part, False) if half >= ALIGNED else None
-    if plan.lane is not None and plan.lane in plan.parallel:
-        blocks = max(-(-rows // WIDTH), 1)
-        part = part_of(size, DEEP, size, blocks, PROGRAMS)
-        return divide_scans(plan, part, False) if size >= TALL and 4 * blocks < PROGRAMS else None
-    part = part_of(size, PART, LONG, rows, PROGRAMS)
-    return divide_scans(plan, part, False) if size > LONG and rows < PROGRAMS else None
+    part = part_of(size, min(PART, half), min(LONG, half), rows, PROGRAMS)
+    return divide_scans(plan, part, False) if half >= ALIGNED else None
 
 
 def _kept(plan: KernelPlan, reduces: Sequence[Reduce]) -> Loops:
@@ -144,7 +142,7 @@ class _Maker(Parts):
         self.cells = self.points * product(extent(v) for v in kept)  # of one part
         self.cell = linear((*plan.parallel, *kept))
         self.moment_temps: dict[Node, tuple[Temporary, Temporary]] = {}
-        self.levels = reduce_levels(roots(plan.stores))
+        self.levels = reduce_levels(roots(plan.stores), is_total)
 
     def run(self, flat: Sequence[Store], full: Sequence[Store]) -> Phases | None:
         reduces = [n for n in walk(roots(self.plan.stores)) if isinstance(n, Reduce)]
@@ -187,7 +185,7 @@ class _Maker(Parts):
             dims = loops_of(some[0], self.plan.reduced)
             if scans_of(some):
                 rows = self.phase(self.plan.parallel, dims, some)
-                several = _scans(rows) if can_divide(rows) else None
+                several = lookback.divide(rows)
                 plans += several.plans if several else (rows,)
                 self.temps += several.temps if several else ()
             else:
@@ -213,7 +211,14 @@ class _Maker(Parts):
         out: dict[Node, Node] = {}
         for n in reduces:
             value = replaced([Store("", const(0), n.args[0])], known)[0].value
-            out[n] = self.one(n, move(value), stores)
+            value = move(value)
+            less = lowered(n)
+            top = None if less is None else less.args[1]
+            if top in out:
+                assert isinstance(value, Op) and top is not None
+                out[n] = self.total(value.args[0].args[0], out[top], stores)
+            else:
+                out[n] = self.one(n, value, stores)
         stores += [self.within(move.store(s)) for s in replaced(along, known)]
         parallel = (self.p, *self.plan.parallel, *self.kept)
         plans.append(self.phase(parallel, (self.q,), stores))
@@ -228,6 +233,23 @@ class _Maker(Parts):
             return self.argument(n, value, stores)
         left = self.leave(stores, nodes.reduce(n.kind, (self.q,), value))
         return nodes.reduce(n.kind, (self.r, *self.kept), self.back(left))
+
+    def total(self, value: Node, top: Node, stores: list[Store]) -> Node:
+        """The sum of exponentials below the maximum, from those below each part's own.
+
+        Where all of a part is -inf, its sum is no number, but adds nothing; unless all of a row is.
+        """
+        least = nodes.const(value.dtype, MAX.identity(value.dtype))
+        value = self.inside(value, least)
+        own = nodes.reduce("max", (self.q,), value)
+        power = nodes.op("exp", nodes.op("sub", value, own))
+        tops, sums = (
+            self.back(self.leave(stores, n)) for n in (own, nodes.reduce("sum", (self.q,), power))
+        )
+        less = nodes.op("mul", sums, nodes.op("exp", nodes.op("sub", tops, top)))
+        less = nodes.masked(nodes.op("eq", tops, least), nodes.const(value.dtype, 0), less)
+        part = nodes.masked(nodes.op("eq", tops, top), sums, less)
+        return nodes.reduce("sum", (self.r, *self.kept), part)
 
     def leave(self, stores: list[Store], part: Node) -> Temporary:
         """Memory for a value of every part, and the store that fills it."""

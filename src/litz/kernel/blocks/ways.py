@@ -1,7 +1,8 @@
 """The ways in which a plan can reduce, and which of them are worth measuring.
 
 A program holds its rows in registers (persistent), goes over them in a loop (looped), or many
-programs share a row (split).  The rules of ``litz.kernel.blocks.choose`` say which comes first.
+programs share a row: in several kernels (split), or in one that scans (lookback).  The rules of
+``litz.kernel.blocks.choose`` say which comes first.
 Where the model cannot tell whether another is quicker, that one is a candidate too, and the first
 run measures them.
 """
@@ -13,6 +14,7 @@ from typing import Final
 
 from litz.dataclass import dataclass
 from litz.index import product, size_hint
+from litz.ir.scans import scans_of
 from litz.kernel.blocks.choose import choose, in_way
 from litz.kernel.blocks.estimate import Estimate, estimate
 from litz.kernel.blocks.recipe import BlockRecipe, Style
@@ -22,7 +24,7 @@ from litz.kernel.nodes import extent
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs
 
-WAYS: Final = ("persistent", "looped", "split")
+WAYS: Final = ("persistent", "looped", "split", "lookback")
 GAIN = 0.95  # of the first way's time, that another could take at best for it to be measured
 WIDELY = 4.0  # the same where all that could serve is measured
 COLUMNS = 1 << 8  # elements of columns that a block could hold
@@ -77,7 +79,8 @@ def ways(plan: KernelPlan, style: Style, costs: Costs) -> Ways:
         forced = plan.reduced and wanted not in ("", name)
         why = in_way(plan, style, wanted) if forced else ""
         return Ways((Way(name, first),), ((wanted, why),) if why and isinstance(why, str) else ())
-    made = {way: _useless(plan, way) or in_way(plan, style, way) for way in WAYS if way != name}
+    possible = WAYS if scans_of(plan.stores) else WAYS[:-1]
+    made = {way: _useless(plan, way) or in_way(plan, style, way) for way in possible if way != name}
     others = [(way, x) for way, x in made.items() if isinstance(x, str)]
     rivals = [
         Way(way, x, estimate(x, costs)) for way, x in made.items() if isinstance(x, BlockRecipe)
@@ -97,7 +100,8 @@ def name_of(recipe: BlockRecipe) -> str:
     if recipe.plan.skeleton is not None or not recipe.kernels:
         return ""
     if len(recipe.kernels) > 1:
-        return "split"
+        alone = len(recipe.kernels) == 2 and recipe.kernels[-1].form == "lookback"
+        return "lookback" if alone else "split"
     return {"persistent": "persistent", "passes": "looped"}.get(recipe.kernels[0].form, "")
 
 
@@ -113,7 +117,7 @@ def _useless(plan: KernelPlan, way: str) -> str:
     if way == "persistent":
         long = size > COLUMNS if down else values > 4 * PERSISTENT
         return f"its rows of {size} elements are too long" if long else ""
-    if way == "split":
+    if way in ("split", "lookback"):
         if size < (TALL if down else LONG) // 2:
             return f"its rows of {size} elements are too short"
         many = rows > 2 * PROGRAMS * (WIDTH if down else 1)

@@ -34,6 +34,7 @@ _SOURCES = (
     "random",
     "sorts",
     "table",
+    "words",
     "worker",
     "job",
     "ptx",

@@ -22,6 +22,7 @@ from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort
 from litz.runtime.triton.table import cell, later_row, pointer, scalar
+from litz.runtime.triton.words import leave, look, own, peek, ticket
 
 # --- shapes -------------------------------------------------------------------------------------
 
@@ -441,10 +442,17 @@ def position(value, at, axis: tl.constexpr, largest: tl.constexpr):
 
 @triton.jit
 def last(x, axis: tl.constexpr):
-    """The last element along ``axis``, the last of the block's, which stays; bit by bit."""
+    """The last element along ``axis``, the last of the block's, which stays."""
+    size: tl.constexpr = x.shape[axis]
+    return element(x, axis, size - 1)
+
+
+@triton.jit
+def element(x, axis: tl.constexpr, at):
+    """The element at a place along ``axis``, the last of the block's, which stays; bit by bit."""
     size: tl.constexpr = x.shape[axis]
     wide: tl.constexpr = tl.int64 if x.dtype.primitive_bitwidth == 64 else tl.int32
-    here = tl.arange(0, size) == size - 1
+    here = tl.arange(0, size) == at
     if x.dtype.is_floating():
         bits = tl.where(here, x.to(wide, bitcast=True), 0)
         return tl.sum(bits, axis, keep_dims=True).to(x.dtype, bitcast=True)
@@ -453,9 +461,11 @@ def last(x, axis: tl.constexpr):
 
 
 @tl.core.builtin
-def scan(x, axis, combine, _semantic=None, _generator=None):
+def scan(x, axis, combine, reverse=False, _semantic=None, _generator=None):
     """States combined along ``axis``.  x: their parts; combine: a function of two states."""
-    return tl.associative_scan(x, axis, combine, _semantic=_semantic, _generator=_generator)
+    return tl.associative_scan(
+        x, axis, combine, reverse, _semantic=_semantic, _generator=_generator
+    )
 
 
 @triton.jit
@@ -489,38 +499,38 @@ def latest_min(a, a_at, b, b_at):
 
 
 @triton.jit
-def scan_plus(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, plus)
+def scan_plus(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, plus, reverse)
 
 
 @triton.jit
-def scan_times(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, times)
+def scan_times(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, times, reverse)
 
 
 @triton.jit
-def scan_maximum(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, maximum)
+def scan_maximum(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, maximum, reverse)
 
 
 @triton.jit
-def scan_minimum(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, minimum)
+def scan_minimum(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, minimum, reverse)
 
 
 @triton.jit
-def scan_log_add_exp(x, axis: tl.constexpr):
-    return tl.associative_scan(x, axis, log_add_exp)
+def scan_log_add_exp(x, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan(x, axis, log_add_exp, reverse)
 
 
 @triton.jit
-def scan_latest_max(x, at, axis: tl.constexpr):
-    return tl.associative_scan((x, at), axis, latest_max)
+def scan_latest_max(x, at, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan((x, at), axis, latest_max, reverse)
 
 
 @triton.jit
-def scan_latest_min(x, at, axis: tl.constexpr):
-    return tl.associative_scan((x, at), axis, latest_min)
+def scan_latest_min(x, at, axis: tl.constexpr, reverse: tl.constexpr = False):
+    return tl.associative_scan((x, at), axis, latest_min, reverse)
 
 
 # --- updates of memory --------------------------------------------------------------------------
@@ -532,12 +542,6 @@ def _is_nan(bits):
         return (bits & 0x7FFFFFFF) > 0x7F800000
     else:
         return (bits & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000
-
-
-@triton.jit
-def own(value, at):
-    """A value for the places ``at``; the interpreter wants it in memory of its own."""
-    return value
 
 
 @triton.jit

@@ -157,10 +157,11 @@ def in_steps(combine):
     """One step of all rows at a time: the interpreter's own goes from element to element."""
     combine = getattr(combine, "fn", combine)
 
-    def apply(*given):
+    def apply(*given, reverse=False):
         *given, axis = given
         axis = getattr(axis, "value", axis)
-        parts = [np.moveaxis(_array(p), axis, -1) for p in given]
+        turn = slice(None, None, -1 if getattr(reverse, "value", reverse) else None)
+        parts = [np.moveaxis(_array(p), axis, -1)[..., turn] for p in given]
         done = [np.array(p) for p in parts]
 
         def at(arrays, i):
@@ -172,15 +173,15 @@ def in_steps(combine):
             now = now if isinstance(now, (tuple, tl.tuple)) else (now,)
             for d, v in zip(done, now, strict=True):
                 d[..., i] = _array(v)
-        moved = [np.ascontiguousarray(np.moveaxis(d, -1, axis)) for d in done]
+        moved = [np.ascontiguousarray(np.moveaxis(d[..., turn], -1, axis)) for d in done]
         out = tuple(_tensor(d, p.dtype) for d, p in zip(moved, given, strict=True))
         return out if len(out) > 1 else out[0]
 
     return apply
 
 
-def scan(x, axis, combine):
-    found = in_steps(combine)(*x, axis)
+def scan(x, axis, combine, reverse=False):
+    found = in_steps(combine)(*x, axis, reverse=reverse)
     return found if isinstance(found, tuple) else (found,)
 
 

@@ -37,9 +37,14 @@ class Scope:
         self.lines.append("    " * self.depth + text)
 
 
-def decoded(axis: Axis) -> tuple[tuple[Expr, Expr], ...]:
-    """Each dim of an axis in terms of its flat position ``<axis>index``, the fastest first."""
-    flat = var(f"{axis.name}index", axis.size)
+def decoded(axis: Axis, backward: bool = False) -> tuple[tuple[Expr, Expr], ...]:
+    """Each dim of an axis in terms of its flat position ``<axis>index``, the fastest first.
+
+    backward: ``<axis>back`` instead, which counts from the other end.
+    """
+    flat: Expr = var(f"{axis.name}index", axis.size)
+    if backward:
+        flat = axis.size - 1 - var(f"{axis.name}back", axis.size)
     inner: Expr = const(1)
     out = []
     for v in reversed(axis.dims):

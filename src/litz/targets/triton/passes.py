@@ -47,7 +47,7 @@ class PassPrinter(Printer):
         if self.made.form == "passes":
             self.passes()
             return
-        if self.made.persistent:
+        if self.made.form in ("persistent", "lookback"):
             self.reduced_range()
         if self.made.inside:
             self.inside()
@@ -88,6 +88,9 @@ class PassPrinter(Printer):
         assert axis is not None
         self.scans.begin()
         size = self.index(axis.size)
+        if self.made.backward:
+            self.sweep_back(size, body)
+            return
         if "r" in self.made.even:
             self.loop_over(f"0, {size}", "rindex = rstart", "", body)
             return
@@ -108,6 +111,26 @@ class PassPrinter(Printer):
         end = f"rlast = rstart + {self.steps()}\nrindex = "
         end += "tl.where(rlast < rhead, rlast, rlast + rwhole)" if rows else "rlast + rwhole"
         self.loop_over(f"0, {size} - rwhole", end, f"rlast < {size} - rwhole", body)
+
+    def sweep_back(self, size: str, body: Callable[[], None]) -> None:
+        """``sweep`` from the end of what lies in memory."""
+        line, some = self.back("rstart"), "rback >= 0"
+        axis = self.axes.reduced
+        if "r" in self.made.even or (axis is not None and not axis.size.is_const):
+            self.loop_over(f"0, {size}", line, "" if "r" in self.made.even else some, body)
+            return
+        self.once(f"rwhole: tl.constexpr = {size} // RBLOCK * RBLOCK")
+        self.covered = self.made.even | {"r"}
+        self.loop_over("0, rwhole", line, "", body)
+        self.covered = self.made.even
+        self.loop_over(f"rwhole, {size}", line, some, body)
+
+    def back(self, start: str) -> str:
+        """Places of a block in memory, of which what a scan comes to first lies last."""
+        axis = self.axes.reduced
+        assert axis is not None
+        start = f" - {start}" if start else ""
+        return f"rback = {self.index(axis.size)} - RBLOCK{start} + {self.steps()}"
 
     def once(self, line: str) -> None:
         """A line at the top, unless it is there."""
@@ -145,13 +168,20 @@ class PassPrinter(Printer):
         return f"tl.arange(0, RBLOCK){self.spread('r')}{wide}"
 
     def reduced_range(self) -> None:
-        """All of the reduced axis."""
+        """All of the reduced axis, or a program's block of it."""
         axis = self.axes.reduced
         assert axis is not None
-        self.top.emit(f"rindex = {self.steps()}")
+        start = f"{self.pids['r']} * RBLOCK" if "r" in self.pids else ""
+        place = self.back(start) if self.made.backward else f"rindex = {self.steps()}"
+        if start and not self.made.backward:
+            place = f"rindex = {start} + {self.steps()}"
+        self.top.emit(place)
         if "r" not in self.made.even:
-            self.top.emit(f"rmask = rindex < {self.index(axis.size)}")
+            inside = "rback >= 0" if self.made.backward else f"rindex < {self.index(axis.size)}"
+            self.top.emit(f"rmask = {inside}")
         self.decode(self.top, axis)
+        if self.made.words is not None:
+            self.scans.look_back.begin()
 
     # --- reductions -----------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Printer(ABC):
         self.axes = made.axes
         self.blocked = self.axes.blocked
         self.values = Values(self.axes.of_dims)
-        dims = {v: e for a in self.axes.all for v, e in decoded(a)}
+        dims = {v: e for a in self.axes.all for v, e in self.decoded(a)}
         self.flat = Substitution(dims)  # dims by axes
         self.dim_lines: dict[str, str] = {}  # lines that decode a dim, and which
         self.used: set[str] = set()  # the dims that are: lines of others go
@@ -145,7 +145,7 @@ class Printer(ABC):
     def parallel(self) -> None:
         """The program's place along the parallel axes."""
         axes = self.axes.parallel
-        self.pids = pids = self.program_ids(tuple(reversed(axes)))
+        self.pids = pids = self.program_ids(tuple(reversed(self.made.gridded)))
         for a in axes:
             pid, name = pids[a.name], f"{a.name}index"
             if a.name == "z":
@@ -168,7 +168,8 @@ class Printer(ABC):
         if not self.made.flat:
             return {a.name: f"tl.program_id({i}){wide}" for i, a in enumerate(axes)}
         out: dict[str, str] = {}
-        self.top.emit(f"program = tl.program_id(0){wide}")
+        number = f"litz.ticket({self.made.words[0]})" if self.made.words else "tl.program_id(0)"
+        self.top.emit(f"program = {number}{wide}")
         for i, a in enumerate(axes):
             name = f"{a.name}program"
             blocks = f"tl.cdiv({self.index(self.made.reach(a))}, {a.block})"
@@ -181,9 +182,13 @@ class Printer(ABC):
             out[a.name] = name
         return out
 
+    def decoded(self, axis: Axis) -> tuple[tuple[Expr, Expr], ...]:
+        """Each dim of an axis in terms of its flat position."""
+        return decoded(axis, self.made.backward and axis is self.axes.reduced)
+
     def decode(self, scope: Scope, axis: Axis) -> None:
         """The dims of an axis from its flat position."""
-        for v, e in decoded(axis):
+        for v, e in self.decoded(axis):
             line = f"{v} = {render(e, TRITON)}"
             scope.emit(line)
             self.dim_lines[line] = str(v)
@@ -276,7 +281,7 @@ class Printer(ABC):
         """An index as a value, computed in 64 bits where it may need them."""
         if fits(e):
             return f"litz.i64({self.index(e)})"
-        names = {v: f"litz.i64({v})" for v in ("zindex", "yindex", "xindex", "rindex")}
+        names = {v: f"litz.i64({v})" for v in ("zindex", "yindex", "xindex", "rindex", "rback")}
         names |= {str(v): f"litz.i64({v})" for v in e.free}
         return self.index(e, names)
 

@@ -75,7 +75,7 @@ def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
         tuple(p for p in plan.params if not p.by_value),
         plan.ints,
         _int_types(plan, made.wide),
-        tuple((a.name, made.reach(a)) for a in reversed(made.axes.parallel)),
+        tuple((a.name, made.reach(a)) for a in reversed(made.gridded)),
         made.configs,
         flat=made.flat,
         checks=printer.checks,

@@ -9,6 +9,7 @@ from litz.ir.body import Node, Scan
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.values import Value
 from litz.targets.triton.layout import Scope
+from litz.targets.triton.lookback import LookBack
 from litz.targets.triton.printer import Printer
 from litz.targets.triton.spell import neutral, number
 
@@ -21,6 +22,7 @@ class Scans:
     def __init__(self, printer: Printer, axis: int) -> None:
         self.printer, self.axis = printer, axis
         self.done: dict[Key, tuple[Scope, tuple[str, ...]]] = {}  # where, and names of the parts
+        self.look_back = LookBack(printer, axis)
         self.before: dict[Key, tuple[str, ...]] = {}  # names of what the blocks so far have come to
 
     def begin(self) -> None:
@@ -49,13 +51,13 @@ class Scans:
                 values = f"tl.where({mask}, {values}, tl.full([], {rest}, {values}.dtype))"
             home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
             return found
-        names = ", ".join(found)
-        if node.combine:
-            function = self._function(node.combine)
-            home.emit(f"{names}, = litz.scan(({values},), {self.axis}, {function})")
-        else:
-            function = f"litz.{node.row.scan}"
-            home.emit(f"{names} = litz.scan_{node.row.scan}({values}, {self.axis})")
+        function, scan = self._spelled(node, p.made.backward)
+        home.emit(f"{', '.join(found)}{',' if node.combine else ''} = {scan.format(values)}")
+        if p.made.words is not None:
+            first = self._first(node, v) if node.start or not node.combine else ()
+            ends = [self.end(n) for n in found]
+            scan = self._spelled(node, False)[1]
+            return self.look_back(node, found, ends, scan, function, first)
         if p.made.persistent and not node.start:
             return found
         before = self._before(node, v)
@@ -69,7 +71,7 @@ class Scans:
             home.emit(f"{', '.join(out)} = {function}({', '.join((*before, *found))})")
         if not p.made.persistent:
             for old, new in zip(before, out, strict=True):
-                home.emit(f"{old} = litz.last({new}, {self.axis})")
+                home.emit(f"{old} = {self.end(new)}")
         return out
 
     def _before(self, node: Scan, v: Value) -> tuple[str, ...]:
@@ -79,19 +81,39 @@ class Scans:
         if key in self.before:
             return self.before[key]
         names = self.before[key] = tuple(p.fresh("carry") for _ in range(count))
-        shape = p.extents(a.name for a in p.axes.parallel)
-        parts = zip(names, node.row.state, node.elements, strict=True)
-        for i, (name, part, element) in enumerate(parts):
-            kind = TRITON_TYPES[element.dtype.name]
-            first = part.identity(element.dtype)
-            text = number(first) if isinstance(first, float) else str(int(first))
-            text = f"tl.full({shape}, {text}, {kind})"
-            if node.start:
-                text = f"tl.broadcast_to({p.value(v.args[count + i])}, {shape})"
+        for name, text in zip(names, self._first(node, v), strict=True):
             p.top.emit(f"{name} = {text}")
         if node.combine:  # whether anything came before: there is no state of no elements
             p.top.emit(f"{names[0]}_is = tl.full([], 0, tl.int1)")
         return names
+
+    def _first(self, node: Scan, v: Value) -> tuple[str, ...]:
+        """The state before all elements, of a row of the table."""
+        p, count = self.printer, len(node.row.state)
+        shape = p.extents(a.name for a in p.axes.parallel)
+        out = []
+        for i, (part, element) in enumerate(zip(node.row.state, node.elements, strict=True)):
+            first = part.identity(element.dtype)
+            text = number(first) if isinstance(first, float) else str(int(first))
+            text = f"tl.full({shape}, {text}, {TRITON_TYPES[element.dtype.name]})"
+            if node.start:
+                text = f"tl.broadcast_to({p.value(v.args[count + i])}, {shape})"
+            out.append(text)
+        return tuple(out)
+
+    def end(self, name: str) -> str:
+        """The last element of a scan of a block."""
+        if self.printer.made.backward:
+            return f"litz.element({name}, {self.axis}, 0)"
+        return f"litz.last({name}, {self.axis})"
+
+    def _spelled(self, node: Scan, backward: bool) -> tuple[str, str]:
+        """The function of two states, and a template of the scan of some."""
+        back = ", reverse=True" if backward else ""
+        if node.combine:
+            function = self._function(node.combine)
+            return function, f"litz.scan(({{0}},), {self.axis}, {function}{back})"
+        return f"litz.{node.row.scan}", f"litz.scan_{node.row.scan}({{0}}, {self.axis}{back})"
 
     def _function(self, combine: tuple[Node, ...]) -> str:
         """The name of a function of two states, which stands in front of the kernel."""

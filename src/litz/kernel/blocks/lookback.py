@@ -1,0 +1,134 @@
+"""Scans of few long rows in one kernel: its programs look back at what those before them come to.
+
+As in Merrill and Garland (2016), a program takes a ticket, which says what block of a row it has,
+so that those before it have begun; leaves for others what its block comes to; and waits for what
+they leave.  Other than there, what it combines is decided by sizes alone, so that results are the
+same in every run: the blocks before it in its group, in order, behind all groups before, of each of
+which the last program has left what the row comes to up to there.
+
+What is left lies in words of memory that are zero when the kernel begins: 32 bits of a state each,
+with a flag beside them, so that a word that is there is whole and nothing has to be put in order.
+"""
+
+from __future__ import annotations
+
+from litz.index import Expr, ceildiv, const, product, size_hint, var
+from litz.ir import body as nodes
+from litz.ir.body import Reduce, Store, walk
+from litz.ir.dtype import I64, DType
+from litz.ir.scans import run_along, scans_of
+from litz.kernel.blocks.axes import choose_axes
+from litz.kernel.blocks.recipe import Axes, Config
+from litz.kernel.blocks.sizes import (
+    HELD,
+    PROGRAMS,
+    hint,
+    power_of_two,
+    scanned_columns,
+    state_bytes,
+)
+from litz.kernel.nodes import extent, over_all, roots
+from litz.kernel.phases import Phases, Temporary
+from litz.kernel.plan import Dim, KernelPlan, Param
+
+NAME = "words"
+WORD = I64
+HEAD = 16  # words in front of the others: the ticket, alone in its line of memory
+GROUP = 256  # programs of a group
+NEAR = 1 << 11  # words that a program looks at together
+BLOCK = 1 << 14  # bytes of the states of a row's elements that a program scans at once
+LONG = 1 << 14  # elements of a row that is worth dividing: no block holds it
+TALL = 1 << 9  # likewise of a column
+WIDTH = 64  # columns of a block
+
+
+def divide(plan: KernelPlan, wanted: bool = False) -> Phases | None:
+    """A plan of scans as two, of which the first clears the words; None where it should not be so.
+
+    wanted: None only where that is not possible.
+    """
+    if why_not(plan) or not (wanted or _serves(plan)):
+        return None
+    size = words_of(plan, configs_of(plan, choose_axes(plan)))
+    at = var("x0", size)
+    clear = KernelPlan(
+        (Dim(at, "p"),),
+        (Param(NAME, WORD, "out"),),
+        plan.ints,
+        (Store(NAME, at, nodes.const(WORD, 0)),),
+        at,
+    )
+    scan = KernelPlan(
+        plan.dims, (*plan.params, Param(NAME, WORD, "inout")), plan.ints, plan.stores, plan.lane
+    )
+    return Phases((clear, scan), (Temporary(NAME, WORD, size),))
+
+
+def why_not(plan: KernelPlan) -> str:
+    """Why programs cannot scan by looking back; empty where they can."""
+    found, stores = scans_of(plan.stores), plan.stores
+    if not found:
+        return "it scans nothing"
+    if any(n.row.whole for n in found):
+        return "a sort holds its rows"
+    if not run_along(stores, plan.reduced) or len(choose_axes(plan).parallel) > 1:
+        return "its scans do not run along one axis"
+    if any(isinstance(n, Reduce) for n in walk(roots(stores))):
+        return "it reduces rows besides"
+    if any(s.mode != "set" or s.indirect or not over_all(s, plan.reduced) for s in stores):
+        return "it stores other things than elements of its rows"
+    return ""
+
+
+def looks_back(plan: KernelPlan) -> bool:
+    """Whether a plan is the second of those that ``divide`` gives."""
+    return any(p.name == NAME and p.mode == "inout" for p in plan.params)
+
+
+def _serves(plan: KernelPlan) -> bool:
+    """Whether rows are long, and too few to keep the machine busy."""
+    size = hint(product(extent(v) for v in plan.reduced))
+    rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
+    if is_down(plan):
+        return size >= TALL and 4 * max(-(-rows // WIDTH), 1) < PROGRAMS
+    return size > LONG and rows < PROGRAMS
+
+
+def is_down(plan: KernelPlan) -> bool:
+    """Whether columns are scanned: neighbours in memory are of different rows."""
+    return plan.lane is not None and plan.lane in plan.parallel
+
+
+def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
+    """The default configuration, then others that may be quicker."""
+    assert axes.reduced is not None
+    size, held = power_of_two(hint(axes.reduced.size)), state_bytes(plan)
+    if is_down(plan):
+        line = max(32, 128 // max(p.dtype.bytes for p in plan.params if p.name != NAME))
+        rows = power_of_two(hint(axes.parallel[-1].size))
+        return scanned_columns(line, rows, size, HELD // held)
+    out = []
+    for n, each in ((2, 32), (1, 32), (2, 16), (1, 16), (1, 8)):
+        r = min(n * power_of_two(BLOCK // held), size)
+        out.append(Config((("x", 1), ("r", r)), max(1, min(32, r // (32 * each)))))
+    return tuple(dict.fromkeys(out))
+
+
+def group_of(configs: tuple[Config, ...]) -> int:
+    """Programs of a group: so many that what one looks at fits in its registers."""
+    return max(2, min(GROUP, NEAR // max(c.block("x") for c in configs)))
+
+
+def words_of(plan: KernelPlan, configs: tuple[Config, ...]) -> Expr:
+    """How many words there are: of each part of a state for every block and every whole group."""
+    size = product(extent(v) for v in plan.reduced)
+    points = product(extent(v) for v in plan.parallel)
+    blocks = ceildiv(size, const(min(c.block("r") for c in configs)))
+    found = {(n.kind, n.args, n.combine): n for n in scans_of(plan.stores)}.values()
+    states = sum(pieces(e.dtype) for n in found for e in n.elements)
+    return HEAD + states * points * (blocks + blocks // group_of(configs))
+
+
+def pieces(dtype: DType) -> int:
+    """Words that hold a number."""
+    return 2 if dtype.bits > 32 else 1

@@ -1,0 +1,114 @@
+"""What comes before a program's block of a row, from what the programs before it leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from litz.ir.body import Scan
+from litz.ir.ops import TRITON_TYPES
+from litz.kernel.blocks.lookback import HEAD, is_down, pieces
+from litz.targets.triton.printer import Printer
+
+
+class LookBack:
+    """The words of one kernel; see ``litz.kernel.blocks.lookback``.
+
+    Those of a state's piece lie together: of each block of each row, then of each whole group.
+    """
+
+    def __init__(self, printer: Printer, axis: int) -> None:
+        self.printer, self.axis = printer, axis
+        self.pieces = 0  # so far
+
+    def begin(self) -> None:
+        """Where a program's rows have their words, and its place in its group."""
+        p, reduced = self.printer, self.printer.axes.reduced
+        assert p.made.words is not None and reduced is not None
+        name, group = p.made.words
+        points, number = p.index(p.axes.parallel[-1].size), p.pids["r"]
+        row = "xindex" if is_down(p.plan) else "xindex * rwords"
+        self.step = f" * ({points})" if is_down(p.plan) else ""  # between blocks of a row
+        for line in (
+            f"rblocks = ({p.index(reduced.size)} + RBLOCK - 1) // RBLOCK",
+            f"rwords = rblocks + rblocks // {group}",
+            f"rpiece = rwords * ({points})",
+            f"row = {name} + ({HEAD} + {row})",
+            f"rgroup = {number} // {group}",
+            f"rnear = {number} % {group}",
+            f"rbefore = rgroup * {group} + tl.arange(0, {group})[None, :]",
+        ):
+            p.top.emit(line)
+
+    def __call__(
+        self,
+        node: Scan,
+        found: Sequence[str],
+        ends: Sequence[str],
+        scan: str,
+        function: str,
+        first: Sequence[str],
+    ) -> tuple[str, ...]:
+        """The names of scans of a row from its beginning.
+
+        found: of scans of a block; ends: their last elements.  scan: template of
+        the scan of some states; function: of two.
+        first: what comes before the row; nothing where a function has no such state.
+        """
+        p = self.printer
+        assert p.made.words is not None
+        number, last = p.pids["r"], p.made.words[1] - 1
+        comma = "," if node.combine else ""
+        places = []
+        for e in node.elements:
+            places.append(f"row + rpiece * {self.pieces}" if self.pieces else "row")
+            self.pieces += pieces(e.dtype)
+        kinds = [TRITON_TYPES[e.dtype.name] for e in node.elements]
+
+        def block(prefix: str, texts: Sequence[str]) -> tuple[str, ...]:
+            names = tuple(p.fresh(prefix) for _ in texts)
+            for n, text in zip(names, texts, strict=True):
+                p.top.emit(f"{n} = {text}")
+            return names
+
+        def both(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
+            names = tuple(p.fresh() for _ in a)
+            p.top.emit(f"{', '.join(names)}{comma} = {function}({', '.join((*a, *b))})")
+            return names
+
+        def chosen(cond: str, a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
+            pairs = zip(a, b, strict=True)
+            return block("v", [f"tl.where({cond}, {x}, {y})" for x, y in pairs])
+
+        def leave(values: Sequence[str], at: str, conds: Sequence[str] = ()) -> None:
+            mask = p.mask("x", conds) or "None"
+            for place, v in zip(places, values, strict=True):
+                p.top.emit(f"litz.leave({place} + {at}, {v}, rpiece, {mask})")
+
+        def look(prefix: str, at: str, cond: str) -> Callable[[], tuple[str, ...]]:
+            mask, texts = p.mask("x", (cond,)), []
+            for place, kind in zip(places, kinds, strict=True):
+                words, given = f"{p.fresh('low')}, {p.fresh('high')}", f"{place} + {at}, rpiece"
+                p.top.emit(f"{words} = litz.peek({given}, {mask}, {kind})")
+                texts.append(f"litz.look({words}, {given}, {mask}, {kind})")
+            return lambda: block(prefix, texts)
+
+        ends = block("end", ends)
+        leave(ends, f"{number}{self.step}")
+        group = look("near", f"rbefore{self.step}", f"(rbefore < {number})")
+        groups = look("far", f"(rblocks + rgroup - 1){self.step}", "(rgroup > 0)")
+        near = group()
+        scanned = tuple(p.fresh("near") for _ in near)
+        p.top.emit(f"{', '.join(scanned)}{comma} = {scan.format(', '.join(near))}")
+        near = block("near", [f"litz.element({n}, {self.axis}, rnear - 1)" for n in scanned])
+        far = groups()
+        if first:
+            far = chosen("rgroup > 0", far, first)
+            before = chosen("rnear > 0", both(far, near), far)
+            whole, out = both(before, ends), both(before, found)
+        else:
+            before = chosen("rnear > 0", both(far, near), far)
+            before = chosen("rgroup > 0", before, near)
+            whole = chosen(f"{number} > 0", both(before, ends), ends)
+            out = chosen(f"{number} > 0", both(before, found), found)
+        leave(whole, f"(rblocks + rgroup){self.step}", (f"(rnear == {last})",))
+        return out

@@ -1,0 +1,164 @@
+"""Loops over time steps that programs spell out: one scan and one batched call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from judge import error
+from torch import Tensor
+from torch.fx import GraphModule
+
+from litz.backend import compile_with
+from litz.graph.recurrences import roll_up
+from litz.graph.scan_gradients import SCAN
+from litz.options import make_options
+from litz.stages import Stages
+
+TARGETS = ["", "triton"]
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def selective(x: Tensor, steps: Tensor, logs: Tensor, b: Tensor, c: Tensor) -> Any:
+    """Selective state spaces as reference code has them: (batch, channels, length)."""
+    a, steps = -torch.exp(logs), F.softplus(steps)
+    b, c = b.transpose(1, 2), c.transpose(1, 2)
+    factors = torch.exp(a[None, :, None, :] * steps[:, :, :, None])
+    terms = steps[:, :, :, None] * b[:, None, :, :] * x[:, :, :, None]
+    h = torch.zeros(x.shape[0], x.shape[1], logs.shape[1], dtype=x.dtype)
+    out = []
+    for t in range(x.shape[2]):
+        h = factors[:, :, t] * h + terms[:, :, t]
+        out.append(torch.matmul(h.to(x.dtype), c[:, t, :].unsqueeze(-1))[:, :, 0])
+    return torch.stack(out, dim=-1), h
+
+
+def gated(z: Tensor, x: Tensor) -> Tensor:
+    """Minimal gated units: (batch, length, channels)."""
+    z = torch.sigmoid(z)
+    new, h, out = z * x, x[:, 0], []
+    keep = 1 - z
+    for t in range(z.shape[1]):
+        h = new[:, t] + h * keep[:, t]
+        out.append(h.tanh() * x.select(1, t))
+    return torch.stack(out, 1)
+
+
+def targets(fn: Callable[..., Any], *args: Tensor) -> list[Any]:
+    """What Dynamo's graph calls once it is rolled up; the result has to stay."""
+    made: list[Any] = []
+
+    def backend(gm: GraphModule, inputs: Any) -> Any:
+        roll_up(gm)
+        gm.graph.lint()
+        made.extend(n.target for n in gm.graph.nodes)
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(fn, backend=backend)(*args)
+    return made
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_selective_scans(target: str) -> None:
+    if target:
+        pytest.importorskip("triton.language")
+    shapes = ((2, 6, 12), (2, 6, 12), (6, 3), (2, 3, 12), (2, 3, 12))
+    args = [draw(*s).requires_grad_() for s in shapes]
+    exact = [x.detach().double().requires_grad_() for x in args]
+    made: list[Stages] = []
+
+    def backend(gm: GraphModule, inputs: Any) -> Any:
+        options = make_options({"check_ir": True, "target": target, "graph_cache": False})
+        return compile_with(gm, inputs, options, lambda kind, graph, stages: made.append(stages))
+
+    torch._dynamo.reset()
+    found, wanted, eager = torch.compile(selective, backend=backend), selective, selective
+    for a, e, own in zip(found(*args), wanted(*exact), eager(*args), strict=True):
+        assert a.stride() == own.stride() and error(a, e) <= 2 * error(own, e) + 1e-7
+    totals = (found(*args)[0], wanted(*exact)[0], eager(*args)[0])
+    weight = draw(*totals[0].shape)
+    every = [(x, exact if x.dtype is torch.float64 else args) for x in totals]
+    grads = [torch.autograd.grad((x * weight).sum(), given) for x, given in every]
+    for a, e, own in zip(*grads, strict=True):
+        assert error(a, e) <= 2 * error(own, e) + 2e-7
+    assert not any(s.fallback or s.bodies for s in made)
+    forward, backward = (len(s.kernels) + len(s.externs()) for s in made)
+    assert forward <= 8 and backward <= 14
+
+
+def test_gates() -> None:
+    args = draw(2, 10, 5), draw(2, 10, 5)
+    calls = targets(gated, *args)
+    assert calls.count(SCAN) == 1 and torch.stack not in calls and calls.count("tanh") == 0
+    torch._dynamo.reset()
+    found, exact = torch.compile(gated, backend="litz")(*args), gated(*(x.double() for x in args))
+    assert error(found, exact) <= 2 * error(gated(*args), exact) + 1e-7
+
+
+def test_infinite_states_stay() -> None:
+    """Also where the product of factors in between is less than any number."""
+    pytest.importorskip("triton.language")
+
+    def fn(x: Tensor) -> Tensor:
+        a, h = torch.sigmoid(x - 3), x[0]
+        for t in range(64):
+            h = a[t] * h + x[t]
+        return h
+
+    x = draw(64, 4)
+    x[2, 1], x[3, 2], x[7, 2], x[5, 3] = (float(v) for v in ("inf", "inf", "-inf", "nan"))
+    assert SCAN in targets(fn, x)
+    for target in TARGETS:
+        torch._dynamo.reset()
+        found = torch.compile(fn, backend="litz", options={"target": target})(x)
+        torch.testing.assert_close(found, fn(x), equal_nan=True)
+
+
+def unknown(a: Tensor, x: Tensor) -> Tensor:
+    h = x[0]
+    for t in range(10):
+        h = a[t] * h + x[t]
+    return h
+
+
+def written(a: Tensor, x: Tensor) -> Tensor:
+    a, x, h = torch.sigmoid(a), x * 2, x[0]
+    for t in range(10):
+        h = a[t] * h + x[t]
+        x.mul_(1.5)
+    return h
+
+
+def backwards(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.sigmoid(a), x[0]
+    for t in range(9, -1, -1):
+        h = a[t] * h + x[t]
+    return h
+
+
+def broadcast(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.sigmoid(a[:, :1]), x[0]
+    for t in range(10):
+        h = a[t] * h + x[t]
+    return h
+
+
+def stacked(a: Tensor, x: Tensor) -> Tensor:
+    out = []
+    for t in range(10):
+        out.append(a[t] * 2)
+        a.add_(1)
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("fn", [unknown, written, backwards, broadcast, stacked])
+def test_what_stays_as_it_is(fn: Callable[..., Any]) -> None:
+    calls = targets(fn, draw(10, 4), draw(10, 4))
+    assert SCAN not in calls and "contiguous" not in calls
