@@ -23,7 +23,8 @@ def explain(
     """Compile ``fn`` for the given arguments, run it once, and report what was made of it.
 
     fn: a module or function; args, kwargs: its inputs.  Returns an ``Explanation`` (graphs,
-    kernels, extern calls with their reasons, seconds a stage) whose ``str`` is the report.
+    kernels, extern calls with their reasons) whose ``str`` is the report and whose ``report`` is
+    the same as data (``litz.report.record.Report``).
     """
     from litz.tools.explain import explain as run
 

@@ -1,25 +1,95 @@
-"""What the log says of a compilation: the graph, what runs in ATen and why, guards, recompiles."""
+"""What a compilation tells: the log of it, and the record that listeners in the process get.
+
+Listeners are handlers of the logger ``litz.compiles``: who listens is kept where Python keeps who
+reads a log, and Litz itself holds nothing.  They are handed objects, not lines of text.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
+from torch.fx import GraphModule
+
+from litz.dataclass import dataclass
 from litz.logs import events
 from litz.stages import Stages
 
 __all__ = [
+    "Compiled",
+    "Listener",
+    "Observer",
     "report_compiled",
     "report_fallback",
     "report_graph",
     "report_guards",
     "report_recompile",
+    "telling",
+    "wants_stages",
 ]
 
+Observer = Callable[[str, GraphModule, Stages], None]
+_compiles: Final = logging.getLogger("litz.compiles")
+_compiles.propagate = False  # its records are for listeners; ``litz`` has what people read
 
-def report_recompile(reason: str | None) -> None:
+
+@dataclass(frozen=True)
+class Compiled:
+    """A graph that was compiled, found in the cache, or left to ATen as a whole.
+
+    kind: inference, forward, backward or eager.  graph: as Litz's passes left it; of a program that
+    was found in the cache, Dynamo's.
+    """
+
+    kind: str
+    graph: GraphModule
+    stages: Stages
+
+
+class Listener(logging.NullHandler):
+    """Hears of each graph that the process compiles, while it is entered as a context.
+
+    stages: it wants what all stages made, so that graphs are compiled and none is looked for in the
+    cache.
+    """
+
+    def __init__(self, hear: Callable[[Compiled], None], *, stages: bool = False) -> None:
+        super().__init__()
+        self.hear, self.stages = hear, stages
+
+    def __enter__(self) -> Listener:
+        _compiles.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _compiles.removeHandler(self)
+
+
+def _listeners() -> tuple[Listener, ...]:
+    return tuple(h for h in _compiles.handlers if isinstance(h, Listener))
+
+
+def wants_stages() -> bool:
+    """Whether somebody listens who wants what all stages made."""
+    return any(h.stages for h in _listeners())
+
+
+def telling(observe: Observer | None) -> Observer:
+    """Tells ``observe`` and all who listen of a compile."""
+
+    def tell(kind: str, graph: GraphModule, stages: Stages) -> None:
+        if observe is not None:
+            observe(kind, graph, stages)
+        for listener in _listeners():
+            listener.hear(Compiled(kind, graph, stages))
+
+    return tell
+
+
+def report_recompile(reason: str) -> None:
     """The guard that failed, where a program comes again."""
-    if reason is not None:
+    if reason:
         events.info("recompiling, because %s", " ".join(reason.split()))
 
 

@@ -1,0 +1,52 @@
+"""The user's lines, read off the stack traces that graph nodes keep."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+
+from litz.report.record import Line
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<number>\d+)(?:, in (?P<function>.+))?')
+_LARGE = 1 << 20  # characters of a file that a report carries whole
+_LIBRARIES = tuple(str(Path(m.__file__).parent) for m in (torch,) if m.__file__)
+
+
+def lines_of(trace: str) -> tuple[Line, ...]:
+    """The frames of a printed stack trace, outermost first."""
+    return tuple(
+        line(m["file"], int(m["number"]), m["function"] or "") for m in _FRAME.finditer(trace)
+    )
+
+
+def line(file: str, number: int, function: str = "") -> Line:
+    """A line by its place; its text is what the file says now."""
+    text = linecache.getline(file, number).strip()
+    name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", function.strip())
+    return Line(f"{file}:{number}", file, number, name, text)
+
+
+def users_line(frames: Iterable[Line]) -> Line | None:
+    """The innermost frame that is the user's own; of a library's code alone, the innermost."""
+    found = tuple(frames)
+    own = [x for x in found if not x.file.startswith((*_LIBRARIES, "<frozen"))]
+    return (own or found or (None,))[-1]
+
+
+def node_line(n: Node) -> Line | None:
+    """The user's line that a graph node comes from, if it is known."""
+    return users_line(lines_of(n.meta.get("stack_trace") or ""))
+
+
+def sources_of(lines: Iterable[Line]) -> Mapping[str, str]:
+    """The text of the files that lines are of; '' where one cannot be read or is very large."""
+    found = {}
+    for file in sorted({x.file for x in lines}):
+        text = "".join(linecache.getlines(file))
+        found[file] = text if len(text) < _LARGE else ""
+    return found
