@@ -14,6 +14,7 @@ from litz.errors import (
 from litz.version import __version__
 
 if TYPE_CHECKING:
+    from litz.report.profile import Profile
     from litz.tools.explain import Explanation
 
 
@@ -31,6 +32,26 @@ def explain(
     return run(fn, args, kwargs, options)
 
 
+def profile(
+    fn: Any,
+    *args: Any,
+    options: dict[str, Any] | None = None,
+    against: tuple[str, ...] = ("eager",),
+    seconds: float = 2.0,
+    **kwargs: Any,
+) -> Profile:
+    """Measure ``fn`` under Litz step by step, and beside other ways to run it.
+
+    fn: a module or function, called some hundred times: what it changes it changes as often.
+    against: ``eager`` or names of backends, of which whole calls are measured alone.  seconds: for
+    which whole calls are measured, in turns.  Returns a ``litz.report.profile.Profile``: ``str``
+    is a table, ``to_csv`` and ``to_trace`` (Perfetto) write it for others.
+    """
+    from litz.tools.profile import profile as run
+
+    return run(fn, args, kwargs, options, against, seconds)
+
+
 __all__ = [
     "ArtifactError",
     "CompilationError",
@@ -39,4 +60,5 @@ __all__ = [
     "ToolchainError",
     "__version__",
     "explain",
+    "profile",
 ]

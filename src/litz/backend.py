@@ -49,6 +49,7 @@ from litz.reporting import (
     report_guards,
     report_recompile,
     telling,
+    timer_of,
     wants_stages,
 )
 from litz.runtime.cache import Cache
@@ -96,7 +97,7 @@ def compile_with(
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
                 place(graph.graph)
-            stages = Stages(regions=regions, recompile=recompile)
+            stages = Stages(regions=regions, recompile=recompile, timer=timer_of(graph))
             report_graph(kind, dynamo.count_calls(graph))
             guards = len(dynamo.guards(graph))
             if wrong:
@@ -300,7 +301,7 @@ def start_workers(count: int | None) -> None:
 
 def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
     """``call`` as a CUDA graph, where the mode asks for it and nothing stands against it."""
-    if not recorder.wanted:
+    if not recorder.wanted or stages.timer is not None:
         return call
     if stages.fallback or stages.artifact is None:
         stages.cuda_graphs = "it runs through ATen"

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from litz.dataclass import dataclass
 from litz.logs import events
-from litz.stages import Stages
+from litz.stages import Stages, Watcher
 
 __all__ = [
     "Compiled",
@@ -26,6 +26,7 @@ __all__ = [
     "report_guards",
     "report_recompile",
     "telling",
+    "timer_of",
     "wants_stages",
 ]
 
@@ -51,12 +52,18 @@ class Listener(logging.NullHandler):
     """Hears of each graph that the process compiles, while it is entered as a context.
 
     stages: it wants what all stages made, so that graphs are compiled and none is looked for in the
-    cache.
+    cache.  timer: gives who takes the time of each graph's runs; that graph is as it is compiled.
     """
 
-    def __init__(self, hear: Callable[[Compiled], None], *, stages: bool = False) -> None:
+    def __init__(
+        self,
+        hear: Callable[[Compiled], None],
+        *,
+        stages: bool = False,
+        timer: Callable[[GraphModule], Watcher] | None = None,
+    ) -> None:
         super().__init__()
-        self.hear, self.stages = hear, stages
+        self.hear, self.stages, self.timer = hear, stages, timer
 
     def __enter__(self) -> Listener:
         _compiles.addHandler(self)
@@ -73,6 +80,12 @@ def _listeners() -> tuple[Listener, ...]:
 def wants_stages() -> bool:
     """Whether somebody listens who wants what all stages made."""
     return any(h.stages for h in _listeners())
+
+
+def timer_of(graph: GraphModule) -> Watcher | None:
+    """Who takes the time of a graph's runs, if somebody wants it."""
+    timers = (h.timer for h in _listeners() if h.timer is not None)
+    return next((timer(graph) for timer in timers), None)
 
 
 def telling(observe: Observer | None) -> Observer:

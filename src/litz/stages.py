@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from litz.dataclass import dataclass
 from litz.logs import stage_logger
@@ -23,9 +23,22 @@ if TYPE_CHECKING:
     from litz.runtime.tune import Choice
     from litz.schedule.groups import Schedule
     from litz.targets.kernels import Kernel
-    from litz.verify.run import Watch
 
-__all__ = ["Stages", "show"]
+__all__ = ["Stages", "Watcher", "show"]
+
+
+class Watcher(Protocol):
+    """Follows the runs of one compiled graph: checks them, or takes their time."""
+
+    def wrap(self, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """``call`` as it is run from now on."""
+        ...
+
+    def probe(
+        self, step: int, after: bool, places: Sequence[tuple[Any, int]], numbers: Sequence[int]
+    ) -> None:
+        """Called by the host program before and after each of its calls (``host.lines.Probe``)."""
+        ...
 
 
 @dataclass
@@ -38,6 +51,7 @@ class Stages:
     bodies: of control flow, compiled by themselves.
     choices: which of its ways each kernel runs, by name, as far as it was measured.
     regions: which parts of the graph were traced once, or why none were.
+    timer: who takes the time of the graph's runs.  watch: it, or what checks them.
     recompile: the guard whose failure had the graph compiled, or ''.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
@@ -55,7 +69,8 @@ class Stages:
     fallback: str = ""
     wrong_metadata: bool = False
     not_kept: str = ""
-    watch: Watch | None = None
+    watch: Watcher | None = None
+    timer: Watcher | None = None
     cuda_graphs: CudaGraphs | str | None = None
     bodies: list[Stages] = field(default_factory=list)
     choices: dict[str, Choice] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch.fx import GraphModule
 
-from litz.host.lines import CallExtern, CallKernel, HostProgram, host_text
+from litz.host.lines import CallKernel, host_text
 from litz.ir.body import Load, Op, walk
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
@@ -80,7 +80,7 @@ class Gathered:
         kernels = {k.name: k for k in stages.kernels}
         origins = {s.name: s.origins for s in stages.schedule.steps}
         joined = {x.groups[0]: x.groups for x in stages.schedule.horizontal}
-        for call in calls_of(stages.host):
+        for call in stages.host.calls():
             if isinstance(call, CallKernel):
                 groups = joined.get(call.group, (call.group,))
                 names = tuple(dict.fromkeys(n for g in groups for n in origins[g]))
@@ -171,18 +171,6 @@ def _only_moves(plan: KernelPlan) -> bool:
     """Whether a plan is a copy across dims: no arithmetic but casts."""
     ops = [n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name not in _CASTS]
     return not ops and not plan.reduced and _moves_across(plan)
-
-
-def calls_of(host: HostProgram) -> Iterator[CallKernel | CallExtern]:
-    """What a host program calls, in order; its own arithmetic is left out."""
-    for line in host.lines:
-        if isinstance(line, CallExtern):
-            if not (line.extern.is_number or line.extern.is_assertion):
-                yield line
-        elif isinstance(line, CallKernel):
-            yield line
-        else:
-            yield from getattr(line, "calls", ())
 
 
 def plain_name(e: Extern) -> str:

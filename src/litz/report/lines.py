@@ -14,7 +14,7 @@ from litz.report.record import Line
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<number>\d+)(?:, in (?P<function>.+))?')
 _LARGE = 1 << 20  # characters of a file that a report carries whole
-_LIBRARIES = tuple(str(Path(m.__file__).parent) for m in (torch,) if m.__file__)
+_LIBRARIES = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
 
 
 def lines_of(trace: str) -> tuple[Line, ...]:
@@ -31,10 +31,15 @@ def line(file: str, number: int, function: str = "") -> Line:
     return Line(f"{file}:{number}", file, number, name, text)
 
 
+def is_own(file: str) -> bool:
+    """Whether a file is neither PyTorch's nor Litz's nor Python's import machinery."""
+    return not file.startswith((*_LIBRARIES, "<frozen"))
+
+
 def users_line(frames: Iterable[Line]) -> Line | None:
     """The innermost frame that is the user's own; of a library's code alone, the innermost."""
     found = tuple(frames)
-    own = [x for x in found if not x.file.startswith((*_LIBRARIES, "<frozen"))]
+    own = [x for x in found if is_own(x.file)]
     return (own or found or (None,))[-1]
 
 

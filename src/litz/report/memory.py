@@ -85,8 +85,7 @@ def _used(host: HostProgram, steps: int) -> Mapping[str, tuple[int, int]]:
     used = {n: (0, steps) for n in host.inputs if n in host.buffers}
     at = 0
     for line in host.lines:
-        calls = line.calls if isinstance(line, CallSegment) else (line,)
-        for call in calls:
+        for call in line.calls if isinstance(line, CallSegment) else (line,):
             if not isinstance(call, CallKernel | CallExtern):
                 continue
             names = call.buffers if isinstance(call, CallKernel) else touched(call.extern)

@@ -91,7 +91,7 @@ def _graphs(r: Report, most: int) -> Iterator[str]:
         if g.fallback:
             yield f"  runs through ATen: {g.fallback}"
             continue
-        yield from _table(_rows(r, g.steps[: 4 * most], r.roofline is not None))
+        yield from table(_rows(r, g.steps[: 4 * most], r.roofline is not None))
         yield from _more(g.steps, 4 * most)
         yield from _notes(r, g, most)
 
@@ -127,7 +127,7 @@ def _rows(r: Report, steps: Iterable[Step], timed: bool) -> Iterator[tuple[str, 
         )
 
 
-def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+def table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
     """Rows in columns: figures to the right, words to the left."""
     found = list(rows)
     wide = [max(len(row[i]) for row in found) for i in range(len(found[0]))]
@@ -139,7 +139,7 @@ def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]
         yield f"{indent}{'  '.join(cells)}".rstrip()
 
 
-WORDS = frozenset({"step", "runs", "line", "computes", "call", "kind", "kernel", "which"})
+WORDS = frozenset({"step", "runs", "line", "computes", "which", ""})
 
 
 def _notes(r: Report, g: Graph, most: int) -> Iterator[str]:

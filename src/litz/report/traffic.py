@@ -110,13 +110,18 @@ def _hint(size: Any) -> int:
 
 
 def node_ops(n: FxNode) -> int:
-    """The multiplications and additions of a product or convolution that ATen computes; else 0."""
-    count = flop_registry.get(getattr(n.target, "overloadpacket", None))
+    """The same of a graph node that ATen computes."""
+    args, kwargs = (pytree.tree_map(_meta, x) for x in (n.args, n.kwargs))
+    return call_ops(n.target, args, kwargs, n.meta.get("val"))
+
+
+def call_ops(target: object, args: Any, kwargs: Any, out: Any) -> int:
+    """Multiplications and additions of a product, convolution or attention; 0 for anything else."""
+    count = flop_registry.get(getattr(target, "overloadpacket", None))
     if count is None:
         return 0
-    value = [pytree.tree_map(_meta, x) for x in (n.args, n.kwargs)]
     try:
-        return int(count(*value[0], **value[1], out_val=n.meta.get("val")))
+        return int(count(*args, **kwargs, out_val=out))
     except Exception:  # PyTorch's table is about operators in their usual form
         return 0
 
