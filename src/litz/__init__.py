@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def explain(
-    fn: Any, *args: Any, options: dict[str, Any] | None = None, **kwargs: Any
+    fn: Any, *args: Any, options: dict[str, Any] | None = None, html: str = "", **kwargs: Any
 ) -> Explanation:
     """Compile ``fn`` for the given arguments, run it once, and report what was made of it.
 
-    fn: a module or function; args, kwargs: its inputs.  Returns an ``Explanation`` (graphs,
-    kernels, extern calls with their reasons) whose ``str`` is the report and whose ``report`` is
-    the same as data (``litz.report.record.Report``).
+    fn: a module or function; args, kwargs: its inputs.  html: a file to write the report to, as a
+    page.  Returns an ``Explanation`` (graphs, kernels, extern calls with their reasons) whose
+    ``str`` is the report and whose ``report`` is the same as data (``litz.report.record.Report``).
     """
     from litz.tools.explain import explain as run
 
-    return run(fn, args, kwargs, options)
+    return run(fn, args, kwargs, options, html)
 
 
 def profile(

@@ -86,8 +86,9 @@ def explain(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
+    html: str = "",
 ) -> Explanation:
-    """Compile and run ``fn`` once, and its backward if the result wants gradients."""
+    """Compile and run ``fn`` once.  html: a file to write the report to as a page."""
     collector, made = Collector(), make_options(options)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -103,7 +104,17 @@ def explain(
             result = compiled(*args, **kwargs)
     finally:
         torch.compiler.reset()
-    return Explanation(tuple(collector.compiled), result, collector, title_of(fn), made)
+    found = Explanation(tuple(collector.compiled), result, collector, title_of(fn), made)
+    if html:
+        write_page(found.report, html)
+    return found
+
+
+def write_page(report: Report, file: str) -> None:
+    """Write a report as one page of HTML that needs nothing else."""
+    from litz.report.html import report_page  # only who asks for it pays
+
+    Path(file).write_text(report_page(report), encoding="utf-8")
 
 
 def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
@@ -127,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", help="a Python program to run, or a report that --json wrote")
     parser.add_argument("arguments", nargs="*", help="what the program is given")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
     asked = parser.parse_args(arguments)
     if asked.file.endswith(".json"):
         report = from_json(Path(asked.file).read_text())
@@ -134,5 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = explain_script(asked.file, asked.arguments)
     if asked.json:
         Path(asked.json).write_text(report.to_json(1))
+    if asked.html:
+        write_page(report, asked.html)
     print(report_text(report))
     return 0

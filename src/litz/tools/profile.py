@@ -40,7 +40,7 @@ from litz.reporting import Listener
 from litz.runtime.native import Runtime, Segment
 from litz.targets.cpp.toolchain import build, runtime_unit
 from litz.targets.tools import Tools
-from litz.tools.explain import title_of
+from litz.tools.explain import title_of, write_page
 from litz.tools.roofline import roofline
 
 WATCHED = 20
@@ -262,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--csv", metavar="FILE", help="write a line for each step")
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
     asked = parser.parse_args(arguments)
     found = profile_script(asked.file, asked.arguments)
     for file, text in ((asked.csv, found.to_csv), (asked.trace, found.to_trace)):
@@ -269,5 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Path(file).write_text(text())
     if asked.json:
         Path(asked.json).write_text(found.report.to_json(1))
+    if asked.html:
+        write_page(found.report, asked.html)
     print(found)
     return 0
