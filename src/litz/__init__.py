@@ -16,6 +16,7 @@ from litz.version import __version__
 if TYPE_CHECKING:
     from litz.report.profile import Profile
     from litz.tools.explain import Explanation
+    from litz.tools.metrics import Metrics
 
 
 def explain(
@@ -30,6 +31,18 @@ def explain(
     from litz.tools.explain import explain as run
 
     return run(fn, args, kwargs, options, html)
+
+
+def metrics() -> Metrics:
+    """Counters of what this process compiles, from ``start`` to ``stop`` or as a context::
+
+    with litz.metrics() as found:
+        model(x)
+    found.counters["kernels"], found.counters["seconds.lowering"]
+    """
+    from litz.tools.metrics import Metrics
+
+    return Metrics()
 
 
 def profile(
@@ -60,5 +73,6 @@ __all__ = [
     "ToolchainError",
     "__version__",
     "explain",
+    "metrics",
     "profile",
 ]

@@ -73,7 +73,7 @@ def compile_with(
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
     if observe is not None or wants_stages():
         options = replace(options, graph_cache=False)  # the cache has no stages
-    tell, recompile = telling(observe), dynamo.recompile_reason() or ""
+    tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""
     report_recompile(recompile)
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.

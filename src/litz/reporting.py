@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from litz.dataclass import dataclass
 from litz.logs import events
+from litz.options import Options
 from litz.stages import Stages, Watcher
 
 __all__ = [
@@ -88,14 +89,18 @@ def timer_of(graph: GraphModule) -> Watcher | None:
     return next((timer(graph) for timer in timers), None)
 
 
-def telling(observe: Observer | None) -> Observer:
-    """Tells ``observe`` and all who listen of a compile."""
+def telling(options: Options, observe: Observer | None) -> Observer:
+    """Tells ``observe``, all who listen and the file of metrics of a compile."""
 
     def tell(kind: str, graph: GraphModule, stages: Stages) -> None:
         if observe is not None:
             observe(kind, graph, stages)
         for listener in _listeners():
             listener.hear(Compiled(kind, graph, stages))
+        if options.metrics:
+            from litz.counters import append  # only who asks for it pays
+
+            append(options.metrics, kind, graph, stages)
 
     return tell
 

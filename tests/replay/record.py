@@ -22,11 +22,11 @@ from litz.host.plan import plan as plan_host
 from litz.ir.parse import parse
 from litz.kernel.parse import parse_recipe
 from litz.options import Options, make_options
-from litz.report.traffic import call_bytes, kernel_bytes
 from litz.schedule.build import schedule as make_schedule
 from litz.stages import Stages
 from litz.targets.cpp.target import Cpp
 from litz.targets.kernels import Kernel, make_kernels
+from litz.targets.traffic import call_bytes, kernel_bytes
 from litz.targets.triton.target import Triton
 from tests.replay.corpus import Entry
 

@@ -1,5 +1,6 @@
 // A document of paper: as much of the DOM as page.js asks for.  Prints what the script did.
 "use strict";
+const named = new Map();
 class Node {
   constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, heard: {}, style: {}, dataset: {} }); }
   get classList() {
@@ -10,10 +11,10 @@ class Node {
       contains: (c) => own().includes(c),
     };
   }
-  setAttribute(k, v) { this.attributes[k] = v; if (k === "id") this.id = v; if (k === "class") this.className = v; }
+  setAttribute(k, v) { this.attributes[k] = v; if (k === "id") named.set((this.id = v), this); if (k === "class") this.className = v; }
   getAttribute(k) { return this.attributes[k] ?? null; }
   append(...all) { for (const x of all) if (x !== "") { this.children.push(x); if (x instanceof Node) x.parent = this; } }
-  replaceChildren(...all) { this.children = []; this.append(...all); }
+  replaceChildren(...all) { for (const c of this.children) c.parent = null; this.children = []; this.append(...all); }
   after(x) { const c = this.parent.children; c.splice(c.indexOf(this) + 1, 0, x); x.parent = this.parent; }
   remove() { this.parent.children = this.parent.children.filter((x) => x !== this); }
   addEventListener(name, f) { (this.heard[name] ||= []).push(f); }
@@ -29,7 +30,8 @@ for (const id of ["data", "said", "source", "rows", "graphs", "lists"]) {
   root.append(n);
 }
 root.children[0].textContent = data;
-const find = (id) => [...root.all()].find((n) => n.id === id) || null;
+const attached = (n) => n === root || (n && attached(n.parent));
+const find = (id) => (attached(named.get(id)) ? named.get(id) : null);
 globalThis.document = {
   getElementById: find, createElement: (t) => new Node(t), createElementNS: (_, t) => new Node(t),
   addEventListener: (name, f) => root.addEventListener(name, f),

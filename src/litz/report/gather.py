@@ -16,12 +16,12 @@ from litz.report.lines import node_line
 from litz.report.memory import memory_of
 from litz.report.record import Graph, GraphNode, Line, Refused, Step
 from litz.report.record import Kernel as KernelRecord
-from litz.report.traffic import call_bytes, kernel_bytes, kernel_ops, node_bytes, node_ops
 from litz.runtime.cuda_graphs import CudaGraphs
 from litz.schedule.groups import Schedule, bytes_hint
 from litz.schedule.text import schedule_text
 from litz.stages import Stages
 from litz.targets.kernels import Kernel
+from litz.targets.traffic import call_bytes, kernel_bytes, kernel_ops, node_bytes, node_ops
 
 _LAYING_OUT = frozenset({"aten.clone.default", "aten.copy.default", "aten.copy_.default"})
 _CASTS = frozenset({"cast", "bitcast", "round_to"})

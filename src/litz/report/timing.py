@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from litz.dataclass import dataclass
 from litz.report.lines import is_own, line
 from litz.report.record import Line
-from litz.report.traffic import call_ops
+from litz.targets.traffic import call_ops
 
 Call = Callable[[list[Any]], Any]
 Mark = tuple[float, Any]
