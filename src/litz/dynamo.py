@@ -19,9 +19,9 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import quick_cuts
+from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
-_TRACE = logging.getLogger("torch.__trace")
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 
@@ -64,7 +64,7 @@ class _Part(_LazyGraphModule):
     """
 
     def print_readable(self, *args: Any, **kwargs: Any) -> str:
-        if kwargs.get("expanded_def") and not _TRACE.handlers:  # so does that trace ask
+        if kwargs.get("expanded_def") and not is_traced():  # so does that trace ask
             return ""
         text: str = super().print_readable(*args, **kwargs)
         return text

@@ -12,13 +12,12 @@ from typing import Final
 
 from torch.fx import GraphModule
 
-from litz.dataclass import dataclass
 from litz.logs import events
 from litz.options import Options
-from litz.stages import Stages, Watcher
+from litz.runtime.torch_private import traced
+from litz.stages import Compiled, Stages, Watcher
 
 __all__ = [
-    "Compiled",
     "Listener",
     "Observer",
     "report_compiled",
@@ -34,19 +33,6 @@ __all__ = [
 Observer = Callable[[str, GraphModule, Stages], None]
 _compiles: Final = logging.getLogger("litz.compiles")
 _compiles.propagate = False  # its records are for listeners; ``litz`` has what people read
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A graph that was compiled, found in the cache, or left to ATen as a whole.
-
-    kind: inference, forward, backward or eager.  graph: as Litz's passes left it; of a program that
-    was found in the cache, Dynamo's.
-    """
-
-    kind: str
-    graph: GraphModule
-    stages: Stages
 
 
 class Listener(logging.NullHandler):
@@ -90,7 +76,7 @@ def timer_of(graph: GraphModule) -> Watcher | None:
 
 
 def telling(options: Options, observe: Observer | None) -> Observer:
-    """Tells ``observe``, all who listen and the file of metrics of a compile."""
+    """Tells of a compile: ``observe``, all who listen, the file of metrics, PyTorch's trace."""
 
     def tell(kind: str, graph: GraphModule, stages: Stages) -> None:
         if observe is not None:
@@ -98,9 +84,13 @@ def telling(options: Options, observe: Observer | None) -> Observer:
         for listener in _listeners():
             listener.hear(Compiled(kind, graph, stages))
         if options.metrics:
-            from litz.counters import append  # only who asks for it pays
+            from litz.report.counters import append  # only who asks for it pays
 
             append(options.metrics, kind, graph, stages)
+        if traced():
+            from litz.report.trace import trace
+
+            trace(Compiled(kind, graph, stages))
 
     return tell
 

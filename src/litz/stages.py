@@ -15,6 +15,8 @@ from litz.logs import stage_logger
 from litz.options import Options
 
 if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
     from litz.artifact import Artifact
     from litz.host.lines import HostProgram
     from litz.host.python import HostSource
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from litz.schedule.groups import Schedule
     from litz.targets.kernels import Kernel
 
-__all__ = ["Stages", "Watcher", "show"]
+__all__ = ["Compiled", "Stages", "Watcher", "show"]
 
 
 class Watcher(Protocol):
@@ -99,6 +101,19 @@ class Stages:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.clock() - start
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A graph that was compiled, found in the cache, or left to ATen as a whole.
+
+    kind: inference, forward, backward or eager.  graph: as Litz's passes left it; of a program that
+    was found in the cache, Dynamo's.
+    """
+
+    kind: str
+    graph: GraphModule
+    stages: Stages
 
 
 def show(options: Options, stage: str, text: Callable[[], str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,31 @@ def test_a_script_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert graph.steps[0].lines == (f"{script}:2",)
     assert explain_main([str(out)]) == 0
     assert capsys.readouterr().out == said.partition("\n")[2]
+
+
+class Heard(logging.Handler):
+    """Keeps the artifacts of PyTorch's structured trace, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = getattr(record, "metadata", {}).get("artifact")
+        if said:
+            self.found[said["name"]] = record.payload  # type: ignore[attr-defined]
+
+
+def test_stages_and_provenance_are_in_the_trace() -> None:
+    trace, heard = logging.getLogger("torch.__trace"), Heard()
+    trace.addHandler(heard)
+    torch.compiler.reset()
+    try:
+        torch.compile(lambda x: x.sin().sum(0), backend="litz")(torch.ones(30, 40))
+    finally:
+        trace.removeHandler(heard)
+    found = heard.found
+    assert {"litz_graph", "litz_host", "litz_provenance"} <= found.keys()
+    graph = json.loads(found["litz_provenance"])["graph"]
+    defs = schema()["$defs"]
+    assert valid(graph, defs["Graph"], defs) and graph["nodes"][0]["id"] == "g.sin"

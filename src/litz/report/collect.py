@@ -12,7 +12,7 @@ from litz.report.findings import findings
 from litz.report.gather import Gathered
 from litz.report.lines import line, lines_of, sources_of, users_line
 from litz.report.record import Break, Graph, Kernel, Line, Recompile, Report, Roofline, Step
-from litz.reporting import Compiled
+from litz.stages import Compiled
 
 _PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
 _GUARD = re.compile(r"^\d+/\d+: ")

@@ -7,6 +7,7 @@ here imports more than ``torch`` does before it is called.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import weakref
@@ -409,3 +410,15 @@ def _inside(fake: Any) -> Any:
     if fake.__qualname__ == "_check_pystubs_once.<locals>.inner" and "func" in names:
         return fake.__closure__[names.index("func")].cell_contents
     return fake
+
+
+def traced() -> bool:
+    """Whether somebody reads PyTorch's structured trace (``TORCH_TRACE``, for tlparse)."""
+    return bool(logging.getLogger("torch.__trace").handlers)
+
+
+def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
+    """Put a text into the structured trace of the compile that runs now."""
+    write = _private("_logging", "trace_structured")
+    if write is not None:
+        write("artifact", metadata_fn=lambda: {"name": name, "encoding": encoding}, payload_fn=text)

@@ -21,8 +21,8 @@ from litz.report.collect import Collector
 from litz.report.gather import plain_name
 from litz.report.record import Report, from_json
 from litz.report.text import report_text
-from litz.reporting import Compiled, Listener
-from litz.stages import Stages
+from litz.reporting import Listener
+from litz.stages import Compiled, Stages
 from litz.targets.kernels import Kernel
 
 

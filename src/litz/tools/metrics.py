@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from threading import Lock
 from typing import Final
 
-from litz.counters import counted
 from litz.dynamo import heard_breaks
 from litz.logs import events
-from litz.reporting import Compiled, Listener
+from litz.report.counters import counted
+from litz.reporting import Listener
 from litz.runtime.tune import Choice
+from litz.stages import Compiled
 
 SUMMED: Final = (
     "graphs", "cache_hits", "recompiles", "graph_breaks", "fallbacks", "kernels", "fusions",
@@ -23,7 +24,7 @@ Ways = tuple[Mapping[str, Choice], Mapping[str, tuple[str, ...]]]
 class Metrics:
     """Counters of all that is compiled between ``start`` and ``stop``, or within it as a context.
 
-    They are names with numbers: those of ``litz.counters.counted``, ``graph_breaks``, and
+    They are names with numbers: those of ``litz.report.counters.counted``, ``graph_breaks``, and
     ``ways.NAME``: kernels that the clock had run in one way (persistent, looped, split) of several.
     """
 

@@ -76,8 +76,12 @@
 
   // --- steps -------------------------------------------------------------------------------------
   const timed = steps.some((s) => s.seconds !== null);
-  const COLUMNS = ["step", "runs", "bytes", "saved", "ops", ...(timed ? ["time"] : []), "line", "computes"];
-  const NUMBERS = new Set(["bytes", "saved", "ops", "time"]);
+  const COLUMNS = ["step", "runs", "bytes", "saved", "ops", ...(timed ? ["time", "roof"] : []), "line", "computes"];
+  const NUMBERS = new Set(["bytes", "saved", "ops", "time", "roof"]);
+  const roof = (s) => {  // the least time that the machine could take, by the time taken
+    const r = data.roofline, ops = s.kind === "aten" ? s.ops / r.ops_per_second : 0;
+    return `${((100 * Math.max(s.bytes / r.bytes_per_second, ops)) / s.seconds).toFixed(0)}%`;
+  };
   const inside = (s) => {
     const k = kernels.get(s.name);
     const parts = [make("p", s.kind === "aten" ? `ATen runs it: ${s.reason}` : `reads ${s.reads.join(", ")}; writes ${s.writes.join(", ")}`)];
@@ -93,7 +97,7 @@
     const where = s.lines.length ? s.lines[s.lines.length - 1] : "";
     const link = where ? make("a", short(where), { href: `#${encodeURIComponent(anchor(where))}` }) : "";
     const cells = [open, s.name, size(s.bytes), s.apart > s.bytes ? size(s.apart - s.bytes) : "",
-      s.ops ? size(s.ops, "") : "", ...(timed ? [s.seconds === null ? "" : time(s.seconds)] : []), link,
+      s.ops ? size(s.ops, "") : "", ...(timed ? (s.seconds === null ? ["", ""] : [time(s.seconds), roof(s)]) : []), link,
       s.nodes.map((n) => n.split(".").pop()).join(", ")];
     const r = make("tr", "", { id: s.id });
     cells.forEach((c, i) => r.append(make("td", "", NUMBERS.has(COLUMNS[i]) ? { class: "n" } : {}, c)));
