@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 
 
 def explain(
-    fn: Any, *args: Any, options: dict[str, Any] | None = None, html: str = "", **kwargs: Any
+    fn: Any,
+    *args: Any,
+    options: dict[str, Any] | None = None,
+    html: str = "",
+    backward: bool = False,
+    **kwargs: Any,
 ) -> Explanation:
     """Compile ``fn`` for the given arguments, run it once, and report what was made of it.
 
     fn: a module or function; args, kwargs: its inputs.  html: a file to write the report to, as a
-    page.  Returns an ``Explanation`` (graphs, kernels, extern calls with their reasons) whose
-    ``str`` is the report and whose ``report`` is the same as data (``litz.report.record.Report``).
+    page.  backward: run the backward pass as well, whose graphs are compiled when it first runs;
+    nobody gets its gradients, and results cannot be differentiated again.
+
+    Returns an ``Explanation`` (graphs, kernels, extern calls with their reasons) whose ``str`` is
+    the report and whose ``report`` is the same as data (``litz.report.record.Report``).
     """
     from litz.tools.explain import explain as run
 
-    return run(fn, args, kwargs, options, html)
+    return run(fn, args, kwargs, options, html, backward)
 
 
 def metrics() -> Metrics:
-    """Counters of what this process compiles, from ``start`` to ``stop`` or as a context::
+    """Counters of what this process compiles, from ``start`` to ``stop`` or as a context.
 
-    with litz.metrics() as found:
-        model(x)
-    found.counters["kernels"], found.counters["seconds.lowering"]
+    ``with litz.metrics() as found: model(x)``, then ``found.counters["seconds.lowering"]``.
     """
     from litz.tools.metrics import Metrics
 

@@ -48,8 +48,8 @@ def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def report() -> Report:
     args = torch.randn(64, 32, requires_grad=True), torch.randn(32, 48)
-    found = litz.explain(program, *args, options={"numerics": "fast"})
-    found.result.sum().backward()
+    found = litz.explain(program, *args, options={"numerics": "fast"}, backward=True)
+    assert args[0].grad is None
     return found.report
 
 
@@ -136,6 +136,20 @@ def test_a_script_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert graph.steps[0].lines == (f"{script}:2",)
     assert explain_main([str(out)]) == 0
     assert capsys.readouterr().out == said.partition("\n")[2]
+
+
+def test_gradients_of_equal_layers_know_their_lines() -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(6))
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = torch.tanh(layer(torch.layer_norm(x, (8,)))) + x
+        return x.sum()
+
+    graphs = litz.explain(fn, torch.randn(4, 8), backward=True).report.graphs
+    assert [g.kind for g in graphs] == ["forward", "backward"]
+    assert all("traced once" in g.regions for g in graphs)
+    assert all(n.line for g in graphs for n in g.nodes)
 
 
 class Heard(logging.Handler):

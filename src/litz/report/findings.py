@@ -76,7 +76,7 @@ def _whole(graphs: Iterable[Graph], speed: float) -> Iterator[Finding]:
 
 
 def _fallbacks(steps: Iterable[Step], speed: float) -> Iterator[Finding]:
-    """Operators left to ATen; products and convolutions are what libraries are for."""
+    """Operators left to ATen; products, convolutions, attention are what libraries are for."""
     alike: dict[tuple[str, str, str], list[Step]] = {}
     for s in steps:
         if s.kind == "aten" and not s.ops:
@@ -93,7 +93,7 @@ def _copies(steps: Iterable[Step], speed: float) -> Iterator[Finding]:
     for s in steps:
         if s.transposed:
             what = f"lays out {size(s.bytes)} anew across dimensions: {s.name}"
-            advice = "drop .contiguous(), or keep the layout that is read later"
+            advice = "keep the layout that is read later: no .contiguous(), channels last as given"
             yield Finding("transposed copy", s.transposed, what, advice, _cost([s], speed), s.id)
 
 

@@ -169,6 +169,9 @@ def _rest(r: Report, most: int) -> Iterator[str]:
         yield from (f"  {line}" for line in k.ways)
     calls = _calls(r)
     yield ""
+    kinds = [g.kind for g in r.graphs]
+    if "forward" in kinds and "backward" not in kinds:
+        yield "a backward graph is compiled when it first runs: litz.explain(..., backward=True)"
     yield "extern calls:" if calls else "extern calls: none"
     yield from (f"  {n:4} x {name}: {why}" for name, why, n in calls)
 

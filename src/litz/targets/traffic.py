@@ -117,7 +117,10 @@ def node_ops(n: FxNode) -> int:
 
 def call_ops(target: object, args: Any, kwargs: Any, out: Any) -> int:
     """Multiplications and additions of a product, convolution or attention; 0 for anything else."""
-    count = flop_registry.get(getattr(target, "overloadpacket", None))
+    packet = getattr(target, "overloadpacket", None)
+    # Attention on CPUs, which PyTorch's table does not have, takes what other kinds take.
+    name = getattr(packet, "__name__", "").replace("_for_cpu", "")
+    count = flop_registry.get(packet) or flop_registry.get(getattr(torch.ops.aten, name, None))
     if count is None:
         return 0
     try:

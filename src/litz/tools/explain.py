@@ -6,12 +6,12 @@ import argparse
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
 from litz.dataclass import dataclass
@@ -37,15 +37,22 @@ class ExternReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All graphs of one run.  result: what the function returned.  ``str`` gives the report."""
+    """All graphs of one run.  result: what the function returned.  ``str`` gives the report.
 
-    graphs: tuple[Compiled, ...]
+    A backward graph is there as soon as it has run, whoever runs it.
+    """
+
     result: Any
     collector: Collector
     title: str
     options: Options
 
-    @cached_property
+    @property
+    def graphs(self) -> tuple[Compiled, ...]:
+        """What was compiled, in order, with all that each stage made."""
+        return tuple(self.collector.compiled)
+
+    @property
     def report(self) -> Report:
         """All of it as plain data, with ``to_json``."""
         return self.collector.report(self.title, self.options)
@@ -87,8 +94,9 @@ def explain(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
     html: str = "",
+    backward: bool = False,
 ) -> Explanation:
-    """Compile and run ``fn`` once.  html: a file to write the report to as a page."""
+    """Compile and run ``fn`` once, and its backward pass if asked to; see ``litz.explain``."""
     collector, made = Collector(), make_options(options)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Any:
@@ -102,12 +110,33 @@ def explain(
         with heard_breaks(collector.hear_break):
             compiled: Any = torch.compile(fn, backend=backend)
             result = compiled(*args, **kwargs)
+            if backward:
+                _run_backward(result)
     finally:
         torch.compiler.reset()
-    found = Explanation(tuple(collector.compiled), result, collector, title_of(fn), made)
+    found = Explanation(result, collector, title_of(fn), made)
     if html:
         write_page(found.report, html)
     return found
+
+
+def _run_backward(result: Any) -> None:
+    """Run the backward pass of all results for gradients of one that nobody gets."""
+    tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    ends = [x for x in tensors if x.grad_fn is not None]
+    todo: list[Any] = [x.grad_fn for x in ends]
+    seen, leaves = set(todo), []
+    while todo:
+        node = todo.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+    if leaves:
+        given = [torch.ones_like(x) for x in ends]
+        torch.autograd.grad(ends, leaves, given, allow_unused=True)
 
 
 def write_page(report: Report, file: str) -> None:
