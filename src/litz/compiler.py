@@ -93,7 +93,7 @@ def compile_graph(
         bodies: dict[str, Artifact] = {}
 
         def body(name: str, of: GraphModule) -> Program:
-            s.bodies.append(inner := Stages())
+            s.bodies.append(inner := Stages(graph=of))
             bodies[name] = compile_graph(of, options, inner, inference=inference)
             assert inner.program
             return inner.program

@@ -50,7 +50,7 @@ class Stages:
     fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
     not_kept: why its artifact has no key, if it was to have one.
-    bodies: of control flow, compiled by themselves.
+    bodies: of control flow, compiled by themselves; graph: of one of them.
     choices: which of its ways each kernel runs, by name, as far as it was measured.
     regions: which parts of the graph were traced once, or why none were.
     timer: who takes the time of the graph's runs.  watch: it, or what checks them.
@@ -74,6 +74,7 @@ class Stages:
     watch: Watcher | None = None
     timer: Watcher | None = None
     cuda_graphs: CudaGraphs | str | None = None
+    graph: GraphModule | None = None
     bodies: list[Stages] = field(default_factory=list)
     choices: dict[str, Choice] = field(default_factory=dict)
     regions: str = ""

@@ -152,6 +152,17 @@ def test_gradients_of_equal_layers_know_their_lines() -> None:
     assert all(n.line for g in graphs for n in g.nodes)
 
 
+def test_bodies_of_control_flow_are_steps_of_their_own() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos() * 2, (x,))
+
+    report = litz.explain(fn, torch.randn(4, 8)).report
+    (graph,) = report.graphs
+    bodies = [s for s in graph.steps if s.id.startswith(("g0.1.", "g0.2."))]
+    assert len(bodies) == 2 and all(s.lines for s in bodies) and not report.findings
+    assert {n for s in graph.steps for n in s.nodes} <= {n.id for n in graph.nodes}
+
+
 class Heard(logging.Handler):
     """Keeps the artifacts of PyTorch's structured trace, by name."""
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from litz.lowering.control_flow import REASON
 from litz.report.record import Break, Finding, FindingKind, Graph, Recompile, Roofline, Step
 
 USUAL: Final = 10e9
@@ -79,7 +80,7 @@ def _fallbacks(steps: Iterable[Step], speed: float) -> Iterator[Finding]:
     """Operators left to ATen; products, convolutions, attention are what libraries are for."""
     alike: dict[tuple[str, str, str], list[Step]] = {}
     for s in steps:
-        if s.kind == "aten" and not s.ops:
+        if s.kind == "aten" and not s.ops and s.reason != REASON:
             alike.setdefault((s.name, s.reason, _last(s)), []).append(s)
     for (name, reason, line), some in alike.items():
         moved = sum(s.bytes for s in some)

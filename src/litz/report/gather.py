@@ -31,43 +31,48 @@ class Gathered:
     """One graph's record, its distinct kernels, and the user's lines that it names."""
 
     def __init__(self, name: str, kind: str, gm: GraphModule, stages: Stages) -> None:
-        self.lines: dict[str, Line] = {}
-        self.kernels: dict[str, KernelRecord] = {}
-        nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
-        self._nodes = {n.name: n for n in nodes}
-        self._at = {n.name: self._known(node_line(n)) for n in nodes}
+        all_of = list(stages.parts())
+        graphs = [gm, *(s.graph for s in all_of[1:])]
+        prefixes = [name, *(f"{name}.{i}" for i in range(1, len(all_of)))]
+        parts = [_Part(p, g) for p, g in zip(prefixes, graphs, strict=True)]
         steps: tuple[Step, ...] = ()
         refused: tuple[Refused, ...] = ()
         memory = None
         if not stages.fallback and stages.host is not None:
-            prefixes = [name, *(f"{name}.{i}" for i in range(1, len(tuple(stages.parts()))))]
-            steps = tuple(
-                s
-                for prefix, part in zip(prefixes, stages.parts(), strict=True)
-                for s in self._steps(prefix, part)
-            )
+            steps = tuple(s for p, own in zip(parts, all_of, strict=True) for s in p.steps(own))
             assert stages.program and stages.schedule
             refused = tuple(_refused(name, stages.schedule))
-            memory = memory_of(stages.host, name, self._makers(stages.program))
-        for part in stages.parts():
-            self.kernels |= {k.name: _kernel(k, stages) for k in part.kernels}
+            memory = memory_of(stages.host, name, parts[0].makers(stages.program))
+        self.lines = {k: line for p in parts for k, line in p.lines.items()}
+        self.kernels = {k.name: _kernel(k, stages) for own in all_of for k in own.kernels}
         plan = "" if stages.artifact is None else stages.artifact.host.plan
         self.graph = Graph(
             name,
             kind,
-            next(filter(None, self._at.values()), ""),
-            len(nodes),
+            next(iter(parts[0].lines), ""),
+            sum(n.op == "call_function" for n in gm.graph.nodes),
             stages.fallback,
             stages.regions,
             _recording(stages.cuda_graphs),
             plan if isinstance(plan, str) else "",
             dict(stages.seconds),
             _texts(gm, stages),
-            tuple(GraphNode(f"{name}.{n.name}", str(n.target), self._at[n.name]) for n in nodes),
+            tuple(n for p in parts for n in p.nodes()),
             steps,
             refused,
             memory,
         )
+
+
+class _Part:
+    """A graph, or the body of control flow in it: its nodes, their lines, and its steps."""
+
+    def __init__(self, prefix: str, gm: GraphModule | None) -> None:
+        self.lines: dict[str, Line] = {}
+        self._prefix = prefix
+        found = () if gm is None else gm.graph.nodes
+        self._nodes = {n.name: n for n in found if n.op == "call_function"}
+        self._at = {name: self._known(node_line(n)) for name, n in self._nodes.items()}
 
     def _known(self, line: Line | None) -> str:
         if line is None:
@@ -75,7 +80,13 @@ class Gathered:
         self.lines[line.id] = line
         return line.id
 
-    def _steps(self, prefix: str, stages: Stages) -> Iterator[Step]:
+    def nodes(self) -> Iterator[GraphNode]:
+        """The calls in the graph."""
+        for name, n in self._nodes.items():
+            yield GraphNode(f"{self._prefix}.{name}", str(n.target), self._at[name])
+
+    def steps(self, stages: Stages) -> Iterator[Step]:
+        """What its host program calls, in order."""
         assert stages.host and stages.schedule and stages.program
         kernels = {k.name: k for k in stages.kernels}
         origins = {s.name: s.origins for s in stages.schedule.steps}
@@ -84,20 +95,20 @@ class Gathered:
             if isinstance(call, CallKernel):
                 groups = joined.get(call.group, (call.group,))
                 names = tuple(dict.fromkeys(n for g in groups for n in origins[g]))
-                yield self._kernel_step(prefix, kernels[call.kernel], call, names, stages.program)
+                yield self._kernel_step(kernels[call.kernel], call, names, stages.program)
             else:
-                yield self._extern_step(prefix, call.extern, stages.program)
+                yield self._extern_step(call.extern, stages.program)
 
     def _kernel_step(
-        self, prefix: str, k: Kernel, call: CallKernel, names: Sequence[str], program: Program
+        self, k: Kernel, call: CallKernel, names: Sequence[str], program: Program
     ) -> Step:
         params = [p for plan in k.members or (k.plan,) for p in plan.params]
         named = list(zip(params, call.buffers, strict=False))
         return Step(
-            f"{prefix}.{call.group}",
+            f"{self._prefix}.{call.group}",
             "kernel",
             k.name,
-            tuple(f"{prefix}.{n}" for n in names),
+            tuple(f"{self._prefix}.{n}" for n in names),
             self._lines(names),
             tuple(b for p, b in named if p.mode != "out"),
             tuple(b for p, b in named if p.mode != "in"),
@@ -108,13 +119,13 @@ class Gathered:
             launches=1 if k.triton is None else len(k.triton.launches),
         )
 
-    def _extern_step(self, prefix: str, e: Extern, program: Program) -> Step:
+    def _extern_step(self, e: Extern, program: Program) -> Step:
         known = [self._nodes[n] for n in e.origins if n in self._nodes]
         return Step(
-            f"{prefix}.{e.name}",
+            f"{self._prefix}.{e.name}",
             "aten",
             plain_name(e),
-            tuple(f"{prefix}.{n}" for n in e.origins),
+            tuple(f"{self._prefix}.{n}" for n in e.origins),
             self._lines(e.origins),
             e.read_buffers(),
             e.write_buffers(),
@@ -138,22 +149,13 @@ class Gathered:
             return self._at[asked[-1]]
         return self._at[nodes[-1].name] if nodes and _only_moves(k.plan) else ""
 
-    def _makers(self, program: Program) -> _Makers:
-        return _Makers(self._at, program)
-
-
-class _Makers:
-    """The line of the first graph node whose value lies in a buffer, by the buffer's name."""
-
-    def __init__(self, at: Mapping[str, str], program: Program) -> None:
-        self._found: dict[str, str] = {}
+    def makers(self, program: Program) -> Mapping[str, str]:
+        """The line that first fills each buffer, where it is known."""
+        found: dict[str, str] = {}
         for n in reversed(program.nodes):
-            origins = [at[o] for o in n.origins if at.get(o)]
-            for b in n.write_buffers() if origins else ():
-                self._found[b] = origins[-1]
-
-    def __call__(self, buffer: str) -> str:
-        return self._found.get(buffer, "")
+            known = [x for o in n.origins if (x := self._at.get(o))]
+            found |= dict.fromkeys(n.write_buffers() if known else (), known[-1] if known else "")
+        return found
 
 
 def _moves_across(plan: KernelPlan) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from litz.host.aliasing import touched
 from litz.host.lifetimes import summed
@@ -22,10 +22,10 @@ from litz.ir.program import TensorRef
 from litz.report.record import Living, Memory
 
 
-def memory_of(host: HostProgram, prefix: str, line_of: Callable[[str], str]) -> Memory | None:
+def memory_of(host: HostProgram, prefix: str, lines: Mapping[str, str]) -> Memory | None:
     """The memory of a graph; None where it has no steps.
 
-    prefix: of ids.  line_of: the line that makes a buffer, by its name.
+    prefix: of ids.  lines: that make buffers, by their names.
     """
     held = _held(host)
     if not held:
@@ -35,7 +35,7 @@ def memory_of(host: HostProgram, prefix: str, line_of: Callable[[str], str]) -> 
     peak = max(range(len(held)), key=lambda i: (now[i], held[i]))
     taken = {line.new: line.old for line in host.lines if isinstance(line, Reuse)}
     living = [
-        Living(f"{prefix}.{b}", hinted_bytes(of), line_of(b), of.kind == "input")
+        Living(f"{prefix}.{b}", hinted_bytes(of), lines.get(b, ""), of.kind == "input")
         for b, (first, last) in used.items()
         if first <= peak <= last and not _live(used, taken.get(b), peak)
         for of in (host.buffers[b],)
