@@ -143,6 +143,9 @@ WORDS = frozenset({"step", "runs", "line", "computes", "which", ""})
 
 
 def _notes(r: Report, g: Graph, most: int) -> Iterator[str]:
+    inner = sum(s.id.count(".") > 1 for s in g.steps)
+    if inner:
+        yield f"  in a body of control flow: {_many(inner, 'step')}, its number before their names"
     if g.memory is not None and g.memory.living:
         own = [x for x in g.memory.living if not x.argument][:3]
         held = size(max(g.memory.held))
