@@ -152,6 +152,14 @@ def test_gradients_of_equal_layers_know_their_lines() -> None:
     assert all(n.line for g in graphs for n in g.nodes)
 
 
+def test_modules_stand_where_no_line_of_the_users_is() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    found = litz.explain(model, torch.randn(4, 8), backward=True)
+    names = {x.id: x.text for x in found.report.lines}
+    assert names == {"module 0:0": "Linear", "module 1:0": "GELU"}
+    assert "module 1" in str(found) and found.report.sources == {}
+
+
 def test_bodies_of_control_flow_are_steps_of_their_own() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos() * 2, (x,))

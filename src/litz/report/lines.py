@@ -44,14 +44,27 @@ def users_line(frames: Iterable[Line]) -> Line | None:
 
 
 def node_line(n: Node) -> Line | None:
-    """The user's line that a graph node comes from, if it is known."""
-    return users_line(lines_of(n.meta.get("stack_trace") or ""))
+    """The user's line that a graph node comes from, if it is known.
+
+    What modules of PyTorch's own call, as ``Sequential`` does, has none: the module stands for it.
+    """
+    return users_line(lines_of(n.meta.get("stack_trace") or "")) or _module(n)
+
+
+def _module(n: Node) -> Line | None:
+    stack = n.meta.get("nn_module_stack") or n.meta.get("fwd_nn_module_stack") or {}
+    path, kind = next(reversed(stack.values()), ("", None))
+    if kind is None:
+        return None
+    inner = ".".join(re.findall(r"\w+", re.sub(r"L\['\w+'\]|_modules|getattr", "", str(path))))
+    name = f"module {inner or '(all)'}"
+    return Line(f"{name}:0", name, 0, "", str(getattr(kind, "__name__", kind)).rpartition(".")[2])
 
 
 def sources_of(lines: Iterable[Line]) -> Mapping[str, str]:
     """The text of the files that lines are of; '' where one cannot be read or is very large."""
     found = {}
-    for file in sorted({x.file for x in lines}):
+    for file in sorted({x.file for x in lines if x.number}):
         text = "".join(linecache.getlines(file))
         found[file] = text if len(text) < _LARGE else ""
     return found

@@ -32,7 +32,10 @@ FindingKind = Literal[
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the user's.  id: ``file:number``; function: that it is in; text: what it says."""
+    """A line of the user's.  id: ``file:number``; function: that it is in; text: what it says.
+
+    Number 0: a module that no line of the user's calls; file: its name, text: its type.
+    """
 
     id: str
     file: str

@@ -37,9 +37,11 @@ def totals(r: Report) -> dict[str, int | float]:
 
 
 def place(r: Report, line: str) -> str:
-    """A line as people write it: file:number."""
+    """A line as people write it: file:number; a module by its name."""
     known = r.by_line.get(line)
-    return f"{Path(known.file).name}:{known.number}" if known else ""
+    if known is None:
+        return ""
+    return f"{Path(known.file).name}:{known.number}" if known.number else known.file
 
 
 def _head(r: Report) -> Iterator[str]:

@@ -14,10 +14,10 @@ from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import detect_isa
 
 KIND: Final = "roofline"  # of the cache's entries
-VERSION: Final = "1"
+VERSION: Final = "2"
 COPIED: Final = 1 << 27
 """Bytes that are copied: more than caches hold."""
-SIDE: Final = 1536
+SIDE: Final = 1024
 """Of the square float32 matrices that are multiplied."""
 
 
@@ -62,7 +62,7 @@ def _product(device: str) -> float:
     return float(2 * SIDE**3 / _best(lambda: torch.mm(x, x, out=out), device))
 
 
-def _best(call: Callable[[], Any], device: str, times: int = 5) -> float:
+def _best(call: Callable[[], Any], device: str, times: int = 20) -> float:
     """The least seconds of some calls."""
     found = []
     for _ in range(times + 1):

@@ -23,7 +23,10 @@
   };
   const time = (t) =>
     t >= 1 ? `${t.toFixed(2)} s` : t >= 1e-3 ? `${(t * 1e3).toFixed(2)} ms` : `${(t * 1e6).toFixed(1)} us`;
-  const short = (id) => (lines.has(id) ? `${lines.get(id).file.split("/").pop()}:${lines.get(id).number}` : "");
+  const short = (id) => {  // a module's line has number 0
+    const l = lines.get(id);
+    return !l ? "" : l.number ? `${l.file.split("/").pop()}:${l.number}` : l.file;
+  };
   const anchor = (id) => `line-${id}`;
   const said = document.getElementById("said");
   const lazily = (title, fill) => {  // what is closed costs nothing
@@ -65,7 +68,8 @@
     const text = (data.sources[file] || "").split("\n");
     const at = new Map(known.map((l) => [l.number, l]));
     let last = 0;
-    for (const n of [...at.keys()].sort((a, b) => a - b)) {
+    if (at.has(0)) source.append(sourceLine(at.get(0), "", at.get(0).text));
+    for (const n of [...at.keys()].filter((n) => n).sort((a, b) => a - b)) {
       for (let i = Math.max(last + 1, n - AROUND); i <= Math.min(n + AROUND, Math.max(text.length, n)); i++) {
         if (i > last + 1 && last) source.append(make("div", "...", { class: "src mono" }));
         source.append(sourceLine(at.get(i), i, text[i - 1] ?? (at.has(i) ? at.get(i).text : "")));
@@ -166,7 +170,7 @@
     svg.setAttribute("aria-label", `bytes held over ${width} steps, ${size(most)} at most`);
     p.setAttribute("d", `${path}L${width} 100Z`);
     svg.append(p);
-    const living = m.living.slice(0, 50).map((x) => `${x.buffer}: ${size(x.bytes)} ${x.argument ? "(argument)" : short(x.line)}`);
+    const living = m.living.slice(0, 12).map((x) => `${x.buffer}: ${size(x.bytes)} ${x.argument ? "(argument)" : short(x.line)}`);
     return [make("p", `holds ${size(most)} at most beside arguments; in use at step ${m.peak}:`), svg, make("pre", living.join("\n"))];
   };
   const graphs = document.getElementById("graphs");
