@@ -21,7 +21,7 @@ from litz.tools.profile import main
 def a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The roofline is measured on little."""
     monkeypatch.setattr(machine, "COPIED", 1 << 20)
-    monkeypatch.setattr(machine, "SIDE", 64)
+    monkeypatch.setattr(machine, "SIDE", {"cpu": 64})
     monkeypatch.setattr(machine, "VERSION", "test")
 
 

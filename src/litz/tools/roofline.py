@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -14,11 +15,11 @@ from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import detect_isa
 
 KIND: Final = "roofline"  # of the cache's entries
-VERSION: Final = "2"
+VERSION: Final = "3"
 COPIED: Final = 1 << 27
 """Bytes that are copied: more than caches hold."""
-SIDE: Final = 1024
-"""Of the square float32 matrices that are multiplied."""
+SIDE: Final = MappingProxyType({"cpu": 512, "cuda": 4096})
+"""Of the square float32 matrices that are multiplied: a few milliseconds' work."""
 
 
 def roofline(device: str, cache: Cache) -> Roofline:
@@ -57,9 +58,10 @@ def _copy(device: str) -> float:
 
 def _product(device: str) -> float:
     """Multiplications and additions a second."""
-    x = torch.rand(SIDE, SIDE, device=device)
+    side = SIDE[device]
+    x = torch.rand(side, side, device=device)
     out = torch.empty_like(x)
-    return float(2 * SIDE**3 / _best(lambda: torch.mm(x, x, out=out), device))
+    return 2 * side**3 / _best(lambda: torch.mm(x, x, out=out), device, 60)
 
 
 def _best(call: Callable[[], Any], device: str, times: int = 20) -> float:
