@@ -43,11 +43,15 @@ from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
 from litz.reporting import (
+    Observer,
     report_compiled,
     report_fallback,
     report_graph,
     report_guards,
     report_recompile,
+    telling,
+    timer_of,
+    wants_stages,
 )
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
@@ -55,7 +59,6 @@ from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
 Boxed = Callable[[list[Any]], Any]
-Observer = Callable[[str, GraphModule, Stages], None]
 Place = Callable[[Graph], None]
 """What puts equal regions back into a graph of ATen calls, before anything else is done with it."""
 WAIT = 120.0
@@ -69,21 +72,22 @@ def compile_with(
     observe: Observer | None = None,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph.  observe: told the kind, graph and stages of each compile."""
-    if observe is not None:
+    if observe is not None or wants_stages():
         options = replace(options, graph_cache=False)  # the cache has no stages
-    report_recompile(dynamo.recompile_reason())
+    tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""
+    report_recompile(recompile)
     recorder = Recorder(options)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
     if reason := mistraced(gm):
-        return _in_eager_mode(gm, reason, observe)
+        return _in_eager_mode(gm, reason, recompile, tell)
     drop_idle_dropout(gm)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
     cache = Tools(options).cache if known else None
     if known and cache and (kept := store.load_program(cache, known.key)) is not None:
         # As if it were not there: what fails beside is told when it fails again.
         with suppress(LitzError, OSError, ValueError):
-            return _bound_program(kept, example_inputs, known, options, recorder)
+            return _bound_program(kept, gm, example_inputs, known, options, recorder, tell)
     make_scans_whole(gm)
     roll_up(gm)
     if any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs):
@@ -95,7 +99,7 @@ def compile_with(
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
                 place(graph.graph)
-            stages = Stages(regions=regions)
+            stages = Stages(regions=regions, recompile=recompile, timer=timer_of(graph))
             report_graph(kind, dynamo.count_calls(graph))
             guards = len(dynamo.guards(graph))
             if wrong:
@@ -108,8 +112,7 @@ def compile_with(
             call = recorded(call, recorder, stages, kind)
             if program is not None:
                 program.made(kind, None if stages.fallback else stages.artifact, stages.not_kept)
-            if observe is not None:
-                observe(kind, graph, stages)
+            tell(kind, graph, stages)
             return dynamo.boxed(call)
 
         return compile_one
@@ -136,11 +139,11 @@ def compile_with(
     try:
         return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
     except EagerOnly as e:
-        return _in_eager_mode(gm, str(e), observe)
+        return _in_eager_mode(gm, str(e), recompile, tell)
     except RuntimeError as e:
         if not dynamo.is_refusal(e):
             raise
-        return _in_eager_mode(gm, str(e).partition("\n")[0], observe)
+        return _in_eager_mode(gm, str(e).partition("\n")[0], recompile, tell)
 
 
 def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> ProgramKey | None:
@@ -153,7 +156,13 @@ def _program_key(gm: GraphModule, inputs: Sequence[Any], options: Options) -> Pr
 
 
 def _bound_program(
-    kept: Kept, inputs: Sequence[Any], known: ProgramKey, options: Options, recorder: Recorder
+    kept: Kept,
+    gm: GraphModule,
+    inputs: Sequence[Any],
+    known: ProgramKey,
+    options: Options,
+    recorder: Recorder,
+    tell: Observer,
 ) -> Callable[..., Any]:
     """The callable of a program that was kept.  Raises ArtifactError or ValueError."""
     calls = {}
@@ -164,6 +173,7 @@ def _bound_program(
                 call = recorded(bind(artifact, options, known.objects), recorder, stages, kind)
             calls[kind] = dynamo.boxed(call)
             report_compiled(kind, stages)
+            tell(kind, gm, stages)
     return wrapped(kept, calls, inputs, known)
 
 
@@ -293,7 +303,7 @@ def start_workers(count: int | None) -> None:
 
 def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
     """``call`` as a CUDA graph, where the mode asks for it and nothing stands against it."""
-    if not recorder.wanted:
+    if not recorder.wanted or stages.timer is not None:
         return call
     if stages.fallback or stages.artifact is None:
         stages.cuda_graphs = "it runs through ATen"
@@ -302,11 +312,12 @@ def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxe
     return call if isinstance(found, str) else found
 
 
-def _in_eager_mode(gm: GraphModule, reason: str, observe: Observer | None) -> Callable[..., Any]:
+def _in_eager_mode(
+    gm: GraphModule, reason: str, recompile: str, tell: Observer
+) -> Callable[..., Any]:
     """Dynamo's own graph, as it is."""
     report_fallback("whole", reason)
-    if observe is not None:
-        observe("eager", gm, Stages(fallback=reason))
+    tell("eager", gm, Stages(fallback=reason, recompile=recompile))
     return gm.forward
 
 

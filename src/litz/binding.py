@@ -26,8 +26,8 @@ from litz.targets.tools import Tools
 from litz.version import __version__
 
 if TYPE_CHECKING:
+    from litz.stages import Watcher
     from litz.targets.kernels import Kernel
-    from litz.verify.run import Watch
 
 
 def versions() -> dict[str, str]:
@@ -73,12 +73,12 @@ class Binder:
     def load(
         self,
         artifact: Artifact,
-        watch: Watch | None = None,
+        watch: Watcher | None = None,
         kernels: Mapping[str, object] | None = None,
     ) -> BoxedCall:
         """The callable of an artifact whose kernels are built.
 
-        watch: checks its runs.  kernels: the user's, by their names.
+        watch: follows its runs.  kernels: the user's, by their names.
         """
         assert self._build is not None
         if watch is None and PROBE in artifact.host.values:

@@ -22,7 +22,7 @@ from litz.host.inplace import inplace_pairs
 from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
-from litz.host.probes import with_probes
+from litz.host.probes import with_marks, with_probes
 from litz.host.python import print_host
 from litz.host.segment import segment_tables
 from litz.host.values import PROBE
@@ -95,7 +95,7 @@ def compile_graph(
         bodies: dict[str, Artifact] = {}
 
         def body(name: str, of: GraphModule) -> Program:
-            s.bodies.append(inner := Stages())
+            s.bodies.append(inner := Stages(graph=of))
             bodies[name] = compile_graph(of, options, inner, inference=inference)
             assert inner.program
             return inner.program
@@ -151,12 +151,14 @@ def compile_graph(
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
         if options.verify:
             s.host = host = with_probes(host, [k.name for k in s.kernels if k.target.segments])
+        elif s.timer is not None:
+            s.host = host = with_marks(host)
         if settings.check_calls:
             s.host = host = with_checks(host, lowered.handed)
         s.source = source = print_host(host)
-        if options.verify:
-            s.watch = watch(gm, program, schedule, host, options)
-            probe = Live(s.watch.probe, "its runs are checked against the graph")
+        s.watch = watch(gm, program, schedule, host, options) if options.verify else s.timer
+        if s.watch is not None:
+            probe = Live(s.watch.probe, "its runs are watched call by call")
             s.source = source = replace(source, values={**source.values, PROBE: probe})
     show(options, "host", lambda: host_text(host))
     show(options, "code", lambda: source.source)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import quick_cuts
+from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
-_TRACE = logging.getLogger("torch.__trace")
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 
@@ -64,7 +64,7 @@ class _Part(_LazyGraphModule):
     """
 
     def print_readable(self, *args: Any, **kwargs: Any) -> str:
-        if kwargs.get("expanded_def") and not _TRACE.handlers:  # so does that trace ask
+        if kwargs.get("expanded_def") and not is_traced():  # so does that trace ask
             return ""
         text: str = super().print_readable(*args, **kwargs)
         return text
@@ -160,6 +160,32 @@ def recompile_reason() -> str | None:
     except (ImportError, AttributeError):
         return None  # only the log would say it
     return reason if isinstance(reason, str) else None
+
+
+class _Heard(logging.Handler):
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._hear = hear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._hear(record.getMessage())
+
+
+@contextmanager
+def heard_breaks(hear: Callable[[str], None]) -> Iterator[None]:
+    """Meanwhile ``hear`` gets what Dynamo's log of graph breaks says of each: place and reason."""
+    log = logging.getLogger("torch._dynamo.symbolic_convert.__graph_breaks")
+    handler, level, propagate = _Heard(hear), log.level, log.propagate
+    log.addHandler(handler)
+    if not log.isEnabledFor(logging.DEBUG):  # nobody else has asked to read it
+        log.setLevel(logging.DEBUG)
+        log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 def guards(gm: GraphModule) -> list[str]:

@@ -79,6 +79,9 @@ class Options:
         "stages to print, comma separated: graph, program, schedule, kernels, host, code, time",
         key=False,
     )
+    metrics: str = _option(
+        "", "file to which each compile appends its counters, as a line of JSON", key=False
+    )
     autotune: int = _option(
         -1,
         "seconds that a graph may spend at its first call on timing block sizes of its GPU kernels "

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from litz.dataclass import dataclass
 from litz.logs import stage_logger
 from litz.options import Options
 
 if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
     from litz.artifact import Artifact
     from litz.host.lines import HostProgram
     from litz.host.python import HostSource
@@ -23,9 +25,22 @@ if TYPE_CHECKING:
     from litz.runtime.tune import Choice
     from litz.schedule.groups import Schedule
     from litz.targets.kernels import Kernel
-    from litz.verify.run import Watch
 
-__all__ = ["Stages", "show"]
+__all__ = ["Compiled", "Stages", "Watcher", "show"]
+
+
+class Watcher(Protocol):
+    """Follows the runs of one compiled graph: checks them, or takes their time."""
+
+    def wrap(self, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """``call`` as it is run from now on."""
+        ...
+
+    def probe(
+        self, step: int, after: bool, places: Sequence[tuple[Any, int]], numbers: Sequence[int]
+    ) -> None:
+        """Called by the host program before and after each of its calls (``host.lines.Probe``)."""
+        ...
 
 
 @dataclass
@@ -35,9 +50,11 @@ class Stages:
     fallback: why ATen runs the graph, if it does.  wrong_metadata: that is why.
     cuda_graphs: the recorded graph, or why it is not recorded; None where nobody asked.
     not_kept: why its artifact has no key, if it was to have one.
-    bodies: of control flow, compiled by themselves.
+    bodies: of control flow, compiled by themselves; graph: of one of them.
     choices: which of its ways each kernel runs, by name, as far as it was measured.
     regions: which parts of the graph were traced once, or why none were.
+    timer: who takes the time of the graph's runs.  watch: it, or what checks them.
+    recompile: the guard whose failure had the graph compiled, or ''.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
     """
@@ -54,11 +71,14 @@ class Stages:
     fallback: str = ""
     wrong_metadata: bool = False
     not_kept: str = ""
-    watch: Watch | None = None
+    watch: Watcher | None = None
+    timer: Watcher | None = None
     cuda_graphs: CudaGraphs | str | None = None
+    graph: GraphModule | None = None
     bodies: list[Stages] = field(default_factory=list)
     choices: dict[str, Choice] = field(default_factory=dict)
     regions: str = ""
+    recompile: str = ""
 
     def parts(self) -> Iterator[Stages]:
         """This graph, and the bodies in it."""
@@ -82,6 +102,19 @@ class Stages:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + self.clock() - start
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A graph that was compiled, found in the cache, or left to ATen as a whole.
+
+    kind: inference, forward, backward or eager.  graph: as Litz's passes left it; of a program that
+    was found in the cache, Dynamo's.
+    """
+
+    kind: str
+    graph: GraphModule
+    stages: Stages
 
 
 def show(options: Options, stage: str, text: Callable[[], str]) -> None:

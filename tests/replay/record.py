@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from unittest import mock
@@ -16,21 +16,17 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from litz import backend, compiler, dynamo
-from litz.host.lines import CallKernel, host_text
+from litz.host.lines import host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
-from litz.index import Var, size_hint
-from litz.ir.body import Load, walk
 from litz.ir.parse import parse
-from litz.ir.program import Extern, TensorRef
-from litz.kernel.nodes import extent, roots
 from litz.kernel.parse import parse_recipe
-from litz.kernel.plan import KernelPlan
 from litz.options import Options, make_options
 from litz.schedule.build import schedule as make_schedule
 from litz.stages import Stages
 from litz.targets.cpp.target import Cpp
 from litz.targets.kernels import Kernel, make_kernels
+from litz.targets.traffic import call_bytes, kernel_bytes
 from litz.targets.triton.target import Triton
 from tests.replay.corpus import Entry
 
@@ -167,8 +163,8 @@ def _graph(stages: Stages) -> Graph:
         host_text(host),
         [f"{x.target_name}: {x.reason}" for x in externs],
         sum(_launches(by_name[c.kernel]) for c in calls),
-        sum(_bytes_of_kernel(by_name[c.kernel], c, program.buffers) for c in calls),
-        sum(_bytes_of_call(x, program.buffers) for x in externs),
+        sum(kernel_bytes(by_name[c.kernel], c, program.buffers) for c in calls),
+        sum(call_bytes(x, program.buffers) for x in externs),
     )
 
 
@@ -182,51 +178,3 @@ def _source(kernel: Kernel) -> str:
 
 def _launches(kernel: Kernel) -> int:
     return 1 if kernel.triton is None else len(kernel.triton.launches)
-
-
-def _bytes_of_kernel(kernel: Kernel, call: CallKernel, buffers: Mapping[str, Any]) -> int:
-    names = [b for b in call.buffers if b in buffers]  # others are the kernel's own
-    total = 0
-    for plan in kernel.members or (kernel.plan,):
-        own, names = names[: len(plan.params)], names[len(plan.params) :]
-        total += _bytes_of_plan(plan, own, buffers)
-    return total
-
-
-def _bytes_of_plan(plan: KernelPlan, names: Sequence[str], buffers: Mapping[str, Any]) -> int:
-    total = 0
-    for param, name in zip(plan.params, names, strict=True):
-        indices = {(s.index, "w") for s in plan.stores if s.buffer == param.name}
-        indices |= {
-            (n.index, "r")
-            for n in walk(roots(plan.stores))
-            if isinstance(n, Load) and n.buffer == param.name
-        }
-        for way in "rw":
-            points = sum(_points(index) for index, own in indices if own == way)
-            total += param.dtype.bytes * min(points, _elements(buffers[name]))
-    return total
-
-
-def _points(index: Any) -> int:
-    """How many elements an index names at most, data's choice left out."""
-    count = 1
-    for v in index.free:
-        if isinstance(v, Var):
-            count *= max(1, size_hint(extent(v)))
-    return count
-
-
-def _elements(of: Any) -> int:
-    count = 1
-    for size in of.shape:
-        count *= max(0, size_hint(size))
-    return count
-
-
-def _bytes_of_call(call: Extern, buffers: Mapping[str, Any]) -> int:
-    values = pytree.tree_leaves([call.args, dict(call.kwargs)])
-    total = sum(v.dtype.bytes * _elements(v) for v in values if isinstance(v, TensorRef))
-    names = call.outputs if call.part is None else ()
-    results = (buffers[name] for name in names if name is not None)
-    return total + sum(b.dtype.bytes * _elements(b) for b in results)

@@ -162,4 +162,4 @@ def test_a_partition_of_the_user() -> None:
 def test_reports_count_launches() -> None:
     fn, args, _ = CASES["sizes"]
     report = str(litz.explain(fn, *args, options=TRITON))
-    assert "1 kernel calls of 1 distinct kernels" in report
+    assert "1 kernel call of 1 distinct kernel" in report

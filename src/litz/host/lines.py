@@ -195,6 +195,17 @@ class HostProgram:
             elif isinstance(line, CallSegment):
                 yield from line.calls
 
+    def calls(self) -> Iterator[CallKernel | CallExtern]:
+        """What is called, in order, in segments too; the host's own arithmetic is none."""
+        for line in self.lines:
+            if isinstance(line, CallSegment):
+                yield from line.calls
+            elif isinstance(line, CallKernel):
+                yield line
+            elif isinstance(line, CallExtern):
+                if not (line.extern.is_number or line.extern.is_assertion):
+                    yield line
+
     def segments(self) -> tuple[CallSegment, ...]:
         return tuple(line for line in self.lines if isinstance(line, CallSegment))
 

@@ -1,4 +1,4 @@
-"""A host program that shows its memory to a checker around every call (``litz.verify``)."""
+"""A host program with a probe around every call: for who checks memory, or who takes the time."""
 
 from __future__ import annotations
 
@@ -37,3 +37,23 @@ def _probed(host: HostProgram, native: frozenset[str]) -> Iterator[Line]:
                 step += 1
             case _:
                 yield line
+
+
+def with_marks(host: HostProgram) -> HostProgram:
+    """``host`` with an empty ``Probe`` before and after each call that ``HostProgram.calls`` has.
+
+    Memory stays as it is planned; every kernel of a segment is a call of its own.
+    """
+    lines: list[Line] = []
+    step = 0
+    for line in host.lines:
+        apart: tuple[Line, ...] = (line,)
+        if isinstance(line, CallSegment):
+            apart = tuple(CallSegment(f"{line.name}_{i}", (c,)) for i, c in enumerate(line.calls))
+        for own in apart:
+            if not any(host.with_lines((own,)).calls()):
+                lines.append(own)
+                continue
+            lines += [Probe(step, False, ()), own, Probe(step, True, ())]
+            step += 1
+    return host.with_lines(lines)

@@ -14,6 +14,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
+from litz.runtime.torch_private import keep_lines, noted_lines
 
 DETACH: Final = torch.ops.aten.detach.default
 ALIAS: Final = torch.ops.aten.alias.default
@@ -68,16 +69,17 @@ class _Part(torch.nn.Module):
         inputs, tangents = args[: len(self.wanted)], args[len(self.wanted) :]
         if not any(self.wanted):
             return self._run(inputs)
-        with torch.enable_grad():
+        with torch.enable_grad(), noted_lines():
             own = [x.detach().requires_grad_(w) for x, w in self._pairs(inputs)]
             results = self._run(own)
             if not self.chosen:
                 return tuple(r.detach() for r in results)
             by = [x for x, w in self._pairs(own) if w]
             given = [ALIAS(t) for t in tangents]  # the first call of the backward part
-            found = iter(
-                torch.autograd.grad([results[i] for i in self.chosen], by, given, allow_unused=True)
-            )
+            ends = [results[i] for i in self.chosen]
+            with preserve_node_meta():
+                keep_lines(ends)
+                found = iter(torch.autograd.grad(ends, by, given, allow_unused=True))
         return (*(r.detach() for r in results), *(next(found) if w else None for w in self.wanted))
 
     def _pairs(self, xs: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, bool]]:

@@ -7,11 +7,13 @@ here imports more than ``torch`` does before it is called.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
+import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -409,3 +411,36 @@ def _inside(fake: Any) -> Any:
     if fake.__qualname__ == "_check_pystubs_once.<locals>.inner" and "func" in names:
         return fake.__closure__[names.index("func")].cell_contents
     return fake
+
+
+def traced() -> bool:
+    """Whether somebody reads PyTorch's structured trace (``TORCH_TRACE``, for tlparse)."""
+    return bool(logging.getLogger("torch.__trace").handlers)
+
+
+def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
+    """Put a text into the structured trace of the compile that runs now."""
+    write = _private("_logging", "trace_structured")
+    if write is not None:
+        write("artifact", metadata_fn=lambda: {"name": name, "encoding": encoding}, payload_fn=text)
+
+
+@contextmanager
+def noted_lines() -> Iterator[None]:
+    """Meanwhile autograd's nodes note the stack trace of the graph node that they come from.
+
+    As AOTAutograd has them do it: by anomaly mode, without its checks and its warning.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
+        with torch.autograd.detect_anomaly(check_nan=False):
+            yield
+
+
+def keep_lines(results: Sequence[torch.Tensor]) -> None:
+    """Have graph nodes of a backward pass that is traced get what ``noted_lines`` has noted."""
+    hooks = _private(
+        "_functorch._aot_autograd.logging_utils", "setup_stacktrace_preservation_hooks"
+    )
+    if hooks is not None:
+        hooks([r.grad_fn for r in results if r.grad_fn is not None])

@@ -14,7 +14,8 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Literal
 
 from litz.dataclass import dataclass
 from litz.errors import OptionError
@@ -25,6 +26,8 @@ from litz.version import __version__
 if TYPE_CHECKING:
     from litz.tools.machine import Machine
 
+TOOLS: Final = ("cache", "explain", "profile")
+"""What else the command can do: modules beside this one, each with a ``main``."""
 State = Literal["ok", "warning", "missing"]
 
 
@@ -264,12 +267,11 @@ def table(checks: Sequence[Check]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["cache"]:
-        from litz.tools.cache import main as cache
-
-        return cache(given[1:])
+    if given[:1] and given[0] in TOOLS:
+        tool = import_module(f"litz.tools.{given[0]}")
+        return int(tool.main(given[1:]))
     parser = argparse.ArgumentParser(prog="litz", description=__doc__)
-    choices = ["doctor", "cache"]
+    choices = ["doctor", *TOOLS]
     parser.add_argument("tool", nargs="?", choices=choices, help="what the command litz can do")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     asked = parser.parse_args(given)

@@ -1,30 +1,29 @@
-"""``litz.explain``: what a compilation made of a function, and why."""
+"""``litz.explain`` and ``litz explain FILE``: what a compilation made of a program, and why."""
 
 from __future__ import annotations
 
+import argparse
+import runpy
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
 from litz.dataclass import dataclass
-from litz.ir.program import Extern
-from litz.options import make_options
-from litz.runtime.cuda_graphs import CudaGraphs
-from litz.runtime.tune import Choice
-from litz.stages import Stages
+from litz.dynamo import heard_breaks
+from litz.options import Options, make_options
+from litz.report.collect import Collector
+from litz.report.gather import plain_name
+from litz.report.record import Report, from_json
+from litz.report.text import report_text
+from litz.reporting import Listener
+from litz.stages import Compiled, Stages
 from litz.targets.kernels import Kernel
-
-
-@dataclass(frozen=True)
-class GraphReport:
-    """One compiled graph: ``inference``, ``forward`` or ``backward``."""
-
-    kind: str
-    graph: GraphModule
-    stages: Stages
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,25 @@ class ExternReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All graphs of one run.  result: what the function returned.  ``str`` gives the report."""
+    """All graphs of one run.  result: what the function returned.  ``str`` gives the report.
 
-    graphs: tuple[GraphReport, ...]
+    A backward graph is there as soon as it has run, whoever runs it.
+    """
+
     result: Any
+    collector: Collector
+    title: str
+    options: Options
+
+    @property
+    def graphs(self) -> tuple[Compiled, ...]:
+        """What was compiled, in order, with all that each stage made."""
+        return tuple(self.collector.compiled)
+
+    @property
+    def report(self) -> Report:
+        """All of it as plain data, with ``to_json``."""
+        return self.collector.report(self.title, self.options)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -55,7 +69,7 @@ class Explanation:
         count: dict[tuple[str, str], int] = {}
         for g in self.graphs:
             for e in (e for s in g.stages.parts() for e in s.externs()):
-                key = (_plain_name(e), e.reason)
+                key = (plain_name(e), e.reason)
                 count[key] = count.get(key, 0) + 1
             if g.stages.fallback:
                 key = (f"the whole {g.kind} graph", g.stages.fallback)
@@ -64,60 +78,14 @@ class Explanation:
         return tuple(sorted(rows, key=lambda r: (-r.calls, r.op)))
 
     def __str__(self) -> str:
-        lines: list[str] = []
-        for n, g in enumerate(self.graphs):
-            lines += _graph_lines(n, g)
-        lines.append("extern calls:" if self.externs else "extern calls: none")
-        lines += [f"  {r.calls:4} x {r.op}: {r.reason}" for r in self.externs]
-        return "\n".join(lines)
+        return report_text(self.report)
 
 
-def _plain_name(e: Extern) -> str:
-    name = e.target_name
-    return f"{name[:-4]}.default" if e.out_variant and name.endswith(".out") else name
-
-
-def _graph_lines(n: int, g: GraphReport) -> list[str]:
-    s = g.stages
-    calls = sum(1 for node in g.graph.graph.nodes if node.op == "call_function")
-    lines = [f"graph {n} ({g.kind}): {calls} operator calls; {s.regions}".removesuffix("; ")]
-    if s.fallback:
-        return [*lines, f"  runs through ATen: {s.fallback}"]
-    for part in s.parts():
-        lines += _part_lines(part, "" if part is s else "in a body: ", s.choices)
-    if s.cuda_graphs is not None:
-        lines.append(f"  {_recording_text(s.cuda_graphs)}")
-    times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in s.seconds.items())
-    lines.append(f"  {times}")
-    return lines
-
-
-def _part_lines(s: Stages, where: str, choices: Mapping[str, Choice]) -> list[str]:
-    assert s.schedule is not None
-    apart = sum(len(x.groups) - 1 for x in s.schedule.horizontal)
-    launches = sum(len(k.groups) for k in s.kernels) - apart
-    lines = [
-        f"  {where}{launches} kernel calls of {len(s.kernels)} distinct kernels, "
-        f"{len(s.externs())} extern calls"
-    ]
-    plan = "" if s.artifact is None else s.artifact.host.plan
-    if isinstance(plan, str) and plan:
-        lines.append(f"  {where}Python runs the host program: {plan}")
-    origins = {step.name: step.origins for step in s.schedule.steps}
-    for k in s.kernels:
-        what = ", ".join(origins[k.groups[0]])
-        lines.append(f"  {k.name} x{len(k.groups)}: {what}")
-        if k.ways is not None:
-            found = choices.get(k.name)
-            table = k.ways.lines(found.index, found.seconds) if found else k.ways.lines()
-            lines += [f"    {line}" for line in table]
-    return lines
-
-
-def _recording_text(graphs: CudaGraphs | str) -> str:
-    if isinstance(graphs, str):
-        return f"not a CUDA graph: {graphs}"
-    return f"CUDA graphs: {graphs.recorded} recorded" + (graphs.reason and f"; {graphs.reason}")
+def title_of(fn: Any) -> str:
+    """What a report calls a function or module."""
+    if isinstance(fn, torch.nn.Module):
+        return type(fn).__name__
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
 
 
 def explain(
@@ -125,20 +93,89 @@ def explain(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
+    html: str = "",
+    backward: bool = False,
 ) -> Explanation:
-    """Compile and run ``fn`` once, and its backward if the result wants gradients."""
-    graphs: list[GraphReport] = []
+    """Compile and run ``fn`` once, and its backward pass if asked to; see ``litz.explain``."""
+    collector, made = Collector(), make_options(options)
 
     def backend(gm: GraphModule, inputs: Sequence[Any]) -> Any:
         def observe(kind: str, graph: GraphModule, stages: Stages) -> None:
-            graphs.append(GraphReport(kind, graph, stages))
+            collector.hear(Compiled(kind, graph, stages))
 
-        return compile_with(gm, inputs, make_options(options), observe)
+        return compile_with(gm, inputs, made, observe)
 
     torch.compiler.reset()
     try:
-        compiled: Any = torch.compile(fn, backend=backend)
-        result = compiled(*args, **kwargs)
+        with heard_breaks(collector.hear_break):
+            compiled: Any = torch.compile(fn, backend=backend)
+            result = compiled(*args, **kwargs)
+            if backward:
+                _run_backward(result)
     finally:
         torch.compiler.reset()
-    return Explanation(tuple(graphs), result)
+    found = Explanation(result, collector, title_of(fn), made)
+    if html:
+        write_page(found.report, html)
+    return found
+
+
+def _run_backward(result: Any) -> None:
+    """Run the backward pass of all results for gradients of one that nobody gets."""
+    tensors = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    ends = [x for x in tensors if x.grad_fn is not None]
+    todo: list[Any] = [x.grad_fn for x in ends]
+    seen, leaves = set(todo), []
+    while todo:
+        node = todo.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+    if leaves:
+        given = [torch.ones_like(x) for x in ends]
+        torch.autograd.grad(ends, leaves, given, allow_unused=True)
+
+
+def write_page(report: Report, file: str) -> None:
+    """Write a report as one page of HTML that needs nothing else."""
+    from litz.report.html import report_page  # only who asks for it pays
+
+    Path(file).write_text(report_page(report), encoding="utf-8")
+
+
+def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
+    """Run a Python program and report all that ``backend="litz"`` compiled in it.
+
+    What the program raises, its exit too, goes through.
+    """
+    collector, before = Collector(), sys.argv
+    sys.argv = [path, *arguments]
+    try:
+        with Listener(collector.hear, stages=True), heard_breaks(collector.hear_break):
+            runpy.run_path(path, run_name="__main__")
+    finally:
+        sys.argv = before
+    return collector.report(Path(path).name, make_options())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(prog="litz explain", description=__doc__)
+    parser.add_argument("file", help="a Python program to run, or a report that --json wrote")
+    parser.add_argument("arguments", nargs="*", help="what the program is given")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    asked = parser.parse_args(arguments)
+    if asked.file.endswith(".json"):
+        report = from_json(Path(asked.file).read_text())
+    else:
+        report = explain_script(asked.file, asked.arguments)
+    if asked.json:
+        Path(asked.json).write_text(report.to_json(1))
+    if asked.html:
+        write_page(report, asked.html)
+    print(report_text(report))
+    return 0

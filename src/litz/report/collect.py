@@ -1,0 +1,110 @@
+"""Gathers the record of a program while it is compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+
+from litz.binding import versions
+from litz.options import Options
+from litz.report.findings import findings
+from litz.report.gather import Gathered
+from litz.report.lines import line, lines_of, sources_of, users_line
+from litz.report.record import Break, Graph, Kernel, Line, Recompile, Report, Roofline, Step
+from litz.stages import Compiled
+
+_PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
+_GUARD = re.compile(r"^\d+/\d+: ")
+
+
+class Collector:
+    """Is told of graphs and of graph breaks, and gives the report of what it was told."""
+
+    def __init__(self) -> None:
+        self.compiled: list[Compiled] = []
+        self._breaks: list[str] = []
+
+    def hear(self, found: Compiled) -> None:
+        """A graph that was compiled (see ``litz.reporting.Listener``)."""
+        self.compiled.append(found)
+
+    def hear_break(self, text: str) -> None:
+        """What Dynamo's log says of a graph break."""
+        self._breaks.append(text)
+
+    def report(
+        self,
+        title: str,
+        options: Options,
+        roofline: Roofline | None = None,
+        measured: Callable[[Step], Step] = lambda step: step,
+    ) -> Report:
+        """All of it.  measured: a step with the time that it takes."""
+        lines: dict[str, Line] = {}
+        kernels: dict[str, Kernel] = {}
+        graphs: list[Graph] = []
+        recompiles: list[Recompile] = []
+        for n, c in enumerate(self.compiled):
+            g = Gathered(f"g{n}", c.kind, c.graph, c.stages)
+            lines |= g.lines
+            kernels |= g.kernels
+            graphs.append(replace(g.graph, steps=tuple(map(measured, g.graph.steps))))
+            if c.stages.recompile and c.kind != "backward":
+                recompiles.append(_recompile(graphs[-1], c.stages.recompile, lines))
+        breaks = tuple(_break(text, lines) for text in self._breaks)
+        return Report(
+            title,
+            versions(),
+            _given(options),
+            findings(graphs, breaks, recompiles, roofline),
+            breaks,
+            tuple(recompiles),
+            tuple(graphs),
+            tuple(kernels.values()),
+            tuple(lines.values()),
+            sources_of(lines.values()),
+            roofline,
+        )
+
+
+def _given(options: Options) -> Mapping[str, str | int | bool]:
+    """All options that differ from their defaults, those too that no code depends on."""
+    values = ((f.name, getattr(options, f.name), f.default) for f in fields(options))
+    return {
+        name: v if isinstance(v, str | int | bool) else ", ".join(map(str, v))
+        for name, v, default in values
+        if v != default
+    }
+
+
+def _break(text: str, lines: dict[str, Line]) -> Break:
+    """The reason is the first line of what stopped Dynamo first."""
+    place = _PLACE.match(text)
+    head, _, trace = text.partition("User code traceback:")
+    at = line(place[1], int(place[2])) if place else None
+    frames = lines_of(trace)
+    known = next((x for x in reversed(frames) if at is not None and x.id == at.id), at)
+    at = users_line((*frames, *([known] if known else [])))
+    _, _, said = head.partition("Graph Break Reason: ")
+    reason = said.partition("\n  Explanation:")[0].strip().rpartition("\n")[2]
+    if "Skipping the function" in said or "frame skipped" in said:
+        reason += "; the whole function runs without Litz"
+    if at is not None:
+        lines[at.id] = at
+    detail = "\n".join(x for x in said.strip().splitlines() if "debug context" not in x)
+    return Break(at.id if at else "", reason or "unknown", detail)
+
+
+def _recompile(g: Graph, said: str, lines: dict[str, Line]) -> Recompile:
+    text, _, trace = said.partition("User stack trace:")
+    guard = _GUARD.sub("", text.strip()).partition("  #")[0].strip()
+    at = users_line(lines_of(trace))
+    if at is None:  # older versions of PyTorch name the end of the file's path alone
+        place = re.search(r"# (\S+):(\d+) in (\w+)", text)
+        files = {x.file for x in lines.values()} if place else ()
+        for file in (f for f in files if place and f.endswith(place[1])):
+            at = line(file, int(place[2]), place[3]) if place else None
+    if at is not None:
+        lines[at.id] = at
+    return Recompile(g.id, guard, at.id if at else g.line)

@@ -1,0 +1,36 @@
+"""Litz's stages and provenance in PyTorch's structured trace, which tlparse and others show."""
+
+from __future__ import annotations
+
+import json
+
+from litz.report.gather import Gathered
+from litz.report.record import Graph, Kernel, Line
+from litz.runtime.records import Records
+from litz.runtime.torch_private import trace_artifact
+from litz.stages import Compiled
+
+
+def trace(found: Compiled) -> None:
+    """Write a graph's texts and sources, and the record that leads from them to the user's lines.
+
+    The record, ``litz_provenance``, is an object of ``graph``, ``kernels`` and ``lines`` in the
+    forms that ``schema.json`` gives them; its graph is called ``g``, and its texts stand beside it.
+    """
+    gathered = Gathered("g", found.kind, found.graph, found.stages)
+    for name, text in gathered.graph.texts.items():
+        trace_artifact(f"litz_{name}", "string", lambda text=text: text)  # type: ignore[misc]
+    sources = "\n".join(k.source for k in gathered.kernels.values())
+    if sources:
+        trace_artifact("litz_kernels", "string", lambda: sources)
+    trace_artifact("litz_provenance", "json", lambda: provenance(gathered))
+
+
+def provenance(g: Gathered) -> str:
+    """A graph's steps, nodes and memory, its kernels and the user's lines, as JSON."""
+    kernels: tuple[Kernel, ...] = tuple(g.kernels.values())
+    lines: tuple[Line, ...] = tuple(g.lines.values())
+    graph: Graph = g.graph
+    record = Records({}).write({"graph": graph, "kernels": kernels, "lines": lines})
+    record["graph"]["texts"] = {}
+    return json.dumps(record)

@@ -1,0 +1,276 @@
+"""``litz.profile`` and ``litz profile FILE``: measures a program step by step."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from litz.backend import compile_with
+from litz.compiler import on_gpu
+from litz.dynamo import heard_breaks
+from litz.errors import LitzError
+from litz.options import Options, make_options
+from litz.report.collect import Collector
+from litz.report.profile import BACKWARD, Event, Profile, Row, Timing
+from litz.report.record import Report, Step
+from litz.report.timing import (
+    EagerTimer,
+    Interval,
+    Mark,
+    Operator,
+    Timer,
+    between,
+    in_turns,
+    mark,
+    queued,
+)
+from litz.reporting import Listener
+from litz.runtime.native import Runtime, Segment
+from litz.targets.cpp.toolchain import build, runtime_unit
+from litz.targets.tools import Tools
+from litz.tools.explain import title_of, write_page
+from litz.tools.roofline import roofline
+
+WATCHED = 20
+"""Watched calls whose medians count."""
+AHEAD = 0.01
+"""Seconds for which a GPU is kept busy, so that the host gets ahead of it."""
+
+
+class Session:
+    """Compiles with a timer on each graph, and makes a profile of what ran."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.collector = Collector()
+        self.listener = Listener(self.collector.hear, stages=True, timer=self._timer)
+        self._timers: list[Timer] = []
+
+    def _timer(self, graph: GraphModule) -> Timer:
+        self._timers.append(timer := Timer(on_gpu(graph)))
+        return timer
+
+    @property
+    def cuda(self) -> bool:
+        return any(t.cuda for t in self._timers)
+
+    def clear(self) -> None:
+        """What ran so far does not count."""
+        for t in self._timers:
+            t.clear()
+
+    def profile(self, title: str, calls: int, watched: float) -> Profile:
+        """calls: of the program since ``clear``, of ``watched`` seconds each."""
+        device = "cuda" if self.cuda else "cpu"
+        machine = roofline(device, Tools(self.options).cache)
+        launch = 0.0 if self.cuda else _launch_seconds(self.options)
+        medians = self._medians(launch)
+        report = self.collector.report(
+            title,
+            self.options,
+            machine,
+            lambda s: replace(s, seconds=medians[s.id][1].device) if s.id in medians else s,
+        )
+        rows = tuple(_rows(report, medians, calls))
+        return Profile(report, (Timing("litz", 0.0, watched, rows, self._events()),), machine)
+
+    def _medians(self, launch: float) -> dict[str, tuple[int, Interval]]:
+        """How often each step ran, and its time without what launching takes, by its id."""
+        found = {}
+        for n, c in enumerate(self.collector.compiled):
+            t, host = c.stages.timer, c.stages.host
+            if isinstance(t, Timer) and host is not None:
+                for call, x in zip(host.calls(), t.medians(), strict=False):
+                    extern = getattr(call, "extern", None)
+                    name = extern.name if extern is not None else getattr(call, "group", "")
+                    own = x.device if extern is not None else max(x.device - launch, 1e-9)
+                    found[f"g{n}.{name}"] = (len(t.runs), Interval(x.host, own))
+        return found
+
+    def _events(self) -> tuple[Event, ...]:
+        """The last run of each graph, as it was."""
+        last = [
+            (n, c.stages.host, t.runs[-1])
+            for n, c in enumerate(self.collector.compiled)
+            if isinstance(t := c.stages.timer, Timer) and t.runs and c.stages.host is not None
+        ]
+        found: list[Event] = []
+        for n, host, run in sorted(last, key=lambda x: x[2].start[0]):
+            origin = last[0][2].start if self.cuda else min(x[2].start for x in last)
+            begin = 0.0 if run.start is origin else run.start[0] - origin[0]
+            found.append(Event(f"g{n}", begin, run.whole.device, ""))
+            for call, (start, seconds) in zip(host.calls(), run.spans(run.start), strict=False):
+                extern = getattr(call, "extern", None)
+                name = extern.name if extern is not None else getattr(call, "group", "")
+                shown = extern.target_name if extern is not None else getattr(call, "kernel", "")
+                found.append(Event(shown, begin + start, seconds, f"g{n}.{name}"))
+        return tuple(found)
+
+
+def _rows(report: Report, medians: Mapping[str, tuple[int, Interval]], calls: int) -> Iterator[Row]:
+    found = []
+    for g in report.graphs:
+        for s in (s for s in g.steps if s.id in medians):
+            runs, x = medians[s.id]
+            found.append(_row(s, g.kind, x, max(round(runs / calls), 1)))
+    yield from sorted(found, key=lambda r: -r.seconds)
+
+
+def _row(s: Step, kind: str, x: Interval, times: int) -> Row:
+    lines = (BACKWARD,) if kind == "backward" else s.lines
+    figures = (times, x.device * times, x.host * times, s.bytes * times, s.ops * times)
+    return Row(s.id, s.kind, s.name, lines, *figures, s.launches * times, s.reason)
+
+
+def _launch_seconds(options: Options) -> float:
+    """What calling a native segment takes that does nothing."""
+    tools = Tools(options)
+    try:
+        empty = Segment(Runtime(build((runtime_unit(),), tools.toolchain, tools.cache)[0]), [], 2)
+    except LitzError:
+        return 0.0
+    found = []
+    for _ in range(200):
+        start = mark(False)
+        empty(0, 0)
+        found.append(mark(False)[0] - start[0])
+    return median(found)
+
+
+EagerRun = tuple[Mark, list[Operator], Mark]
+
+
+def _eager_run(call: Callable[[], Any], cuda: bool) -> EagerRun:
+    """One call in eager mode, operator by operator."""
+    with EagerTimer(cuda) as timer, queued(AHEAD, cuda):
+        origin = mark(cuda)
+        call()
+        end = mark(cuda)
+    return origin, timer.calls, end
+
+
+def _eager(runs: Sequence[EagerRun], cuda: bool) -> Timing:
+    """Medians over those calls that do the same as the last."""
+    same = [r for r in runs if len(r[1]) == len(runs[-1][1])]
+    origin, calls, end = same[-1]
+    rows, events = [], []
+    for i, c in enumerate(calls):
+        host = median(r[1][i].end[0] - r[1][i].start[0] for r in same)
+        device = median(between(r[1][i].start, r[1][i].end) for r in same)
+        lines = (BACKWARD,) if c.line is None else (c.line.id,)
+        rows.append(Row(f"eager.{i}", "aten", c.name, lines, 1, device, host, c.bytes, c.ops))
+        events.append(Event(c.name, between(origin, c.start), device, f"eager.{i}"))
+    rows.sort(key=lambda r: -r.seconds)
+    return Timing("eager", 0.0, end[0] - origin[0], tuple(rows), tuple(events))
+
+
+def profile(
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    against: Sequence[str] = ("eager",),
+    seconds: float = 2.0,
+) -> Profile:
+    """Measure ``fn`` under Litz, and under each backend of ``against``; see ``litz.profile``."""
+    session, eager = Session(make_options(options)), []
+    torch.compiler.reset()
+    try:
+        with session.listener, heard_breaks(session.collector.hear_break):
+            watched: Any = torch.compile(fn, backend=_litz(session.options))
+            for _ in range(3):
+                watched(*args, **kwargs)
+            session.clear()
+            spent = []
+            for _ in range(WATCHED):  # in turns: what else the machine does meets both
+                with queued(AHEAD, session.cuda):
+                    start = perf_counter()
+                    watched(*args, **kwargs)
+                    spent.append(perf_counter() - start)
+                if "eager" in against:
+                    eager.append(_eager_run(partial(fn, *args, **kwargs), session.cuda))
+        found = session.profile(title_of(fn), WATCHED, median(spent))
+        timings = {"litz": found.timings[0]}
+        timings |= {name: Timing(name, 0.0, 0.0, (), ()) for name in against}
+        if eager:
+            timings["eager"] = _eager(eager, session.cuda)
+        calls = {
+            n: partial(f, *args, **kwargs) for n, f in _ways(fn, session.options, against).items()
+        }
+        for call in calls.values():
+            for _ in range(3):
+                call()
+        whole = in_turns(tuple(calls.values()), seconds, session.cuda)
+    finally:
+        torch.compiler.reset()
+    known = [replace(timings[n], seconds=x) for n, x in zip(calls, whole, strict=True)]
+    return replace(found, timings=tuple(known))
+
+
+def _litz(options: Options) -> Callable[..., Any]:
+    return lambda gm, inputs: compile_with(gm, inputs, options)
+
+
+def _ways(fn: Any, options: Options, against: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """The program as each backend runs it."""
+    ways: dict[str, Callable[..., Any]] = {"litz": torch.compile(fn, backend=_litz(options))}
+    for name in against:
+        ways[name] = fn if name == "eager" else torch.compile(fn, backend=name)
+    return ways
+
+
+def profile_script(path: str, arguments: Sequence[str] = ()) -> Profile:
+    """Run a Python program and measure all that ``backend="litz"`` compiled in it.
+
+    First calls, which build kernels, do not count.
+    """
+    session, before = Session(make_options()), sys.argv
+    sys.argv = [path, *arguments]
+    try:
+        with session.listener, heard_breaks(session.collector.hear_break):
+            runpy.run_path(path, run_name="__main__")
+    finally:
+        sys.argv = before
+    for c in session.collector.compiled:
+        if isinstance(t := c.stages.timer, Timer) and len(t.runs) > 1:
+            del t.runs[0]
+    runs = [
+        c.stages.timer.runs for c in session.collector.compiled if isinstance(c.stages.timer, Timer)
+    ]
+    calls = Counter(map(len, runs)).most_common(1)[0][0] if runs else 1
+    watched = sum(median(x.whole.device for x in r) for r in runs if r)
+    return session.profile(Path(path).name, calls or 1, watched)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(prog="litz profile", description=__doc__)
+    parser.add_argument("file", help="a Python program to run")
+    parser.add_argument("arguments", nargs="*", help="what the program is given")
+    parser.add_argument("--csv", metavar="FILE", help="write a line for each step")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    asked = parser.parse_args(arguments)
+    found = profile_script(asked.file, asked.arguments)
+    for file, text in ((asked.csv, found.to_csv), (asked.trace, found.to_trace)):
+        if file:
+            Path(file).write_text(text())
+    if asked.json:
+        Path(asked.json).write_text(found.report.to_json(1))
+    if asked.html:
+        write_page(found.report, asked.html)
+    print(found)
+    return 0
