@@ -110,12 +110,12 @@ class Binder:
                 events.info("Python runs the host program: %s", host.plan)
             return None
         try:
-            executor, run = self._tools.executor
+            executor = self._tools.executor
         except ToolchainError as e:
             events.info("Python runs the host program: %s", e)
             return None
         segments = [natives[name] for name in host.plan.segments]
-        call: BoxedCall = executor.program(host.plan, values, segments, run)
+        call: BoxedCall = executor.program(host.plan, values, segments)
         return call
 
 

@@ -137,8 +137,7 @@ def executed(host: HostProgram, args: list[Any]) -> Any:
     """The results of a host program without kernels."""
     plan = plan_native(host, print_host(host).values)
     assert isinstance(plan, Plan), plan
-    executor, run_segment = Tools(make_options()).executor
-    return executor.program(plan, {}, (), run_segment)(args)
+    return Tools(make_options({"host": "native"})).executor.program(plan, {}, ())(args)
 
 
 def test_numbers_are_pythons() -> None:

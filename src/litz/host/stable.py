@@ -12,7 +12,8 @@ import torch
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import TensorRef
-from litz.runtime.plan import DIRECT, LIST, OPTIONAL, OPTIONAL_LIST, TYPES
+from litz.runtime.plan import DIRECT, TYPES
+from litz.runtime.shipped import LIST, OPTIONAL, OPTIONAL_LIST
 
 _TYPE: Final = re.compile(
     r"(?P<many>Optional\[)?(?P<list>List\[)?(?P<one>Optional\[)?(?P<base>\w+)\]*"

@@ -1,9 +1,9 @@
 """The native executor: a plan becomes a callable that runs it without Python in between.
 
-It is one C++ file without headers (``csrc/litz_executor.cpp``), built like a kernel.  Of PyTorch it
-takes the C functions that exist for compiled models, and how Python's tensors hold theirs, which is
-found out by looking; where this PyTorch has others, an ``Executor`` cannot be made, and the printed
-Python serves.
+It is one C++ file without headers (``csrc/litz_executor.cpp``), in the library that comes with the
+package (``litz.runtime.shipped``).  Of PyTorch it takes the C functions that exist for compiled
+models, and how Python's tensors hold theirs, which is found out by looking; where this PyTorch has
+others, an ``Executor`` cannot be made, and the printed Python serves.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 
 from litz.errors import ToolchainError
 from litz.runtime.memory import default_allocator, in_memory
-from litz.runtime.native import Library, Runtime, Segment
-from litz.runtime.plan import LIST, OPS, OPTIONAL, OPTIONAL_LIST, VALUES, Plan
+from litz.runtime.native import Runtime, Segment
+from litz.runtime.plan import Plan
 from litz.runtime.torch_private import dtype_code, native_functions, tensor_offset
 
 FUNCTIONS: Final = (
@@ -53,15 +53,6 @@ _YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable
 """Those that PyTorch before 2.13 has not, and that may be missing."""
 
 
-def executor_source() -> str:
-    """The C++ source of the executor: the tables of instructions stand before it."""
-    ops = ", ".join(f"OP_{name}" for name in OPS)
-    values = ", ".join(f"VALUE_{name}" for name in VALUES)
-    text = (Path(__file__).parent / "csrc" / "litz_executor.cpp").read_text()
-    bits = f"OPTIONAL = {OPTIONAL}, LIST = {LIST}, OPTIONAL_LIST = {OPTIONAL_LIST}"
-    return f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\nenum Type {{ {bits} }};\n{text}"
-
-
 def check_torch() -> tuple[list[int], int]:
     """The addresses of ``FUNCTIONS`` and ``tensor_offset``; ToolchainError where some are not."""
     found = native_functions(FUNCTIONS)
@@ -73,8 +64,8 @@ def check_torch() -> tuple[list[int], int]:
     return [found[n] for n in FUNCTIONS], offset
 
 
-class Executor(Library):
-    """The loaded executor.  Raises ToolchainError where it does not fit this PyTorch."""
+class Executor(Runtime):
+    """The library of executor and segments, loaded.  ToolchainError: this PyTorch is another."""
 
     def __init__(self, path: Path | str) -> None:
         self._functions, self._offset = check_torch()
@@ -84,19 +75,17 @@ class Executor(Library):
         make.restype = ctypes.py_object
         self._make = make
 
-    def program(
-        self, plan: Plan, values: Mapping[str, object], segments: Sequence[Segment], run: int
-    ) -> Any:
+    def program(self, plan: Plan, values: Mapping[str, object], segments: Sequence[Segment]) -> Any:
         """A callable of a plan, which takes the list of arguments and empties it.
 
         values: what the plan names of the host program.  segments: as the plan has them.
-        run: the address of the function that runs segments.
         """
         objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
         codes = [_code(o) for o in objects]
         numbers = [0 if n is None else n for n in plan.numbers]
         counts = [len(plan.words), plan.inputs, plan.tensors, len(numbers), len(objects)]
         addresses = [s.address for s in segments]
+        run = self.function("litz_run_segment").address
         head = [*counts, len(segments), self._offset, _abi(), run, *self._functions]
         all_words = [*head, *addresses, *codes, *numbers, *plan.words]
         allocator = default_allocator()
@@ -118,11 +107,6 @@ def _abi() -> int:
     """The version of PyTorch's C functions that the executor is for."""
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     return major << 56 | minor << 48
-
-
-def run_address(runtime: Runtime) -> int:
-    """The address of the function that runs segments."""
-    return runtime.function("litz_run_segment").address
 
 
 def _object(kind: str, text: str, values: Mapping[str, object]) -> object:

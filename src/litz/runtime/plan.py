@@ -2,7 +2,8 @@
 
 A plan works on registers.  Tensor registers hold tensors, the arguments first, then what the
 program makes; number registers hold 64-bit integers, of which some are constant.  An instruction is
-the number of its row in ``OPS`` and its operands, all integers in one row of words::
+the number of its row in ``OPS`` (``litz.runtime.shipped``) and its operands, all integers in one
+row of words::
 
     t       a tensor register           i       a number register
     o       an entry of ``objects``     n       a number as it is
@@ -23,32 +24,9 @@ from collections.abc import Callable
 from typing import Final
 
 from litz.dataclass import dataclass
+from litz.runtime.shipped import OPS, VALUES
 
-OPS: Final = {
-    "number": "it",  # the number that an argument is
-    "size": "itn",  # the size of a dimension
-    "load": "to",  # a constant
-    "allocate": "to*i*i",  # by type, sizes, strides
-    "recycled": "to*i*i",  # the same of a large buffer, by Litz's allocator
-    "workspace": "ti",
-    "view": "tt*i*ii",  # sizes, strides, elements behind the other's first
-    "place": "tto*i*in",  # of another type: sizes, strides, bytes from where the storage begins
-    "retype": "tto",  # the elements' bits as another type
-    "move": "tt",
-    "free": "t",
-    "segment": "n*p*i",
-    "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
-    "aten": "ooon*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
-    "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
-    "equal": "iio",  # or RuntimeError with the message
-    "assert": "io",
-    "return": "v",
-    "add": "iii", "mul": "iii", "floordiv": "iii", "mod": "iii", "min": "iii", "max": "iii",
-    "eq": "iii", "ne": "iii", "lt": "iii", "le": "iii", "and": "iii", "or": "iii", "not": "ii",
-}  # fmt: skip
-VALUES: Final = {"tensor": "t", "number": "i", "object": "o", "tuple": "*v", "list": "*v"}
 TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4, "number": 5}
-OPTIONAL, LIST, OPTIONAL_LIST = 8, 16, 32
 DIRECT: Final = ("aten.addmm.out", "aten.baddbmm.out")
 """Operators that PyTorch's C functions have and its dispatcher does not take, for their numbers; an
 instruction says which by its place here, and -1 for the dispatcher."""
