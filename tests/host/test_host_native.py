@@ -41,8 +41,10 @@ from litz.index import (
 from litz.ir.dtype import F32
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.options import make_options
+from litz.runtime.executor import Executor
 from litz.runtime.plan import Plan, plan_text
 from litz.runtime.strided import copy_as_it_is
+from litz.targets import tools
 from litz.targets.tools import Tools
 from tests.replay.corpus import Entry, corpus
 
@@ -187,7 +189,7 @@ def test_text_of_a_plan() -> None:
         "return tuple[t1, 7]",
     ]
     with pytest.raises(ValueError, match="ends early"):
-        plan_text(replace(plan, words=plan.words[:-2]))
+        plan_text(replace(plan, words=plan.words[:-16]))
     with pytest.raises(ValueError, match="without a register"):
         plan_text(replace(plan, tensors=2))
 
@@ -200,6 +202,23 @@ def test_what_has_no_plan_runs_by_python() -> None:
     report = litz.explain(fn, x, options={**NATIVE, "verify": True})
     assert "Python runs the host program: its runs are checked" in str(report)
     assert "Python runs" not in str(litz.explain(fn, x, options=NATIVE))
+
+
+def test_by_default_the_executor_runs_where_it_was_built(
+    plans: list[Plan | str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = Tools(make_options(NATIVE)).executor.path
+    made: list[object] = []
+    program = Executor.program
+    monkeypatch.setattr(Executor, "program", lambda *a: made.append(a) or program(*a))
+    x = torch.randn(4)
+    monkeypatch.setattr(tools, "shipped", lambda: library)
+    assert torch.equal(torch.compile(lambda x: x * 2 + 1, backend="litz")(x), x * 2 + 1)
+    monkeypatch.setattr(tools, "shipped", lambda: None)
+    with caplog.at_level("INFO", "litz"):
+        assert torch.equal(torch.compile(lambda x: x * 3, backend="litz")(x), x * 3)
+    assert len(made) == 1 and len(plans) == 2
+    assert "was not built when Litz was installed" in caplog.text
 
 
 def test_faults_of_kernels_and_operators() -> None:

@@ -21,8 +21,10 @@ from litz.index import expr as ix
 from litz.ir.dtype import DType
 from litz.ir.program import Extern, HostFloat, TensorRef, made_numbers
 from litz.ir.text import is_whole
+from litz.lowering.bindings import ALIGNED, Handed
 from litz.lowering.torch_types import to_torch
-from litz.runtime.plan import DIRECT, NUMBER_OF, VALUE_OF, Plan
+from litz.runtime.checks import check_call
+from litz.runtime.plan import DIRECT, NUMBER_OF, VALUE_OF, Plan, packed
 
 _BITS: Final = 63
 
@@ -239,7 +241,9 @@ class _Printer:
             case lines.Return(outputs):
                 value = self.value(tuple(outputs))
                 self.emit("return", value)
-            case lines.Probe() | lines.CheckCall():
+            case lines.CheckCall(extern, handed):
+                self._check_call(extern, handed)
+            case lines.Probe():
                 raise Unplanned("its runs are checked")
             case _:
                 raise Unplanned(f"a line {type(line).__name__}")
@@ -247,6 +251,17 @@ class _Printer:
             for register in self.temporaries:
                 self.emit("free", register)
         self.temporaries.clear()
+
+    def _check_call(self, e: Extern, handed: Handed) -> None:
+        stated = [
+            (t.node, t.ref, t.dtype, torch.device(t.device), t.strides, ALIGNED if t.aligned else 1)
+            for t in handed.tensors
+        ]
+        given = [
+            w for v in (e.target_name, e.origins, handed.stack, *stated) for w in self.value(v)
+        ]
+        check = self.entry("name", f"{check_call.__module__}:{check_call.__name__}")
+        self.emit("call", check, 3 + len(stated), given, 0, 0, 0)
 
     def _only_cpu(self, device: str) -> None:
         if device != "cpu":
@@ -446,7 +461,7 @@ class _Printer:
             tuple(self.numbers),
             tuple(self.objects),
             tuple(self.segments),
-            tuple(map(int, self.words)),
+            packed(self.words),
         )
 
 

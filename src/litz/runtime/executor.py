@@ -83,15 +83,16 @@ class Executor(Runtime):
         objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
         codes = [_code(o) for o in objects]
         numbers = [0 if n is None else n for n in plan.numbers]
-        counts = [len(plan.words), plan.inputs, plan.tensors, len(numbers), len(objects)]
+        counts = [len(plan.words) // 8, plan.inputs, plan.tensors, len(numbers), len(objects)]
         addresses = [s.address for s in segments]
         run = self.function("litz_run_segment").address
         head = [*counts, len(segments), self._offset, _abi(), run, *self._functions]
-        all_words = [*head, *addresses, *codes, *numbers, *plan.words]
+        front = [*head, *addresses, *codes, *numbers]
+        program = struct.pack(f"={len(front)}q", *front) + plan.words
         allocator = default_allocator()
         recycled, workspace = allocator.empty_strided, allocator.workspace
         keep = (objects, tuple(segments), torch.Tensor, recycled, workspace, in_memory, self)
-        return self._make(struct.pack(f"={len(all_words)}q", *all_words), keep)
+        return self._make(program, keep)
 
 
 def _code(value: object) -> int:

@@ -20,7 +20,8 @@ type is the number of its row in ``TYPES``, and the bits of ``OPTIONAL`` (of ele
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from litz.dataclass import dataclass
@@ -45,7 +46,7 @@ class Plan:
     registers.  numbers: of each number register its constant, or None.  objects: what instructions
     name, each a kind and a text: ``literal`` (of Python), ``float`` (hexadecimal), ``torch`` (a
     path from that module), ``device``, ``name`` (a module and a path with a colon between), and
-    ``value`` (of the host program).  segments: names.  words: the instructions.
+    ``value`` (of the host program).  segments: names.  words: the instructions, 8 bytes a word.
     """
 
     inputs: int
@@ -53,18 +54,24 @@ class Plan:
     numbers: tuple[int | None, ...]
     objects: tuple[tuple[str, str], ...]
     segments: tuple[str, ...]
-    words: tuple[int, ...]
+    words: bytes
+
+
+def packed(words: Sequence[int]) -> bytes:
+    """Words as a plan has them.  Raises struct.error for one of more than 64 bits."""
+    return struct.pack(f"<{len(words)}q", *words)
 
 
 class _Reader:
     """Walks over a plan's words; ``leaf`` makes a text of an operand, by its kind, or raises."""
 
     def __init__(self, plan: Plan, leaf: Callable[[str, int], str]) -> None:
-        self.words = iter(plan.words)
+        self.words = (word for (word,) in struct.iter_unpack("<q", plan.words))
         self.leaf = leaf
 
     def next(self) -> int:
-        return next(self.words)
+        word: int = next(self.words)
+        return word
 
     def one(self, kind: str) -> str:
         match kind:
@@ -118,7 +125,7 @@ def plan_text(plan: Plan) -> str:
         for op in reader.words:
             name, spec = _OPS[op]
             lines.append(f"{name} {reader.all(spec)}")
-    except (StopIteration, RuntimeError, IndexError) as e:
+    except (StopIteration, RuntimeError, IndexError, struct.error) as e:
         raise ValueError(f"a plan that ends early or has unknown words: {e}") from e
     if not lines or not lines[-1].startswith("return"):
         raise ValueError("a plan that does not return")
