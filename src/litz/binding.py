@@ -17,6 +17,7 @@ from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
+from litz.runtime.launchers import in_python
 from litz.runtime.products import Products, product
 from litz.runtime.tune import Choice
 from litz.targets.building import Build
@@ -96,7 +97,7 @@ class Binder:
             values = {name: tuned if v is product else v for name, v in values.items()}
         call = self._native(artifact.host, values, natives)
         if call is None:
-            call = load_host(artifact.host.source, {**values, **natives})
+            call = load_host(artifact.host.source, {**values, **in_python(natives)})
         if watch is not None:
             call = watch.wrap(call)
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
@@ -110,12 +111,10 @@ class Binder:
                 events.info("Python runs the host program: %s", host.plan)
             return None
         try:
-            executor = self._tools.executor
+            call: BoxedCall = self._tools.executor.program(host.plan, values, natives)
         except ToolchainError as e:
             events.info("Python runs the host program: %s", e)
             return None
-        segments = [natives[name] for name in host.plan.segments]
-        call: BoxedCall = executor.program(host.plan, values, segments)
         return call
 
 

@@ -172,7 +172,8 @@ def _artifact(
     if options.host != "python":
         from litz.host.native import plan_native  # only who asks for it pays
 
-        plan = plan_native(host, source.values)
+        devices = ("cpu", "cuda") if options.host == "native" else ("cpu",)
+        plan = plan_native(host, source.values, devices)
     if options.host == "native" and not isinstance(plan, str):
         made = plan
         show(options, "code", lambda: plan_text(made))

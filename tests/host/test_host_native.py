@@ -139,7 +139,7 @@ def executed(host: HostProgram, args: list[Any]) -> Any:
     """The results of a host program without kernels."""
     plan = plan_native(host, print_host(host).values)
     assert isinstance(plan, Plan), plan
-    return Tools(make_options({"host": "native"})).executor.program(plan, {}, ())(args)
+    return Tools(make_options({"host": "native"})).executor.program(plan, {}, {})(args)
 
 
 def test_numbers_are_pythons() -> None:
@@ -180,7 +180,7 @@ def test_text_of_a_plan() -> None:
     plan = plan_native(HostProgram(("x",), {"x": x, "y": y}, lines), {})
     assert isinstance(plan, Plan)
     assert plan_text(plan).splitlines() == [
-        "allocate t1 float32 [2, 2] [2, 1]",
+        "allocate t1 float32 cpu [2, 2] [2, 1]",
         "view t2 t0 [2, 2] [2, 1] 0",
         "view t3 t0 [2, 2] [2, 1] 0",
         "aten 'aten::mm' 'out' mm -1 [t2, t3] ['out'=t1] 1 [] 1",

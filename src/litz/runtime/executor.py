@@ -19,15 +19,20 @@ from typing import Any, Final
 import torch
 
 from litz.errors import ToolchainError
+from litz.runtime.launchers import cell_of, in_python
 from litz.runtime.memory import default_allocator, in_memory
 from litz.runtime.native import Runtime, Segment
 from litz.runtime.plan import Plan
-from litz.runtime.torch_private import dtype_code, native_functions, tensor_offset
+from litz.runtime.torch_private import (
+    device_code,
+    dtype_code,
+    native_functions,
+    tensor_offset,
+)
 
 FUNCTIONS: Final = (
     "wrap",
     "torch_exception_get_what_without_backtrace",
-    "aoti_torch_device_type_cpu",
     "torch_get_num_threads",
     "aoti_torch_delete_tensor_object",
     "aoti_torch_get_data_ptr",
@@ -45,18 +50,27 @@ FUNCTIONS: Final = (
     "torch_new_list_reserve_size",
     "torch_list_push_back",
     "torch_call_dispatcher",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
+    "aoti_torch_get_current_cuda_stream",
+    "aoti_torch_create_cuda_guard",
+    "aoti_torch_delete_cuda_guard",
     "aoti_torch_cpu_addmm_out",
     "aoti_torch_cpu_baddbmm_out",
+    "aoti_torch_cuda_addmm_out",
+    "aoti_torch_cuda_baddbmm_out",
 )
 """In the order of the struct ``Torch``; the last are those of ``DIRECT``."""
 _YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue")
 """Those that PyTorch before 2.13 has not, and that may be missing."""
+_CUDA: Final = tuple(name for name in FUNCTIONS if "cuda" in name)
+"""Those that PyTorch for CPUs has not."""
 
 
 def check_torch() -> tuple[list[int], int]:
     """The addresses of ``FUNCTIONS`` and ``tensor_offset``; ToolchainError where some are not."""
     found = native_functions(FUNCTIONS)
-    missing = [n for n in FUNCTIONS if not found[n] and n not in _YOUNG]
+    missing = [n for n in FUNCTIONS if not found[n] and n not in (*_YOUNG, *_CUDA)]
     offset = tensor_offset()
     if missing or offset is None:
         what = ", ".join(missing) or "tensors as Litz knows them"
@@ -75,30 +89,45 @@ class Executor(Runtime):
         make.restype = ctypes.py_object
         self._make = make
 
-    def program(self, plan: Plan, values: Mapping[str, object], segments: Sequence[Segment]) -> Any:
+    def program(self, plan: Plan, values: Mapping[str, object], natives: Mapping[str, Any]) -> Any:
         """A callable of a plan, which takes the list of arguments and empties it.
 
-        values: what the plan names of the host program.  segments: as the plan has them.
+        values, natives: what the plan names: of the host program, and segments and kernels.
+        Raises ToolchainError where this PyTorch has not what a plan for GPUs needs.
         """
+        segments: list[Segment] = [natives[name] for name in plan.segments]
+        kernels: list[Any] = [natives[name] for name in plan.kernels]
+        cells = [cell_of(k) for k in kernels]
         objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
+        self._check(objects)
         codes = [_code(o) for o in objects]
         numbers = [0 if n is None else n for n in plan.numbers]
         counts = [len(plan.words) // 8, plan.inputs, plan.tensors, len(numbers), len(objects)]
-        addresses = [s.address for s in segments]
+        places = [s.address for s in segments], [ctypes.addressof(c) for c in cells]
         run = self.function("litz_run_segment").address
-        head = [*counts, len(segments), self._offset, _abi(), run, *self._functions]
-        front = [*head, *addresses, *codes, *numbers]
-        program = struct.pack(f"={len(front)}q", *front) + plan.words
+        head = [*counts, len(segments), len(kernels), self._offset, _abi(), run, *self._functions]
+        front = [*head, *places[0], *places[1], *codes, *numbers]
         allocator = default_allocator()
         recycled, workspace = allocator.empty_strided, allocator.workspace
-        keep = (objects, tuple(segments), torch.Tensor, recycled, workspace, in_memory, self)
-        return self._make(program, keep)
+        functions = tuple(in_python(dict(enumerate(kernels))).values())
+        helpers = tuple(segments), functions, torch.Tensor, recycled, workspace, in_memory
+        keep = (objects, *helpers, cells, kernels, self)
+        return self._make(struct.pack(f"={len(front)}q", *front) + plan.words, keep)
+
+    def _check(self, objects: Sequence[object]) -> None:
+        if any(isinstance(o, torch.device) and o.type != "cpu" for o in objects):
+            found = dict(zip(FUNCTIONS, self._functions, strict=True))
+            missing = [n for n in _CUDA if not found[n] and not n.endswith("mm_out")]
+            if missing:
+                raise ToolchainError(f"litz: this PyTorch has not {', '.join(missing)}")
 
 
 def _code(value: object) -> int:
     """A plain value as PyTorch's C functions take it; 0 for others."""
     if isinstance(value, torch.dtype):
         return dtype_code(value)
+    if isinstance(value, torch.device):  # the index is a byte, -1 for the current one
+        return device_code(value.type) << 8 | ((-1 if value.index is None else value.index) & 0xFF)
     if isinstance(value, float):
         return int(struct.unpack("=q", struct.pack("=d", value))[0])
     return value if isinstance(value, int) and value.bit_length() < 64 else 0

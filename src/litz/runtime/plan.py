@@ -7,15 +7,20 @@ row of words::
 
     t       a tensor register           i       a number register
     o       an entry of ``objects``     n       a number as it is
-    v       a Python value              p       an address: register, bytes behind it, 1 where
-    k       a keyword: name and value           the tensor may have no memory of its own
+    v       a Python value              p       an address: register, bytes behind it, and the
+    k       a keyword: name and value           bits of ``ELSEWHERE`` and ``BY_VALUE``
     r       where a result goes         s       a value for PyTorch's dispatcher: type and value
-    q       a keyword: name and s       *x      how many of x, then these
+    q       a keyword: name and s       c       an argument of a launch: row in ``CELLS``, place
+                                        *x      how many of x, then these
 
 A result goes into a tensor register (a Python float too), nowhere (-1), or into the number register
 -2 - r.  A Python value is the number of its row in ``VALUES`` and an operand, or counted values.  A
 type is the number of its row in ``TYPES``, and the bits of ``OPTIONAL`` (of elements), ``LIST`` and
 ``OPTIONAL_LIST``.
+
+How a kernel on a GPU is launched is known when it is bound, and may change when it is first called.
+It is a plan of its own, a *launcher* (``litz.runtime.launchers``): number registers, the kernel's
+integers first, and no others.
 """
 
 from __future__ import annotations
@@ -25,12 +30,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.runtime.shipped import OPS, VALUES
+from litz.runtime.shipped import BY_VALUE, ELSEWHERE, OPS, VALUES
 
 TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4, "number": 5}
 DIRECT: Final = ("aten.addmm.out", "aten.baddbmm.out")
 """Operators that PyTorch's C functions have and its dispatcher does not take, for their numbers; an
-instruction says which by its place here, and -1 for the dispatcher."""
+instruction says which by its place here (those of GPUs behind those of CPUs), and -1 for the
+dispatcher."""
 
 _OPS: Final = tuple(OPS.items())
 _VALUES: Final = tuple(VALUES.items())
@@ -46,7 +52,8 @@ class Plan:
     registers.  numbers: of each number register its constant, or None.  objects: what instructions
     name, each a kind and a text: ``literal`` (of Python), ``float`` (hexadecimal), ``torch`` (a
     path from that module), ``device``, ``name`` (a module and a path with a colon between), and
-    ``value`` (of the host program).  segments: names.  words: the instructions, 8 bytes a word.
+    ``value`` (of the host program).  segments, kernels: names.  words: the instructions, 8 bytes
+    a word.
     """
 
     inputs: int
@@ -54,6 +61,7 @@ class Plan:
     numbers: tuple[int | None, ...]
     objects: tuple[tuple[str, str], ...]
     segments: tuple[str, ...]
+    kernels: tuple[str, ...]
     words: bytes
 
 
@@ -76,8 +84,8 @@ class _Reader:
     def one(self, kind: str) -> str:
         match kind:
             case "p":
-                text = f"{self.one('t')}+{self.next()}"
-                return text + ("?" if self.next() else "")
+                text, how = f"{self.one('t')}+{self.next()}", self.next()
+                return text + ("?" if how & ELSEWHERE else "") + ("!" if how & BY_VALUE else "")
             case "k":
                 return f"{self.one('o')}={self.one('v')}"
             case "q":

@@ -27,7 +27,7 @@ OPS: Final = {
     "number": "it",  # the number that an argument is
     "size": "itn",  # the size of a dimension
     "load": "to",  # a constant
-    "allocate": "to*i*i",  # by type, sizes, strides
+    "allocate": "too*i*i",  # by type, device, sizes, strides
     "recycled": "to*i*i",  # the same of a large buffer, by Litz's allocator
     "workspace": "ti",
     "view": "tt*i*ii",  # sizes, strides, elements behind the other's first
@@ -36,6 +36,9 @@ OPS: Final = {
     "move": "tt",
     "free": "t",
     "segment": "n*p*i",
+    "launch": "n*p*i",  # a kernel of ``kernels``
+    "enter": "o",  # make a device current
+    "leave": "",  # the one that was before is current again
     "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
     "aten": "ooon*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
     "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
@@ -44,10 +47,18 @@ OPS: Final = {
     "return": "v",
     "add": "iii", "mul": "iii", "floordiv": "iii", "mod": "iii", "min": "iii", "max": "iii",
     "eq": "iii", "ne": "iii", "lt": "iii", "le": "iii", "and": "iii", "or": "iii", "not": "ii",
+    "skip": "in",  # that many words, if the number is zero; in launchers alone, as what follows
+    "start": "iiin*c",  # on a grid x, y, z, unless it is empty: a form, with cells
+    "end": "",
 }  # fmt: skip
 """The instructions of plans and the kinds of their operands (``litz.runtime.plan``)."""
 VALUES: Final = {"tensor": "t", "number": "i", "object": "o", "tuple": "*v", "list": "*v"}
 OPTIONAL, LIST, OPTIONAL_LIST = 8, 16, 32
+ELSEWHERE, BY_VALUE = 1, 2
+"""Of a pointer: what it leads to may have no memory of its own; a kernel takes it by its value."""
+CELLS: Final = ("plain", "number", "small", "pointer", "address", "int", "f32", "f64")
+"""What a launch's argument is: a number that counts for no variant, one that does, one that does
+and must fit 32 bits, an address that counts and one that does not, values from the host."""
 
 _HERE: Final = Path(__file__).parent
 _FOLDER: Final = _HERE / "lib"
@@ -63,9 +74,13 @@ def executor_source() -> str:
     """The C++ source of the executor: the tables of instructions stand before it."""
     ops = ", ".join(f"OP_{name}" for name in OPS)
     values = ", ".join(f"VALUE_{name}" for name in VALUES)
+    cells = ", ".join(f"CELL_{name}" for name in CELLS)
     bits = f"OPTIONAL = {OPTIONAL}, LIST = {LIST}, OPTIONAL_LIST = {OPTIONAL_LIST}"
-    tables = f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\nenum Type {{ {bits} }};\n"
-    return tables + _text("litz_executor.cpp")
+    flags = f"ELSEWHERE = {ELSEWHERE}, BY_VALUE = {BY_VALUE}"
+    tables = {"Op": ops, "Kind": values, "Cell": cells, "Type": bits, "How": flags}
+    return "".join(f"enum {n} {{ {rows} }};\n" for n, rows in tables.items()) + _text(
+        "litz_executor.cpp"
+    )
 
 
 def runtime_source() -> str:
