@@ -480,7 +480,7 @@ struct Run {
             }
         }
         const Variant& v = form.variants[pointers & 15 ? 2 : sized && !(numbers & 15) ? 0 : 1];
-        if (v.function && fits) {
+        if (v.function && fits && torch.stream) {
             Config config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
                              {(unsigned)v.threads, 1, 1}, (unsigned)v.shared};
             if (torch.stream((i32)form.device, &config.stream)) return failed();
@@ -842,8 +842,8 @@ PyObject* call(PyObject* self, PyObject* args) {
     PyList_SetSlice(args, 0, n, nullptr);
     while (good && !run.result) good = run.step();
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-    run.leave();
     if (!good) PyErr_Fetch(&type, &value, &trace);
+    run.leave();
     for (i64 i = 0; i < p.h.n_tensors; ++i) run.release(slots[i]);
     if (!good) PyErr_Restore(type, value, trace);
     free(slots);
