@@ -132,6 +132,19 @@ def run(entry: Entry) -> None:
             total.backward()
 
 
+def test_kernels_that_python_calls(plans: list[Plan | str]) -> None:
+    """By Triton's interpreter: temporaries, views, operators, sizes."""
+    pytest.importorskip("triton.language")
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.mm(x[1:].relu().t(), w) * 2).sum(0) + x.mean()
+
+    call = torch.compile(fn, backend="litz", options={**NATIVE, "target": "triton"}, dynamic=True)
+    for n in (5, 6):
+        call(torch.randn(n, 4), torch.randn(n - 1, 3))
+    assert plans and all(isinstance(p, Plan) and p.kernels for p in plans), plans
+
+
 # --- single things ---------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import torch
 from fake_cuda import FakeCuda, Launched
 
 pytest.importorskip("triton.language")
+
+from traces import data, trace  # noqa: E402
 
 from litz.host.lines import (  # noqa: E402
     Allocate,
@@ -24,6 +26,7 @@ from litz.host.lines import (  # noqa: E402
     Return,
 )
 from litz.host.native import plan_native  # noqa: E402
+from litz.host.values import load_host, namespace  # noqa: E402
 from litz.index import as_expr, symbol, var  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
@@ -38,6 +41,8 @@ from litz.runtime.executor import Executor  # noqa: E402
 from litz.runtime.launchers import Bound  # noqa: E402
 from litz.runtime.plan import Plan  # noqa: E402
 from litz.runtime.triton.driver import CudaError, Driver  # noqa: E402
+from litz.targets.parts import TritonPart  # noqa: E402
+from litz.targets.records import part_of  # noqa: E402
 from litz.targets.tools import Tools  # noqa: E402
 from litz.targets.triton.cuda import Site, bind_cuda  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
@@ -257,3 +262,39 @@ def test_memory_and_devices(gpu: Gpu) -> None:
         gpu.run(host, [x], {"k": kernel})
     assert gpu.guards == [0, -1] * 2
     assert plan_native(host, {}) == "it works on cuda:0"
+
+
+def blocks(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> Any:
+    h = torch.addmm(b, x, w).softmax(-1) * scale
+    parts = [torch.tanh(h[:, :8] * k) for k in (1.0, 2.0, 3.0)]  # of a shape: one launch
+    return torch.mm(h, w.t()).relu().sum(0), h.view(-1)[3:], *parts, x.float().sum()
+
+
+def test_a_whole_program(gpu: Gpu) -> None:
+    """Kernels, operators, memory, views and a number of the host's, as Python runs them."""
+    specs = [data(64, 32), data(32, 48), data(48), data(device="cpu")]
+    (made,) = trace(blocks, *specs, training=False, host="native", check_calls=False)
+    artifact = made.stages.artifact
+    assert artifact is not None and isinstance(artifact.host.plan, Plan)
+    parts = [part_of(k) for k in made.stages.kernels]
+    natives = {p.name: bind_cuda(p.kernel, gpu.site) for p in parts if isinstance(p, TritonPart)}
+    values = namespace(artifact.host.values)
+    # What Python says of the device, said of the host's memory.
+    source = artifact.host.source.replace("cuda:0", "cpu")
+    source = source.replace("with torch.cuda.device(0):", "if True:")
+    python = load_host(source, {**values, **natives})
+    native = gpu.executor.program(artifact.host.plan, values, natives)
+    inputs = [torch.randn(s.shape) for s in specs]
+    runs = []
+    for call in (python, native, native):
+        gpu.fake.launches.clear()
+        out = call([inputs[_position(a.shape, inputs)] for a in artifact.arguments])
+        layouts = [(x.shape, x.stride(), x.dtype) for x in out]
+        runs.append((layouts, [replace(x, arguments=()) for x in gpu.fake.launches]))
+    assert len(runs[0][1]) >= 4 and runs[0] == runs[1] == runs[2]
+    assert gpu.guards == [0, -1] * 2
+
+
+def _position(shape: Any, inputs: list[torch.Tensor]) -> int:
+    """The input of a shape, in whatever order the graph takes them."""
+    return [tuple(x.shape) for x in inputs].index(tuple(shape))
