@@ -14,7 +14,7 @@ from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError
 from litz.index import evaluate
 from litz.kernel.blocks.recipe import Config
-from litz.runtime.launchers import Bound
+from litz.runtime.launchers import Bound, in_python
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.tune import Choice, CudaClock, Run, choose, known
@@ -45,7 +45,7 @@ class _Memory:
 def tuning(
     parts: Sequence[TritonPart],
     sites: Mapping[str, Site],
-    bound: Mapping[str, Bound],
+    bound: Mapping[str, Callable[..., None]],
     limits: Limits,
     choices: dict[str, Choice],
 ) -> dict[str, Callable[..., None]]:
@@ -54,11 +54,11 @@ def tuning(
     choices: filled with which of its ways each kernel runs, by the kernel's name.
     """
     open_ = [p for p in parts if p.kernel.extents is not None and limits.counts(p.kernel)]
-    left = _Budget(limits.seconds, len(open_))
+    left, first = _Budget(limits.seconds, len(open_)), in_python(bound)
     out: dict[str, Callable[..., None]] = dict(bound)
     for p in open_:
         site, note = sites[p.device], partial(choices.__setitem__, p.name)
-        tuned = _Tuned(p.kernel, site, bound[p.name].call, left, limits.configs, note)
+        tuned = _Tuned(p.kernel, site, first[p.name], left, limits.configs, note)
         out[p.name] = tuned.outside = Bound(tuned.call)
     return out
 
