@@ -172,11 +172,9 @@ def _artifact(
     if options.host != "python":
         from litz.host.native import plan_native  # only who asks for it pays
 
-        devices = ("cpu", "cuda") if options.host == "native" else ("cpu",)
-        plan = plan_native(host, source.values, devices)
-    if options.host == "native" and not isinstance(plan, str):
-        made = plan
-        show(options, "code", lambda: plan_text(made))
+        plan = made = plan_native(host, source.values, gpus=options.host == "native")
+        if options.host == "native" and not isinstance(made, str):
+            show(options, "code", lambda: plan_text(made))
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
     reasons += [b.not_portable for b in bodies.values() if b.not_portable]

@@ -74,7 +74,7 @@ class Gpu:
     def run(
         self, host: HostProgram, args: list[Any], kernels: Mapping[str, Callable[..., None]]
     ) -> Any:
-        plan = plan_native(host, {}, ("cpu", "cuda"))
+        plan = plan_native(host, {}, gpus=True)
         assert isinstance(plan, Plan), plan
         return self.executor.program(plan, {}, kernels)(args)
 
@@ -230,7 +230,7 @@ def test_a_kernel_becomes_another(gpu: Gpu) -> None:
         ("b0", "b1"), {"b0": buffer("b0", x), "b1": buffer("b1", y)},
         (CallKernel("k", ("b0", "b1")), Return(())),
     )  # fmt: skip
-    made = plan_native(host, {}, ("cuda",))
+    made = plan_native(host, {}, gpus=True)
     assert isinstance(made, Plan)
     call = gpu.executor.program(made, {}, {"k": kernel})
     call([x, y])
@@ -261,7 +261,7 @@ def test_memory_and_devices(gpu: Gpu) -> None:
     with pytest.raises(CudaError):
         gpu.run(host, [x], {"k": kernel})
     assert gpu.guards == [0, -1] * 2
-    assert plan_native(host, {}) == "it works on cuda:0"
+    assert plan_native(host, {}) == "it works on cuda:0 (see the option host)"
 
 
 def blocks(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> Any:

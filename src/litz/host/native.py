@@ -203,7 +203,7 @@ class _Printer(Words):
 
     def allowed(self, device: str) -> str:
         if device.partition(":")[0] not in self.devices:
-            raise Unplanned(f"it works on {device}")
+            raise Unplanned(f"it works on {device} (see the option host)")
         return device
 
     def _workspace(self, name: str, nbytes: int, device: str) -> None:
@@ -441,14 +441,14 @@ def _identity(value: Value) -> object:
 
 
 def plan_native(
-    host: HostProgram, values: Mapping[str, Value], devices: Collection[str] = ("cpu",)
+    host: HostProgram, values: Mapping[str, Value], *, gpus: bool = False
 ) -> Plan | str:
     """The plan of a host program, or why it has none.
 
     values: what the printed program names and cannot spell; the plan names the same.
-    devices: kinds of those that it may work on.
+    gpus: whether it may work on them.
     """
     try:
-        return _Printer(host, values, devices).run()
+        return _Printer(host, values, ("cpu", "cuda") if gpus else ("cpu",)).run()
     except Unplanned as e:
         return str(e)

@@ -60,6 +60,8 @@ CELLS: Final = ("plain", "number", "small", "pointer", "address", "int", "f32", 
 """What a launch's argument is: a number that counts for no variant, one that does, one that does
 and must fit 32 bits, an address that counts and one that does not, values from the host."""
 
+NOT_BUILT: Final = "the native executor was not built when Litz was installed"
+
 _HERE: Final = Path(__file__).parent
 _FOLDER: Final = _HERE / "lib"
 _FLAGS: Final = tuple(

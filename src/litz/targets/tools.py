@@ -10,7 +10,7 @@ from litz.errors import ToolchainError
 from litz.options import Options
 from litz.runtime.cache import Cache
 from litz.runtime.executor import Executor, check_torch
-from litz.runtime.shipped import shipped
+from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.targets.cpp.toolchain import (
     Toolchain,
     executor_unit,
@@ -78,7 +78,7 @@ class Tools:
         if path is not None:
             return shipped_executor(path)
         if self.options.host != "native":
-            raise ToolchainError("litz: the native executor was not built when Litz was installed")
+            raise ToolchainError(f"litz: {NOT_BUILT}")
         return executor_of(self.toolchain, self.cache)
 
     def lanes(self) -> int:

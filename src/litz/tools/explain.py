@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from litz.artifact import Artifact
 from litz.backend import compile_with
 from litz.dataclass import dataclass
 from litz.ir.program import Extern
 from litz.options import make_options
 from litz.runtime.cuda_graphs import CudaGraphs
+from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.runtime.tune import Choice
 from litz.stages import Stages
 from litz.targets.kernels import Kernel
@@ -100,9 +102,8 @@ def _part_lines(s: Stages, where: str, choices: Mapping[str, Choice]) -> list[st
         f"  {where}{launches} kernel calls of {len(s.kernels)} distinct kernels, "
         f"{len(s.externs())} extern calls"
     ]
-    plan = "" if s.artifact is None else s.artifact.host.plan
-    if isinstance(plan, str) and plan:
-        lines.append(f"  {where}Python runs the host program: {plan}")
+    if s.artifact is not None and (reason := _why_python(s.artifact)):
+        lines.append(f"  {where}Python runs the host program: {reason}")
     origins = {step.name: step.origins for step in s.schedule.steps}
     for k in s.kernels:
         what = ", ".join(origins[k.groups[0]])
@@ -112,6 +113,14 @@ def _part_lines(s: Stages, where: str, choices: Mapping[str, Choice]) -> list[st
             table = k.ways.lines(found.index, found.seconds) if found else k.ways.lines()
             lines += [f"    {line}" for line in table]
     return lines
+
+
+def _why_python(artifact: Artifact) -> str:
+    """Why the native executor does not run it; "" if it does, and where nobody wants it."""
+    if isinstance(artifact.host.plan, str):
+        return artifact.host.plan
+    built = shipped() is not None or artifact.options.get("host") == "native"
+    return "" if built else NOT_BUILT
 
 
 def _recording_text(graphs: CudaGraphs | str) -> str:
