@@ -520,8 +520,8 @@ struct Run {
     }
 
     bool enter() {
-        i32 place = code();
-        return !torch.guard((signed char)place, &guard) || failed();
+        signed char index = (signed char)code();  // none: of the first
+        return !torch.guard(index < 0 ? 0 : index, &guard) || failed();
     }
 
     void leave() {
