@@ -264,6 +264,19 @@ def test_memory_and_devices(gpu: Gpu) -> None:
     assert plan_native(host, {}) == "it works on cuda:0 (see the option host)"
 
 
+def test_memory_that_runs_out_is_said_as_python_says_it(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty(*args: Any, **kwargs: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError(f"{args} {kwargs}")
+
+    b1 = Buffer("b1", F32, (as_expr(3), as_expr(1 << 60)), (as_expr(1 << 60), as_expr(1)), "cuda:0")
+    host = HostProgram((), {"b1": b1}, (Allocate("b1"), Return(())))
+    monkeypatch.setattr(torch, "empty_strided", empty)
+    with pytest.raises(torch.OutOfMemoryError, match=r"\(3, 1152921504606846976\).*'cuda'"):
+        gpu.run(host, [], {})
+
+
 def blocks(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> Any:
     h = torch.addmm(b, x, w).softmax(-1) * scale
     parts = [torch.tanh(h[:, :8] * k) for k in (1.0, 2.0, 3.0)]  # of a shape: one launch

@@ -108,9 +108,9 @@ class Executor(Runtime):
         head = [*counts, len(segments), len(kernels), self._offset, _abi(), run, *self._functions]
         front = [*head, *places[0], *places[1], *codes, *numbers]
         allocator = default_allocator()
-        recycled, workspace = allocator.empty_strided, allocator.workspace
+        make = allocator.empty_strided, _empty, allocator.workspace
         functions = tuple(in_python(dict(enumerate(kernels))).values())
-        helpers = tuple(segments), functions, torch.Tensor, recycled, workspace, in_memory
+        helpers = tuple(segments), functions, torch.Tensor, *make, in_memory
         keep = (objects, *helpers, cells, kernels, self)
         return self._make(struct.pack(f"={len(front)}q", *front) + plan.words, keep)
 
@@ -120,6 +120,12 @@ class Executor(Runtime):
             missing = [n for n in _CUDA if not found[n] and not n.endswith("mm_out")]
             if missing:
                 raise ToolchainError(f"litz: this PyTorch has not {', '.join(missing)}")
+
+
+def _empty(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _code(value: object) -> int:

@@ -118,7 +118,7 @@ struct Header {
 };
 
 // What Python hands in beside the header, all alive as long as the program.
-enum Helper { OBJECTS, SEGMENTS, KERNELS, TENSOR, RECYCLED, WORKSPACE, IN_MEMORY, N_HELPERS };
+enum Helper { OBJECTS, SEGMENTS, KERNELS, TENSOR, RECYCLED, EMPTY, WORKSPACE, IN_MEMORY, N_HELPERS };
 
 struct Program {
     Header h;
@@ -252,19 +252,6 @@ struct Run {
     }
 #define ROOM() ((i64*)__builtin_alloca((*w + 1) * sizeof(i64)))
 
-    __attribute__((noinline)) bool allocate() {
-        Slot& s = slot();
-        i32 type = code(), place = code();
-        i64* sizes = ROOM();
-        i64 n = dims(sizes);
-        i64* strides = ROOM();
-        dims(strides);
-        Tensor t;
-        if (torch.empty(n, sizes, strides, type, place >> 8, (signed char)place, &t))
-            return failed();
-        return set(s, t);
-    }
-
     PyObject* tuple() {  // of counted numbers
         i64 n = next();
         PyObject* all = PyTuple_New(n);
@@ -275,16 +262,33 @@ struct Run {
         return all;
     }
 
-    bool recycled() {
+    // A tensor that Python makes by sizes, strides and as many objects as stand before them.
+    bool made(Helper by, i64 count) {
         Slot& s = slot();
-        PyObject* type = object();
+        PyObject* first = object();
+        PyObject* second = count > 1 ? object() : nullptr;
         PyObject* sizes = tuple();
         PyObject* strides = tuple();
-        PyObject* made = sizes && strides ? PyObject_CallFunctionObjArgs(
-            p.helpers[RECYCLED], sizes, strides, type, (PyObject*)nullptr) : nullptr;
+        PyObject* out = sizes && strides ? PyObject_CallFunctionObjArgs(
+            p.helpers[by], sizes, strides, first, second, (PyObject*)nullptr) : nullptr;
         if (sizes) Py_DecRef(sizes);
         if (strides) Py_DecRef(strides);
-        return own(s, made);
+        return own(s, out);
+    }
+
+    __attribute__((noinline)) bool allocate() {
+        const i64* at = w;
+        Slot& s = slot();
+        i32 type = code(), place = code();
+        i64* sizes = ROOM();
+        i64 n = dims(sizes);
+        i64* strides = ROOM();
+        dims(strides);
+        Tensor t;
+        if (!torch.empty(n, sizes, strides, type, place >> 8, (signed char)place, &t))
+            return set(s, t);
+        w = at;  // Python says what there is to say, of memory that runs out above all
+        return made(EMPTY, 2);
     }
 
     bool workspace() {
@@ -757,7 +761,7 @@ struct Run {
                 return own(s, o);
             }
             case OP_allocate: return allocate();
-            case OP_recycled: return recycled();
+            case OP_recycled: return made(RECYCLED, 1);
             case OP_workspace: return workspace();
             case OP_view: return view();
             case OP_place: return place();
