@@ -44,6 +44,7 @@ from litz.runtime.triton.driver import CudaError, Driver  # noqa: E402
 from litz.targets.parts import TritonPart  # noqa: E402
 from litz.targets.records import part_of  # noqa: E402
 from litz.targets.tools import Tools  # noqa: E402
+from litz.targets.triton import tuned  # noqa: E402
 from litz.targets.triton.cuda import Site, bind_cuda  # noqa: E402
 from litz.targets.triton.render import render  # noqa: E402
 
@@ -239,6 +240,18 @@ def test_a_kernel_becomes_another(gpu: Gpu) -> None:
     call([x, y])
     call([x, y])
     assert len(seen) == 1 and len(gpu.fake.launches) == 2
+
+
+def test_a_kernel_that_the_first_call_measures(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x, y = render(choose(plan(1 << 12)), "k"), memory(1 << 12), memory(1 << 12)
+    measured = tuned._Tuned(kernel, gpu.site, print, tuned._Budget(1.0, 1), False, lambda c: None)
+    measured.outside = outside = Bound(measured.call)
+    assert outside.cell.value is None
+    monkeypatch.setattr(torch, "as_tensor", lambda *_, **__: x)
+    measured.tune([x.data_ptr(), y.data_ptr()], [x.nbytes] * 2)
+    assert outside.cell.value is not None
+    measured.done = True
+    assert len(gpu.launch(outside, x, y)) == 1
 
 
 def test_memory_and_devices(gpu: Gpu) -> None:
