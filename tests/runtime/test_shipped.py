@@ -58,7 +58,13 @@ def test_without_a_compiler_the_wheel_is_pure(hook: Any, monkeypatch: pytest.Mon
     assert "false failed" in run(hook, "standard")[1][0]
 
 
-def test_a_library_of_older_sources_is_not_taken(hook: Any) -> None:
+def test_a_library_of_older_sources_is_not_taken(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"  # writes an empty file
+    compiler.write_text('#!/bin/sh\nfor out; do :; done\n: > "$out"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     first = hook.build()
     assert hook.build() == first
     source = hook.ROOT / "src" / "litz" / "runtime" / "csrc" / "litz_rt.cpp"
