@@ -422,6 +422,7 @@ struct Run {
             Slot& s = slot();
             i64 offset = next(), how = next();
             items[i] = nullptr;
+            given[i] = 0;
             if (good && how & BY_VALUE) good = (items[i] = item(s)) != nullptr;
             else if (good) good = address(s, how & ELSEWHERE, (void**)given + i);
             given[i] += offset;
