@@ -106,16 +106,16 @@ class Binder:
         self, host: Host, values: Mapping[str, object], natives: Mapping[str, Any]
     ) -> BoxedCall | None:
         """The native executor's call of a host program; None where Python runs it."""
-        if isinstance(host.plan, str):
-            if host.plan:
-                events.info("Python runs the host program: %s", host.plan)
-            return None
-        try:
-            call: BoxedCall = self._tools.executor.program(host.plan, values, natives)
-        except ToolchainError as e:
-            events.info("Python runs the host program: %s", e)
-            return None
-        return call
+        reason = host.plan
+        if not isinstance(host.plan, str):
+            try:
+                call: BoxedCall = self._tools.executor.program(host.plan, values, natives)
+                return call
+            except ToolchainError as e:
+                reason = str(e)
+        if reason:
+            events.info("Python runs the host program: %s", reason)
+        return None
 
 
 def bind(
