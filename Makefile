@@ -14,7 +14,7 @@ OLDEST ?= .venv-oldest
 # The basics, every stage's text, some models, and Triton both ways: interpreted, and built for a GPU.
 OLDEST_TESTS := tests/test_text.py tests/lowering/test_devices.py tests/e2e/test_basics.py \
 	tests/e2e/test_models.py tests/host/test_host_native.py tests/triton/test_ahead_of_time.py tests/triton/test_cuda_traces.py \
-	$(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
+	tests/triton/test_executor_launches.py $(addprefix tests/triton/test_interpreted.py::,test_corpus test_gradients test_dynamic_sizes)
 PYTEST_ARGS ?=
 # Each of two workers begins with one half of the tests, whose neighbours share what they build, and
 # takes over half of what the other has left.
@@ -25,6 +25,8 @@ FUZZ_ARGS ?= --count 400
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.litz-installed
 OLDEST_STAMP := $(OLDEST)/.litz-installed
+# What installing builds; in a checkout it is built again as its sources change.
+NATIVE := $(VENV)/.litz-native
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-oldest replay size sweep fuzz lint format bench clean
@@ -42,7 +44,7 @@ help:
 	@echo 'make format  let ruff rewrite what it can'
 	@echo 'make bench   the CPU benchmark against eager and inductor (BENCH_ARGS=--quick)'
 
-setup: $(STAMP)
+setup: $(NATIVE)
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +53,10 @@ $(BIN)/pip:
 $(STAMP): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install -e '.[dev]'
+	@touch $@
+
+$(NATIVE): $(STAMP) hatch_build.py src/litz/runtime/shipped.py $(wildcard src/litz/runtime/csrc/*)
+	-$(BIN)/python hatch_build.py
 	@touch $@
 
 $(OLDEST)/bin/pip:
@@ -62,25 +68,26 @@ $(OLDEST_STAMP): pyproject.toml | $(OLDEST)/bin/pip
 	$(OLDEST)/bin/python -m pip install "$(TRITON_OLDEST)" 'numpy<2.4' -e '.[test]'
 	@touch $@
 
-demo: $(STAMP)
+demo: $(NATIVE)
 	$(BIN)/python -m litz.tools.demo
 
-test: $(STAMP)
+test: $(NATIVE)
 	$(BIN)/python -m pytest $(TWO) -m 'not slow' $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_STAMP)
+	-$(OLDEST)/bin/python hatch_build.py
 	$(OLDEST)/bin/python -m pytest $(TWO) -m 'not slow' $(OLDEST_TESTS) $(PYTEST_ARGS)
 
-replay: $(STAMP)
+replay: $(NATIVE)
 	$(BIN)/python -m tests.replay $(or $(REPLAY_ARGS),--check)
 
 size: $(STAMP)
 	$(BIN)/python -m tests.size --check
 
-sweep: $(STAMP)
+sweep: $(NATIVE)
 	$(BIN)/python -m pytest $(TWO) -m slow $(PYTEST_ARGS)
 
-fuzz: $(STAMP)
+fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 lint: $(STAMP)
@@ -93,7 +100,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)
+bench: $(NATIVE)
 	$(BIN)/python -m benchmarks.cpu $(BENCH_ARGS)
 
 clean:

@@ -3,6 +3,7 @@
 Small CPU programs on one thread, microseconds of the processor's time a call, in turns: eager mode,
 Dynamo and AOTAutograd alone (a compiler that computes nothing: what all compiled columns have in
 common), Litz's printed Python, its native executor, the peer.  Medians of the turns.
+``--device cuda``: see ``benchmarks.host_gpu``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
+from benchmarks.host_gpu import STEPS
+from benchmarks.host_gpu import main as main_gpu
 from litz.dynamo import boxed
 
 Call = Callable[..., Any]
@@ -84,8 +87,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--count", type=int, default=1000, help="calls a turn")
-    parser.add_argument("--only", choices=PROGRAMS)
+    parser.add_argument("--only", help=", ".join((*PROGRAMS, "on a GPU: chain", *STEPS)))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--quick", action="store_true", help="tiny models on a GPU")
     given = parser.parse_args()
+    if given.device == "cuda":
+        main_gpu(given.turns, given.count // 100, given.only, given.quick)
+        return
     torch.set_num_threads(1)
     args = torch.randn(4, 4), torch.randn(4, 4)
     with torch.no_grad():

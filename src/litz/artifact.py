@@ -5,7 +5,7 @@ this process or in another: then it went through ``to_bytes`` and ``from_bytes``
 
 The bytes::
 
-    litz-artifact 5\\n          the version of this form
+    litz-artifact 6\\n          the version of this form
     64 hex digits \\n           SHA-256 of all that follows
     8 bytes                    length of the header, little-endian
     header                     JSON: {"sections": lengths, "artifact": the record}
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 5
+VERSION = 6
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -234,16 +234,19 @@ def to_bytes(artifact: Artifact) -> bytes:
             sections.append(value.encode())
         return {"text": texts[value]}
 
+    def content(value: bytes) -> object:
+        sections.append(value)
+        return {"bytes": len(sections) - 1}
+
     def tensor(value: torch.Tensor) -> object:
-        sections.append(tensor_bytes(value))
         return {
             "dtype": str(value.dtype).removeprefix("torch."),
             "shape": list(value.shape),
             "strides": list(value.stride()),
-            "content": {"bytes": len(sections) - 1},
+            "content": content(tensor_bytes(value)),
         }
 
-    record = _records(text, tensor).write(artifact)
+    record = _records(text, content, tensor).write(artifact)
     header = {"sections": [len(s) for s in sections], "artifact": record}
     head = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     rest = b"".join([len(head).to_bytes(8, "little"), head, *sections])
@@ -293,7 +296,7 @@ def _read(rest: bytes) -> Artifact:
     return found
 
 
-def _records(text: Any = None, tensor: Any = None) -> Records:
+def _records(text: Any = None, content: Any = None, tensor: Any = None) -> Records:
     leaves: dict[type, Leaf] = {
         torch.dtype: Leaf(lambda t: str(t).removeprefix("torch."), _dtype),
         torch.device: Leaf(str, torch.device),
@@ -303,7 +306,13 @@ def _records(text: Any = None, tensor: Any = None) -> Records:
             lambda d: complex(float.fromhex(d[0]), float.fromhex(d[1])),
         ),
     }
-    return Records({**leaves, str: Leaf(text, _text)})
+    return Records({**leaves, str: Leaf(text, _text), bytes: Leaf(content, _bytes)})
+
+
+def _bytes(data: object) -> bytes:
+    if not isinstance(data, bytes):
+        raise ValueError(f"{data!r} are no bytes")
+    return data
 
 
 def _text(data: object) -> str:

@@ -17,6 +17,7 @@ from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
+from litz.runtime.launchers import in_python
 from litz.runtime.products import Products, product
 from litz.runtime.tune import Choice
 from litz.targets.building import Build
@@ -96,7 +97,7 @@ class Binder:
             values = {name: tuned if v is product else v for name, v in values.items()}
         call = self._native(artifact.host, values, natives)
         if call is None:
-            call = load_host(artifact.host.source, {**values, **natives})
+            call = load_host(artifact.host.source, {**values, **in_python(natives)})
         if watch is not None:
             call = watch.wrap(call)
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
@@ -105,18 +106,16 @@ class Binder:
         self, host: Host, values: Mapping[str, object], natives: Mapping[str, Any]
     ) -> BoxedCall | None:
         """The native executor's call of a host program; None where Python runs it."""
-        if isinstance(host.plan, str):
-            if host.plan:
-                events.info("Python runs the host program: %s", host.plan)
-            return None
-        try:
-            executor, run = self._tools.executor
-        except ToolchainError as e:
-            events.info("Python runs the host program: %s", e)
-            return None
-        segments = [natives[name] for name in host.plan.segments]
-        call: BoxedCall = executor.program(host.plan, values, segments, run)
-        return call
+        reason = host.plan
+        if not isinstance(host.plan, str):
+            try:
+                call: BoxedCall = self._tools.executor.program(host.plan, values, natives)
+                return call
+            except ToolchainError as e:
+                reason = str(e)
+        if reason:
+            events.info("Python runs the host program: %s", reason)
+        return None
 
 
 def bind(

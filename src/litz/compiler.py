@@ -38,6 +38,7 @@ from litz.options import Options
 from litz.passes.costs import Costs
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
+from litz.runtime.plan import Plan, plan_text
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
@@ -50,7 +51,6 @@ from litz.targets.records import record
 from litz.targets.tools import Tools
 
 if TYPE_CHECKING:
-    from litz.runtime.plan import Plan
     from litz.verify.run import Watch
 
 # Filling the registry takes a while; with the backend's import it's over before the first call.
@@ -174,12 +174,11 @@ def _artifact(
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
     plan: Plan | str = ""
-    if options.host == "native":
+    if options.host != "python":
         from litz.host.native import plan_native  # only who asks for it pays
-        from litz.runtime.plan import plan_text
 
-        plan = made = plan_native(host, source.values)
-        if not isinstance(made, str):
+        plan = made = plan_native(host, source.values, gpus=options.host == "native")
+        if options.host == "native" and not isinstance(made, str):
             show(options, "code", lambda: plan_text(made))
     origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]

@@ -103,11 +103,12 @@ class Options:
         choices=("", "persistent", "looped", "split", "lookback"),
     )
     host: str = _option(
-        "python",
-        "what runs between kernels: 'python': a printed Python function; 'native': Litz's executor "
-        "on CPUs, where a program has a plan for it",
+        "auto",
+        "what runs between kernels: 'python': a printed Python function; 'native': Litz's "
+        "executor, where a program has a plan for it; 'auto': the executor for programs on CPUs, "
+        "if it was built when Litz was installed",
         key=True,
-        choices=("python", "native"),
+        choices=("auto", "python", "native"),
     )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)

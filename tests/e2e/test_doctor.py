@@ -37,7 +37,7 @@ WELL = Machine(
     safe=True,
     compiler=GXX,
     ran=Ran(0.1, 4),
-    executor=None,
+    executor=Path("litz_runtime.so"),
     openmp=("/torch/lib/libgomp.so.1",),
     gpus=(),
     driver=None,
@@ -76,7 +76,13 @@ def test_a_machine_that_has_all() -> None:
         ({"compiler": "none", **GPU}, "C++ compiler", "warning", "none", "g++"),
         ({"ran": "refused"}, "C++ compiler", "missing", "not make kernels: refused", "LITZ_CXX"),
         ({"ran": None}, "C++ compiler", "ok", "was not tried", ""),
-        ({"executor": "no such function"}, "native executor", "warning", "by Python", "g++"),
+        (
+            {"executor": "no such function"},
+            "native executor",
+            "warning",
+            "Python runs",
+            "g++",
+        ),
         ({"isa": "unknown"}, "instruction set", "missing", "unknown", "unset LITZ_ISA"),
         ({"isa": Isa("generic", 4)}, "instruction set", "warning", "has avx2", "unset LITZ_ISA"),
         (

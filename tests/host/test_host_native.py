@@ -41,8 +41,10 @@ from litz.index import (
 from litz.ir.dtype import F32
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.options import make_options
+from litz.runtime.executor import Executor
 from litz.runtime.plan import Plan, plan_text
 from litz.runtime.strided import copy_as_it_is
+from litz.targets import tools
 from litz.targets.tools import Tools
 from tests.replay.corpus import Entry, corpus
 
@@ -130,6 +132,19 @@ def run(entry: Entry) -> None:
             total.backward()
 
 
+def test_kernels_that_python_calls(plans: list[Plan | str]) -> None:
+    """By Triton's interpreter: temporaries, views, operators, sizes."""
+    pytest.importorskip("triton.language")
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.mm(x[1:].relu().t(), w) * 2).sum(0) + x.mean()
+
+    call = torch.compile(fn, backend="litz", options={**NATIVE, "target": "triton"}, dynamic=True)
+    for n in (5, 6):
+        call(torch.randn(n, 4), torch.randn(n - 1, 3))
+    assert plans and all(isinstance(p, Plan) and p.kernels for p in plans), plans
+
+
 # --- single things ---------------------------------------------------------------------------
 
 
@@ -137,8 +152,7 @@ def executed(host: HostProgram, args: list[Any]) -> Any:
     """The results of a host program without kernels."""
     plan = plan_native(host, print_host(host).values)
     assert isinstance(plan, Plan), plan
-    executor, run_segment = Tools(make_options()).executor
-    return executor.program(plan, {}, (), run_segment)(args)
+    return Tools(make_options({"host": "native"})).executor.program(plan, {}, {})(args)
 
 
 def test_numbers_are_pythons() -> None:
@@ -179,7 +193,7 @@ def test_text_of_a_plan() -> None:
     plan = plan_native(HostProgram(("x",), {"x": x, "y": y}, lines), {})
     assert isinstance(plan, Plan)
     assert plan_text(plan).splitlines() == [
-        "allocate t1 float32 [2, 2] [2, 1]",
+        "allocate t1 float32 cpu [2, 2] [2, 1]",
         "view t2 t0 [2, 2] [2, 1] 0",
         "view t3 t0 [2, 2] [2, 1] 0",
         "aten 'aten::mm' 'out' mm -1 [t2, t3] ['out'=t1] 1 [] 1",
@@ -188,7 +202,7 @@ def test_text_of_a_plan() -> None:
         "return tuple[t1, 7]",
     ]
     with pytest.raises(ValueError, match="ends early"):
-        plan_text(replace(plan, words=plan.words[:-2]))
+        plan_text(replace(plan, words=plan.words[:-16]))
     with pytest.raises(ValueError, match="without a register"):
         plan_text(replace(plan, tensors=2))
 
@@ -201,6 +215,25 @@ def test_what_has_no_plan_runs_by_python() -> None:
     report = litz.explain(fn, x, options={**NATIVE, "verify": True})
     assert "Python runs the host program: its runs are checked" in str(report)
     assert "Python runs" not in str(litz.explain(fn, x, options=NATIVE))
+
+
+def test_by_default_the_executor_runs_where_it_was_built(
+    plans: list[Plan | str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = Tools(make_options(NATIVE)).executor.path
+    made: list[object] = []
+    program = Executor.program
+    monkeypatch.setattr(Executor, "program", lambda *a: made.append(a) or program(*a))
+    x = torch.randn(4)
+    monkeypatch.setattr(tools, "shipped", lambda: library)
+    assert torch.equal(torch.compile(lambda x: x * 2 + 1, backend="litz")(x), x * 2 + 1)
+    monkeypatch.setattr(tools, "shipped", lambda: None)
+    with caplog.at_level("INFO", "litz"):
+        assert torch.equal(torch.compile(lambda x: x * 3, backend="litz")(x), x * 3)
+    monkeypatch.setattr("litz.tools.explain.shipped", lambda: None)
+    assert "was not built when Litz was installed" in str(litz.explain(lambda x: x * 3, x))
+    assert len(made) == 1 and len(plans) == 3
+    assert "was not built when Litz was installed" in caplog.text
 
 
 def test_faults_of_kernels_and_operators() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
 
 import torch
 
@@ -16,30 +15,28 @@ from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.stable import stable_arguments
 from litz.host.targets import Target, out_target, plain_target
 from litz.host.values import describe
+from litz.host.words import Unplanned, Words
 from litz.index import Expr, as_expr, size_hint
-from litz.index import expr as ix
-from litz.ir.dtype import DType
+from litz.ir.dtype import U8, DType
 from litz.ir.program import Extern, HostFloat, TensorRef, made_numbers
 from litz.ir.text import is_whole
+from litz.lowering.bindings import ALIGNED, Handed
 from litz.lowering.torch_types import to_torch
-from litz.runtime.plan import DIRECT, NUMBER_OF, VALUE_OF, Plan
-
-_BITS: Final = 63
-
-
-class Unplanned(Exception):
-    """A line that has no instruction; the message says which."""
+from litz.runtime.checks import check_call
+from litz.runtime.plan import DIRECT, VALUE_OF, Plan, packed
+from litz.runtime.shipped import BY_VALUE, ELSEWHERE
 
 
-class _Printer:
-    def __init__(self, host: HostProgram, values: Mapping[str, Value]) -> None:
+class _Printer(Words):
+    def __init__(
+        self, host: HostProgram, values: Mapping[str, Value], devices: Collection[str]
+    ) -> None:
+        super().__init__()
         self.host = host
+        self.devices = devices
         self.buffers = host.buffers
-        self.words: list[int] = []
         self.tensors: dict[str, int] = {name: i for i, name in enumerate(host.inputs)}
         self.count = len(host.inputs)
-        self.numbers: list[int | None] = []
-        self.number_of: dict[Expr, int] = {}
         self.symbols: dict[str, int] = {}
         self.temporaries: list[int] = []
         self.objects: dict[tuple[str, str], int] = {}
@@ -49,13 +46,9 @@ class _Printer:
         self.late = {name for e in externs for name in made_numbers(e)}
         self.unchecked: list[str] = []
         self.segments = {s.name: i for i, s in enumerate(host.segments())}
+        self.kernels: dict[str, int] = {}
 
     # --- registers and objects ---------------------------------------------------------------
-
-    def emit(self, op: str, *operands: int | list[int]) -> None:
-        self.words.append(NUMBER_OF[op])
-        for o in operands:
-            self.words += o if isinstance(o, list) else [o]
 
     def fresh(self) -> int:
         self.count += 1
@@ -92,76 +85,16 @@ class _Printer:
     def dtype(self, dtype: DType) -> int:
         return self.thing(to_torch(dtype))
 
-    def number(self, e: Expr) -> int:
-        """The register with the value of an expression, which is computed once."""
-        found = self.number_of.get(e)
-        if found is None:
-            found = self._computed(e)
-            self.number_of[e] = found
-        return found
-
-    def _constant(self, value: int) -> int:
-        if value.bit_length() > _BITS:
-            raise Unplanned(f"the number {value}")
-        self.numbers.append(value)
-        return len(self.numbers) - 1
-
-    def _register(self) -> int:
-        self.numbers.append(None)
-        return len(self.numbers) - 1
-
-    def _computed(self, e: Expr) -> int:
-        match e:
-            case ix.Const():
-                return self._constant(e.value)
-            case ix.Symbol():
-                return self._symbol(e.name)
-            case ix.Sum():
-                terms: list[Expr] = [t * c for t, c in e.terms] if len(e.terms) > 1 else []
-                if not terms:
-                    ((term, factor),) = e.terms
-                    if not e.const:
-                        return self._folded("mul", (term, as_expr(factor)))
-                    terms = [term * factor]
-                return self._folded("add", (*terms, *([as_expr(e.const)] if e.const else [])))
-            case ix.Product():
-                return self._folded("mul", e.factors)
-            case ix.FloorDiv():
-                return self._folded("floordiv", (e.num, e.den))
-            case ix.Mod():
-                return self._folded("mod", (e.num, e.den))
-            case ix.Min() | ix.Max() | ix.And() | ix.Or():
-                return self._folded(type(e).__name__.lower(), e.args)
-            case ix.Cmp():
-                return self._folded(e.op, (e.a, e.b))
-            case ix.Not():
-                out = self._register()
-                self.emit("not", out, self.number(e.arg))
-                return out
-        raise Unplanned(f"the number {e}")
-
-    def _folded(self, op: str, args: Iterable[Expr]) -> int:
-        first, *rest = [self.number(a) for a in args]
-        for other in rest:
-            out = self._register()
-            self.emit(op, out, first, other)
-            first = out
-        return first
-
-    def dims(self, exprs: Iterable[Expr]) -> list[int]:
-        found = [self.number(e) for e in exprs]
-        return [len(found), *found]
-
     def defined(self, symbol: Expr) -> int:
         """A register for a symbol that an instruction gives its value."""
-        self.symbols[str(symbol)] = self._register()
+        self.symbols[str(symbol)] = self.register()
         return self.symbols[str(symbol)]
 
-    def _symbol(self, name: str) -> int:
+    def symbol(self, name: str) -> int:
         if name not in self.symbols:
             if name not in self.host.inputs:
                 raise Unplanned(f"the number {name}")
-            self.symbols[name] = self._register()
+            self.symbols[name] = self.register()
             self.emit("number", self.symbols[name], self.host.inputs.index(name))
         return self.symbols[name]
 
@@ -221,9 +154,7 @@ class _Printer:
             case lines.Allocate(name):
                 self._allocate(name)
             case lines.Workspace(name, nbytes, device):
-                self._only_cpu(device)
-                size = self.number(as_expr(nbytes))
-                self.emit("workspace", self.tensor(name), size)
+                self._workspace(name, nbytes, device)
             case lines.Place(name, owner, offset):
                 self.owner[name] = (owner, offset)
             case lines.View(name, owner, offset):
@@ -232,6 +163,12 @@ class _Printer:
                 self._reuse(new, old)
             case lines.CallSegment(name):
                 self._segment(line)
+            case lines.CallKernel(kernel):
+                self._launch(kernel, line.buffers, line.ints)
+            case lines.EnterDevice(device):
+                self.emit("enter", self.device(device))
+            case lines.LeaveDevice():
+                self.emit("leave")
             case lines.CallExtern(extern):
                 self._extern(extern)
             case lines.Free(name):
@@ -239,7 +176,9 @@ class _Printer:
             case lines.Return(outputs):
                 value = self.value(tuple(outputs))
                 self.emit("return", value)
-            case lines.Probe() | lines.CheckCall():
+            case lines.CheckCall(extern, handed):
+                self._check_call(extern, handed)
+            case lines.Probe():
                 raise Unplanned("its runs are checked")
             case _:
                 raise Unplanned(f"a line {type(line).__name__}")
@@ -248,16 +187,42 @@ class _Printer:
                 self.emit("free", register)
         self.temporaries.clear()
 
-    def _only_cpu(self, device: str) -> None:
-        if device != "cpu":
-            raise Unplanned(f"memory on {device}")
+    def _check_call(self, e: Extern, handed: Handed) -> None:
+        stated = [
+            (t.node, t.ref, t.dtype, torch.device(t.device), t.strides, ALIGNED if t.aligned else 1)
+            for t in handed.tensors
+        ]
+        given = [
+            w for v in (e.target_name, e.origins, handed.stack, *stated) for w in self.value(v)
+        ]
+        check = self.entry("name", f"{check_call.__module__}:{check_call.__name__}")
+        self.emit("call", check, 3 + len(stated), given, 0, 0, 0)
+
+    def device(self, device: str) -> int:
+        return self.thing(torch.device(self.allowed(device)))
+
+    def allowed(self, device: str) -> str:
+        if device.partition(":")[0] not in self.devices:
+            raise Unplanned(f"it works on {device} (see the option host)")
+        return device
+
+    def _workspace(self, name: str, nbytes: int, device: str) -> None:
+        size = self.number(as_expr(nbytes))
+        if self.allowed(device).startswith("cpu"):
+            self.emit("workspace", self.tensor(name), size)
+        else:
+            like = self.dtype(U8), self.device(device)
+            self.emit("allocate", self.tensor(name), *like, [1, size], self.dims([as_expr(1)]))
 
     def _allocate(self, name: str) -> None:
         b = self.buffers[name]
-        self._only_cpu(b.device)
-        op = "recycled" if size_hint(byte_size(b)) >= LARGE_BYTES else "allocate"
         sizes, strides = self.dims(b.shape), self.dims(b.strides)
-        self.emit(op, self.tensor(name), self.dtype(b.dtype), sizes, strides)
+        large = size_hint(byte_size(b)) >= LARGE_BYTES
+        if self.allowed(b.device).startswith("cpu") and large:
+            self.emit("recycled", self.tensor(name), self.dtype(b.dtype), sizes, strides)
+        else:
+            like = self.dtype(b.dtype), self.device(b.device)
+            self.emit("allocate", self.tensor(name), *like, sizes, strides)
 
     def _view(self, name: str, owner: str, offset: int) -> None:
         b = self.buffers[name]
@@ -293,14 +258,30 @@ class _Printer:
         return buffer, offset
 
     def _segment(self, line: lines.CallSegment) -> None:
-        buffers, pointers = line.buffers(), []
-        for name in buffers:
+        self._kernels("segment", self.segments[line.name], line.buffers(), line.ints())
+
+    def _launch(self, kernel: str, buffers: Sequence[str], ints: Iterable[Expr]) -> None:
+        number = self.kernels.setdefault(kernel, len(self.kernels))
+        there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
+        self._kernels("launch", number, buffers, ints, [any(there) and not t for t in there])
+
+    def _kernels(
+        self,
+        op: str,
+        which: int,
+        buffers: Sequence[str],
+        ints: Iterable[Expr],
+        by_value: Sequence[bool] = (),
+    ) -> None:
+        """A call of kernels.  by_value: buffers in the host's memory, if others are elsewhere."""
+        pointers = []
+        for name, value in zip(buffers, by_value or [False] * len(buffers), strict=True):
             owner, offset = self.holder(name)
             b = self.buffers.get(owner)
             foreign = b is not None and b.kind in ("input", "extern", "opaque")
-            pointers += [self.tensor(owner), offset, int(foreign)]
-        ints = self.dims(line.ints())
-        self.emit("segment", self.segments[line.name], len(buffers), pointers, ints)
+            how = BY_VALUE if value else ELSEWHERE if foreign else 0
+            pointers += [self.tensor(owner), offset, how]
+        self.emit(op, which, len(buffers), pointers, self.dims(ints))
 
     def _target(self, t: Target) -> int:
         if t.path is not None:
@@ -315,7 +296,7 @@ class _Printer:
         results: list[int],
     ) -> None:
         target = self._target(t)
-        if self._dispatched(target, t.value, e.args, kwargs, results, e.single):
+        if self._dispatched(target, t.value, e, kwargs, results):
             return
         values = [self.value(a) for a in e.args]
         named = [[self.thing(k), *self.value(v)] for k, v in kwargs.items()]
@@ -329,13 +310,12 @@ class _Printer:
         self,
         target: int,
         overload: object,
-        args: tuple[object, ...],
+        e: Extern,
         kwargs: Mapping[str, object],
         results: list[int],
-        single: bool,
     ) -> bool:
         """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
-        found = stable_arguments(overload, args, kwargs)
+        found = stable_arguments(overload, e.args, kwargs)
         if found is None or any(r < -1 for r in results):
             return False
         words: tuple[list[int], list[int]] = [], []
@@ -348,15 +328,17 @@ class _Printer:
             words[named].extend([a.type, *self.value(a.value)])
         assert isinstance(overload, torch._ops.OpOverload)
         name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
-        direct = DIRECT.index(str(overload)) if str(overload) in DIRECT else -1
+        direct = -1
+        if str(overload) in DIRECT:
+            direct = DIRECT.index(str(overload)) + (0 if e.device == "cpu" else len(DIRECT))
         operator = [self.thing(name), self.thing(part), target, direct]
         returns = len(overload._schema.returns)
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
-        self.words += [len(results), *results, single]
+        self.words += [len(results), *results, e.single]
         return True
 
     def _extern(self, e: Extern) -> None:
-        self._only_cpu(e.device)
+        self.allowed(e.device)
         if e.is_assertion:
             condition, message = e.args
             if not isinstance(condition, Expr):
@@ -398,7 +380,7 @@ class _Printer:
         for expected, position, dim in e.checks:
             output = e.outputs[position]
             assert output is not None
-            size = self._register()
+            size = self.register()
             self.emit("size", size, self.tensor(output), dim)
             message = f"Runtime assertion failed: size {dim} of {e.target_name} is not {expected}"
             self.emit("equal", size, self.number(expected), self.thing(message))
@@ -446,7 +428,8 @@ class _Printer:
             tuple(self.numbers),
             tuple(self.objects),
             tuple(self.segments),
-            tuple(map(int, self.words)),
+            tuple(self.kernels),
+            packed(self.words),
         )
 
 
@@ -457,12 +440,15 @@ def _identity(value: Value) -> object:
     return id(value.value) if isinstance(value, Live) else value
 
 
-def plan_native(host: HostProgram, values: Mapping[str, Value]) -> Plan | str:
+def plan_native(
+    host: HostProgram, values: Mapping[str, Value], *, gpus: bool = False
+) -> Plan | str:
     """The plan of a host program, or why it has none.
 
     values: what the printed program names and cannot spell; the plan names the same.
+    gpus: whether it may work on them.
     """
     try:
-        return _Printer(host, values).run()
+        return _Printer(host, values, ("cpu", "cuda") if gpus else ("cpu",)).run()
     except Unplanned as e:
         return str(e)

@@ -12,7 +12,8 @@ import torch
 from litz.dataclass import dataclass
 from litz.index import Expr
 from litz.ir.program import TensorRef
-from litz.runtime.plan import DIRECT, LIST, OPTIONAL, OPTIONAL_LIST, TYPES
+from litz.runtime.plan import DIRECT, TYPES
+from litz.runtime.shipped import LIST, OPTIONAL, OPTIONAL_LIST
 
 _TYPE: Final = re.compile(
     r"(?P<many>Optional\[)?(?P<list>List\[)?(?P<one>Optional\[)?(?P<base>\w+)\]*"
@@ -20,6 +21,8 @@ _TYPE: Final = re.compile(
 _NAMES: Final = {code: name for name, code in TYPES.items()}
 _ELSE: Final = OPTIONAL
 """Of optional arguments of other types: they may be None."""
+_NOTHING: Final = object()
+"""The default of an argument without one."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +43,43 @@ def stable_arguments(
     """
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
         return None
-    schema = overload._schema
-    direct = str(overload) in DIRECT and _float(args)
-    if any(str(r.type) != "Tensor" for r in schema.returns):
+    parameters = _parameters(overload)
+    if parameters is None:
         return None
+    direct = str(overload) in DIRECT and _float(args)
     found = []
-    for i, a in enumerate(schema.arguments):
-        value = args[i] if i < len(args) else kwargs.get(a.name, a.default_value)
-        kind = _type(str(a.real_type))
-        known = i < len(args) or a.name in kwargs or a.has_default_value()
-        if kind is None or not known or not _is(value, kind):
+    for i, (name, by_keyword, kind, default) in enumerate(parameters):
+        value = args[i] if i < len(args) else kwargs.get(name, default)
+        if value is _NOTHING or kind is None or not _is(value, kind):
             return None
         if kind & ~OPTIONAL == TYPES["number"] and not direct:
             return None
-        found.append(Argument(a.name if a.kwarg_only else None, kind, _as(value, kind)))
+        found.append(Argument(name if by_keyword else None, kind, _as(value, kind)))
     return tuple(found)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
+def _parameters(
+    overload: torch._ops.OpOverload,
+) -> tuple[tuple[str, bool, int | None, object], ...] | None:
+    """Of each: its name, whether it goes by that, its type and its default.
+
+    None for an operator that returns more than tensors.
+    """
+    schema = overload._schema
+    if any(str(r.type) != "Tensor" for r in schema.returns):
+        return None
+    return tuple(
+        (
+            a.name,
+            a.kwarg_only,
+            _type(str(a.real_type)),
+            a.default_value if a.has_default_value() else _NOTHING,
+        )
+        for a in schema.arguments
+    )
+
+
 def _type(text: str) -> int | None:
     """The code of a schema's type; None for one without."""
     parts = _TYPE.fullmatch(text)

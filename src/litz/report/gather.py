@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch.fx import GraphModule
 
+from litz.artifact import Artifact
 from litz.host.lines import CallKernel, host_text
 from litz.ir.body import Load, Op, walk
 from litz.ir.program import Extern, Program
@@ -17,6 +18,7 @@ from litz.report.memory import memory_of
 from litz.report.record import Graph, GraphNode, Line, Refused, Step
 from litz.report.record import Kernel as KernelRecord
 from litz.runtime.cuda_graphs import CudaGraphs
+from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.schedule.groups import Schedule, bytes_hint
 from litz.schedule.text import schedule_text
 from litz.stages import Stages
@@ -45,7 +47,6 @@ class Gathered:
             memory = memory_of(stages.host, name, parts[0].makers(stages.program))
         self.lines = {k: line for p in parts for k, line in p.lines.items()}
         self.kernels = {k.name: _kernel(k, stages) for own in all_of for k in own.kernels}
-        plan = "" if stages.artifact is None else stages.artifact.host.plan
         self.graph = Graph(
             name,
             kind,
@@ -54,7 +55,7 @@ class Gathered:
             stages.fallback,
             stages.regions,
             _recording(stages.cuda_graphs),
-            plan if isinstance(plan, str) else "",
+            _why_python(stages.artifact),
             dict(stages.seconds),
             _texts(gm, stages),
             tuple(n for p in parts for n in p.nodes()),
@@ -62,6 +63,15 @@ class Gathered:
             refused,
             memory,
         )
+
+
+def _why_python(artifact: Artifact | None) -> str:
+    """Why the native executor does not run it; "" if it does, and where nobody wants it."""
+    plan = "" if artifact is None else artifact.host.plan
+    if artifact is None or isinstance(plan, str):
+        return str(plan)
+    built = shipped() is not None or artifact.options.get("host") == "native"
+    return "" if built else NOT_BUILT
 
 
 class _Part:

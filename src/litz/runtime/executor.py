@@ -1,9 +1,9 @@
 """The native executor: a plan becomes a callable that runs it without Python in between.
 
-It is one C++ file without headers (``csrc/litz_executor.cpp``), built like a kernel.  Of PyTorch it
-takes the C functions that exist for compiled models, and how Python's tensors hold theirs, which is
-found out by looking; where this PyTorch has others, an ``Executor`` cannot be made, and the printed
-Python serves.
+It is one C++ file without headers (``csrc/litz_executor.cpp``), in the library that comes with the
+package (``litz.runtime.shipped``).  Of PyTorch it takes the C functions that exist for compiled
+models, and how Python's tensors hold theirs, which is found out by looking; where this PyTorch has
+others, an ``Executor`` cannot be made, and the printed Python serves.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from typing import Any, Final
 import torch
 
 from litz.errors import ToolchainError
+from litz.runtime.launchers import cell_of, in_python
 from litz.runtime.memory import default_allocator, in_memory
-from litz.runtime.native import Library, Runtime, Segment
-from litz.runtime.plan import LIST, OPS, OPTIONAL, OPTIONAL_LIST, VALUES, Plan
-from litz.runtime.torch_private import dtype_code, native_functions, tensor_offset
+from litz.runtime.native import Runtime, Segment
+from litz.runtime.plan import Plan
+from litz.runtime.torch_private import (
+    device_code,
+    dtype_code,
+    native_functions,
+    tensor_offset,
+)
 
 FUNCTIONS: Final = (
     "wrap",
     "torch_exception_get_what_without_backtrace",
-    "aoti_torch_device_type_cpu",
     "torch_get_num_threads",
     "aoti_torch_delete_tensor_object",
     "aoti_torch_get_data_ptr",
@@ -45,27 +50,27 @@ FUNCTIONS: Final = (
     "torch_new_list_reserve_size",
     "torch_list_push_back",
     "torch_call_dispatcher",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
+    "aoti_torch_get_current_cuda_stream",
+    "aoti_torch_create_cuda_guard",
+    "aoti_torch_delete_cuda_guard",
     "aoti_torch_cpu_addmm_out",
     "aoti_torch_cpu_baddbmm_out",
+    "aoti_torch_cuda_addmm_out",
+    "aoti_torch_cuda_baddbmm_out",
 )
 """In the order of the struct ``Torch``; the last are those of ``DIRECT``."""
 _YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue")
 """Those that PyTorch before 2.13 has not, and that may be missing."""
-
-
-def executor_source() -> str:
-    """The C++ source of the executor: the tables of instructions stand before it."""
-    ops = ", ".join(f"OP_{name}" for name in OPS)
-    values = ", ".join(f"VALUE_{name}" for name in VALUES)
-    text = (Path(__file__).parent / "csrc" / "litz_executor.cpp").read_text()
-    bits = f"OPTIONAL = {OPTIONAL}, LIST = {LIST}, OPTIONAL_LIST = {OPTIONAL_LIST}"
-    return f"enum Op {{ {ops} }};\nenum Kind {{ {values} }};\nenum Type {{ {bits} }};\n{text}"
+_CUDA: Final = tuple(name for name in FUNCTIONS if "cuda" in name)
+"""Those that PyTorch for CPUs has not."""
 
 
 def check_torch() -> tuple[list[int], int]:
     """The addresses of ``FUNCTIONS`` and ``tensor_offset``; ToolchainError where some are not."""
     found = native_functions(FUNCTIONS)
-    missing = [n for n in FUNCTIONS if not found[n] and n not in _YOUNG]
+    missing = [n for n in FUNCTIONS if not found[n] and n not in (*_YOUNG, *_CUDA)]
     offset = tensor_offset()
     if missing or offset is None:
         what = ", ".join(missing) or "tensors as Litz knows them"
@@ -73,8 +78,8 @@ def check_torch() -> tuple[list[int], int]:
     return [found[n] for n in FUNCTIONS], offset
 
 
-class Executor(Library):
-    """The loaded executor.  Raises ToolchainError where it does not fit this PyTorch."""
+class Executor(Runtime):
+    """The library of executor and segments, loaded.  ToolchainError: this PyTorch is another."""
 
     def __init__(self, path: Path | str) -> None:
         self._functions, self._offset = check_torch()
@@ -84,31 +89,51 @@ class Executor(Library):
         make.restype = ctypes.py_object
         self._make = make
 
-    def program(
-        self, plan: Plan, values: Mapping[str, object], segments: Sequence[Segment], run: int
-    ) -> Any:
+    def program(self, plan: Plan, values: Mapping[str, object], natives: Mapping[str, Any]) -> Any:
         """A callable of a plan, which takes the list of arguments and empties it.
 
-        values: what the plan names of the host program.  segments: as the plan has them.
-        run: the address of the function that runs segments.
+        values, natives: what the plan names: of the host program, and segments and kernels.
+        Raises ToolchainError where this PyTorch has not what a plan for GPUs needs.
         """
+        segments: list[Segment] = [natives[name] for name in plan.segments]
+        kernels: list[Any] = [natives[name] for name in plan.kernels]
+        cells = [cell_of(k) for k in kernels]
         objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
+        self._check(objects)
         codes = [_code(o) for o in objects]
         numbers = [0 if n is None else n for n in plan.numbers]
-        counts = [len(plan.words), plan.inputs, plan.tensors, len(numbers), len(objects)]
-        addresses = [s.address for s in segments]
-        head = [*counts, len(segments), self._offset, _abi(), run, *self._functions]
-        all_words = [*head, *addresses, *codes, *numbers, *plan.words]
+        counts = [len(plan.words) // 8, plan.inputs, plan.tensors, len(numbers), len(objects)]
+        places = [s.address for s in segments], [ctypes.addressof(c) for c in cells]
+        run = self.function("litz_run_segment").address
+        head = [*counts, len(segments), len(kernels), self._offset, _abi(), run, *self._functions]
+        front = [*head, *places[0], *places[1], *codes, *numbers]
         allocator = default_allocator()
-        recycled, workspace = allocator.empty_strided, allocator.workspace
-        keep = (objects, tuple(segments), torch.Tensor, recycled, workspace, in_memory, self)
-        return self._make(struct.pack(f"={len(all_words)}q", *all_words), keep)
+        make = allocator.empty_strided, _empty, allocator.workspace
+        functions = tuple(in_python(dict(enumerate(kernels))).values())
+        helpers = tuple(segments), functions, torch.Tensor, *make, in_memory
+        keep = (objects, *helpers, cells, kernels, self)
+        return self._make(struct.pack(f"={len(front)}q", *front) + plan.words, keep)
+
+    def _check(self, objects: Sequence[object]) -> None:
+        if any(isinstance(o, torch.device) and o.type != "cpu" for o in objects):
+            found = dict(zip(FUNCTIONS, self._functions, strict=True))
+            missing = [n for n in _CUDA if not found[n] and not n.endswith("mm_out")]
+            if missing:
+                raise ToolchainError(f"litz: this PyTorch has not {', '.join(missing)}")
+
+
+def _empty(
+    size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def _code(value: object) -> int:
     """A plain value as PyTorch's C functions take it; 0 for others."""
     if isinstance(value, torch.dtype):
         return dtype_code(value)
+    if isinstance(value, torch.device):  # the index is a byte, -1 for the current one
+        return device_code(value.type) << 8 | ((-1 if value.index is None else value.index) & 0xFF)
     if isinstance(value, float):
         return int(struct.unpack("=q", struct.pack("=d", value))[0])
     return value if isinstance(value, int) and value.bit_length() < 64 else 0
@@ -118,11 +143,6 @@ def _abi() -> int:
     """The version of PyTorch's C functions that the executor is for."""
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     return major << 56 | minor << 48
-
-
-def run_address(runtime: Runtime) -> int:
-    """The address of the function that runs segments."""
-    return runtime.function("litz_run_segment").address
 
 
 def _object(kind: str, text: str, values: Mapping[str, object]) -> object:

@@ -40,11 +40,6 @@ _OPENMP = ("libgomp", "libiomp5", "libomp")
 Fault = str | tuple[type[Exception], str]
 
 
-def runtime_source() -> str:
-    """The C++ source of the runtime support library, compiled once per machine by the toolchain."""
-    return (Path(__file__).parent / "csrc" / "litz_rt.cpp").read_text()
-
-
 @dataclass(frozen=True)
 class Function:
     """A kernel in a loaded library."""

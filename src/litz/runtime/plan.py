@@ -2,56 +2,41 @@
 
 A plan works on registers.  Tensor registers hold tensors, the arguments first, then what the
 program makes; number registers hold 64-bit integers, of which some are constant.  An instruction is
-the number of its row in ``OPS`` and its operands, all integers in one row of words::
+the number of its row in ``OPS`` (``litz.runtime.shipped``) and its operands, all integers in one
+row of words::
 
     t       a tensor register           i       a number register
     o       an entry of ``objects``     n       a number as it is
-    v       a Python value              p       an address: register, bytes behind it, 1 where
-    k       a keyword: name and value           the tensor may have no memory of its own
+    v       a Python value              p       an address: register, bytes behind it, and the
+    k       a keyword: name and value           bits of ``ELSEWHERE`` and ``BY_VALUE``
     r       where a result goes         s       a value for PyTorch's dispatcher: type and value
-    q       a keyword: name and s       *x      how many of x, then these
+    q       a keyword: name and s       c       an argument of a launch: row in ``CELLS``, place
+                                        *x      how many of x, then these
 
 A result goes into a tensor register (a Python float too), nowhere (-1), or into the number register
 -2 - r.  A Python value is the number of its row in ``VALUES`` and an operand, or counted values.  A
 type is the number of its row in ``TYPES``, and the bits of ``OPTIONAL`` (of elements), ``LIST`` and
 ``OPTIONAL_LIST``.
+
+How a kernel on a GPU is launched is known when it is bound, and may change when it is first called.
+It is a plan of its own, a *launcher* (``litz.runtime.launchers``): number registers, the kernel's
+integers first, and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from litz.dataclass import dataclass
+from litz.runtime.shipped import BY_VALUE, ELSEWHERE, OPS, VALUES
 
-OPS: Final = {
-    "number": "it",  # the number that an argument is
-    "size": "itn",  # the size of a dimension
-    "load": "to",  # a constant
-    "allocate": "to*i*i",  # by type, sizes, strides
-    "recycled": "to*i*i",  # the same of a large buffer, by Litz's allocator
-    "workspace": "ti",
-    "view": "tt*i*ii",  # sizes, strides, elements behind the other's first
-    "place": "tto*i*in",  # of another type: sizes, strides, bytes from where the storage begins
-    "retype": "tto",  # the elements' bits as another type
-    "move": "tt",
-    "free": "t",
-    "segment": "n*p*i",
-    "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
-    "aten": "ooon*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
-    "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
-    "equal": "iio",  # or RuntimeError with the message
-    "assert": "io",
-    "return": "v",
-    "add": "iii", "mul": "iii", "floordiv": "iii", "mod": "iii", "min": "iii", "max": "iii",
-    "eq": "iii", "ne": "iii", "lt": "iii", "le": "iii", "and": "iii", "or": "iii", "not": "ii",
-}  # fmt: skip
-VALUES: Final = {"tensor": "t", "number": "i", "object": "o", "tuple": "*v", "list": "*v"}
 TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4, "number": 5}
-OPTIONAL, LIST, OPTIONAL_LIST = 8, 16, 32
 DIRECT: Final = ("aten.addmm.out", "aten.baddbmm.out")
 """Operators that PyTorch's C functions have and its dispatcher does not take, for their numbers; an
-instruction says which by its place here, and -1 for the dispatcher."""
+instruction says which by its place here (those of GPUs behind those of CPUs), and -1 for the
+dispatcher."""
 
 _OPS: Final = tuple(OPS.items())
 _VALUES: Final = tuple(VALUES.items())
@@ -67,7 +52,8 @@ class Plan:
     registers.  numbers: of each number register its constant, or None.  objects: what instructions
     name, each a kind and a text: ``literal`` (of Python), ``float`` (hexadecimal), ``torch`` (a
     path from that module), ``device``, ``name`` (a module and a path with a colon between), and
-    ``value`` (of the host program).  segments: names.  words: the instructions.
+    ``value`` (of the host program).  segments, kernels: names.  words: the instructions, 8 bytes
+    a word.
     """
 
     inputs: int
@@ -75,24 +61,31 @@ class Plan:
     numbers: tuple[int | None, ...]
     objects: tuple[tuple[str, str], ...]
     segments: tuple[str, ...]
-    words: tuple[int, ...]
+    kernels: tuple[str, ...]
+    words: bytes
+
+
+def packed(words: Sequence[int]) -> bytes:
+    """Words as a plan has them.  Raises struct.error for one of more than 64 bits."""
+    return struct.pack(f"<{len(words)}q", *words)
 
 
 class _Reader:
     """Walks over a plan's words; ``leaf`` makes a text of an operand, by its kind, or raises."""
 
     def __init__(self, plan: Plan, leaf: Callable[[str, int], str]) -> None:
-        self.words = iter(plan.words)
+        self.words = (word for (word,) in struct.iter_unpack("<q", plan.words))
         self.leaf = leaf
 
     def next(self) -> int:
-        return next(self.words)
+        word: int = next(self.words)
+        return word
 
     def one(self, kind: str) -> str:
         match kind:
             case "p":
-                text = f"{self.one('t')}+{self.next()}"
-                return text + ("?" if self.next() else "")
+                text, how = f"{self.one('t')}+{self.next()}", self.next()
+                return text + ("?" if how & ELSEWHERE else "") + ("!" if how & BY_VALUE else "")
             case "k":
                 return f"{self.one('o')}={self.one('v')}"
             case "q":
@@ -140,7 +133,7 @@ def plan_text(plan: Plan) -> str:
         for op in reader.words:
             name, spec = _OPS[op]
             lines.append(f"{name} {reader.all(spec)}")
-    except (StopIteration, RuntimeError, IndexError) as e:
+    except (StopIteration, RuntimeError, IndexError, struct.error) as e:
         raise ValueError(f"a plan that ends early or has unknown words: {e}") from e
     if not lines or not lines[-1].startswith("return"):
         raise ValueError("a plan that does not return")

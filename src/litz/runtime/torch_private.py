@@ -75,25 +75,34 @@ def native_functions(names: Sequence[str]) -> dict[str, int]:
     ``wrap`` makes a Python tensor (a new reference) of the address of an ``at::Tensor``.
     """
     found: dict[str, int] = {}
+    there = [ctypes.CDLL(path) for n in ("cpu", "cuda") if os.path.exists(path := _library(n))]
+    python = [ctypes.CDLL(_library("python"))]
     for name in names:
-        own = name == "wrap"
-        library = ctypes.CDLL(_library("torch_python" if own else "torch_cpu"))
-        symbol = getattr(library, "_Z16THPVariable_WrapRKN2at10TensorBaseE" if own else name, None)
-        found[name] = ctypes.cast(symbol, ctypes.c_void_p).value or 0 if symbol is not None else 0
+        symbol = "_Z16THPVariable_WrapRKN2at10TensorBaseE" if name == "wrap" else name
+        libraries = python if name == "wrap" else there
+        functions = (getattr(library, symbol, None) for library in libraries)
+        function = next((f for f in functions if f is not None), None)
+        found[name] = ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
     return found
 
 
 def dtype_code(dtype: torch.dtype) -> int:
     """The number of a type for PyTorch's C functions."""
-    name = str(dtype).removeprefix("torch.")
-    code: Callable[[], int] = getattr(
-        ctypes.CDLL(_library("torch_cpu")), f"aoti_torch_dtype_{name}"
-    )
-    return code()
+    return _number(f"dtype_{str(dtype).removeprefix('torch.')}")
+
+
+def device_code(kind: str) -> int:
+    """The number of a kind of device for PyTorch's C functions."""
+    return _number(f"device_type_{kind}")
+
+
+def _number(name: str) -> int:
+    number: Callable[[], int] = getattr(ctypes.CDLL(_library("cpu")), f"aoti_torch_{name}")
+    return number()
 
 
 def _library(name: str) -> str:
-    return os.path.join(os.path.dirname(torch.__file__), "lib", f"lib{name}.so")
+    return os.path.join(os.path.dirname(torch.__file__), "lib", f"libtorch_{name}.so")
 
 
 @lru_cache(maxsize=1)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 from litz.dataclass import dataclass
 from litz.errors import ToolchainError
 from litz.options import Options
 from litz.runtime.cache import Cache
-from litz.runtime.executor import Executor, check_torch, run_address
-from litz.runtime.native import Runtime
+from litz.runtime.executor import Executor, check_torch
+from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.targets.cpp.toolchain import (
     Toolchain,
     executor_unit,
     find_toolchain,
-    runtime_unit,
     submit,
 )
 
@@ -31,18 +31,23 @@ def toolchain_of(cxx: str, isa: str, cache: Cache) -> Toolchain:
     return find_toolchain(cxx or None, isa or None, cache)
 
 
+@lru_cache(maxsize=1)
+def shipped_executor(path: Path) -> Executor:
+    """The native executor that comes with Litz.  ToolchainError: it does not fit this PyTorch."""
+    return Executor(path)
+
+
 @lru_cache(maxsize=8)
-def executor_of(toolchain: Toolchain, cache: Cache) -> tuple[Executor, int]:
-    """The native executor, built where the cache has none, and the address of what runs segments.
+def executor_of(toolchain: Toolchain, cache: Cache) -> Executor:
+    """The native executor, built where the cache has none.
 
     Raises ToolchainError where it cannot be built, or does not fit this PyTorch.
     """
     check_torch()
-    units = (executor_unit(), runtime_unit())
     for fresh in (False, True):  # what the cache has may be another machine's
-        path, runtime_path = submit(units, toolchain, cache, fresh=fresh).wait()
+        (path,) = submit((executor_unit(),), toolchain, cache, fresh=fresh).wait()
         try:
-            return Executor(path), run_address(Runtime(runtime_path))
+            return Executor(path)
         except ToolchainError:
             if fresh:
                 raise
@@ -64,7 +69,16 @@ class Tools:
         return toolchain_of(self.options.cxx, self.options.isa, self.cache)
 
     @property
-    def executor(self) -> tuple[Executor, int]:
+    def executor(self) -> Executor:
+        """The native executor; it is built now only for who insists on it.
+
+        Raises ToolchainError where there is none.
+        """
+        path = shipped()
+        if path is not None:
+            return shipped_executor(path)
+        if self.options.host != "native":
+            raise ToolchainError(f"litz: {NOT_BUILT}")
         return executor_of(self.toolchain, self.cache)
 
     def lanes(self) -> int:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from litz.dataclass import dataclass
@@ -122,9 +123,11 @@ def check_compiler(m: Machine) -> Check:
 def check_executor(m: Machine) -> Check:
     name = "native executor"
     if isinstance(m.executor, str):
-        said = f'{m.executor}; options={{"host": "native"}} runs by Python'
-        return Check(name, "warning", said, "name g++ in LITZ_CXX, or another PyTorch")
-    return Check(name, "ok", "was not tried" if m.executor is None else "built and loaded")
+        mend = "with g++ there: pip install --force-reinstall --no-deps --no-binary litz litz"
+        if Path(__file__).parents[3].joinpath("hatch_build.py").is_file():
+            mend = "with g++ there: python hatch_build.py  (in the checkout)"
+        return Check(name, "warning", f"{m.executor}; printed Python runs in its place", mend)
+    return Check(name, "ok", f"loaded: {m.executor.name}")
 
 
 def check_isa(m: Machine) -> Check:

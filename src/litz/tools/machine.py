@@ -22,7 +22,6 @@ from litz.options import Options
 from litz.runtime.cache import LAYOUT, Cache, default_root
 from litz.runtime.cpu import Isa, detect_isa
 from litz.runtime.eviction import entries
-from litz.runtime.executor import Executor
 from litz.runtime.native import Library, mapped_openmp
 from litz.runtime.triton.build import build as build_triton
 from litz.runtime.triton.driver import LIBRARY, CudaError, cuda_driver
@@ -32,11 +31,10 @@ from litz.runtime.triton.pool import Triton, find_triton
 from litz.targets.cpp.toolchain import (
     SourceUnit,
     Toolchain,
-    build,
-    executor_unit,
     find_toolchain,
     submit,
 )
+from litz.targets.tools import Tools
 from litz.targets.triton.cuda import Site, cuda_site
 from litz.tools.demo import relative_error
 
@@ -115,7 +113,7 @@ class Machine:
     safe: bool
     compiler: Toolchain | str
     ran: Ran | str | None
-    executor: Executor | str | None
+    executor: Path | str
     openmp: tuple[str, ...]
     gpus: tuple[str, ...]
     driver: int | str | None
@@ -137,13 +135,11 @@ def look(options: Options, environment: Mapping[str, str]) -> Machine:
     triton = _tried(find_triton)
     gpus = _gpus()
     ran: Ran | str | None = None
-    executor: Executor | str | None = None
     built: float | str | None = None
     with tempfile.TemporaryDirectory() as name:
         cache = Cache(name)
         if isinstance(compiler, Toolchain) and safe:
             ran = _tried(lambda: _run(compiler, cache))
-            executor = _tried(lambda: Executor(build((executor_unit(),), compiler, cache)[0]))
         if isinstance(triton, Triton):
             built = _tried(lambda: _build(cache, cuda_site(0, cache) if gpus else None))
     return Machine(
@@ -158,7 +154,7 @@ def look(options: Options, environment: Mapping[str, str]) -> Machine:
         safe=safe,
         compiler=compiler,
         ran=ran,
-        executor=executor,
+        executor=_tried(lambda: Tools(options).executor.path),
         openmp=mapped_openmp(),
         gpus=gpus,
         driver=_driver(),

@@ -1,7 +1,8 @@
 // The native executor: runs a plan (runtime/plan.py) with one call from Python a call of the program.
 // No headers, so that compiling is quick and needs neither Python's nor PyTorch's: of Python it takes
 // the limited API, whose functions resolve in the running process; of PyTorch C functions, whose
-// addresses runtime/executor.py hands in, as it does the enums Op and Kind (the tables of plan.py).
+// addresses runtime/executor.py hands in; of CUDA the driver's launch, likewise.  Before it stand the
+// enums that shipped.py makes of its tables.
 
 typedef __INT64_TYPE__ i64;
 typedef __INT32_TYPE__ i32;
@@ -21,6 +22,8 @@ void PyErr_SetObject(PyObject*, PyObject*);
 PyObject* PyErr_Occurred();
 void PyErr_Fetch(PyObject**, PyObject**, PyObject**);
 void PyErr_Restore(PyObject*, PyObject*, PyObject*);
+void PyErr_Clear();
+double PyFloat_AsDouble(PyObject*);
 void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 void Py_IncRef(PyObject*);
@@ -56,7 +59,6 @@ typedef void* const* Handle;
 struct Torch {
     PyObject* (*wrap)(Tensor);
     const char* (*what)();  // may be null
-    i32 (*cpu)();
     i32 (*num_threads)(unsigned*);
     i32 (*erase)(Tensor);
     i32 (*data_ptr)(Tensor, void**);
@@ -74,11 +76,41 @@ struct Torch {
     i32 (*list)(__SIZE_TYPE__, void**);
     i32 (*push)(void*, i64);
     i32 (*dispatch)(const char*, const char*, i64*, i64);
-    i32 (*direct[2])(Tensor, Tensor, Tensor, Tensor, double, double);
+    i32 (*device_type)(Tensor, i32*);
+    i32 (*device_index)(Tensor, i32*);
+    i32 (*stream)(i32, void**);  // this and the next may be null
+    i32 (*guard)(i32, void**);
+    i32 (*unguard)(void*);
+    i32 (*direct[4])(Tensor, Tensor, Tensor, Tensor, double, double);
 };
 
-struct Header {  // of runtime/executor.py; behind it `segments`, `codes`, `numbers` and `words`
-    i64 n_words, n_inputs, n_tensors, n_numbers, n_objects, n_segments;
+// Of runtime/launchers.py.
+struct Variant {
+    i64 function, threads, shared, hidden;
+};
+
+struct Config {  // CUlaunchConfig
+    unsigned grid[3], block[3], shared;
+    void *stream, *attributes;
+    unsigned n_attributes;
+};
+
+struct Form {
+    PyObject* call;
+    i32 (*launch)(const Config*, i64, void**, void**);
+    i64 device;
+    Variant variants[3];
+};
+
+struct Launcher {
+    const i64 *words, *numbers;
+    i64 n_numbers;
+    Form* const* forms;
+};
+
+// Of runtime/executor.py; behind it `segments`, `kernels`, `codes`, `numbers` and `words`.
+struct Header {
+    i64 n_words, n_inputs, n_tensors, n_numbers, n_objects, n_segments, n_kernels;
     i64 offset;  // bytes from a Python tensor's address to its at::Tensor
     i64 abi;
     i64 (*run_segment)(void**);
@@ -86,15 +118,14 @@ struct Header {  // of runtime/executor.py; behind it `segments`, `codes`, `numb
 };
 
 // What Python hands in beside the header, all alive as long as the program.
-enum Helper { OBJECTS, SEGMENTS, TENSOR, RECYCLED, WORKSPACE, IN_MEMORY, N_HELPERS };
+enum Helper { OBJECTS, SEGMENTS, KERNELS, TENSOR, RECYCLED, EMPTY, WORKSPACE, IN_MEMORY, N_HELPERS };
 
 struct Program {
     Header h;
-    i32 cpu;
     PyObject* keep;
     PyObject* helpers[N_HELPERS];
     PyObject** objects;
-    const i64 *segments, *codes, *numbers, *words;
+    const i64 *segments, *kernels, *codes, *numbers, *words;
 };
 
 // A tensor register: the tensor belongs to `owner`, a Python object, or else to the register.
@@ -108,6 +139,13 @@ static const char* const NAME = "litz program";
 
 namespace {
 
+// What a launcher is called with: pointers, then integers; items: of values from the host.
+struct Arguments {
+    const i64* given;
+    PyObject* const* items;
+    Form* const* forms;
+};
+
 struct Run {
     const Program& p;
     const Torch& torch;
@@ -115,6 +153,8 @@ struct Run {
     i64* ints;
     const i64* w;
     PyObject* result = nullptr;
+    void* guard = nullptr;
+    const Arguments* arguments = nullptr;
 
     i64 next() { return *w++; }
     i64 number() { return ints[*w++]; }
@@ -212,18 +252,6 @@ struct Run {
     }
 #define ROOM() ((i64*)__builtin_alloca((*w + 1) * sizeof(i64)))
 
-    __attribute__((noinline)) bool allocate() {
-        Slot& s = slot();
-        i32 type = code();
-        i64* sizes = ROOM();
-        i64 n = dims(sizes);
-        i64* strides = ROOM();
-        dims(strides);
-        Tensor t;
-        if (torch.empty(n, sizes, strides, type, p.cpu, 0, &t)) return failed();
-        return set(s, t);
-    }
-
     PyObject* tuple() {  // of counted numbers
         i64 n = next();
         PyObject* all = PyTuple_New(n);
@@ -234,16 +262,33 @@ struct Run {
         return all;
     }
 
-    bool recycled() {
+    // A tensor that Python makes by sizes, strides and as many objects as stand before them.
+    bool made(Helper by, i64 count) {
         Slot& s = slot();
-        PyObject* type = object();
+        PyObject* first = object();
+        PyObject* second = count > 1 ? object() : nullptr;
         PyObject* sizes = tuple();
         PyObject* strides = tuple();
-        PyObject* made = sizes && strides ? PyObject_CallFunctionObjArgs(
-            p.helpers[RECYCLED], sizes, strides, type, (PyObject*)nullptr) : nullptr;
+        PyObject* out = sizes && strides ? PyObject_CallFunctionObjArgs(
+            p.helpers[by], sizes, strides, first, second, (PyObject*)nullptr) : nullptr;
         if (sizes) Py_DecRef(sizes);
         if (strides) Py_DecRef(strides);
-        return own(s, made);
+        return own(s, out);
+    }
+
+    __attribute__((noinline)) bool allocate() {
+        const i64* at = w;
+        Slot& s = slot();
+        i32 type = code(), place = code();
+        i64* sizes = ROOM();
+        i64 n = dims(sizes);
+        i64* strides = ROOM();
+        dims(strides);
+        Tensor t;
+        if (!torch.empty(n, sizes, strides, type, place >> 8, (signed char)place, &t))
+            return set(s, t);
+        w = at;  // Python says what there is to say, of memory that runs out above all
+        return made(EMPTY, 2);
     }
 
     bool workspace() {
@@ -320,7 +365,7 @@ struct Run {
         for (i64 i = 1; i <= n; ++i) {
             Slot& s = slot();
             i64 offset = next();
-            if (!address(s, next(), packed + i)) return false;
+            if (!address(s, next() & ELSEWHERE, packed + i)) return false;
             packed[i] = (char*)packed[i] + offset;
         }
         dims((i64*)(packed + 1 + n));
@@ -340,6 +385,153 @@ struct Run {
         if (number) Py_DecRef(number);
         if (raise) Py_DecRef(raise);
         return false;
+    }
+
+    // Calls a function of numbers, of which some are objects.
+    bool call_python(PyObject* f, const i64* numbers, PyObject* const* items, i64 n) {
+        PyObject* all = PyTuple_New(n);
+        for (i64 i = 0; all && i < n; ++i) {
+            if (items[i]) Py_IncRef(items[i]);
+            PyObject* one = items[i] ? items[i] : PyLong_FromLongLong(numbers[i]);
+            if (!one || PyTuple_SetItem(all, i, one)) {
+                Py_DecRef(all);
+                return false;
+            }
+        }
+        PyObject* none = all ? PyObject_Call(f, all, nullptr) : nullptr;
+        if (all) Py_DecRef(all);
+        if (none) Py_DecRef(none);
+        return none;
+    }
+
+    // The number of a tensor in the host's memory; a new reference.
+    PyObject* item(Slot& s) {
+        PyObject* o = python(s);
+        PyObject* get = o ? PyObject_GetAttrString(o, "item") : nullptr;
+        PyObject* number = get ? PyObject_CallFunctionObjArgs(get, (PyObject*)nullptr) : nullptr;
+        if (get) Py_DecRef(get);
+        return number;
+    }
+
+    __attribute__((noinline)) bool launch() {
+        i64 which = next(), n = next(), count = n + w[3 * n];
+        i64* given = (i64*)__builtin_alloca((count + 1) * sizeof(i64));
+        PyObject** items = (PyObject**)__builtin_alloca((count + 1) * sizeof(PyObject*));
+        bool good = true;
+        for (i64 i = 0; i < n; ++i) {
+            Slot& s = slot();
+            i64 offset = next(), how = next();
+            items[i] = nullptr;
+            given[i] = 0;
+            if (good && how & BY_VALUE) good = (items[i] = item(s)) != nullptr;
+            else if (good) good = address(s, how & ELSEWHERE, (void**)given + i);
+            given[i] += offset;
+        }
+        for (i64 i = n; i < count; ++i) items[i] = nullptr;
+        dims(given + n);
+        const Launcher* launcher = *(const Launcher**)p.kernels[which];
+        if (good && launcher) good = launches(*launcher, given, items, n, count);
+        else if (good) {
+            PyObject* f = PyTuple_GetItem(p.helpers[KERNELS], which);
+            good = call_python(f, given, items, count);
+        }
+        for (i64 i = 0; i < n; ++i)
+            if (items[i]) Py_DecRef(items[i]);
+        return good;
+    }
+
+    // Runs a launcher, whose first numbers are the integers among what is given.
+    bool launches(const Launcher& l, const i64* given, PyObject* const* items, i64 n, i64 count) {
+        i64* own = (i64*)__builtin_alloca((l.n_numbers + 1) * sizeof(i64));
+        memcpy(own, l.numbers, l.n_numbers * sizeof(i64));
+        memcpy(own, given + n, (count - n) * sizeof(i64));
+        Arguments now{given, items, l.forms};
+        const i64* behind = w;
+        i64* numbers = ints;
+        w = l.words;
+        ints = own;
+        arguments = &now;
+        bool good = true;
+        while (good && *w != OP_end) good = step();
+        w = behind;
+        ints = numbers;
+        return good;
+    }
+
+    __attribute__((noinline)) bool start() {
+        i64 grid[3] = {number(), number(), number()};
+        const Form& form = *arguments->forms[next()];
+        i64 n = next(), pointers = 0, numbers = 0;
+        const i64* cells = w;
+        w += 2 * n;
+        if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return true;
+        bool fits = !((grid[0] | grid[1] | grid[2]) >> 32), sized = false;
+        i64* c = (i64*)__builtin_alloca((n + 2) * sizeof(i64));
+        void** params = (void**)__builtin_alloca((n + 2) * sizeof(void*));
+        for (i64 i = 0; i < n + 2; ++i) params[i] = c + i;
+        c[n] = c[n + 1] = 0;
+        for (i64 i = 0; i < n; ++i) {
+            i64 kind = cells[2 * i], at = cells[2 * i + 1];
+            switch (kind) {
+                case CELL_small:
+                    fits = fits && ints[at] == (i32)ints[at];  // and further, as the next
+                case CELL_number:
+                    numbers |= ints[at];
+                    sized = true;  // and further, as the next
+                case CELL_plain: c[i] = ints[at]; break;
+                case CELL_pointer: pointers |= arguments->given[at];  // and further, as the next
+                case CELL_address: c[i] = arguments->given[at]; break;
+                default: fits = by_value(kind, arguments->items[at], c + i) && fits;
+            }
+        }
+        const Variant& v = form.variants[pointers & 15 ? 2 : sized && !(numbers & 15) ? 0 : 1];
+        if (v.function && fits && torch.stream) {
+            Config config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
+                             {(unsigned)v.threads, 1, 1}, (unsigned)v.shared};
+            if (torch.stream((i32)form.device, &config.stream)) return failed();
+            // Where the device's queue is full, the driver waits for what other threads may have
+            // to do.
+            void* state = PyEval_SaveThread();
+            i32 status = form.launch(&config, v.function, params, nullptr);
+            PyEval_RestoreThread(state);
+            if (!status) return true;
+        }
+        return start_python(form.call, grid, cells, c, n);
+    }
+
+    // A launch that Python makes: of what is not loaded yet, and of what fails, again.
+    bool start_python(PyObject* f, const i64* grid, const i64* cells, const i64* c, i64 n) {
+        i64* numbers = (i64*)__builtin_alloca((n + 3) * sizeof(i64));
+        PyObject** items = (PyObject**)__builtin_alloca((n + 3) * sizeof(PyObject*));
+        memcpy(numbers, grid, 3 * sizeof(i64));
+        memcpy(numbers + 3, c, n * sizeof(i64));
+        for (i64 i = 0; i < n + 3; ++i) items[i] = nullptr;
+        for (i64 i = 0; i < n; ++i)
+            if (cells[2 * i] >= CELL_int) items[3 + i] = arguments->items[cells[2 * i + 1]];
+        return call_python(f, numbers, items, n + 3);
+    }
+
+    // A Python number as a kernel takes it; false where it has no such form.
+    bool by_value(i64 kind, PyObject* o, i64* out) {
+        double value = kind == CELL_int ? 0 : PyFloat_AsDouble(o);
+        float narrow = (float)value;
+        *out = 0;
+        if (kind == CELL_int) *out = PyLong_AsLongLong(o);
+        else if (kind == CELL_f64) memcpy(out, &value, sizeof value);
+        else memcpy(out, &narrow, sizeof narrow);
+        bool good = !PyErr_Occurred();
+        if (!good) PyErr_Clear();
+        return good;
+    }
+
+    bool enter() {
+        signed char index = (signed char)code();  // none: of the first
+        return !torch.guard(index < 0 ? 0 : index, &guard) || failed();
+    }
+
+    void leave() {
+        if (guard) torch.unguard(guard);
+        guard = nullptr;
     }
 
     PyObject* keywords() {  // null without an error where there are none
@@ -470,6 +662,7 @@ struct Run {
         memcpy(&alpha, stack + 4, sizeof alpha);
         void* address = nullptr;
         i32 status = 0;
+        status = !run;
         for (int i = 0; !status && i < 4; ++i)
             status = torch.data_ptr(t[i], &address) || !address;
         if (!status) {
@@ -522,7 +715,10 @@ struct Run {
         for (i64 i = 0; same && i < n; ++i) same = actual[i] == strides[i];
         if (same) return true;
         Tensor t;
-        if (torch.empty(n, sizes, strides, type, p.cpu, 0, &t)) return failed();
+        i32 place, index;
+        if (torch.device_type(s.tensor, &place) || torch.device_index(s.tensor, &index) ||
+            torch.empty(n, sizes, strides, type, place, index, &t))
+            return failed();
         bool copied = !torch.copy(t, s.tensor, 0);
         if (!copied) failed();
         set(s, t);
@@ -566,7 +762,7 @@ struct Run {
                 return own(s, o);
             }
             case OP_allocate: return allocate();
-            case OP_recycled: return recycled();
+            case OP_recycled: return made(RECYCLED, 1);
             case OP_workspace: return workspace();
             case OP_view: return view();
             case OP_place: return place();
@@ -574,6 +770,15 @@ struct Run {
             case OP_move: return move();
             case OP_free: release(slot()); return true;
             case OP_segment: return segment();
+            case OP_launch: return launch();
+            case OP_enter: return enter();
+            case OP_leave: leave(); return true;
+            case OP_start: return start();
+            case OP_skip: {
+                i64 good = number(), n = next();
+                w += good ? 0 : n;
+                return true;
+            }
             case OP_call: return call();
             case OP_aten: return aten();
             case OP_expect: return expect();
@@ -643,6 +848,7 @@ PyObject* call(PyObject* self, PyObject* args) {
     while (good && !run.result) good = run.step();
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     if (!good) PyErr_Fetch(&type, &value, &trace);
+    run.leave();
     for (i64 i = 0; i < p.h.n_tensors; ++i) run.release(slots[i]);
     if (!good) PyErr_Restore(type, value, trace);
     free(slots);
@@ -667,14 +873,14 @@ extern "C" PyObject* litz_program(const i64* header, PyObject* keep) {
     Program* p = (Program*)calloc(1, sizeof(Program));
     memcpy(&p->h, header, sizeof(Header));
     const Header& h = p->h;
-    i64 n = h.n_segments + h.n_objects + h.n_numbers + h.n_words;
+    i64 n = h.n_segments + h.n_kernels + h.n_objects + h.n_numbers + h.n_words;
     i64* rest = (i64*)malloc((n + 1) * sizeof(i64));
     memcpy(rest, (const char*)header + sizeof(Header), n * sizeof(i64));
     p->segments = rest;
-    p->codes = p->segments + h.n_segments;
+    p->kernels = p->segments + h.n_segments;
+    p->codes = p->kernels + h.n_kernels;
     p->numbers = p->codes + h.n_objects;
     p->words = p->numbers + h.n_numbers;
-    p->cpu = h.torch.cpu();
     p->keep = keep;
     Py_IncRef(keep);
     for (i64 i = 0; i < N_HELPERS; ++i) p->helpers[i] = PyTuple_GetItem(keep, i);

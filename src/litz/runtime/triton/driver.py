@@ -84,6 +84,11 @@ class Driver:
         """``cuLaunchKernelEx`` itself."""
         return self._calls["cuLaunchKernelEx"]
 
+    @property
+    def launch_address(self) -> int:
+        """The address of ``cuLaunchKernelEx``."""
+        return ctypes.cast(self.launch, ctypes.c_void_p).value or 0
+
     def error(self, code: int, call: str, doing: str = "") -> CudaError:
         """The error that a result of a call stands for."""
         name, text = (self._text(f, code) for f in ("cuGetErrorName", "cuGetErrorString"))

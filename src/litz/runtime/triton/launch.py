@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from litz.errors import ToolchainError
+from litz.runtime.launchers import Variant
 from litz.runtime.triton.driver import INVALID_CONTEXT, INVALID_HANDLE, Function
 from litz.runtime.triton.job import KernelJob
 
@@ -71,6 +72,16 @@ def bind(
     exec(compile(text, f"<litz launch of {function.binary.entry}>", "exec"), scope)
     launch: Launch = scope["launch"]
     return launch
+
+
+def variant(function: Function, job: KernelJob) -> Variant:
+    """How the executor launches a kernel; without a function where it needs scratch memory."""
+    hidden = _hidden(function, [t for _, t in job.arguments])
+    binary = function.binary
+    if _scratch(function, hidden):
+        return Variant()
+    threads = binary.num_warps * binary.warp_size
+    return Variant(function.handle, threads, binary.shared, hidden)
 
 
 def cells(types: Sequence[str]) -> str:

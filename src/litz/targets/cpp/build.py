@@ -13,6 +13,7 @@ from litz.errors import OutOfRangeError, ToolchainError
 from litz.host.segment import bind_segments
 from litz.logs import events
 from litz.runtime.native import Fault, Function, Library, Runtime
+from litz.runtime.shipped import shipped
 from litz.targets.cpp.toolchain import (
     BuildHandle,
     SourceUnit,
@@ -71,9 +72,11 @@ class CppBuild:
 
     def _submit(self, *, fresh: bool = False) -> BuildHandle:
         options = self._tools.options
-        units = (*(u.source for u in self._units), runtime_unit())
-        if options.host == "native":  # beside the kernels; who loads it finds it in the cache
-            units = (*units, executor_unit())
+        units = tuple(u.source for u in self._units)
+        if shipped() is None:
+            units = (*units, runtime_unit())
+            if options.host == "native":  # beside the kernels; who loads it finds it in the cache
+                units = (*units, executor_unit())
         jobs, seconds = options.jobs or None, options.cxx_timeout
         toolchain, cache = self._tools.toolchain, self._tools.cache
         return submit(units, toolchain, cache, jobs, seconds=seconds, fresh=fresh)
@@ -98,7 +101,7 @@ class CppBuild:
 
     def _native(self, segments: Sequence[SegmentTable]) -> Mapping[str, Any]:
         count = len(self._units)
-        unit_paths, runtime_path = self._paths[:count], self._paths[count]
+        unit_paths, runtime_path = self._paths[:count], shipped() or self._paths[count]
         functions: dict[str, Function] = {}
         for unit, path in zip(self._units, unit_paths, strict=True):
             library = Library(path)

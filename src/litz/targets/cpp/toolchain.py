@@ -33,9 +33,8 @@ from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError, ToolchainError
 from litz.runtime.cache import Cache, content_key
 from litz.runtime.cpu import Isa, detect_isa
-from litz.runtime.executor import executor_source
 from litz.runtime.jobs import default_jobs, memory_bound, slots
-from litz.runtime.native import runtime_source
+from litz.runtime.shipped import library_source, runtime_source
 from litz.runtime.unbroken import unbroken
 from litz.targets.cpp.faults import Failure, diagnose
 
@@ -528,4 +527,4 @@ def runtime_unit() -> SourceUnit:
 
 def executor_unit() -> SourceUnit:
     """The native executor: build it, then `Executor(path)`."""
-    return SourceUnit("the native executor", executor_source())
+    return SourceUnit("the native executor", library_source())

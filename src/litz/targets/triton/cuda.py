@@ -19,12 +19,15 @@ from litz.index import size_hint
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.cache import Cache
+from litz.runtime.launchers import Bound, Form
 from litz.runtime.torch_private import current_raw_stream
 from litz.runtime.triton.build import build
 from litz.runtime.triton.driver import Device, cuda_driver
 from litz.runtime.triton.job import Binary, KernelJob, Value
 from litz.runtime.triton.launch import Memory, bind
+from litz.runtime.triton.launch import variant as how
 from litz.targets.triton import launcher
+from litz.targets.triton.native import launcher_of
 from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Launch, TritonKernel
 
@@ -139,21 +142,24 @@ def bind_cuda(
     site: Site,
     configs: Sequence[Config] | None = None,
     built: Mapping[KernelJob, Binary] | None = None,
-) -> Callable[..., None]:
+) -> Bound:
     """The launcher of a kernel on a CUDA device: a function of addresses, then integers.
 
     The device must be the current one when the function is called.  configs: one for each launch.
     built: binaries at hand; others are compiled, or taken from the cache, when they are wanted.
     """
     configs = default_configs(kernel) if configs is None else configs
+    forms: list[Form] = []
 
     def variants(launch: Launch, config: Config) -> Callable[..., None]:
         made, likely = Variants(launch, config, site), likely_variant(launch)
         if built is not None and (binary := built.get(made.job(likely))) is not None:
             made.load(likely, binary)
+        forms.append(made.form)
         return made.call
 
-    return launcher.bind(kernel, configs, variants)
+    call = launcher.bind(kernel, configs, variants)
+    return Bound(call, partial(launcher_of, kernel, configs, forms))
 
 
 class Variants:
@@ -169,6 +175,8 @@ class Variants:
             text = dispatch_text(len(launch.pointers), len(launch.ints), len(launch.scalars))
         exec(compile(text, f"<litz variants of {launch.name}>", "exec"), self._scope)
         self.call: Callable[..., None] = self._scope["call"]
+        device = site.device
+        self.form = Form(self.call, device.driver.launch_address, device.index)
 
     def job(self, variant: Variant) -> KernelJob:
         target = self._site.device.properties.target
@@ -181,6 +189,7 @@ class Variants:
         packed = None if table is None else table.types
         launch = bind(function, self.job(variant), self._site.stream, self._site.memory, packed)
         self._scope[variant] = launch
+        self.form.variants[VARIANTS.index(variant)] = how(function, self.job(variant))
         return launch
 
     def _first(self, variant: Variant, *args: int) -> None:

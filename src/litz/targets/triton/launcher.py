@@ -62,12 +62,7 @@ def _either(launch: Launch, config: Config, name: str) -> list[str]:
 def _launch(launch: Launch, config: Config, name: str) -> list[str]:
     if launch.table is not None:
         return _table(launch.table, name)
-    counts = [ceildiv(size, config.block(axis)) for axis, size in launch.grid]
-    if launch.flat:
-        flat = counts[0]
-        for c in counts[1:]:
-            flat = flat * c
-        counts = [flat]
+    counts = grid(launch, config)
     sizes = [render(c, PYTHON) for c in counts] + ["1"] * (3 - len(counts))
     args = [p.name for p in launch.pointers] + [v.name for v in launch.scalars]
     args += map(str, launch.ints)
@@ -76,6 +71,17 @@ def _launch(launch: Launch, config: Config, name: str) -> list[str]:
     if not open_sizes:
         return [call]
     return [f"if {' and '.join(f'({s}) > 0' for s in open_sizes)}:", f"    {call}"]
+
+
+def grid(launch: Launch, config: Config) -> list[Expr]:
+    """How many programs a launch has along each axis, x first."""
+    counts = [ceildiv(size, config.block(axis)) for axis, size in launch.grid]
+    if launch.flat:
+        flat = counts[0]
+        for c in counts[1:]:
+            flat = flat * c
+        counts = [flat]
+    return counts
 
 
 def _table(table: Table, name: str) -> list[str]:

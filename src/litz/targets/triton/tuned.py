@@ -14,6 +14,7 @@ from litz.dataclass import dataclass
 from litz.errors import RefusedSourceError
 from litz.index import evaluate
 from litz.kernel.blocks.recipe import Config
+from litz.runtime.launchers import Bound, in_python
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.tune import Choice, CudaClock, Run, choose, known
@@ -53,11 +54,12 @@ def tuning(
     choices: filled with which of its ways each kernel runs, by the kernel's name.
     """
     open_ = [p for p in parts if p.kernel.extents is not None and limits.counts(p.kernel)]
-    left = _Budget(limits.seconds, len(open_))
-    out = dict(bound)
+    left, first = _Budget(limits.seconds, len(open_)), in_python(bound)
+    out: dict[str, Callable[..., None]] = dict(bound)
     for p in open_:
         site, note = sites[p.device], partial(choices.__setitem__, p.name)
-        out[p.name] = _Tuned(p.kernel, site, bound[p.name], left, limits.configs, note).call
+        tuned = _Tuned(p.kernel, site, first[p.name], left, limits.configs, note)
+        out[p.name] = tuned.outside = Bound(tuned.call)
     return out
 
 
@@ -101,6 +103,7 @@ class _Tuned:
     configs: bool
     note: Callable[[Choice], None]
     done: bool = False
+    outside: Bound | None = None  # what others have of it
 
     def call(self, *args: int) -> None:
         if not self.done and not torch.cuda.is_current_stream_capturing():
@@ -139,7 +142,10 @@ class _Tuned:
                     start += time.perf_counter() - before
                 found = search.choose(clock, share)
             self.note(found)
-            self.run = search.bound(found)
+            bound = search.bound(found)
+            self.run = bound.call
+            if self.outside is not None:
+                self.outside.follow(bound)
         except torch.OutOfMemoryError:
             pass
         self.left.take(time.perf_counter() - start)
@@ -190,7 +196,7 @@ class WaySearch:
         mutated = [i for i, p in enumerate(self.ways[0].params) if p.mode != "in"]
         return choose(self.key(), runs, self.args, mutated, clock, self.site.cache, budget)
 
-    def bound(self, found: Choice) -> Callable[..., None]:
+    def bound(self, found: Choice) -> Bound:
         i = found.index
         return bind_cuda(self.ways[i], self.site, self.configs[i], self.built)
 

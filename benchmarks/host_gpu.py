@@ -1,0 +1,216 @@
+"""``python -m benchmarks.host --device cuda``: what issuing launches costs the host on a GPU.
+
+First a chain of small kernels: microseconds a launch beyond what Dynamo and AOTAutograd cost in all
+columns, beside the driver's own (cuLaunchKernelEx from a loop in C++, the same number of
+arguments).  Then whole steps: milliseconds until a step is issued, the GPU still at work.  Wall
+time, medians of turns, columns in turn.  Results of both hosts are compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+
+import litz
+from benchmarks.gpu.workloads import build_on
+from benchmarks.step import Step
+from litz.dynamo import boxed
+from litz.runtime.cache import Cache
+from litz.runtime.triton.build import build as build_triton
+from litz.runtime.triton.driver import cuda_driver
+from litz.runtime.triton.job import KernelJob
+from litz.targets.cpp.toolchain import SourceUnit, build, find_toolchain
+
+Call = Callable[..., Any]
+HOSTS = ("python", "native")
+STEPS = ("resnet50", "gpt2_training")
+
+KERNEL = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(a, b, out, n, XBLOCK: tl.constexpr):
+    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(out + x, tl.load(a + x, x < n, 0) + tl.load(b + x, x < n, 0), x < n)
+"""
+LOOP = """\
+#include <time.h>
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+extern "C" double litz_bare(int (*launch)(void*, void*, void**, void**), void* config,
+                            void* function, void** params, int n) {
+    double start = now();
+    for (int i = 0; i < n; ++i)
+        if (launch(config, function, params, nullptr)) return -1;
+    return now() - start;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A launch of a small kernel by the driver alone."""
+
+    seconds: Callable[[int], float]
+
+    @classmethod
+    def make(cls, cache: Cache) -> Bare:
+        device = cuda_driver().device(0)
+        pointers = [(name, "*fp32") for name in ("a", "b", "out")]
+        job = KernelJob(
+            KERNEL,
+            "add",
+            (*pointers, ("n", "i32"), ("XBLOCK", "constexpr")),
+            (("XBLOCK", 128),),
+            ("a", "b", "out"),
+            (("num_warps", 4),),
+            device.properties.target,
+        )
+        (binary,) = build_triton([job], cache)
+        function = device.load(binary)
+        (path,) = build([SourceUnit("a loop", LOOP)], find_toolchain(cache=cache), cache)
+        loop = ctypes.CDLL(str(path)).litz_bare
+        loop.restype = ctypes.c_double
+        x = torch.zeros(128, device="cuda")
+        cells = (ctypes.c_uint64 * 6)(*[x.data_ptr()] * 3, 128, 0, 0)
+        base = ctypes.addressof(cells)
+        params = (ctypes.c_void_p * 6)(*(base + 8 * i for i in range(6)))
+        stream = torch.cuda.current_stream().cuda_stream
+        threads = binary.num_warps * binary.warp_size
+        layout = struct.pack("=7I4xQQI4x", 1, 1, 1, threads, 1, 1, binary.shared, stream, 0, 0)
+        config = ctypes.create_string_buffer(layout, len(layout))
+        handle, launch = ctypes.c_void_p(function.handle), device.driver.launch_address
+
+        def seconds(n: int) -> float:
+            spent: float = loop(ctypes.c_void_p(launch), config, handle, params, n)
+            assert spent >= 0 and x is not None
+            return spent
+
+        return cls(seconds)
+
+
+def chain(x: Tensor, w: Tensor) -> Tensor:
+    """Twenty kernels, each of which needs all of the one before."""
+    for i in range(20):
+        x = x / (x.abs().sum(i % 2, keepdim=True) + w)
+    return x
+
+
+def issued(call: Call, times: int = 1) -> float:
+    """Seconds a call until it returns, where the GPU has nothing else to do."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    spent = (time.perf_counter() - start) / times
+    torch.cuda.synchronize()
+    return spent
+
+
+def medians(calls: dict[str, Call], turns: int, times: int = 1) -> dict[str, float]:
+    """Of ``issued``, the calls in turn."""
+    for call in calls.values():
+        issued(call, 3)
+    found = [[issued(c, times) for c in calls.values()] for _ in range(turns)]
+    return dict(zip(calls, map(statistics.median, zip(*found, strict=True)), strict=True))
+
+
+def launches(fn: Call, *args: Any) -> int:
+    """How many kernels the graph of a function launches."""
+    (report,) = litz.explain(fn, *args).graphs
+    assert report.stages.host is not None
+    count = {k.name: len(k.triton.launches) for k in report.stages.kernels if k.triton is not None}
+    return sum(count[call.kernel] for call in report.stages.host.kernel_calls())
+
+
+def run_chain(turns: int, times: int) -> None:
+    args = torch.rand(64, 64, device="cuda") + 1, torch.rand(64, 64, device="cuda") + 1
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        bare = Bare.make(Cache(folder))
+        count = launches(chain, *args)
+        sides = {host: torch.compile(own(chain), **compiled(host)) for host in HOSTS}
+        check("chain", [[side(*args)] for side in sides.values()])
+        none = aot_autograd(fw_compiler=lambda *_: boxed(lambda _: [args[0]]))
+        sides["common"] = torch.compile(own(chain), backend=none)
+        sides["peer"] = torch.compile(own(chain))
+        calls: dict[str, Call] = {k: lambda f=f: f(*args) for k, f in sides.items()}
+        calls["driver"] = lambda: None
+        found = medians(calls, turns, times)
+        rounds = []
+        for _ in range(turns):
+            torch.cuda.synchronize()
+            rounds.append(bare.seconds(count * times) / (count * times))
+        driver = statistics.median(rounds)
+    print(f"chain: {count} launches of Litz's; microseconds a launch: driver {1e6 * driver:.2f}")
+    for side in (*HOSTS, "peer"):
+        each = (found[side] - found["common"]) / count
+        print(f"  {side:8} {1e6 * each:6.2f}   {each / driver:5.2f} times the driver's")
+    print(f"  a call of it: {', '.join(f'{k} {1e6 * v:.1f} us' for k, v in found.items())}")
+
+
+def run_step(name: str, turns: int, quick: bool) -> None:
+    traffic = build_on("cuda", name, quick)
+    fn = traffic.workload.fn
+    steps = {host: Step(traffic.workload, torch.compile(fn, **compiled(host))) for host in HOSTS}
+    outcomes = []
+    for step in steps.values():
+        for _ in range(2):  # the first measures ways, with copies of what kernels write
+            torch.manual_seed(0)
+            found = [x.clone() for group in step.outcome().values() for x in group]
+        outcomes.append(found)
+    check(name, outcomes)
+    steps["peer"] = Step(traffic.workload, torch.compile(fn))
+    found_ms = medians(dict(steps), turns)
+    cells = "  ".join(f"{k} {1e3 * v:7.3f}" for k, v in found_ms.items())
+    share = found_ms["native"] / found_ms["peer"]
+    print(f"{name}: milliseconds until a step is issued: {cells}  of the peer's: {share:.2f}")
+
+
+def check(name: str, sides: list[list[Tensor]]) -> None:
+    """Say whether both hosts gave the same bits."""
+    python, native = sides
+    wrong = [
+        float((a.double() - b.double()).abs().max())
+        for a, b in zip(python, native, strict=True)
+        if not torch.equal(bits(a), bits(b))
+    ]
+    said = f"{len(wrong)} of {len(python)} differ, by at most {max(wrong)}" if wrong else "equal"
+    print(f"{name}: results of both hosts: {said}", flush=True)
+
+
+def bits(x: Tensor) -> Tensor:
+    return x.detach().contiguous().flatten().view(torch.uint8)
+
+
+def own(fn: Any) -> Call:
+    """A function of its own, which Dynamo compiles by itself."""
+    return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__)
+
+
+def compiled(host: str) -> dict[str, Any]:
+    return {"backend": "litz", "options": {"host": host}}
+
+
+def main(turns: int, times: int, only: str | None, quick: bool) -> None:
+    if only in (None, "chain"):
+        run_chain(turns, times)
+    for name in STEPS:
+        if only in (None, name):
+            torch._dynamo.reset()
+            run_step(name, turns, quick)

@@ -1,0 +1,115 @@
+"""Launchers of GPU kernels, for Python and for the native executor.
+
+What the executor reads lies in structs of C, which mirror those of ``csrc/litz_executor.cpp``.  A
+launch has up to three variants (see ``litz.targets.triton.cuda``); one that is not loaded yet, or
+whose launch fails, goes by Python, which loads it, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Key = TypeVar("Key")
+
+
+class Variant(ctypes.Structure):
+    """function: the driver's handle, 0 while it is not loaded.  threads: of a block.  shared:
+    bytes of shared memory.  hidden: pointers that follow the arguments."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("function", "threads", "shared", "hidden"))
+
+
+class Form(ctypes.Structure):
+    """A launch in one width of integers.
+
+    call: the Python function, of grid and arguments.  launch: cuLaunchKernelEx.  device: PyTorch's
+    index.  variants: even, aligned, general.
+    """
+
+    _fields_ = (
+        ("call", ctypes.py_object),
+        ("launch", ctypes.c_void_p),
+        ("device", ctypes.c_int64),
+        ("variants", Variant * 3),
+    )
+
+
+class _Launcher(ctypes.Structure):
+    _fields_ = (
+        ("words", ctypes.c_char_p),
+        ("numbers", ctypes.c_char_p),
+        ("n_numbers", ctypes.c_int64),
+        ("forms", ctypes.c_void_p),
+    )
+
+
+class Launcher:
+    """A kernel's launches as a plan (``litz.runtime.plan``).
+
+    words: instructions.  numbers: registers, the first for the kernel's integers.  forms: of its
+    launches, by their places.
+    """
+
+    def __init__(self, words: bytes, numbers: Sequence[int | None], forms: Sequence[Form]) -> None:
+        registers = struct.pack(f"={len(numbers)}q", *(n or 0 for n in numbers))
+        table = (ctypes.c_void_p * max(len(forms), 1))(*map(ctypes.addressof, forms))
+        self._keep = (words, registers, table, tuple(forms))
+        self._own = _Launcher(words, registers, len(numbers), ctypes.addressof(table))
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._own)
+
+
+class Bound:
+    """A kernel that is bound.
+
+    call: a Python function of addresses, then integers.  launcher: makes the same for the executor;
+    without it, it is unknown so far, or there is none.
+    """
+
+    def __init__(
+        self, call: Callable[..., None], launcher: Callable[[], Launcher] | None = None
+    ) -> None:
+        self.call = call
+        self._launcher = launcher
+        self._made: Launcher | None = None
+        self._cell: ctypes.c_void_p | None = None
+
+    def __call__(self, *args: int) -> None:
+        self.call(*args)
+
+    @property
+    def cell(self) -> ctypes.c_void_p:
+        """Where the executor looks for the launcher's address at each call: null until it is known.
+
+        Only who asks has the launcher made.
+        """
+        if self._cell is None:
+            self._cell = ctypes.c_void_p()
+            self._fill()
+        return self._cell
+
+    def follow(self, other: Bound) -> None:
+        """From now on launch as ``other`` does."""
+        self._launcher = other._launcher
+        if self._cell is not None:
+            self._fill()
+
+    def _fill(self) -> None:
+        if self._cell is not None and self._launcher is not None:
+            self._made = self._launcher()
+            self._cell.value = self._made.address
+
+
+def cell_of(kernel: object) -> ctypes.c_void_p:
+    """The cell of a kernel; of one that only Python can call, one that stays null."""
+    return kernel.cell if isinstance(kernel, Bound) else ctypes.c_void_p()
+
+
+def in_python(natives: Mapping[Key, Any]) -> dict[Key, Any]:
+    """What Python calls of segments and kernels, by their names."""
+    return {name: f.call if isinstance(f, Bound) else f for name, f in natives.items()}
