@@ -9,11 +9,19 @@ from litz.errors import (
     CompilationError,
     LitzError,
     OptionError,
+    PackageError,
     ToolchainError,
 )
 from litz.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
+    from litz.loading.loaded import LoadedProgram
     from litz.tools.explain import Explanation
 
 
@@ -30,12 +38,50 @@ def explain(
     return run(fn, args, kwargs, options)
 
 
+def package(
+    program: ExportedProgram | Module,
+    path: Path | str,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    options: Mapping[str, Any] | None = None,
+    isas: Sequence[str] = (),
+) -> None:
+    """Compile a program and write it, its constants and its kernels to one file for ``litz.load``.
+
+    program: what ``torch.export.export`` gave, or a module that is exported for ``args``,
+    ``kwargs`` and ``dynamic_shapes`` (as that takes them).  options: those of ``torch.compile``.
+    isas: instruction sets to build for ("avx2", "avx512", "neon", "generic"), of which loading
+    takes the best that the machine has; without any, this machine's best with all its abilities.
+    Raises PackageError for a program that no package can hold, CompilationError, ToolchainError.
+    """
+    from litz.tools.package import package as write
+
+    write(program, path, args, kwargs, dynamic_shapes=dynamic_shapes, options=options, isas=isas)
+
+
+def load(path: Path | str, *, check: bool = True) -> LoadedProgram:
+    """Load a package: a callable that takes and returns what the exported program did.
+
+    check: compare the SHA-256 of all constants, which reads them once.
+    Needs no compiler.  Raises PackageError for what is no package, damaged, made by another version
+    of Litz or PyTorch, or for another machine.
+    """
+    from litz.loading.loaded import load as read
+
+    return read(path, check=check)
+
+
 __all__ = [
     "ArtifactError",
     "CompilationError",
     "LitzError",
     "OptionError",
+    "PackageError",
     "ToolchainError",
     "__version__",
     "explain",
+    "load",
+    "package",
 ]

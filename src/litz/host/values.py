@@ -18,7 +18,7 @@ def describe(value: object) -> Value:
     if isinstance(value, complex):
         return Number(value)
     if isinstance(value, torch.Tensor):
-        reason = _why_not_told(value)
+        reason = why_not_told(value)
         return Live(value, reason) if reason else Constant(value, value.device)
     if isinstance(value, UserKernel):
         try:
@@ -30,7 +30,7 @@ def describe(value: object) -> Value:
     return _named(value) or Live(value, f"it holds an object of the type {type(value).__name__}")
 
 
-def _why_not_told(x: torch.Tensor) -> str:
+def why_not_told(x: torch.Tensor) -> str:
     """Why a tensor is more than elements in memory; "" if it is not."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         return f"a constant of it is a {type(x).__name__}"

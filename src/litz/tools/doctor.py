@@ -268,8 +268,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from litz.tools.cache import main as cache
 
         return cache(given[1:])
+    if given[:1] == ["package"]:
+        from litz.tools.package import main as package
+
+        return package(given[1:])
     parser = argparse.ArgumentParser(prog="litz", description=__doc__)
-    choices = ["doctor", "cache"]
+    choices = ["doctor", "cache", "package"]
     parser.add_argument("tool", nargs="?", choices=choices, help="what the command litz can do")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     asked = parser.parse_args(given)
