@@ -161,6 +161,19 @@ def test_a_program_says_what_its_sizes_have_to_do_with_each_other(tmp_path: Path
         litz.package(exported, tmp_path / "again.litz", args)
 
 
+def test_what_the_trace_found_of_sizes_is_checked(tmp_path: Path) -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(2, -1).sum(1)
+
+    x = torch.randn(8, 4)
+    litz.package(Halves(), tmp_path / "halves.litz", (x,), dynamic_shapes=({0: Dim.AUTO},))
+    program = litz.load(tmp_path / "halves.litz")
+    torch.testing.assert_close(program(x[:6]), x[:6].reshape(2, -1).sum(1))
+    with pytest.raises(PackageError, match=r"while .*%2 == 0.* dimension 0 of the input x, 7 here"):
+        program(x[:7])
+
+
 def test_constants_are_shared_and_replaced_by_name(scaled: Path) -> None:
     program, other = litz.load(scaled), litz.load(scaled)
     x, y = torch.randn(3, 4), torch.randn(5, 4)

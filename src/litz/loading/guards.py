@@ -109,7 +109,7 @@ class Guards:
         for a, b in self._written_beside():
             yield f"not same_memory(values[{a}], values[{b}])"
         for g in self._program.guards:
-            yield self._text(g.condition)
+            yield self._text(g)
 
     def _written_beside(self) -> Iterator[tuple[int, int]]:
         """Pairs of an input that the program writes into, and another one."""
@@ -184,11 +184,11 @@ class Guards:
                     why = f", by {' and '.join(free)}" if free else ""
                     raise PackageError(f"litz: {at} is {size}; the package takes {wanted}{why}")
         for g in self._program.guards:
-            if not self._value(g.condition, known):
-                found = ", ".join(f"{where[s]} is {known[_name(s)]}" for s in where)
+            if not self._value(g, known):
+                found = ", ".join(f"{s} is {at}, {known[_name(s)]} here" for s, at in where.items())
                 raise PackageError(
-                    f"litz: the package holds only while {g.said} ({found}): export the program "
-                    "with other sizes"
+                    f"litz: the package holds only while {g} ({found}): export the program with "
+                    "other sizes"
                 )
         return known
 

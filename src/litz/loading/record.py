@@ -78,14 +78,6 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Guard:
-    """A condition on symbols under which the code holds.  said: in PyTorch's words."""
-
-    condition: str
-    said: str
-
-
-@dataclass(frozen=True)
 class Tensor:
     """A constant: a parameter, a buffer or a tensor of the module, by its full name.
 
@@ -154,6 +146,7 @@ class Program:
     """A packaged program.
 
     arguments of the graph are all constants, then the inputs that are not fixed.
+    guards: conditions on symbols under which the code holds.
     in_spec, out_spec: structures of (args, kwargs) and of what is returned.
     targets: the best first.  versions: of the packages that made it.
     """
@@ -161,7 +154,7 @@ class Program:
     inputs: tuple[Input, ...]
     symbols: Mapping[str, Bounds]
     bindings: tuple[Binding, ...]
-    guards: tuple[Guard, ...]
+    guards: tuple[str, ...]
     constants: tuple[Tensor, ...]
     outputs: tuple[Output, ...]
     in_spec: str

@@ -21,7 +21,6 @@ from litz.loading.record import (
     Binding,
     Bounds,
     FixedInput,
-    Guard,
     Input,
     NumberInput,
     Output,
@@ -47,7 +46,8 @@ class Exported:
 
     graph: functional but for writes of arguments at its end; takes the constants, then the inputs
     that are not fixed.  constants: tensors by name, in order; written: names of those that the
-    program writes into.  env: the shape environment, None without symbols.
+    program writes into.  env: the shape environment, None without symbols; conditions: those that
+    it was traced under, in PyTorch's terms.
     """
 
     graph: GraphModule
@@ -60,6 +60,7 @@ class Exported:
     in_spec: str
     out_spec: str
     env: Any
+    conditions: tuple[Any, ...]
 
 
 def exported(program: ExportedProgram) -> Exported:
@@ -104,6 +105,7 @@ def exported(program: ExportedProgram) -> Exported:
         _text(spec.in_spec, "arguments"),
         _text(spec.out_spec, "results"),
         sizes.env,
+        () if sizes.env is None else tuple(g.expr for g in sizes.env.guards),
     )
 
 
@@ -292,16 +294,20 @@ def _finite(bound: Any) -> int | None:
     return number if number < _UNBOUNDED else None
 
 
-def guards_of(found: Exported, conditions: Sequence[Any]) -> tuple[Guard, ...]:
-    """The conditions of PyTorch's that compiling added.  Raises PackageError for unknown ones."""
+def guards_of(found: Exported, conditions: Sequence[Any]) -> tuple[str, ...]:
+    """The conditions under which code holds: the trace's, and those that compiling added.
+
+    conditions: the latter, in PyTorch's terms.
+    Raises PackageError for one that Litz's expressions cannot state.
+    """
     scope = {n: symbol(n, b.low, b.high) for n, b in found.symbols.items()}
-    out: dict[str, Guard] = {}
-    for c in conditions:
-        said = str(found.env.replace(c))
+    out: dict[str, None] = {}
+    for c in (*found.conditions, *conditions):
+        own = found.env.replace(c)
         try:
-            e = from_sympy(found.env.replace(c), scope)
+            e = from_sympy(own, scope)
         except (NotRepresentable, KeyError) as error:
-            raise PackageError(f"litz: the code holds only while {said}: {error}") from error
+            raise PackageError(f"litz: the code holds only while {own}: {error}") from error
         if not e.is_const:
-            out[said] = Guard(str(e), said)
-    return tuple(out.values())
+            out[str(e)] = None
+    return tuple(out)
