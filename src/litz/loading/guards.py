@@ -14,6 +14,7 @@ import torch
 from litz.errors import PackageError
 from litz.index import PYTHON, Expr, parse, render, symbol
 from litz.loading.record import FixedInput, NumberInput, Program, TensorInput
+from litz.runtime.arguments import Argument
 from litz.runtime.torch_private import same_memory
 
 __all__ = ["Guards"]
@@ -31,6 +32,7 @@ class Guards:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._scope = {n: symbol(n, b.low, b.high) for n, b in program.symbols.items()}
+        _check_bindings(program)
         self.good: Callable[[Sequence[Any]], bool] = self._compiled()
 
     def _expr(self, text: str) -> Expr:
@@ -197,6 +199,24 @@ class Guards:
         if isinstance(i, NumberInput):
             return values[n], f"the input {i.name}"
         return values[n].shape[dim], f"dimension {dim} of the input {i.name}"
+
+
+def fits(a: Argument, i: TensorInput) -> bool:
+    """Whether what is checked of an input is all that the graph wants of its argument."""
+    same = len(a.shape) == len(i.shape) == len(i.strides)
+    known = all(n is None or str(n) == t for n, t in zip(a.shape, i.shape, strict=False))
+    return same and known and (a.dtype, a.device) == (i.dtype, i.device)
+
+
+def _check_bindings(program: Program) -> None:
+    """Raise ValueError where not every symbol has one place to come from."""
+    for b in program.bindings:
+        i = program.inputs[b.input]
+        dims = len(i.shape) if isinstance(i, TensorInput) else isinstance(i, NumberInput)
+        if not 0 <= b.dim < dims or b.input < 0 or b.factor < 1:
+            raise ValueError(f"the symbol {b.symbol} comes from nowhere")
+    if sorted(b.symbol for b in program.bindings) != sorted(program.symbols):
+        raise ValueError("its symbols are not those of its sizes")
 
 
 def _name(symbol: str) -> str:

@@ -18,13 +18,21 @@ from torch.utils import _pytree as pytree
 from litz.artifact import Artifact, from_bytes
 from litz.errors import ArtifactError, PackageError, ToolchainError
 from litz.loading.container import Container
-from litz.loading.guards import Guards
+from litz.loading.guards import Guards, fits
 from litz.loading.libraries import libraries
-from litz.loading.record import Built, FixedInput, Program, Target, Tensor, from_json
+from litz.loading.record import (
+    Built,
+    FixedInput,
+    Program,
+    Target,
+    Tensor,
+    TensorInput,
+    from_json,
+)
 from litz.loading.segments import bind_segments
 from litz.loading.values import load_host, namespace
 from litz.logs import events
-from litz.runtime.arguments import BoxedCall
+from litz.runtime.arguments import BoxedCall, stride_fault
 from litz.runtime.cpu import cpu_flags
 from litz.runtime.executor import Executor, run_address
 from litz.runtime.native import Function, Library, Runtime
@@ -59,10 +67,34 @@ class LoadedProgram:
         self._in_spec, self._out_spec = _spec(program.in_spec), _spec(program.out_spec)
         self._flat = self._takes_leaves()
         self._constants = tuple(_constants(container, program.constants))
-        self._call = _bound(container, target)
+        artifact = from_bytes(container.read(target.artifact))
+        self._check(artifact)
+        self._call = _bound(container, target, artifact)
         kinds = [o.kind for o in program.outputs]
         self._plain = kinds == ["result"] * len(kinds)
         self._plain &= [o.position for o in program.outputs] == list(range(len(kinds)))
+
+    def _check(self, artifact: Artifact) -> None:
+        """Raise ValueError where the record is not that of the artifact."""
+        p, constants = self._program, self._constants
+        given = [i for i in p.inputs if not isinstance(i, FixedInput)]
+        count = len(constants) + len(given)
+        if artifact.count != count or self._in_spec.num_leaves != len(p.inputs):
+            raise ValueError("it has other inputs than its graph")
+        if self._out_spec.num_leaves != len(p.outputs):
+            raise ValueError("it has other results than its graph")
+        for o in p.outputs:
+            if o.position < 0 or (o.kind == "argument" and o.position >= count):
+                raise ValueError("a result of it is none of its arguments")
+        for a in artifact.arguments:
+            if a.position < len(constants):
+                x = constants[a.position]
+                fault = a.fault(x) or stride_fault(x, a.strides)
+            else:
+                i = given[a.position - len(constants)]
+                fault = "" if isinstance(i, TensorInput) and fits(a, i) else "is another"
+            if fault:
+                raise ValueError(f"the argument {a.name} of its graph {fault}")
 
     def _takes_leaves(self) -> bool:
         """Whether the program takes positional arguments alone, none with a structure."""
@@ -155,6 +187,8 @@ class LoadedProgram:
         out: list[Any] = []
         for o in self._program.outputs:
             if o.kind == "result":
+                if o.position >= len(results):
+                    raise PackageError("litz: the package has fewer results than it says")
                 out.append(results[o.position])
             elif o.kind == "argument":
                 at = o.position
@@ -242,9 +276,8 @@ def _tensor(container: Container, t: Tensor) -> torch.Tensor:
     return copy_as_it_is(found) if t.written and t.device.type == "cpu" else found
 
 
-def _bound(container: Container, target: Target) -> BoxedCall:
+def _bound(container: Container, target: Target, artifact: Artifact) -> BoxedCall:
     """The callable of a target's artifact."""
-    artifact = from_bytes(container.read(target.artifact))
     runtime = target.runtime and libraries().load(container.read(target.runtime), Runtime)
     executor: Executor | None = None
     if target.executor:
