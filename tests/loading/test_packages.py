@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -279,28 +278,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert litz.load(tmp_path / "scaled.litz").target == "generic"
     assert main(["package", *given, "--option", "fusel=1"]) == 2
     assert "did you mean 'fuel'" in capsys.readouterr().err
-
-
-def test_threads_call_a_program_at_once(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    case = CASES["mlp"]
-    calls = case.calls()
-    litz.package(case.make(), tmp_path / "mlp.litz", *calls[0], dynamic_shapes=case.shapes)
-    program = litz.load(tmp_path / "mlp.litz")
-    wanted = [program(*args) for args, _ in calls]
-    right: list[bool] = []
-
-    def run_one(n: int) -> None:
-        args, _ = calls[n % len(calls)]
-        results = [program(*args) for _ in range(100)]
-        right.append(all(torch.equal(r, wanted[n % len(calls)]) for r in results))
-
-    threads = [threading.Thread(target=run_one, args=(n,)) for n in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert right == [True] * 8
 
 
 def test_inputs_that_are_written(tmp_path: Path) -> None:
