@@ -47,6 +47,7 @@ def package(
     dynamic_shapes: Any = None,
     options: Mapping[str, Any] | None = None,
     isas: Sequence[str] = (),
+    targets: Sequence[str] = (),
 ) -> None:
     """Compile a program and write it, its constants and its kernels to one file for ``litz.load``.
 
@@ -54,11 +55,22 @@ def package(
     ``kwargs`` and ``dynamic_shapes`` (as that takes them).  options: those of ``torch.compile``.
     isas: instruction sets to build for ("avx2", "avx512", "neon", "generic"), of which loading
     takes the best that the machine has; without any, this machine's best with all its abilities.
+    targets: GPU generations to build for ("sm_80", "sm_90"; no GPU is needed then); without any,
+    that of the GPU at hand.  Later ones run PTX.
     Raises PackageError for a program that no package can hold, CompilationError, ToolchainError.
     """
     from litz.tools.package import package as write
 
-    write(program, path, args, kwargs, dynamic_shapes=dynamic_shapes, options=options, isas=isas)
+    write(
+        program,
+        path,
+        args,
+        kwargs,
+        dynamic_shapes=dynamic_shapes,
+        options=options,
+        isas=isas,
+        targets=targets,
+    )
 
 
 def load(path: Path | str, *, check: bool = True) -> LoadedProgram:

@@ -34,7 +34,7 @@ class Wide(nn.Module):
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("servers") / "wide.litz"
-    x = torch.randn(8, 64)
+    x = torch.randn(1200, 64)  # what is large here goes through the pool
     litz.package(Wide(), path, (x,), dynamic_shapes=({0: Dim("b", max=4096)},))
     return path
 
@@ -91,13 +91,19 @@ def test_calls_leave_nothing_behind(wide: Path, calls: int) -> None:
     x, large = torch.randn(2, 64), torch.randn(2000, 64)
 
     def run(n: int) -> None:
-        for k in range(calls // 4):
+        for k in range(calls // 32):
             program(large if k % 250 == n else x)
 
-    at_once(4, run)
-    before, objects = held(), len(gc.get_objects())
-    at_once(4, run)
-    assert held() - before < 32 << 20
+    def turns(count: int) -> int:
+        """The most held behind a turn: the C library's share for a thread comes and goes."""
+        most = 0
+        for _ in range(count):
+            at_once(4, run)
+            most = max(most, held())
+        return most
+
+    before, objects = turns(4), len(gc.get_objects())
+    assert turns(4) - before < 32 << 20
     assert len(gc.get_objects()) - objects < 1000
 
 

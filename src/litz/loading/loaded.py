@@ -302,7 +302,11 @@ class _Binder:
             library = libraries().load(self._container.read(unit.entry), Library)
             functions.update({k: library.function(k) for k in unit.kernels})
         host = artifact.host
-        natives = bind_segments(host.segments, self._runtime, functions)
+        natives: dict[str, Any] = {**bind_segments(host.segments, self._runtime, functions)}
+        if built.launchers:
+            from litz.loading.gpu import launcher  # the CPU does without it
+
+            natives |= {x.name: launcher(x, self._container) for x in built.launchers}
         values = namespace(host.values, bodies)
         if isinstance(host.plan, str) or self._executor is None or not self._runtime:
             return load_host(host.source, {**values, **natives})

@@ -117,10 +117,37 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """One launch of a GPU kernel, by the name under which its launcher calls it.
+
+    choice: the text of a module whose ``call`` hands a launch on to one of the variants.
+    arguments: names and types; packed: of the cells that hold them, where these are others.
+    binaries: by variant, entries by what they were built for (``sm_90``, ``ptx_80``).
+    """
+
+    name: str
+    choice: str
+    arguments: tuple[tuple[str, str], ...]
+    packed: tuple[str, ...] | None
+    binaries: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A GPU kernel.  source: the text of a module whose ``call`` makes its launches."""
+
+    name: str
+    device: str
+    source: str
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
 class Built:
     """The binaries of an artifact; bodies: those of the artifact's bodies."""
 
     units: tuple[Unit, ...]
+    launchers: tuple[Launcher, ...]
     bodies: Mapping[str, Built]
 
 

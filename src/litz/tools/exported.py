@@ -62,6 +62,13 @@ class Exported:
     env: Any
     conditions: tuple[Any, ...]
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether an argument of the graph is a tensor on the CPU."""
+        devices = [i.device for i in self.inputs if isinstance(i, TensorInput)]
+        devices += [x.device for x in self.constants.values()]
+        return any(d.type == "cpu" for d in devices) or not devices
+
 
 def exported(program: ExportedProgram) -> Exported:
     """Take an exported program apart.  Raises PackageError for what no package can hold."""

@@ -6,7 +6,7 @@ import argparse
 import copy
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from litz.dataclass import dataclass
 from litz.errors import GraphUnsupported, LitzError, PackageError
 from litz.loading.container import Writer
 from litz.loading.loaded import versions
-from litz.loading.record import Built, Program, Target, Tensor, Unit, to_json
+from litz.loading.record import Built, Launcher, Program, Target, Tensor, Unit, to_json
 from litz.options import Options, make_options
 from litz.runtime.cache import unsealed
 from litz.runtime.collector import uncollected
@@ -36,7 +36,7 @@ from litz.targets.cpp.toolchain import (
     runtime_unit,
     submit,
 )
-from litz.targets.parts import CppPart
+from litz.targets.parts import CppPart, Part, TritonPart
 from litz.targets.records import part_from
 from litz.targets.tools import Tools
 from litz.tools.exported import Exported, exported, guards_of
@@ -53,6 +53,7 @@ def package(
     dynamic_shapes: Any = None,
     options: Mapping[str, Any] | None = None,
     isas: Sequence[str] = (),
+    targets: Sequence[str] = (),
 ) -> None:
     """Compile a program and write it to one file; see ``litz.package``."""
     if not isinstance(program, ExportedProgram):
@@ -64,7 +65,7 @@ def package(
         raise PackageError("litz: checked runs (verify) cannot be packaged")
     found = exported(program)
     with Writer(path) as out, uncollected(), unset_fake_temporarily():
-        targets, conditions = _targets(found, chosen, isas, out)
+        built, conditions = _targets(found, chosen, isas, targets, out)
         record = Program(
             found.inputs,
             found.symbols,
@@ -74,25 +75,32 @@ def package(
             found.outputs,
             found.in_spec,
             found.out_spec,
-            targets,
+            built,
             versions(),
         )
         out.add("program.json", to_json(record))
 
 
 def _targets(
-    found: Exported, options: Options, isas: Sequence[str], out: Writer
+    found: Exported, options: Options, isas: Sequence[str], gpus: Sequence[str], out: Writer
 ) -> tuple[tuple[Target, ...], list[Any]]:
-    """The program built for each instruction set, and the conditions that compiling added."""
+    """The program built for each instruction set, and the conditions that compiling added.
+
+    gpus: the generations that GPU kernels are built for.
+    """
     targets: list[Target] = []
     conditions: list[Any] = []
+    if not isas and not found.on_cpu:
+        made, conditions = _compiled(found, options)
+        if not any(k.language == "c++" for a in _all(made) for k in a.kernels):
+            return (_Parts(options, None, gpus, out).target(made),), conditions
     cxx, cache = options.cxx or None, Tools(options).cache
     named = [find_toolchain(cxx, plain_isa(name), cache) for name in dict.fromkeys(isas)]
     # The best first: that is what a machine with several takes.
     for toolchain in sorted(named or [Tools(options).toolchain], key=lambda t: -t.lanes_f32):
         own = replace(options, isa=toolchain.isa)
         made, more = _compiled(found, own)
-        targets.append(_Parts(own, toolchain, out).target(made))
+        targets.append(_Parts(own, toolchain, gpus, out).target(made))
         conditions += more
     return tuple(targets), conditions
 
@@ -133,31 +141,44 @@ class _Widening:
 def _check(made: Artifact) -> None:
     if made.not_portable:
         raise PackageError(f"litz: the program cannot be packaged: {made.not_portable}")
-    for a in (made, *made.bodies.values()):
+    for a in _all(made):
         if any(isinstance(v, UsersKernel) for v in a.host.values.values()):
             raise PackageError("litz: a program with Triton kernels of yours is not packaged yet")
 
 
-class _Parts:
-    """Writes what is built for one instruction set."""
+def _all(made: Artifact) -> Iterator[Artifact]:
+    """An artifact, its bodies, and theirs."""
+    yield made
+    for body in made.bodies.values():
+        yield from _all(body)
 
-    def __init__(self, options: Options, toolchain: Toolchain, out: Writer) -> None:
-        self._options, self._toolchain, self._out = options, toolchain, out
-        self._folder = toolchain.isa
+
+class _Parts:
+    """Writes what is built for one instruction set; toolchain: None where no kernel is of C++."""
+
+    def __init__(
+        self, options: Options, toolchain: Toolchain | None, gpus: Sequence[str], out: Writer
+    ) -> None:
+        self._options, self._toolchain, self._gpus, self._out = options, toolchain, gpus, out
+        self._folder = toolchain.isa if toolchain else "any"
 
     def target(self, made: Artifact) -> Target:
-        t, runtime, executor = self._toolchain, *self._objects([runtime_unit(), executor_unit()])
-        names = [f"{self._folder}/{name}" for name in ("artifact", "runtime.so", "executor.so")]
-        built = self._built(made, self._folder)
-        for name, data in zip(names, (to_bytes(_bare(made)), runtime, executor), strict=True):
-            self._out.add(name, data)
+        t, name = self._toolchain, self._folder
+        built = self._built(made, name)
+        self._out.add(f"{name}/artifact", to_bytes(_bare(made)))
         here = f"{sys.platform} {platform.machine()}"
-        return Target(t.isa, here, needs(t.isa, t.features), names[0], built, *names[1:])
+        if t is None:
+            return Target(name, here, (), f"{name}/artifact", built, "", "")
+        entries = f"{name}/runtime.so", f"{name}/executor.so"
+        objects = self._objects([runtime_unit(), executor_unit()])
+        for entry, data in zip(entries, objects, strict=True):
+            self._out.add(entry, data)
+        wanted = needs(t.isa, t.features)
+        return Target(name, here, wanted, f"{name}/artifact", built, *entries)
 
     def _built(self, made: Artifact, folder: str) -> Built:
-        parts = [p for p in map(part_from, made.kernels) if isinstance(p, CppPart)]
-        if len(parts) < len(made.kernels):
-            raise PackageError("litz: kernels of Triton cannot be packaged yet")
+        every = [part_from(k) for k in made.kernels]
+        parts = [p for p in every if isinstance(p, CppPart)]
         units = make_units(parts, self._options.jobs) if parts else ()
         entries = []
         for n, (unit, data) in enumerate(
@@ -166,12 +187,24 @@ class _Parts:
             entries.append(Unit(f"{folder}/kernels{n}.so", unit.kernels))
             self._out.add(entries[-1].entry, data)
         bodies = {n: self._built(a, f"{folder}/{n}") for n, a in made.bodies.items()}
-        return Built(tuple(entries), bodies)
+        return Built(tuple(entries), self._launchers(every), bodies)
+
+    def _launchers(self, parts: Sequence[Part]) -> tuple[Launcher, ...]:
+        own = [p for p in parts if isinstance(p, TritonPart)]
+        if not own:
+            return ()
+        if any(p.device == "cpu" for p in own):
+            raise PackageError("litz: interpreted kernels (target triton) are not packaged")
+        from litz.tools.package_gpu import GpuParts, generations  # the CPU does without it
+
+        cache, jobs = Tools(self._options).cache, self._options.jobs
+        return GpuParts(generations(self._gpus), cache, jobs or None, self._out).launchers(own)
 
     def _objects(self, units: Sequence[SourceUnit]) -> list[bytes]:
         """The shared objects of translation units."""
         if not units:
             return []
+        assert self._toolchain is not None
         o, cache = self._options, Tools(self._options).cache
         handle = submit(units, self._toolchain, cache, o.jobs or None, seconds=o.cxx_timeout)
         return [unsealed(p.name, p.read_bytes()) or b"" for p in handle.wait()]
@@ -216,12 +249,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("program", help="a file that torch.export.save wrote (.pt2)")
     parser.add_argument("path", help="the package to write")
     parser.add_argument("--isa", action="append", default=[], help="an instruction set, repeated")
+    parser.add_argument("--target", action="append", default=[], help="as sm_90, repeated")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     asked = parser.parse_args(arguments)
     try:
         options = dict(o.split("=", 1) for o in asked.option)
         program = torch.export.load(asked.program)
-        package(program, asked.path, options=options, isas=asked.isa)
+        package(program, asked.path, options=options, isas=asked.isa, targets=asked.target)
     except (LitzError, OSError, ValueError, RuntimeError) as e:
         print(f"litz package: {e}", file=sys.stderr)
         return 2
