@@ -31,6 +31,7 @@ from litz.loading.record import (
 __all__ = ["Exported", "exported", "guards_of"]
 
 _aten = torch.ops.aten
+_metadata = _aten._assert_tensor_metadata.default
 _UNBOUNDED = 1 << 48
 _CONSTANTS = (gs.InputKind.PARAMETER, gs.InputKind.BUFFER, gs.InputKind.CONSTANT_TENSOR)
 _WRITES = {
@@ -80,6 +81,8 @@ def exported(program: ExportedProgram) -> Exported:
             f"litz: PyTorch makes no functional graph of the program ({type(e).__name__}: {said})"
         ) from e
     signature, graph = program.graph_signature, program.graph_module
+    for n in graph.graph.find_nodes(op="call_function", target=_metadata):
+        graph.graph.erase_node(n)  # the export checks casts; what kernels read is checked anyway
     nodes = {n.name: n for n in graph.graph.find_nodes(op="placeholder")}
     sizes = _Sizes(program, nodes)
     written = {o.target: o.arg.name for o in signature.output_specs if o.kind in _WRITES}
