@@ -1,7 +1,8 @@
 """What packages cost: ``python -m benchmarks.packages``.
 
 Size and times of making, loading and first call, each loading in a process of its own (imports
-apart); microseconds of the processor's time a call on one thread beside eager mode and ``torch.compile``,
+apart); microseconds of the processor's time a call on one thread beside eager mode and
+``torch.compile``,
 medians of turns; calls a second of 1 to 8 threads.
 """
 

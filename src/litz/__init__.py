@@ -85,6 +85,13 @@ def load(path: Path | str, *, check: bool = True) -> LoadedProgram:
     return read(path, check=check)
 
 
+def native_folder() -> str:
+    """The folder of ``litz.h``, which runs packages from C++, and of its CMake project."""
+    import os
+
+    return os.path.join(os.path.dirname(__file__), "native")
+
+
 __all__ = [
     "ArtifactError",
     "CompilationError",
@@ -95,5 +102,6 @@ __all__ = [
     "__version__",
     "explain",
     "load",
+    "native_folder",
     "package",
 ]
