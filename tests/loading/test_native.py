@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import package_families
 import pytest
 import torch
-from package_cases import CASES
+from package_cases import CASES, TEXT, Call, Case
 from torch.utils import _pytree as pytree
 
 import litz
@@ -60,14 +61,18 @@ def called(run: Path, *given: Path | str, **env: str) -> subprocess.CompletedPro
     return subprocess.run([run, *given], capture_output=True, text=True, env={**outside, **env})
 
 
-def compare(run: Path, name: str, folder: Path) -> None:
+def compare(run: Path, name: str, case: Case, folder: Path) -> None:
+    """Of a case the results from C++ and from Python, and from Python and eager mode."""
     torch.manual_seed(0)
-    case, path = CASES[name], folder / f"{name}.litz"
-    calls = case.calls()
-    litz.package(case.make(), path, *calls[0], dynamic_shapes=case.shapes)
+    path = folder / f"{name}.litz"
+    module, calls = case.make(), case.calls()
+    litz.package(module, path, *calls[0], dynamic_shapes=case.shapes)
     for args, kwargs in calls:
         given = words(pytree.tree_leaves((args, kwargs)), folder)
         wanted = pytree.tree_leaves(litz.load(path)(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+        if name in FAMILIES:
+            with torch.no_grad():
+                torch.testing.assert_close(wanted, [module(*args)], atol=1e-5, rtol=1e-4)
         done = called(run, path, *given)
         assert done.returncode == 0, (name, done.stderr)
         said = done.stdout.splitlines()[1:]
@@ -80,10 +85,18 @@ def compare(run: Path, name: str, folder: Path) -> None:
                 assert line == ("none" if x is None else f"number {x}"), (name, line)
 
 
+def texts() -> list[Call]:
+    shapes = [(2, 7), (3, 11), (1, 1), (5, 32)]
+    return [((torch.randint(2, 60, s), torch.ones(s, dtype=torch.int64)), {}) for s in shapes]
+
+
+FAMILIES = {name: Case(make, texts, TEXT) for name, make in package_families.FAMILIES.items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *FAMILIES])
 def test_the_same_bits(run: Path, name: str, tmp_path: Path) -> None:
-    compare(run, name, tmp_path)
+    compare(run, name, {**CASES, **FAMILIES}[name], tmp_path)
 
 
 @pytest.mark.slow
@@ -93,7 +106,7 @@ def test_the_example_is_built_by_cmake(tmp_path: Path) -> None:
     configure = ["cmake", "-S", str(EXAMPLE), "-B", str(tmp_path), *names]
     for command in (configure, ["cmake", "--build", str(tmp_path)]):
         subprocess.run(command, check=True, capture_output=True)
-    compare(tmp_path / "run", "mlp", tmp_path)
+    compare(tmp_path / "run", "mlp", CASES["mlp"], tmp_path)
 
 
 @pytest.fixture(scope="module")
