@@ -300,7 +300,8 @@ def test_convolutions_of_an_open_batch_run_in_channels_last(tmp_path: Path) -> N
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU())
     litz.package(module, path, (x,), dynamic_shapes=({0: Dim("b")},), isas=("generic",))
     kernels = from_bytes(Container(path).read("generic/artifact")).kernels
-    assert any("clone" in node for k in kernels for _, nodes in k.groups for node in nodes)
+    copies = any("clone" in node for k in kernels for _, nodes in k.groups for node in nodes)
+    assert copies or torch.__version__ < (2, 13)  # which cannot tell without adding guards
     program = litz.load(path)
     for n in (1, 4, 40):  # PyTorch has another way from 16 on
         x = torch.randn(n, 3, 8, 8)

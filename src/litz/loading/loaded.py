@@ -48,6 +48,13 @@ def versions() -> dict[str, str]:
     return {"litz": __version__, "torch": str(torch.__version__).partition("+")[0]}
 
 
+_NOT_HERE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What PyTorch and Python raise for a record that asks for what there is not: a GPU, a name."""
+
+
 class LoadedProgram:
     """A program out of a package: call it as the module that was exported.
 
@@ -223,7 +230,7 @@ def load(path: Path | str, *, check: bool = True) -> LoadedProgram:
         return LoadedProgram(container, program, target)
     except (ArtifactError, ToolchainError) as e:
         raise PackageError(f"litz: the package {path} cannot be loaded: {e}") from e
-    except (ValueError, TypeError, LookupError, AttributeError) as e:
+    except _NOT_HERE as e:
         raise PackageError(f"litz: the package {path} wants what this process has not: {e}") from e
 
 
