@@ -48,6 +48,7 @@ __all__ = [
     "SegmentTable",
     "UsersKernel",
     "Value",
+    "dtype_of",
     "from_bytes",
     "tensor_bytes",
     "to_bytes",
@@ -298,7 +299,7 @@ def _read(rest: bytes) -> Artifact:
 
 def _records(text: Any = None, content: Any = None, tensor: Any = None) -> Records:
     leaves: dict[type, Leaf] = {
-        torch.dtype: Leaf(lambda t: str(t).removeprefix("torch."), _dtype),
+        torch.dtype: Leaf(lambda t: str(t).removeprefix("torch."), dtype_of),
         torch.device: Leaf(str, torch.device),
         torch.Tensor: Leaf(tensor, _tensor),
         complex: Leaf(
@@ -321,7 +322,8 @@ def _text(data: object) -> str:
     return data
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
+    """An element type by its name without ``torch.``; ValueError where there is none."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"no element type {name!r}")
@@ -335,7 +337,7 @@ def tensor_bytes(x: torch.Tensor) -> bytes:
 
 
 def _tensor(data: Mapping[str, Any]) -> torch.Tensor:
-    content, dtype = data["content"], _dtype(data["dtype"])
+    content, dtype = data["content"], dtype_of(data["dtype"])
     flat = torch.empty(len(content) // dtype.itemsize, dtype=dtype, device="cpu")
     ctypes.memmove(flat.data_ptr(), content, flat.nbytes)
     return flat.as_strided(data["shape"], data["strides"])

@@ -11,7 +11,7 @@ import torch
 from litz.artifact import Artifact, Host, Recording
 from litz.dataclass import dataclass
 from litz.errors import ArtifactError, ToolchainError
-from litz.host.values import PROBE, load_host, namespace
+from litz.loading.values import PROBE, load_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked

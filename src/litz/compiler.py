@@ -25,11 +25,11 @@ from litz.host.plan import plan as plan_host
 from litz.host.probes import with_marks, with_probes
 from litz.host.python import print_host
 from litz.host.segment import segment_tables
-from litz.host.values import PROBE
 from litz.ir.collectives import is_collective
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
+from litz.loading.values import PROBE
 from litz.lowering import families
 from litz.lowering.context import Settings
 from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower

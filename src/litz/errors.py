@@ -98,6 +98,11 @@ class ArtifactError(LitzError):
     """Bytes that are no artifact of this version, or an artifact that cannot leave its process."""
 
 
+class PackageError(LitzError):
+    """A program that cannot be packaged, a package that cannot be loaded, or a call of one that
+    it was not made for."""
+
+
 # --- what sends a graph to ATen; users do not see them -------------------------------------------
 
 

@@ -19,7 +19,8 @@ from litz import ArtifactError
 from litz.artifact import Artifact, Constant, Live, Named, from_bytes, to_bytes
 from litz.binding import bind
 from litz.compiler import compile_graph
-from litz.host.values import describe, namespace
+from litz.host.values import describe
+from litz.loading.values import namespace
 from litz.options import make_options
 
 

@@ -24,7 +24,7 @@ from litz.host.lines import (
 from litz.host.memory import plan_memory
 from litz.host.plan import plan
 from litz.host.python import print_host
-from litz.host.values import load_host
+from litz.loading.values import load_host
 from litz.schedule.groups import Group, Schedule
 
 

@@ -21,7 +21,6 @@ from litz.errors import OutOfRangeError
 from litz.host.lines import Allocate, BindSize, CallExtern, Free, HostProgram, Return
 from litz.host.native import plan_native
 from litz.host.python import print_host
-from litz.host.values import load_host
 from litz.index import (
     and_,
     as_expr,
@@ -40,6 +39,7 @@ from litz.index import (
 )  # fmt: skip
 from litz.ir.dtype import F32
 from litz.ir.program import Buffer, Extern, TensorRef
+from litz.loading.values import load_host
 from litz.options import make_options
 from litz.runtime.executor import Executor
 from litz.runtime.plan import Plan, plan_text

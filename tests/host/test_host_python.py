@@ -27,10 +27,10 @@ from litz.host.lines import (
 )
 from litz.host.python import print_host
 from litz.host.segment import segment_tables
-from litz.host.values import load_host
 from litz.index import as_expr, floordiv, max_, symbol
 from litz.ir import dtype as d
 from litz.ir.program import Buffer, Extern, TensorRef
+from litz.loading.values import load_host
 
 aten = torch.ops.aten
 S0, S1 = symbol("s0", 2, None, 8), symbol("s1", 0, 64, 4)

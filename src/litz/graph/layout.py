@@ -141,7 +141,9 @@ class _Layout:
                 with mode, _without_guards(mode):
                     new = self.call(n, args, kwargs)
             except Exception:
-                return False
+                new = _as_its_input(n, mode)
+                if new is None:
+                    return False
         if _strides(new) != _strides(old):
             self.before[n] = (n.target, old)
             n.meta["val"] = new
@@ -167,6 +169,21 @@ class _Layout:
         for source, copy in self.copies.items():
             copy.replace_all_uses_with(source)
             self.gm.graph.erase_node(copy)
+
+
+def _as_its_input(n: Node, mode: Any) -> Any:
+    """What a convolution of channels-last gives; None for another call.
+
+    By which of its ways PyTorch computes one depends on sizes (the batch's, of exported programs):
+    all keep this layout, and what comes back is checked.
+    """
+    old, x = n.meta["val"], n.args[0]
+    if n.target is not aten.convolution.default or old.dim() != 4 or not isinstance(x, Node):
+        return None
+    if not _is_channels_last(x.meta["val"]):
+        return None
+    with mode, _without_guards(mode):
+        return torch.empty_like(old, memory_format=torch.channels_last)
 
 
 def _no_guards(mode: Any) -> Callable[[], AbstractContextManager[None]] | None:

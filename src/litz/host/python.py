@@ -21,11 +21,12 @@ from litz.host.aliasing import looked_into
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
-from litz.host.values import PROBE, describe, namespace
+from litz.host.values import describe
 from litz.index import PYTHON, Expr, as_expr, render, size_hint
 from litz.ir.dtype import U8, DType
 from litz.ir.program import Buffer, Extern, HostFloat, TensorRef, made_numbers, number_name
 from litz.ir.text import is_whole
+from litz.loading.values import PROBE, namespace
 from litz.lowering.bindings import ALIGNED, Handed
 from litz.lowering.torch_types import to_torch
 from litz.runtime.prelude import __all__ as PRELUDE

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from litz.artifact import SegmentTable
-from litz.runtime.native import Fault, Function, Runtime, Segment, Step
 
 if TYPE_CHECKING:
     from litz.host.lines import HostProgram
@@ -26,17 +25,3 @@ def segment_tables(host: HostProgram) -> tuple[SegmentTable, ...]:
         )
         tables.append(SegmentTable(line.name, len(buffers), len(ints), steps))
     return tuple(tables)
-
-
-def bind_segments(
-    tables: Sequence[SegmentTable],
-    runtime: Runtime,
-    functions: Mapping[str, Function],
-    faults: Mapping[str, tuple[Fault, ...]],
-) -> dict[str, Segment]:
-    """The runtime's segment of each table.  faults: messages of a kernel's faults, by its name."""
-    bound = {}
-    for t in tables:
-        steps = [Step(functions[k], p, i, faults.get(k, ())) for k, p, i in t.steps]
-        bound[t.name] = Segment(runtime, steps, t.n_ptrs, t.n_ints)
-    return bound

@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.host.values import walk
 from litz.ir.program import Extern
+from litz.loading.values import walk
 from litz.runtime.products import product
 
 # PyTorch's own bindings of these take the same arguments and cost a third less a call.

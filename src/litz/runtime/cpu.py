@@ -53,6 +53,24 @@ def detect_isa(name: str | None = None) -> Isa:
     return native if native.name == name else _isa(name, ())
 
 
+def plain_isa(name: str) -> Isa:
+    """An instruction set of this kind of machine without further abilities.
+
+    OptionError: an unknown name, or one of another kind of machine.
+    """
+    arm = platform.machine().lower() in ("aarch64", "arm64")
+    here = ("generic", "neon") if arm else ("generic", "avx2", "avx512")
+    if name not in here:
+        raise OptionError(f"no instruction set {name!r} here; there are {', '.join(here)}")
+    return _isa(name, ())
+
+
+def needs(name: str, features: tuple[str, ...]) -> tuple[str, ...]:
+    """What the processor must have for an instruction set, as Linux names it."""
+    own = {"avx2": _AVX2_NEEDS, "avx512": _AVX512_NEEDS}.get(name, ())
+    return tuple(sorted({*own, *features}))
+
+
 @lru_cache(maxsize=1)
 def _native() -> Isa:
     machine = platform.machine().lower()

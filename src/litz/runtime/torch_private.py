@@ -154,6 +154,35 @@ def without_autocast() -> AbstractContextManager[Any]:
     return context
 
 
+def set_gradients(on: bool) -> None:
+    """Turn gradients on or off in this thread."""
+    torch._C._set_grad_enabled(on)
+
+
+@contextmanager
+def recording_guards(env: Any) -> Iterator[list[Any]]:
+    """Where a shape environment takes guards again, though it was exported: those it then took.
+
+    Ranges of its symbols are afterwards what they were.
+    """
+    found: list[Any] = []
+    before, frozen, ranges = len(env.guards), env.frozen, dict(env.var_to_range)
+    env.frozen = False
+    try:
+        yield found
+    finally:
+        found += [g.expr for g in env.guards[before:]]
+        env.frozen = frozen
+        env.var_to_range.update(ranges)
+
+
+def widen(env: Any, lows: Mapping[str, int]) -> None:
+    """Have symbols, by their names, range from other numbers on."""
+    for symbol, ranges in list(env.var_to_range.items()):
+        if str(symbol) in lows:
+            env.var_to_range[symbol] = type(ranges)(lows[str(symbol)], ranges.upper)
+
+
 def takes_anything(type_: Any) -> bool:
     """Whether an argument of a schema's type may be anything: a graph, say."""
     return isinstance(type_, torch._C.AnyType)

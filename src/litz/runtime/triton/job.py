@@ -22,6 +22,7 @@ class KernelJob:
     divisible:  arguments that are multiples of 16 at every launch.
     options:    Triton's: num_warps, num_stages, enable_fp_fusion, debug, ...
     target:     backend, architecture, threads of a warp.
+    form:       "cubin", or "ptx": what the drivers of later GPUs than the target make cubins of.
     """
 
     source: str
@@ -31,6 +32,7 @@ class KernelJob:
     divisible: tuple[str, ...] = ()
     options: tuple[tuple[str, Value], ...] = ()
     target: tuple[str, int, int] = ("cuda", 90, 32)
+    form: str = "cubin"
 
     @property
     def arguments(self) -> tuple[tuple[str, str], ...]:
@@ -53,6 +55,7 @@ class KernelJob:
             tuple(d["divisible"]),
             tuple((n, v) for n, v in d["options"]),
             (backend, arch, warp),
+            d["form"],
         )
 
 

@@ -121,8 +121,9 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
     for name in ("launch_cooperative_grid", "launch_pdl"):
         if data.get(name):
             raise ValueError(f"the option {name} is not supported")
+    # The driver knows the end of a text by its zero.
     return Binary(
-        made["cubin"],
+        made["cubin"] if job.form == "cubin" else made["ptx"].encode() + b"\0",
         data["name"],
         params_of(made["ptx"], data["name"]),
         data["shared"],

@@ -9,10 +9,10 @@ from typing import Any
 
 from litz.artifact import SegmentTable
 from litz.dataclass import dataclass
-from litz.errors import OutOfRangeError, ToolchainError
-from litz.host.segment import bind_segments
+from litz.errors import ToolchainError
+from litz.loading.segments import bind_segments
 from litz.logs import events
-from litz.runtime.native import Fault, Function, Library, Runtime
+from litz.runtime.native import Function, Library, Runtime
 from litz.runtime.shipped import shipped
 from litz.targets.cpp.toolchain import (
     BuildHandle,
@@ -24,12 +24,6 @@ from litz.targets.cpp.toolchain import (
 from litz.targets.cpp.units import joined
 from litz.targets.parts import Callables, CppPart
 from litz.targets.tools import Tools
-
-# By the numbers that kernels report: a bad index is 1, a divisor of zero 2, no memory 4, and sums.
-INDEX_FAULT: Fault = (OutOfRangeError, "index out of range in a compiled kernel")
-ZERO_FAULT: Fault = (RuntimeError, "ZeroDivisionError in a compiled kernel")
-MEMORY_FAULT: Fault = (MemoryError, "no memory for the rows that a compiled kernel keeps")
-FAULTS = (INDEX_FAULT, ZERO_FAULT, INDEX_FAULT, *[MEMORY_FAULT] * 4)
 
 
 @dataclass(frozen=True)
@@ -106,5 +100,4 @@ class CppBuild:
         for unit, path in zip(self._units, unit_paths, strict=True):
             library = Library(path)
             functions.update({k: library.function(k) for k in unit.kernels})
-        faults: Mapping[str, tuple[Fault, ...]] = dict.fromkeys(functions, FAULTS)
-        return bind_segments(segments, Runtime(runtime_path), functions, faults)
+        return bind_segments(segments, Runtime(runtime_path), functions)

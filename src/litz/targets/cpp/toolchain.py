@@ -101,11 +101,11 @@ class SourceUnit:
 
 
 def find_toolchain(
-    cxx: str | None = None, isa: str | None = None, cache: Cache | None = None
+    cxx: str | None = None, isa: str | Isa | None = None, cache: Cache | None = None
 ) -> Toolchain:
     """The C++ compiler to use: `cxx` where given, else $CXX, else g++, c++ or clang++.
 
-    `isa` names an instruction set other than this machine's best.  `cache` saves asking the
+    `isa` is or names an instruction set other than this machine's best.  `cache` saves asking the
     compiler for its version in each process (5 ms).
 
     ToolchainError: there is no compiler, or it does not run.
@@ -116,7 +116,8 @@ def find_toolchain(
         path = shutil.which(command[0]) if command else None
         if path:
             full = (path, *command[1:])
-            return _toolchain(full, _answers(full, cache), detect_isa(isa))
+            found = isa if isinstance(isa, Isa) else detect_isa(isa)
+            return _toolchain(full, _answers(full, cache), found)
     if named:
         raise ToolchainError(f"litz: the C++ compiler {named!r} was not found. {INSTALL}")
     raise ToolchainError(f"litz: found no C++ compiler (g++, c++, clang++). {INSTALL}")

@@ -1,0 +1,140 @@
+"""What packages cost: ``python -m benchmarks.packages``.
+
+Size and times of making, loading and first call, each loading in a process of its own (imports
+apart); microseconds of the processor's time a call on one thread beside eager mode and
+``torch.compile``,
+medians of turns; calls a second of 1 to 8 threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim
+
+import litz
+from benchmarks.host import microseconds
+
+_LOADS = """
+import json, sys, time, torch, litz.loading.loaded as l
+x = torch.load(sys.argv[2])
+t = [time.perf_counter()]
+p = l.load(sys.argv[1], check=bool(int(sys.argv[3]))); t.append(time.perf_counter())
+p(x); t.append(time.perf_counter())
+p(x); t.append(time.perf_counter())
+print(json.dumps([1e3 * (b - a) for a, b in zip(t, t[1:])]))
+"""
+
+
+class Encoder(nn.Module):
+    """Layers of a transformer."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        made = (nn.TransformerEncoderLayer(width, width // 64, 4 * width) for _ in range(layers))
+        self.layers = nn.ModuleList(made)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "one kernel": (lambda: nn.Sequential(nn.GELU(), nn.LayerNorm(64)), (8, 64)),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.LayerNorm(64)),
+        (8, 64),
+    ),
+    "encoder": (lambda: Encoder(256, 4), (8, 4, 256)),
+    "large encoder": (lambda: Encoder(1024, 12), (8, 1, 1024)),
+}
+
+
+def loads(path: Path, x: torch.Tensor, check: bool) -> list[float]:
+    """Milliseconds of loading, of the first and of the second call, in another process."""
+    torch.save(x, path.with_suffix(".pt"))
+    given = [str(path), str(path.with_suffix(".pt")), str(int(check))]
+    done = subprocess.run([sys.executable, "-c", _LOADS, *given], capture_output=True, check=True)
+    found: list[float] = json.loads(done.stdout)
+    return found
+
+
+def throughput(call: Callable[..., Any], x: torch.Tensor, threads: int, count: int) -> float:
+    """Calls a second."""
+
+    def run() -> None:
+        with torch.no_grad():
+            for _ in range(count):
+                call(x)
+
+    made = [threading.Thread(target=run) for _ in range(threads)]
+    start = time.perf_counter()
+    for t in made:
+        t.start()
+    for t in made:
+        t.join()
+    return threads * count / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--only", choices=list(PROGRAMS))
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, (make, shape) in PROGRAMS.items():
+        if asked.only not in (None, name):
+            continue
+        torch.manual_seed(0)
+        module, x = make().eval(), torch.randn(shape)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.litz"
+            start = time.perf_counter()
+            litz.package(module, path, (x,), dynamic_shapes=({0: Dim("b", max=4096)},))
+            made = time.perf_counter() - start
+            size = os.path.getsize(path)
+            weights = sum(p.nbytes for p in module.parameters())
+            checked, quick = (loads(path, x, check) for check in (True, False))
+            program = litz.load(path)
+        print(f"{name}: {size / 2**20:.2f} MiB ({weights / 2**20:.2f} of constants), {made:.2f} s")
+        print(f"  load {checked[0]:.1f} ms ({quick[0]:.1f} unchecked), first call {checked[1]:.2f}")
+        dynamic = x.clone()
+        torch._dynamo.reset()
+        torch._dynamo.mark_dynamic(dynamic, 0)
+        sides: dict[str, Callable[..., Any]] = {"eager": module, "package": program}
+        for host in ("python", "native"):
+            compiled = torch.compile(module, backend="litz", options={"host": host})
+            sides[f"compiled, {host}"] = compiled
+        with torch.no_grad():
+            for call in sides.values():
+                call(dynamic)
+            count = max(3, int(2e4 / microseconds(module, (x,), 3)))
+            times: dict[str, list[float]] = {n: [] for n in sides}
+            for _ in range(asked.turns):
+                for n, call in sides.items():
+                    times[n].append(microseconds(call, (x,), count))
+        print("  us a call: ", {n: round(statistics.median(t), 1) for n, t in times.items()})
+        rates = {
+            n: [round(throughput(sides[n], x, k, max(3, count // k))) for k in (1, 2, 4, 8)]
+            for n in ("package", "compiled, native")
+        }
+        print("  calls a second of 1, 2, 4, 8 threads: ", rates)
+
+
+if __name__ == "__main__":
+    main()

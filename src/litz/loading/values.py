@@ -1,0 +1,90 @@
+"""What an artifact's host program names, as the process that binds it has it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from litz.artifact import BoundBody, Constant, Live, Named, Number, UsersKernel, Value
+from litz.errors import ArtifactError
+from litz.runtime.strided import memory_of
+from litz.runtime.user_kernels import UserKernel, configurations
+
+PROBE = "probe"
+"""The name under which a host program calls the checker of its runs (``litz.host.probes``)."""
+
+# Modules that every process has which can bind an artifact; Triton's, where it has such kernels.
+_MODULES = ("builtins", "math", "operator", "torch", "litz.runtime", "triton.language")
+
+
+def is_known(module: str) -> bool:
+    """Whether what a module has may be named."""
+    return any(module == m or module.startswith(f"{m}.") for m in _MODULES)
+
+
+def walk(place: object, path: str) -> object:
+    """What a path of names leads to from a module; None where it leads nowhere."""
+    for part in path.split("."):
+        place = getattr(place, part, None)
+    return place
+
+
+def namespace(
+    values: Mapping[str, Value],
+    bodies: Mapping[str, object] | None = None,
+    kernels: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """The values themselves: tensors are moved to their devices, names are looked up.
+
+    bodies: the callables of bodies.  kernels: the user's, by their names.
+
+    Raises ArtifactError for a name that its module has not, and for a kernel that is not there.
+    """
+    return {name: _live(value, bodies or {}, kernels or {}) for name, value in values.items()}
+
+
+def _live(value: Value, bodies: Mapping[str, object], kernels: Mapping[str, object]) -> object:
+    match value:
+        case Number(number):
+            return number
+        case Live(thing):
+            return thing
+        case BoundBody(name):
+            if name not in bodies:
+                raise ArtifactError(f"litz: an artifact wants a body {name}, which is not there")
+            return bodies[name]
+        case UsersKernel(name, written):
+            if name not in kernels:
+                raise ArtifactError("litz: an artifact wants a user's kernel that is not there")
+            return UserKernel(kernels[name], configurations(kernels[name]), written)
+        case Constant(tensor, device):
+            if tensor.device == device:
+                return tensor
+            return memory_of(tensor).to(device).as_strided(tensor.shape, tensor.stride())
+        case Named(module, path):
+            found = walk(_imported(module), path) if is_known(module) else None
+            if found is None:
+                raise ArtifactError(f"litz: an artifact wants {module}.{path}, which is not there")
+            return found
+
+
+def _imported(module: str) -> object:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
+HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
+
+
+def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
+    """Run a host module's text and return its ``call``.
+
+    namespace: the segments and kernels by name, and what the text names besides.
+    """
+    module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
+    exec(compile(source, "<litz host program>", "exec"), module)
+    call: HostCall = module["call"]
+    return call

@@ -1,0 +1,449 @@
+// Loading packages, and checking what they are called with.
+
+#include "litz.h"
+
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "reading.h"
+#include "run.h"
+#include "torch.h"
+
+namespace litz {
+namespace {
+
+void* load_library(View data) {
+    const char* base = getenv("TMPDIR");
+    std::string folder = std::string(base && *base ? base : "/tmp") + "/litz-XXXXXX";
+    if (!mkdtemp(folder.data())) throw Error("litz: no folder for a package's kernels: set TMPDIR");
+    std::string path = folder + "/" + sha256(data).substr(0, 16) + ".so";
+    std::ofstream(path, std::ios::binary).write(data.data(), (std::streamsize)data.size());
+    void* found = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::string why = found ? "" : dlerror();
+    unlink(path.c_str());
+    rmdir(folder.c_str());
+    if (!found) throw Error("litz: a package's kernels cannot be loaded: " + why);
+    return found;
+}
+
+void* symbol(void* library, const std::string& name) {
+    void* found = dlsym(library, name.c_str());
+    if (!found) throw Error("litz: a package has no kernel " + name);
+    return found;
+}
+
+std::set<std::string> cpu_flags() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line, word; std::getline(file, line);) {
+        if (line.compare(0, 5, "flags") && line.compare(0, 8, "Features")) continue;
+        std::istringstream words(line.substr(line.find(':') + 1));
+        std::set<std::string> found;
+        while (words >> word) found.insert(word);
+        return found;
+    }
+    return {};
+}
+
+struct Input {
+    std::string name, type;
+    int32_t dtype = 0;
+    std::vector<std::string> shape, strides;
+    std::string value;
+    bool written = false;
+    Json fixed;
+};
+
+struct Constant {
+    std::string name, entry;
+    Tensor tensor;
+};
+
+bool is_fixed(const Json& j, const Value& v) {
+    switch (j.kind) {
+        case Json::Null: return v.kind == Value::None;
+        case Json::Bool: return v.kind == Value::Bool && v.number == j.number;
+        case Json::Int: return v.kind == Value::Int && v.number == j.number;
+        case Json::Float: return v.kind == Value::Float && v.real == j.real;
+        default: return v.kind == Value::Text && v.text == j.text;
+    }
+}
+
+}  // namespace
+
+// --- tensors -----------------------------------------------------------------------------------
+
+Tensor::Tensor(AtenTensorOpaque* owned)
+    : handle_(owned, [](Handle h) { aoti_torch_delete_tensor_object(h); }) {}
+
+Tensor Tensor::over(void* data, const std::vector<int64_t>& shape, const std::string& dtype) {
+    std::vector<i64> strides(shape.size(), 1);
+    for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
+    Handle made;
+    must(aoti_torch_create_tensor_from_blob(data, (i64)shape.size(), shape.data(), strides.data(), 0,
+                                            dtype_code(dtype), aoti_torch_device_type_cpu(), 0, &made));
+    return Tensor(made);
+}
+
+static std::vector<i64> dims(const Tensor& t, int32_t (*get)(Handle, int64_t**)) {
+    i64 n, *all;
+    must(aoti_torch_get_dim(t.get(), &n));
+    must(get(t.get(), &all));
+    return {all, all + n};
+}
+std::vector<int64_t> Tensor::shape() const { return dims(*this, aoti_torch_get_sizes); }
+std::vector<int64_t> Tensor::strides() const { return dims(*this, aoti_torch_get_strides); }
+int32_t Tensor::dtype() const {
+    int32_t found;
+    must(aoti_torch_get_dtype(get(), &found));
+    return found;
+}
+void* Tensor::data() const {
+    void* found;
+    must(aoti_torch_get_data_ptr(get(), &found));
+    return found;
+}
+
+// --- a loaded package --------------------------------------------------------------------------
+
+struct Program::State {
+    std::unique_ptr<File> file;
+    Json record;
+    std::string target;
+    i64 abi = 0;
+    std::vector<Input> inputs;
+    std::vector<Constant> constants;
+    std::vector<View> sections;  // of the artifact
+    i64 (*run_segment)(void**) = nullptr;
+    std::unique_ptr<Module> module;
+
+    void load();
+    void load_artifact(const Json& target);
+    void load_constants();
+    void resolve(Json& j);
+    std::unique_ptr<Module> bound(const Json& artifact, const Json& built);
+    Object object(const Json& entry, const Json& values, const Module& of);
+    Tensor constant(View data, const std::vector<i64>& shape, const std::vector<i64>& strides,
+                    const std::string& dtype, bool copy);
+    std::vector<Value> checked(const std::vector<Value>& values) const;
+};
+
+namespace {
+
+struct NoGradients {
+    bool before = aoti_torch_grad_mode_is_enabled();
+    NoGradients() { aoti_torch_grad_mode_set_enabled(false); }
+    ~NoGradients() { aoti_torch_grad_mode_set_enabled(before); }
+};
+
+}  // namespace
+
+// --- loading -----------------------------------------------------------------------------------
+
+Program::Program(const std::string& path, bool check) : state_(new State) {
+    state_->file.reset(new File(path, check));
+    state_->load();
+}
+Program::~Program() = default;
+
+void Program::State::load() {
+    record = JsonReader(file->read("program.json")).all();
+    int major = 0, minor = 0;
+    sscanf(record["versions"]["torch"].text.c_str(), "%d.%d", &major, &minor);
+    abi = (i64)major << 56 | (i64)minor << 48;
+    auto has = cpu_flags();
+    const Json* chosen = nullptr;
+    std::string built;
+    for (const Json& t : record["targets"].items) {
+        bool fits = true;
+        for (const Json& need : t["needs"].items) fits &= has.count(need.text) > 0;
+        built += " " + t["name"].text;
+        if (fits && !chosen) chosen = &t;
+    }
+    if (!chosen)
+        throw Error("litz: " + file->path() + " has nothing for this machine; it was built for" + built);
+    target = (*chosen)["name"].text;
+    for (const Json& j : record["inputs"].items) {
+        Input i;
+        i.name = j["name"].text;
+        i.type = j["is"].text;
+        if (i.type == "TensorInput") {
+            if (j["device"].text != "cpu") throw Error("litz: programs of GPUs need Python");
+            i.dtype = dtype_code(j["dtype"].text);
+            for (const Json& s : j["shape"].items) i.shape.push_back(s.text);
+            for (const Json& s : j["strides"].items) i.strides.push_back(s.text);
+            i.written = j["written"].number;
+        } else if (i.type == "NumberInput") i.value = j["value"].text;
+        else i.fixed = j["value"];
+        inputs.push_back(i);
+    }
+    load_constants();
+    load_artifact(*chosen);
+}
+
+Tensor Program::State::constant(View data, const std::vector<i64>& shape,
+                                const std::vector<i64>& strides, const std::string& dtype, bool copy) {
+    i64 last = 0;
+    for (size_t i = 0; i < shape.size(); ++i) {
+        if (shape[i] <= 0) return empty(shape, strides, dtype_code(dtype));
+        last += (shape[i] - 1) * strides[i];
+    }
+    if ((i64)data.size() != (last + 1) * (i64)aoti_torch_dtype_element_size(dtype_code(dtype)))
+        throw Error("litz: a package with a constant of another size than its entry");
+    Handle made;
+    must(aoti_torch_create_tensor_from_blob((void*)data.data(), (i64)shape.size(), shape.data(),
+                                            strides.data(), 0, dtype_code(dtype),
+                                            aoti_torch_device_type_cpu(), 0, &made));
+    Tensor found(made);
+    if (!copy) return found;
+    Tensor own = empty(shape, strides, dtype_code(dtype));
+    must(aoti_torch_copy_(own.get(), found.get(), 0));
+    return own;
+}
+
+void Program::State::load_constants() {
+    std::map<std::string, Tensor> made;
+    for (const Json& j : record["constants"].items) {
+        Constant c{j["name"].text, j["entry"].text, Tensor()};
+        if (!made.count(c.entry))
+            made[c.entry] = constant(file->view(c.entry), j["shape"].integers(), j["strides"].integers(),
+                                     j["dtype"].text, j["written"].number);
+        c.tensor = made[c.entry];
+        constants.push_back(c);
+    }
+}
+
+// Long texts lie in sections of their own.
+void Program::State::resolve(Json& j) {
+    if (j.kind == Json::Object && j.fields.size() == 1 && j.fields.count("text")) {
+        std::string text(sections.at((size_t)j["text"].integer()));
+        j = Json();
+        j.kind = Json::Text;
+        j.text = text;
+    }
+    for (auto& f : j.fields) resolve(f.second);
+    for (Json& item : j.items) resolve(item);
+}
+
+void Program::State::load_artifact(const Json& chosen) {
+    View data = file->read(chosen["artifact"].text);
+    size_t first = data.find('\n'), second = first + 66;  // the version, then a digest
+    if (first == View::npos || data.size() < second + 8) throw Error("litz: a package with another artifact");
+    uint64_t length;
+    memcpy(&length, data.data() + second, 8);
+    if (length > data.size() - second - 8) throw Error("litz: a package with another artifact");
+    Json head = JsonReader(data.substr(second + 8, length)).all();
+    size_t at = second + 8 + length;
+    for (i64 n : head["sections"].integers()) {
+        if (n < 0 || (size_t)n > data.size() - at) throw Error("litz: a package with another artifact");
+        sections.push_back(data.substr(at, (size_t)n));
+        at += (size_t)n;
+    }
+    resolve(head.fields["artifact"]);
+    if (chosen["runtime"].text.empty()) throw Error("litz: the program has no plan: it needs Python");
+    void* runtime = load_library(file->read(chosen["runtime"].text));
+    run_segment = (i64(*)(void**))symbol(runtime, "litz_run_segment");
+    module = bound(head["artifact"], chosen["built"]);
+}
+
+// An artifact, or a body of one, with its kernels.
+std::unique_ptr<Module> Program::State::bound(const Json& artifact, const Json& built) {
+    const Json &host = artifact["host"], &plan = host["plan"];
+    if (plan.kind != Json::Object)
+        throw Error("litz: the program has no plan for the native executor: it needs Python");
+    std::unique_ptr<Module> m(new Module);
+    m->run_segment = run_segment;
+    m->abi = abi;
+    for (const auto& body : artifact["bodies"].fields)
+        m->bodies[body.first] = bound(body.second, built["bodies"][body.first.c_str()]);
+    std::map<std::string, void*> kernels;
+    for (const Json& unit : built["units"].items) {
+        void* library = load_library(file->read(unit["entry"].text));
+        for (const Json& k : unit["kernels"].items) kernels[k.text] = symbol(library, k.text);
+    }
+    std::map<std::string, const Json*> tables;
+    for (const Json& t : host["segments"].items) tables[t["name"].text] = &t;
+    for (const Json& name : plan["segments"].items) {
+        if (!tables.count(name.text)) throw Error("litz: a package without the segment " + name.text);
+        const Json& t = *tables[name.text];
+        std::unique_ptr<Segment> s(new Segment());
+        s->n_ptrs = t["n_ptrs"].integer();
+        for (const Json& step : t["steps"].items) {
+            auto p = step[1].integers(), i = step[2].integers();
+            std::vector<int32_t> table(p.begin(), p.end());
+            table.insert(table.end(), i.begin(), i.end());
+            s->tables.push_back(table);
+            void* kernel = kernels[step[0].text];
+            if (!kernel) throw Error("litz: a package has no kernel " + step[0].text);
+            s->own.push_back({kernel, s->tables.back().data(), (i64)p.size(), (i64)i.size()});
+            s->max_ptrs = std::max(s->max_ptrs, (i64)p.size());
+            s->max_ints = std::max(s->max_ints, (i64)i.size());
+        }
+        s->steps = s->own.data();
+        s->n_steps = (i64)s->own.size();
+        m->segments.push_back(std::move(s));
+    }
+    m->n_tensors = plan["tensors"].integer();
+    if (!plan["kernels"].items.empty()) throw Error("litz: kernels for GPUs run from Python alone");
+    View words = sections.at((size_t)plan["words"]["bytes"].integer());
+    m->words.resize(words.size() / sizeof(i64));
+    memcpy(m->words.data(), words.data(), m->words.size() * sizeof(i64));
+    for (const Json& n : plan["numbers"].items) m->numbers.push_back(n.number);
+    for (const Json& o : plan["objects"].items) m->objects.push_back(object(o, host["values"], *m));
+    return m;
+}
+
+Object Program::State::object(const Json& entry, const Json& values, const Module& of) {
+    Object o;
+    const std::string &kind = entry[0].text, &text = entry[1].text;
+    bool quoted = !text.empty() && (text[0] == '\'' || text[0] == '"');
+    o.text = text;
+    if (kind == "float") {  // hexadecimal, inf or nan
+        double v = strtod(text.c_str(), nullptr);
+        memcpy(&o.code, &v, sizeof v);
+        o.kind = Object::Real;
+    } else if (kind == "literal" && text == "None") {
+        o.kind = Object::Nothing;
+    } else if (kind == "literal" && quoted) {
+        o.kind = Object::Text;
+        o.text = text.substr(1, text.size() - 2);
+    } else if (kind == "literal") {
+        o.kind = Object::Number;
+        o.code = text == "True" ? 1 : strtoll(text.c_str(), nullptr, 10);
+    } else if (kind == "value") {
+        const Json& value = values[text.c_str()];
+        const std::string& is = value["is"].text;
+        o.kind = Object::Python;
+        if (is == "Named") o.text = value["module"].text + ":" + value["path"].text;
+        if (is == "Constant") {
+            const Json& t = value["tensor"];
+            o.kind = Object::Constant;
+            o.tensor = constant(sections.at((size_t)t["content"]["bytes"].integer()),
+                                t["shape"].integers(), t["strides"].integers(), t["dtype"].text, true);
+        }
+        if (is == "BoundBody") {
+            auto found = of.bodies.find(value["name"].text);
+            o.kind = Object::Body;
+            o.body = found == of.bodies.end() ? nullptr : found->second.get();
+        }
+    } else {
+        o.kind = Object::Python;
+        bool known = dlsym(RTLD_DEFAULT, ("aoti_torch_dtype_" + text).c_str());
+        if (kind == "torch" && known) o.code = dtype_code(text);
+    }
+    return o;
+}
+
+// --- calls -------------------------------------------------------------------------------------
+
+std::vector<Value> Program::State::checked(const std::vector<Value>& values) const {
+    if (values.size() != inputs.size())
+        throw Error("litz: the program takes " + std::to_string(inputs.size()) + " inputs, not " +
+                    std::to_string(values.size()));
+    for (size_t n = 0; n < inputs.size(); ++n) {
+        const Input& i = inputs[n];
+        const Value& v = values[n];
+        std::string who = "litz: the input " + i.name;
+        if (i.type == "FixedInput" && !is_fixed(i.fixed, v))
+            throw Error(who + " is not what the program was exported for");
+        if (i.type == "NumberInput" && v.kind != Value::Int) throw Error(who + " is no integer");
+        if (i.type != "TensorInput") continue;
+        int32_t device = 0;
+        if (v.kind != Value::IsTensor || !v.tensor) throw Error(who + " is no tensor");
+        must(aoti_torch_get_device_type(v.tensor.get(), &device));
+        if (device != aoti_torch_device_type_cpu()) throw Error(who + " is on another device");
+        if (v.tensor.dtype() != i.dtype) throw Error(who + " has another element type");
+        if (v.tensor.shape().size() != i.shape.size())
+            throw Error(who + " does not have " + std::to_string(i.shape.size()) + " dimensions");
+    }
+    auto size = [&](i64 n, i64 dim) {
+        const Value& v = values.at((size_t)n);
+        return v.kind == Value::IsTensor ? v.tensor.shape().at((size_t)dim) : v.number;
+    };
+    auto where = [&](i64 n, i64 dim) {
+        return "litz: dimension " + std::to_string(dim) + " of the input " + inputs[(size_t)n].name +
+               " is " + std::to_string(size(n, dim)) + "; the package takes ";
+    };
+    std::map<std::string, i64> known;
+    for (const Json& b : record["bindings"].items) {
+        i64 n = b["input"].integer(), dim = b["dim"].integer(), rest = b["rest"].integer(),
+            factor = b["factor"].integer(), of = size(n, dim) - rest;
+        const Json& bounds = record["symbols"][b["symbol"].text.c_str()];
+        i64 low = bounds["low"].integer(), found = of / factor;
+        const Json& high = bounds["high"];
+        if (of % factor) throw Error(where(n, dim) + "multiples of " + std::to_string(factor));
+        if (found < low || (high.kind == Json::Int && found > high.number))
+            throw Error(where(n, dim) + std::to_string(low * factor + rest) +
+                        (high.kind == Json::Int ? " to " + std::to_string(high.number * factor + rest) : " and more"));
+        known[b["symbol"].text] = found;
+    }
+    std::vector<Value> out;
+    for (const Constant& c : constants) out.push_back(c.tensor);
+    for (size_t n = 0; n < inputs.size(); ++n) {
+        const Input& i = inputs[n];
+        if (i.type == "FixedInput") continue;
+        auto texts = i.type == "NumberInput" ? std::vector<std::string>{i.value} : i.shape;
+        std::vector<i64> strides;
+        for (size_t k = 0; k < texts.size(); ++k) {
+            i64 wanted = Formula(texts[k], known).value();
+            if (size((i64)n, (i64)k) != wanted) throw Error(where((i64)n, (i64)k) + std::to_string(wanted));
+            if (i.type == "TensorInput") strides.push_back(Formula(i.strides[k], known).value());
+        }
+        out.push_back(values[n]);
+        if (i.type != "TensorInput") continue;
+        const Tensor& t = values[n].tensor;
+        auto sizes = t.shape(), actual = t.strides();
+        bool lies = true, none = false;
+        for (size_t k = 0; k < sizes.size(); ++k) {
+            lies &= sizes[k] == 1 || actual[k] == strides[k];
+            none |= !sizes[k];
+        }
+        if (lies || none) continue;
+        if (i.written) throw Error("litz: the input " + i.name + " is written and has other strides");
+        out.back().tensor = empty(sizes, strides, i.dtype);
+        must(aoti_torch_copy_(out.back().tensor.get(), t.get(), 0));
+    }
+    for (const Json& g : record["guards"].items)
+        if (!Formula(g.text, known).value()) throw Error("litz: the package holds only while " + g.text);
+    return out;
+}
+
+std::vector<Value> Program::operator()(const std::vector<Value>& inputs) const {
+    const State& s = *state_;
+    NoGradients none;
+    auto arguments = s.checked(inputs);
+    auto results = (*s.module)(arguments);
+    std::vector<Value> out;
+    for (const Json& o : s.record["outputs"].items) {
+        const std::string& kind = o["kind"].text;
+        size_t at = (size_t)o["position"].integer();
+        if (kind == "result") out.push_back(results.at(at));
+        else if (kind == "argument") out.push_back(arguments.at(at));
+        else {
+            const Json& j = o["value"];
+            Value v;
+            v.kind = j.kind == Json::Null ? Value::None : j.kind == Json::Bool ? Value::Bool
+                   : j.kind == Json::Int ? Value::Int : j.kind == Json::Float ? Value::Float : Value::Text;
+            v.number = j.number;
+            v.real = j.real;
+            v.text = j.text;
+            out.push_back(v);
+        }
+    }
+    return out;
+}
+
+std::vector<std::string> Program::inputs() const {
+    std::vector<std::string> names;
+    for (const Input& i : state_->inputs) names.push_back(i.name);
+    return names;
+}
+std::vector<std::string> Program::constants() const {
+    std::vector<std::string> names;
+    for (const Constant& c : state_->constants) names.push_back(c.name);
+    return names;
+}
+const std::string& Program::target() const { return state_->target; }
+
+}  // namespace litz

@@ -1,0 +1,391 @@
+// Reading packages: JSON, SHA-256, texts of index expressions, the file and its table.
+#ifndef LITZ_READING_H
+#define LITZ_READING_H
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "litz.h"
+
+namespace litz {
+
+using i64 = int64_t;
+using View = std::string_view;
+
+// --- JSON ------------------------------------------------------------------------------------
+
+struct Json {
+    enum Kind { Null, Bool, Int, Float, Text, List, Object } kind = Null;
+    i64 number = 0;
+    double real = 0;
+    std::string text;
+    std::vector<Json> items;
+    std::map<std::string, Json> fields;
+
+    const Json& operator[](const char* name) const {
+        auto found = fields.find(name);
+        if (found == fields.end()) throw Error(std::string("litz: a package without ") + name);
+        return found->second;
+    }
+    const Json& operator[](int i) const {
+        if ((size_t)i >= items.size()) throw Error("litz: a package with a list that is too short");
+        return items[i];
+    }
+    i64 integer() const {
+        if (kind != Int) throw Error("litz: a package with something else where a number stands");
+        return number;
+    }
+    std::vector<i64> integers() const {
+        std::vector<i64> all;
+        for (const Json& j : items) all.push_back(j.integer());
+        return all;
+    }
+};
+
+class JsonReader {
+public:
+    explicit JsonReader(View text) : at_(text.data()), end_(at_ + text.size()) {}
+
+    Json all() {
+        Json found = value(0);
+        space();
+        if (at_ != end_) bad();
+        return found;
+    }
+
+private:
+    const char *at_, *end_;
+
+    [[noreturn]] void bad() { throw Error("litz: a package with JSON that cannot be read"); }
+    void space() {
+        while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
+    }
+    char next() {
+        if (at_ == end_) bad();
+        return *at_++;
+    }
+    bool take(View word) {
+        if ((size_t)(end_ - at_) < word.size() || View(at_, word.size()) != word) return false;
+        at_ += word.size();
+        return true;
+    }
+
+    Json value(int depth) {
+        Json j;
+        space();
+        if (depth > 200) bad();
+        if (take("{")) {
+            j.kind = Json::Object;
+            for (space(); !take("}"); space()) {
+                if (!j.fields.empty() && next() != ',') bad();
+                space();
+                std::string name = string();
+                space();
+                if (next() != ':') bad();
+                j.fields[name] = value(depth + 1);
+            }
+        } else if (take("[")) {
+            j.kind = Json::List;
+            for (space(); !take("]"); space()) {
+                if (!j.items.empty() && next() != ',') bad();
+                j.items.push_back(value(depth + 1));
+            }
+        } else if (at_ != end_ && *at_ == '"') {
+            j.kind = Json::Text;
+            j.text = string();
+        } else if (take("null")) {
+        } else if (take("true") || take("false")) {
+            j.kind = Json::Bool;
+            j.number = at_[-2] == 'u';
+        } else {
+            number(j);
+        }
+        return j;
+    }
+
+    void number(Json& j) {
+        const char* from = at_;
+        while (at_ != end_ && strchr("+-.0123456789eEInfiatyN", *at_)) ++at_;
+        std::string digits(from, at_);
+        bool whole = digits.find_first_of(".eEIN") == std::string::npos;
+        char* stop = nullptr;
+        j.kind = whole ? Json::Int : Json::Float;
+        if (whole) j.number = strtoll(digits.c_str(), &stop, 10);
+        else j.real = strtod(digits.c_str(), &stop);
+        if (digits.empty() || *stop) bad();
+    }
+
+    std::string string() {
+        if (next() != '"') bad();
+        std::string out;
+        for (char c = next(); c != '"'; c = next()) {
+            if (c != '\\') {
+                out += c;
+                continue;
+            }
+            switch (c = next()) {
+                case 'n': out += '\n'; break;
+                case 't': out += '\t'; break;
+                case 'r': out += '\r'; break;
+                case 'b': out += '\b'; break;
+                case 'f': out += '\f'; break;
+                case 'u': utf8(out); break;
+                default: out += c;
+            }
+        }
+        return out;
+    }
+
+    unsigned unit() {
+        char digits[5] = {next(), next(), next(), next(), 0};
+        return (unsigned)strtoul(digits, nullptr, 16);
+    }
+    void utf8(std::string& out) {
+        unsigned c = unit();
+        if (c >= 0xD800 && c < 0xDC00 && take("\\u")) c = 0x10000 + ((c - 0xD800) << 10) + unit() - 0xDC00;
+        if (c < 0x80) out += (char)c;
+        else if (c < 0x800) out += (char)(0xC0 | c >> 6);
+        else if (c < 0x10000) out += (char)(0xE0 | c >> 12);
+        else {
+            out += (char)(0xF0 | c >> 18);
+            out += (char)(0x80 | (c >> 12 & 63));
+        }
+        if (c >= 0x800) out += (char)(0x80 | (c >> 6 & 63));
+        if (c >= 0x80) out += (char)(0x80 | (c & 63));
+    }
+};
+
+// --- SHA-256 (FIPS 180-4) ----------------------------------------------------------------------
+
+inline std::string sha256(View data) {
+    static const uint32_t* const k = [] {
+        // The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+        static uint32_t table[64];
+        int found = 0;
+        for (int p = 2; found < 64; ++p) {
+            bool prime = true;
+            for (int d = 2; d * d <= p; ++d) prime &= p % d != 0;
+            if (prime) table[found++] = (uint32_t)(uint64_t)((__builtin_cbrtl(p)) * 4294967296.0L);
+        }
+        return table;
+    }();
+    uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    auto turn = [](uint32_t x, int n) { return x >> n | x << (32 - n); };
+    auto block = [&](const unsigned char* p) {
+        uint32_t w[64], s[8];
+        for (int i = 0; i < 16; ++i)
+            w[i] = (uint32_t)p[4 * i] << 24 | p[4 * i + 1] << 16 | p[4 * i + 2] << 8 | p[4 * i + 3];
+        for (int i = 16; i < 64; ++i) {
+            uint32_t a = w[i - 15], b = w[i - 2];
+            w[i] = w[i - 16] + w[i - 7] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3) +
+                   (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
+        }
+        memcpy(s, h, sizeof s);
+        for (int i = 0; i < 64; ++i) {
+            uint32_t e = s[4], a = s[0];
+            uint32_t x = s[7] + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) +
+                         ((e & s[5]) ^ (~e & s[6])) + k[i] + w[i];
+            uint32_t y = (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) +
+                         ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+            memmove(s + 1, s, 7 * sizeof *s);
+            s[4] += x;
+            s[0] = x + y;
+        }
+        for (int i = 0; i < 8; ++i) h[i] += s[i];
+    };
+    const unsigned char* p = (const unsigned char*)data.data();
+    size_t n = data.size();
+    for (; n >= 64; n -= 64, p += 64) block(p);
+    unsigned char last[128] = {0};
+    memcpy(last, p, n);
+    last[n] = 0x80;
+    size_t end = n < 56 ? 64 : 128;
+    for (int i = 0; i < 8; ++i) last[end - 1 - i] = (unsigned char)((uint64_t)data.size() * 8 >> 8 * i);
+    for (size_t i = 0; i < end; i += 64) block(last + i);
+    std::string out;
+    for (uint32_t x : h)
+        for (int i = 28; i >= 0; i -= 4) out += "0123456789abcdef"[x >> i & 15];
+    return out;
+}
+
+// --- index expressions -------------------------------------------------------------------------
+
+// The value of an expression's text (src/litz/index/text.py) for values of its symbols.
+class Formula {
+public:
+    Formula(View text, const std::map<std::string, i64>& known) : at_(text), known_(known) {}
+
+    i64 value() {
+        i64 found = either();
+        if (!skip().empty()) bad();
+        return found;
+    }
+
+private:
+    View at_;
+    const std::map<std::string, i64>& known_;
+
+    [[noreturn]] void bad() { throw Error("litz: a package with an expression that cannot be read"); }
+    View skip() {
+        while (!at_.empty() && at_[0] == ' ') at_.remove_prefix(1);
+        return at_;
+    }
+    bool take(View word) {
+        if (skip().substr(0, word.size()) != word) return false;
+        at_.remove_prefix(word.size());
+        return true;
+    }
+    i64 either() {
+        i64 a = both();
+        while (take("or ")) a = both() | a;
+        return a;
+    }
+    i64 both() {
+        i64 a = test();
+        while (take("and ")) a = test() & a;
+        return a;
+    }
+    i64 test() {
+        if (take("not ")) return !test();
+        i64 a = sum();
+        if (take("==")) return a == sum();
+        if (take("!=")) return a != sum();
+        if (take("<=")) return a <= sum();
+        if (take(">=")) return a >= sum();
+        if (take("<")) return a < sum();
+        if (take(">")) return a > sum();
+        return a;
+    }
+    i64 sum() {
+        i64 a = term();
+        for (;;) {
+            if (take("+")) a += term();
+            else if (take("-")) a -= term();
+            else return a;
+        }
+    }
+    i64 term() {
+        i64 a = atom();
+        for (;;) {
+            if (take("*")) a *= atom();
+            else if (take("//")) a = divide(a, atom(), true);
+            else if (take("%")) a = divide(a, atom(), false);
+            else return a;
+        }
+    }
+    i64 divide(i64 a, i64 b, bool quotient) {
+        if (!b) throw Error("litz: a size is divided by zero");
+        i64 r = a % b;
+        bool down = r && (r < 0) != (b < 0);
+        return quotient ? a / b - down : r + (down ? b : 0);
+    }
+    i64 atom() {
+        if (take("-")) return -atom();
+        if (take("(")) {
+            i64 a = either();
+            if (!take(")")) bad();
+            return a;
+        }
+        for (bool least : {true, false}) {
+            if (!take(least ? "min(" : "max(")) continue;
+            i64 a = either();
+            while (take(",")) {
+                i64 b = either();
+                a = (b < a) == least ? b : a;
+            }
+            if (!take(")")) bad();
+            return a;
+        }
+        size_t n = 0;
+        while (n < skip().size() && (isalnum((unsigned char)at_[n]) || at_[n] == '_')) ++n;
+        std::string word(at_.substr(0, n));
+        at_.remove_prefix(n);
+        if (word.empty()) bad();
+        if (isdigit((unsigned char)word[0])) return strtoll(word.c_str(), nullptr, 10);
+        auto found = known_.find(word);
+        if (found == known_.end()) bad();
+        return found->second;
+    }
+};
+
+// --- the file ----------------------------------------------------------------------------------
+
+class File {
+public:
+    File(const std::string& path, bool check) : path_(path) {
+        int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        struct stat about;
+        if (file < 0 || fstat(file, &about) || !about.st_size) {
+            if (file >= 0) close(file);
+            throw Error("litz: the package " + path + " cannot be read");
+        }
+        size_ = (size_t)about.st_size;
+        map_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+        close(file);
+        if (map_ == MAP_FAILED) throw Error("litz: the package " + path + " cannot be mapped");
+        try {
+            table(check);
+        } catch (...) {
+            munmap(map_, size_);
+            throw;
+        }
+    }
+    File(const File&) = delete;
+    ~File() { munmap(map_, size_); }
+
+    // An entry whose digest is compared.
+    View read(const std::string& name) const {
+        View found = view(name);
+        if (sha256(found) != entries_[name.c_str()][2].text) damaged("the entry " + name + " is altered");
+        return found;
+    }
+    View view(const std::string& name) const {
+        const Json& row = entries_[name.c_str()];
+        uint64_t at = (uint64_t)row[0].integer(), n = (uint64_t)row[1].integer();
+        if (at > size_ || n > size_ - at) damaged(name + " lies outside of the file");
+        return {(const char*)map_ + at, n};
+    }
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+    void* map_;
+    size_t size_;
+    Json entries_;
+
+    [[noreturn]] void damaged(const std::string& why) const {
+        throw Error("litz: the package " + path_ + " is damaged: " + why);
+    }
+    void table(bool check) {
+        View all((const char*)map_, size_), end = all.substr(size_ < 160 ? 0 : size_ - 160);
+        size_t start = end.rfind("litz-package ");
+        unsigned long long version, at, n;
+        char digest[65];
+        std::string text(start == View::npos ? View() : end.substr(start));
+        int length = 0;
+        if (sscanf(text.c_str(), "litz-package %9llu %18llu %18llu %64[0-9a-f]%n", &version, &at, &n,
+                   digest, &length) != 4 || (size_t)length != text.size())
+            throw Error("litz: " + path_ + " is no package, or its end is missing");
+        if (version != 1) throw Error("litz: " + path_ + " is a package of another version");
+        if (at > size_ || n > size_ - at || sha256(all.substr(at, n)) != digest)
+            damaged("its table of contents is altered");
+        entries_ = JsonReader(all.substr(at, n)).all()["entries"];
+        if (check)
+            for (auto& entry : entries_.fields) read(entry.first);
+    }
+};
+
+}  // namespace litz
+
+#endif

@@ -1,0 +1,69 @@
+// PyTorch's C functions, as far as packages call them: their addresses come with libtorch_cpu.
+#ifndef LITZ_TORCH_H
+#define LITZ_TORCH_H
+
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+#include "litz.h"
+
+typedef AtenTensorOpaque* Handle;
+
+extern "C" {
+int32_t aoti_torch_device_type_cpu();
+int32_t torch_get_num_threads(unsigned*);
+int32_t aoti_torch_delete_tensor_object(Handle);
+int32_t aoti_torch_new_tensor_handle(Handle, Handle*);
+int32_t aoti_torch_get_data_ptr(Handle, void**);
+int32_t aoti_torch_get_dim(Handle, int64_t*);
+int32_t aoti_torch_get_size(Handle, int64_t, int64_t*);
+int32_t aoti_torch_get_sizes(Handle, int64_t**);
+int32_t aoti_torch_get_strides(Handle, int64_t**);
+int32_t aoti_torch_get_dtype(Handle, int32_t*);
+int32_t aoti_torch_get_storage_offset(Handle, int64_t*);
+size_t aoti_torch_dtype_element_size(int32_t);
+int32_t aoti_torch_get_device_type(Handle, int32_t*);
+int32_t aoti_torch_empty_strided(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
+int32_t aoti_torch_create_tensor_from_blob(void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t, Handle*);
+int32_t aoti_torch__reinterpret_tensor(Handle, int64_t, const int64_t*, const int64_t*, int64_t, Handle*);
+int32_t aoti_torch__alloc_from_pool(Handle, int64_t, int32_t, int64_t, const int64_t*, const int64_t*, Handle*);
+int32_t aoti_torch_cpu_view_dtype(Handle, int32_t, Handle*);
+int32_t aoti_torch_copy_(Handle, Handle, int32_t);
+bool aoti_torch_grad_mode_is_enabled();
+void aoti_torch_grad_mode_set_enabled(bool);
+int32_t torch_new_list_reserve_size(size_t, void**);
+int32_t torch_list_push_back(void*, int64_t);
+int32_t torch_call_dispatcher(const char*, const char*, int64_t*, int64_t);
+int32_t aoti_torch_cpu_addmm_out(Handle, Handle, Handle, Handle, double, double);
+int32_t aoti_torch_cpu_baddbmm_out(Handle, Handle, Handle, Handle, double, double);
+// Of PyTorch 2.13 and later.
+__attribute__((weak)) int32_t torch_new_stable_ivalue(int64_t**);
+__attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+}
+
+namespace litz {
+
+inline void must(int32_t status) {
+    if (!status) return;
+    const char* what = torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace() : "";
+    throw Error(*what ? what : "litz: PyTorch refused a call");
+}
+
+inline int32_t dtype_code(const std::string& name) {
+    auto code = (int32_t(*)())dlsym(RTLD_DEFAULT, ("aoti_torch_dtype_" + name).c_str());
+    if (!code) throw Error("litz: this PyTorch has no element type " + name);
+    return code();
+}
+
+inline Tensor empty(const std::vector<i64>& sizes, const std::vector<i64>& strides, int32_t dtype) {
+    Handle made;
+    must(aoti_torch_empty_strided((i64)sizes.size(), sizes.data(), strides.data(), dtype,
+                                  aoti_torch_device_type_cpu(), 0, &made));
+    return Tensor(made);
+}
+
+}  // namespace litz
+
+#endif

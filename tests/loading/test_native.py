@@ -1,0 +1,190 @@
+"""Packages run from C++ without Python: the same bits, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import package_families
+import pytest
+import torch
+from package_cases import CASES, TEXT, Call, Case
+from torch.utils import _pytree as pytree
+
+import litz
+from litz.runtime import shipped
+from tests.loading.test_damaged import DAMAGE, Small, X, random
+
+NATIVE = Path(litz.native_folder())
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cpp"
+TORCH = Path(torch.__file__).parent / "lib"
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+
+
+def built(folder: Path, *flags: str, main: Path = EXAMPLE / "main.cpp") -> Path:
+    """The example, or another program, by the compiler alone."""
+    run = folder / "run"
+    sources = [str(main), str(NATIVE / "litz.cpp")]
+    libraries = [f"-L{TORCH}", f"-Wl,-rpath,{TORCH}", "-ltorch_cpu", "-lc10", "-ldl", "-lm"]
+    command = ["g++", "-std=c++17", "-Wall", "-Werror", f"-I{NATIVE}", *flags, *sources]
+    subprocess.run([*command, "-o", str(run), "-Wl,--no-as-needed", *libraries], check=True)
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("native"))
+
+
+def words(values: Sequence[Any], folder: Path) -> list[str]:
+    """Inputs as the example takes them."""
+    found = []
+    for n, x in enumerate(values):
+        if isinstance(x, torch.Tensor):
+            (folder / f"input{n}").write_bytes(x.contiguous().numpy().tobytes())
+            sizes = "x".join(map(str, x.shape))
+            found.append(f"{str(x.dtype).removeprefix('torch.')}:{sizes}:{folder}/input{n}")
+        else:
+            found.append(f"int:{x}")
+    return found
+
+
+def called(run: Path, *given: Path | str, **env: str) -> subprocess.CompletedProcess[str]:
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LITZ"))}
+    return subprocess.run([run, *given], capture_output=True, text=True, env={**outside, **env})
+
+
+def compare(run: Path, name: str, case: Case, folder: Path) -> None:
+    """Of a case the results from C++ and from Python, and from Python and eager mode."""
+    torch.manual_seed(0)
+    path = folder / f"{name}.litz"
+    module, calls = case.make(), case.calls()
+    litz.package(module, path, *calls[0], dynamic_shapes=case.shapes)
+    for args, kwargs in calls:
+        given = words(pytree.tree_leaves((args, kwargs)), folder)
+        wanted = pytree.tree_leaves(litz.load(path)(*copy.deepcopy(args), **copy.deepcopy(kwargs)))
+        if name in FAMILIES:
+            with torch.no_grad():
+                torch.testing.assert_close(wanted, [module(*args)], atol=1e-5, rtol=1e-4)
+        done = called(run, path, *given)
+        assert done.returncode == 0, (name, done.stderr)
+        said = done.stdout.splitlines()[1:]
+        assert len(said) == len(wanted), done.stdout
+        for n, (x, line) in enumerate(zip(wanted, said, strict=True)):
+            if isinstance(x, torch.Tensor):
+                found = Path(f"{path}.{n}").read_bytes()
+                assert found == x.contiguous().numpy().tobytes(), (name, n)
+            else:
+                assert line == ("none" if x is None else f"number {x}"), (name, line)
+
+
+def texts() -> list[Call]:
+    shapes = [(2, 7), (3, 11), (1, 1), (5, 32)]
+    return [((torch.randint(2, 60, s), torch.ones(s, dtype=torch.int64)), {}) for s in shapes]
+
+
+FAMILIES = {name: Case(make, texts, TEXT) for name, make in package_families.FAMILIES.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CASES, *FAMILIES])
+def test_the_same_bits(run: Path, name: str, tmp_path: Path) -> None:
+    compare(run, name, {**CASES, **FAMILIES}[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("cmake"), reason="needs CMake")
+def test_the_example_is_built_by_cmake(tmp_path: Path) -> None:
+    names = [f"-DLITZ_NATIVE={NATIVE}", f"-DLITZ_TORCH_LIB={TORCH}"]
+    configure = ["cmake", "-S", str(EXAMPLE), "-B", str(tmp_path), *names]
+    for command in (configure, ["cmake", "--build", str(tmp_path)]):
+        subprocess.run(command, check=True, capture_output=True)
+    compare(tmp_path / "run", "mlp", CASES["mlp"], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from torch.export import Dim
+
+    path = tmp_path_factory.mktemp("native") / "small.litz"
+    litz.package(Small(), path, (X,), dynamic_shapes=({0: Dim("b", max=64)},))
+    return path
+
+
+@pytest.mark.slow
+def test_what_is_said(run: Path, small: Path, tmp_path: Path) -> None:
+    for x, said in (
+        (torch.ones(65, 4), "dimension 0 of the input x is 65; the package takes 0 to 64"),
+        (torch.ones(3, 5), "dimension 1 of the input x is 5; the package takes 4"),
+        (torch.ones(3, 4).double(), "the input x has another element type"),
+        (torch.ones(4), "the input x does not have 2 dimensions"),
+        (7, "the input x is no tensor"),
+    ):
+        done = called(run, small, *words([x], tmp_path))
+        assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert "takes 1 inputs, not 0" in called(run, small).stderr
+    assert "cannot be read" in called(run, tmp_path / "none.litz").stderr
+    cut = tmp_path / "cut.litz"
+    cut.write_bytes(small.read_bytes()[:-300])
+    assert "is no package, or its end is missing" in called(run, cut).stderr
+    cut.write_bytes(small.read_bytes().replace(X[0].numpy().tobytes(), bytes(16)))
+    assert "constants/weight is altered" in called(run, cut, *words([X], tmp_path)).stderr
+
+
+TRY = """
+#include <litz.h>
+#include <cstdio>
+int main(int count, char** given) {
+    for (int i = 1; i < count; ++i) {
+        float x[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+        try {
+            litz::Program program(given[i]);
+            for (const auto& v : program({litz::Tensor::over(x, {3, 4}, "float32")}))
+                if (v.kind == litz::Value::IsTensor) std::printf("%g ", *(float*)v.tensor.data());
+            std::puts("");
+        } catch (const litz::Error& e) {
+            std::puts(e.what());
+        }
+    }
+}
+"""
+
+
+@pytest.mark.slow
+def test_damaged_files_under_sanitizers(small: Path, tmp_path: Path) -> None:
+    """Of the address and of undefined behaviour; calls of whole packages too."""
+    (tmp_path / "try.cpp").write_text(TRY)
+    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    run = built(tmp_path, *flags, main=tmp_path / "try.cpp")
+    whole = small.read_bytes()
+    right = called(run, small, ASAN_OPTIONS="detect_leaks=0").stdout.strip()
+    assert right and "litz" not in right
+    refused = 0
+    for turn in range(10):
+        files = [tmp_path / f"{n}.litz" for n in range(100)]
+        for n, file in enumerate(files):
+            r = random.Random(100 * turn + n)
+            file.write_bytes(r.choice(DAMAGE)(bytearray(whole), r))
+        done = called(run, *files, ASAN_OPTIONS="detect_leaks=0")
+        assert done.returncode == 0, done.stderr[-3000:]
+        lines = done.stdout.splitlines()
+        assert len(lines) == len(files)
+        assert all(x.startswith("litz: ") or x.strip() == right for x in lines), lines
+        refused += sum(x.startswith("litz: ") for x in lines)
+    assert refused > 600
+
+
+def test_instructions_are_numbered_as_in_the_plan() -> None:
+    text = (NATIVE / "run.h").read_text()
+    for prefix, table in (("OP_", shipped.OPS), ("VALUE_", shipped.VALUES)):
+        listed = re.search(rf"enum \w+ \{{\s*({prefix}[^}}]*)\}}", text)
+        assert listed and re.findall(rf"{prefix}(\w+)", listed[1]) == list(table)
+    for name in ("OPTIONAL", "LIST", "OPTIONAL_LIST", "ELSEWHERE"):
+        assert f" {name} = {getattr(shipped, name)}" in text
