@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,13 +30,18 @@ from litz.host.values import PROBE
 from litz.ir.program import Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
+from litz.kernel.build import BoundKernel
 from litz.lowering import families
+from litz.lowering.bindings import Handed
 from litz.lowering.context import Settings
 from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower
+from litz.lowering.state import Compile
 from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
+from litz.repeats.lengthen import lengthened
+from litz.repeats.shorten import NotRepeating, shortened
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
@@ -76,48 +82,18 @@ def compile_graph(
     """
     s = stages or Stages()
     target_of = targets(options)
-    with s.timed("passes"):
-        check_offsets(gm.graph)
-        checked = options.verify or options.check_ir
-        run_passes(gm, inference=inference, hooks=options.hooks, check=checked)
-    show(options, "graph", lambda: gm.print_readable(print_output=False))
-    with s.timed("lowering"):
-        settings = Settings(
-            options.numerics == "eager",
-            options.rng == "eager",
-            options.verify,
-            inference,
-            tuple(d for d in devices(gm) if target_of(d).blocks),
-            options.check_calls or options.verify,
-        )
-        bodies: dict[str, Artifact] = {}
+    bodies: dict[str, Artifact] = {}
 
-        def body(name: str, of: GraphModule) -> Program:
-            s.bodies.append(inner := Stages())
-            bodies[name] = compile_graph(of, options, inner, inference=inference)
-            assert inner.program
-            return inner.program
+    def body(name: str, of: GraphModule) -> Program:
+        s.bodies.append(inner := Stages())
+        bodies[name] = compile_graph(of, options, inner, inference=inference)
+        assert inner.program
+        return inner.program
 
-        lowered = lower(gm, settings, None if options.verify else body)
-        check_devices(lowered.program)
-        s.program = lowered.program
-    _check(lowered.program, "lowering", options, s)
-    with s.timed("program passes"):
-        costs = {d: target_of(d).costs(d) for d in settings.blocks}
-        known = {d: c for d, c in costs.items() if c is not None}
-        chosen = pipeline(settings.blocks, known, options.tunes_widely)
-        s.program = program = run_program_passes(
-            lowered.program, chosen, hooks=options.hooks, check=checked
-        )
-    show(options, "program", lambda: program_text(program, str(chosen)))
-    with s.timed("schedule"):
-        fuel = None if options.fuel < 0 else options.fuel
-        fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
-        keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
-        s.schedule = schedule = make_schedule(program, fusion, keep)
-    _check(program, "schedule", options, s, schedule)
-    with s.timed("plans"):
-        bound = bind_plans(schedule)
+    way = partial(_scheduled, options=options, s=s, inference=inference, compile_body=body)
+    schedule, bound, handed = _repeated(gm, way, options, s)
+    program = schedule.program
+    s.program, s.schedule = program, schedule
     with s.timed("horizontal"):
         if not options.verify:  # which watches every call by itself
             numbers = {k: n for hook in options.partition for k, n in hook(schedule).items()}
@@ -148,8 +124,8 @@ def compile_graph(
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
         if options.verify:
             s.host = host = with_probes(host, [k.name for k in s.kernels if k.target.segments])
-        if settings.check_calls:
-            s.host = host = with_checks(host, lowered.handed)
+        if options.check_calls or options.verify:
+            s.host = host = with_checks(host, handed)
         s.source = source = print_host(host)
         if options.verify:
             s.watch = watch(gm, program, schedule, host, options)
@@ -160,6 +136,79 @@ def compile_graph(
     with started, s.timed("artifact"):
         s.artifact = _artifact(s, options, guarded, bodies)
     return s.artifact
+
+
+Scheduled = tuple[Schedule, dict[str, BoundKernel], Mapping[str, Handed]]
+"""A schedule, the plan of each of its groups, and what operators are handed, if that is asked."""
+
+
+def _repeated(
+    gm: GraphModule, way: Callable[[GraphModule], Scheduled], options: Options, s: Stages
+) -> Scheduled:
+    """The ``way`` from a graph to its schedule, for fewer copies where the graph repeats."""
+    try:
+        with s.timed("repeats"):
+            short = shortened(gm) if _may_shorten(options) else None
+        if short is not None:
+            schedule, bound, handed = way(short.gm)
+            with s.timed("repeats"):
+                schedule, bound = lengthened(schedule, bound, short)
+            _check(schedule.program, "schedule", options, s, schedule)
+            s.repeats = f"{short.copies} copies scheduled like their neighbours"
+            return schedule, bound, handed
+    except NotRepeating as e:
+        s.repeats = f"scheduled whole: {e}"
+    return way(gm)
+
+
+def _may_shorten(options: Options) -> bool:
+    """Whether nobody asks for each call of the graph: checkers, passes of users, fuel."""
+    watched = options.verify or options.check_calls or options.fuel >= 0
+    hooks = any(
+        options.hooks(f.name)
+        for f in fields(options)
+        if isinstance(getattr(options, f.name), tuple)
+    )
+    return options.equal_regions and not watched and not hooks
+
+
+def _scheduled(
+    gm: GraphModule, options: Options, s: Stages, inference: bool, compile_body: Compile
+) -> Scheduled:
+    """A graph's schedule, with its plans.  compile_body: compiles a body of control flow."""
+    target_of = targets(options)
+    with s.timed("passes"):
+        check_offsets(gm.graph)
+        checked = options.verify or options.check_ir
+        run_passes(gm, inference=inference, hooks=options.hooks, check=checked)
+    show(options, "graph", lambda: gm.print_readable(print_output=False))
+    with s.timed("lowering"):
+        settings = Settings(
+            options.numerics == "eager",
+            options.rng == "eager",
+            options.verify,
+            inference,
+            tuple(d for d in devices(gm) if target_of(d).blocks),
+            options.check_calls or options.verify,
+        )
+        lowered = lower(gm, settings, None if options.verify else compile_body)
+        check_devices(lowered.program)
+    _check(lowered.program, "lowering", options, s)
+    with s.timed("program passes"):
+        costs = {d: target_of(d).costs(d) for d in settings.blocks}
+        known = {d: c for d, c in costs.items() if c is not None}
+        chosen = pipeline(settings.blocks, known, options.tunes_widely)
+        program = run_program_passes(lowered.program, chosen, hooks=options.hooks, check=checked)
+    show(options, "program", lambda: program_text(program, str(chosen)))
+    with s.timed("schedule"):
+        fuel = None if options.fuel < 0 else options.fuel
+        fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
+        keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
+        schedule = make_schedule(program, fusion, keep)
+    _check(program, "schedule", options, s, schedule)
+    with s.timed("plans"):
+        bound = bind_plans(schedule)
+    return schedule, bound, lowered.handed
 
 
 def _artifact(

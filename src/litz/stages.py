@@ -38,6 +38,7 @@ class Stages:
     bodies: of control flow, compiled by themselves.
     choices: which of its ways each kernel runs, by name, as far as it was measured.
     regions: which parts of the graph were traced once, or why none were.
+    repeats: which of its copies were scheduled once, or why none were.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
     """
@@ -59,6 +60,7 @@ class Stages:
     bodies: list[Stages] = field(default_factory=list)
     choices: dict[str, Choice] = field(default_factory=dict)
     regions: str = ""
+    repeats: str = ""
 
     def parts(self) -> Iterator[Stages]:
         """This graph, and the bodies in it."""
