@@ -190,7 +190,7 @@ class _Lengthening:
                 root = self.program.root(b)
                 if self.next.get(root, root) == root or not together and self.owner[root] != SECOND:
                     raise NotRepeating(f"{s.name} writes what copies share")
-            if not together and isinstance(s, Extern) and (s.mutates or is_random(s.target)):
+            if not together and isinstance(s, Extern) and is_random(s.target):
                 raise NotRepeating(f"{s.name} has an effect while another copy is under way")
 
     # --- copies ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -22,6 +23,7 @@ from litz.graph.calls import leaves
 KEPT: Final = 4
 FEWEST: Final = KEPT + 2  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
+COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 LITERALS: Final = (
     type(None), bool, int, float, complex, str, type(...),
     torch.dtype, torch.device, torch.memory_format, torch.layout,
@@ -57,7 +59,7 @@ class Short:
 
 def shortened(gm: GraphModule) -> Short:
     """Raises NotRepeating where nothing can be left out."""
-    calls = [n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    calls = _calls(gm.graph)
     if len(calls) < CALLS:
         raise NotRepeating("few calls")
     returned = Counter(leaves(gm.graph.output_node().args[0]))
@@ -75,6 +77,35 @@ def shortened(gm: GraphModule) -> Short:
 
 
 # --- what repeats ---
+
+
+def _calls(graph: Graph) -> list[Node]:
+    """The calls; what only results are made of stands behind what it is made of.
+
+    PyTorch puts views that are returned, and writes into arguments, at the end for all copies.
+    """
+    calls = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    known = set(calls)
+    late: set[Node] = set()
+    for n in reversed(calls):
+        if all(u.op == "output" or u in late for u in n.users):
+            late.add(n)
+    found: list[Node] = []
+    behind: dict[Node, list[Node]] = {}
+    at = {n: i for i, n in enumerate(calls)}
+    for n in calls:
+        made = [a for a in n.all_input_nodes if a in known]
+        if n in late and made:
+            behind.setdefault(max(made, key=at.__getitem__), []).append(n)
+        else:
+            found.append(n)
+    return [m for n in found for m in _with(n, behind)]
+
+
+def _with(n: Node, behind: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
+    yield n
+    for m in behind.get(n, ()):
+        yield from _with(m, behind)
 
 
 def runs(
@@ -120,15 +151,18 @@ class _Window:
 def _windows(
     calls: Sequence[Node], at: Mapping[Node, int], first: int, end: int, period: int
 ) -> Iterator[_Window]:
-    """Where calls a period apart are wired alike; the first copy's neighbours may be others."""
-    begin = first
-    for i in range(first, end - period + 1):
-        if i == end - period or not _wired(calls[i], calls[i + period], at, period):
-            start = max(first, begin - period)
-            count = (i + period - start) // period
-            if count >= FEWEST:
-                yield _Window(start, period, count)
-            begin = i + 1
+    """Where calls a period apart are wired alike.
+
+    The first copy begins with the last call that reads something else than its next does, so that
+    what is fused is fused alike from there on.
+    """
+    others = (
+        i for i in range(first, end - period) if not _wired(calls[i], calls[i + period], at, period)
+    )
+    for start, stop in pairwise([first, *others, end - period]):
+        count = (stop + period - start) // period
+        if count >= FEWEST:
+            yield _Window(start, period, count)
 
 
 def _wired(u: Node, v: Node, at: Mapping[Node, int], period: int) -> bool:
@@ -145,7 +179,7 @@ def _kind(n: Node, returned: int) -> object | None:
     target = n.target
     if n.op != "call_function" or isinstance(target, HigherOrderOperator):
         return None
-    if isinstance(target, OpOverload) and target._schema.is_mutable:
+    if isinstance(target, OpOverload) and target._schema.is_mutable and target is not COPY:
         return None
     place = {a: i for i, a in enumerate(n.all_input_nodes)}
     try:
