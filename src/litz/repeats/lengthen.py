@@ -51,8 +51,9 @@ def lengthened(
 class _Lengthening:
     """owner: the copy that fills a buffer, or alone reads an input.  copies: those of steps.
 
-    inputs: those that stand for others in later copies.  next: what the second copy's buffers, and
-    those that it reads, are called in the third's place; before: the same backwards.
+    used: the buffers of steps, by name.  inputs: those that stand for others in later copies.
+    next: what the second copy's buffers, and those that it reads, are called in the third's place;
+    before: the same backwards.
     draws: how many a copy has; drawn: those up to the second's end.
     """
 
@@ -61,6 +62,7 @@ class _Lengthening:
         self.program = schedule.program
         self.buffers = dict(self.program.buffers)
         self.owner = {name: short.copy_of.get(name, FIXED) for name in self.program.inputs}
+        self.used = {s.name: (*s.read_buffers(), *s.write_buffers()) for s in schedule.steps}
         self.inputs = {name for name in self.program.inputs if name in short.named}
         self.copies = [self._copy(s) for s in schedule.steps]
         self.next: dict[str, str] = {}
@@ -99,7 +101,7 @@ class _Lengthening:
             steps.append(self._stays(s, c, build))
         copied()
         program = self._program(steps)
-        _check_made(program, steps)
+        self._check_made(program, steps)
         return replace(self.schedule, program=program, steps=tuple(steps)), self.plans
 
     # --- which copy a step belongs to ---
@@ -148,8 +150,8 @@ class _Lengthening:
             if len(x) != len(y) or not all(map(self._is_next_name, x, y)):
                 return False
         if self._draws(a):
-            names = {x: self.next.get(x, x) for x in (*a.read_buffers(), *a.write_buffers())}
-            moved = _renamed(a, names, self._later(self.draws, 0))
+            names = {x: self.next.get(x, x) for x in self.used[a.name]}
+            moved = _renamed(a, names, a.name, a.origins, self._later(self.draws, 0))
             assert not isinstance(moved, Extern)
             one = build(moved)
         return one.ints == other.ints
@@ -193,6 +195,17 @@ class _Lengthening:
             if not together and isinstance(s, Extern) and is_random(s.target):
                 raise NotRepeating(f"{s.name} has an effect while another copy is under way")
 
+    def _check_made(self, program: Program, steps: Sequence[Step]) -> None:
+        """Whether everything is there when it is read."""
+        root = {name: program.root(name) for name in program.buffers}
+        writes = [{root[b] for b in s.write_buffers()} for s in steps]
+        missing = set[str]().union(*writes) - {*program.inputs, *program.constants}
+        for s, written in zip(steps, writes, strict=True):
+            read = s.read_buffers() if isinstance(s, Extern) else self.plans[s.name].buffers
+            if late := missing.intersection(root[b] for b in read) - written:
+                raise NotRepeating(f"{s.name} reads {min(late)} before it is made")
+            missing -= written
+
     # --- copies ---
 
     def _image(self, name: str, k: int) -> str:
@@ -212,18 +225,19 @@ class _Lengthening:
 
     def _moved(self, s: Step, k: int, build: KernelBuilder) -> Step:
         """A step of the second copy, ``k`` copies later."""
-        names = {b: self._image(b, k) for b in (*s.read_buffers(), *s.write_buffers())}
+        names = {b: self._image(b, k) for b in self.used[s.name]}
         origins = tuple(
             self.short.named[n][k - 1] if n in self.short.named else n for n in s.origins
         )
-        made = _renamed(s, names, self._later(self.draws * k, 0), f"{s.name}_{k}", origins)
+        later = self._later(self.draws * k, 0) if self._draws(s) else None
+        made = _renamed(s, names, f"{s.name}_{k}", origins, later)
         self._plan(s, made, names, build)
         return made
 
     def _stays(self, s: Step, copy: int, build: KernelBuilder) -> Step:
         """A step that the short graph has, behind the copies that it leaves out or before them."""
         late = copy > SECOND
-        names = {b: b for b in (*s.read_buffers(), *s.write_buffers())}
+        names = {b: b for b in self.used[s.name]}
         moving = [
             b for b in names if late and self.owner.get(b) == SECOND and self.next.get(b) != b
         ]
@@ -240,7 +254,7 @@ class _Lengthening:
             )
         if not moving and origins == s.origins and not self._draws(s):
             return s
-        made = _renamed(s, names, later, s.name, origins)
+        made = _renamed(s, names, s.name, origins, later)
         self._plan(s, made, names, build)
         return made
 
@@ -273,20 +287,19 @@ class _Lengthening:
         return moved
 
     def _add_buffers(self) -> None:
-        made = {}
+        own = [
+            b
+            for name, b in self.program.buffers.items()
+            if self.owner.get(name) == SECOND and (name in self.next or name in self.inputs)
+        ]
+        taken = {*self.buffers, *self.short.inputs}
         for k in range(1, self.short.copies + 1):
-            for name, b in self.program.buffers.items():
-                if self.owner.get(name) == SECOND and (name in self.next or name in self.inputs):
-                    new = self._image(name, k)
-                    alias = None if b.alias is None else self._image(b.alias, k)
-                    if (
-                        new in made
-                        or new in self.buffers
-                        or (name not in self.inputs and new in self.short.inputs)
-                    ):
-                        raise NotRepeating(f"{new} is the name of two buffers")
-                    made[new] = replace(b, name=new, alias=alias)
-        self.buffers |= made
+            for b in own:
+                new = self._image(b.name, k)
+                if b.name not in self.inputs and new in taken:
+                    raise NotRepeating(f"{new} is the name of two buffers")
+                alias = None if b.alias is None else self._image(b.alias, k)
+                self.buffers[new] = replace(b, name=new, alias=alias)
 
     def _program(self, steps: Sequence[Step]) -> Program:
         old = self.program
@@ -321,28 +334,27 @@ class _Lengthening:
 def _renamed(
     s: Step,
     names: Mapping[str, str],
-    later: Callable[[Node, Node], Node],
-    name: str = "",
-    origins: tuple[str, ...] = (),
+    name: str,
+    origins: tuple[str, ...],
+    later: Callable[[Node, Node], Node] | None,
 ) -> Step:
-    """A step on other buffers."""
-    made: Any
+    """A step on other buffers.  later: what becomes of its nodes."""
     if isinstance(s, Extern):
-        made = replace(
+        return replace(
             s,
+            name=name,
+            origins=origins,
             args=_on(s.args, names),
-            kwargs=_on(s.kwargs, names),
+            kwargs=_on(s.kwargs, names) if s.kwargs else (),
             outputs=tuple(None if o is None else names[o] for o in s.outputs),
             mutates=tuple(names[m] for m in s.mutates),
         )
-    else:
-        rewrite = Rewriter(buffers=names, replace=later)
-        made = replace(s, stores=tuple(map(rewrite.store, s.stores)))
-        if isinstance(s, Template):
-            slots = tuple(map(rewrite, s.skeleton.slots))
-            made = replace(made, skeleton=replace(s.skeleton, slots=slots))
-    found: Step = replace(made, name=name, origins=origins)
-    return found
+    rewrite = Rewriter(buffers=names, replace=later)
+    stores = tuple(map(rewrite.store, s.stores))
+    if isinstance(s, Template):
+        skeleton = replace(s.skeleton, slots=tuple(map(rewrite, s.skeleton.slots)))
+        return replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
+    return replace(s, name=name, origins=origins, stores=stores)
 
 
 def _on(x: Any, names: Mapping[str, str]) -> Any:
@@ -358,16 +370,3 @@ def _node(s: Step) -> ProgramNode:
     if not isinstance(s, Group):
         return s
     return Loops(s.name, s.axes, s.reduce_axes, s.stores, s.device, s.origins)
-
-
-def _check_made(program: Program, steps: Sequence[Step]) -> None:
-    """Whether everything is there when it is read."""
-    missing = {program.root(b) for s in steps for b in s.write_buffers()}
-    missing -= {*program.inputs, *program.constants}
-    for s in steps:
-        wanted = (program.root(b) for b in s.read_buffers())
-        if (late := next((b for b in wanted if b in missing), None)) and late not in map(
-            program.root, s.write_buffers()
-        ):
-            raise NotRepeating(f"{s.name} reads {late} before it is made")
-        missing -= {program.root(b) for b in s.write_buffers()}

@@ -7,6 +7,7 @@ between them, by which ``litz.repeats.lengthen`` sees that the others would be l
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -18,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.dataclass import dataclass
+from litz.graph.aliasing import is_view_op
 from litz.graph.calls import leaves
 
 KEPT: Final = 4
@@ -69,7 +71,8 @@ def shortened(gm: GraphModule) -> Short:
         kind = _kind(n, returned[n])
         kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
     at = {n: i for i, n in enumerate(calls)}
-    windows = [w for r in _likeliest(kinds) for w in _windows(calls, at, *r)]
+    layouts = {n: _layout(n) for n in gm.graph.find_nodes(op="placeholder")}
+    windows = [w for r in _likeliest(kinds) for w in _windows(calls, at, layouts, *r)]
     best = max(windows, key=lambda w: (w.left_out, -w.period), default=None)
     if best is None or best.left_out < CALLS:
         raise NotRepeating("too little repeats")
@@ -80,32 +83,22 @@ def shortened(gm: GraphModule) -> Short:
 
 
 def _calls(graph: Graph) -> list[Node]:
-    """The calls; what only results are made of stands behind what it is made of.
+    """The calls; views and parts that are only returned, and writes, stand behind what they read.
 
-    PyTorch puts views that are returned, and writes into arguments, at the end for all copies.
+    PyTorch puts those of all copies at the end.
     """
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
-    known = set(calls)
+    at = {n: i for i, n in enumerate(calls)}
     late: set[Node] = set()
     for n in reversed(calls):
-        if all(u.op == "output" or u in late for u in n.users):
+        moves = n.target in (COPY, operator.getitem) or is_view_op(n.target)
+        if moves and all(u.op == "output" or u in late for u in n.users):
             late.add(n)
-    found: list[Node] = []
-    behind: dict[Node, list[Node]] = {}
-    at = {n: i for i, n in enumerate(calls)}
-    for n in calls:
-        made = [a for a in n.all_input_nodes if a in known]
-        if n in late and made:
-            behind.setdefault(max(made, key=at.__getitem__), []).append(n)
-        else:
-            found.append(n)
-    return [m for n in found for m in _with(n, behind)]
-
-
-def _with(n: Node, behind: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
-    yield n
-    for m in behind.get(n, ()):
-        yield from _with(m, behind)
+    place: dict[Node, tuple[int, ...]] = {}
+    for i, n in enumerate(calls):
+        made = [place[a] for a in n.all_input_nodes if a in at] if n in late else None
+        place[n] = (*max(made), i) if made else (i,)
+    return sorted(calls, key=place.__getitem__)
 
 
 def runs(
@@ -149,29 +142,32 @@ class _Window:
 
 
 def _windows(
-    calls: Sequence[Node], at: Mapping[Node, int], first: int, end: int, period: int
+    calls: Sequence[Node],
+    at: Mapping[Node, int],
+    layouts: Mapping[Node, object],
+    first: int,
+    end: int,
+    period: int,
 ) -> Iterator[_Window]:
     """Where calls a period apart are wired alike.
 
     The first copy begins with the last call that reads something else than its next does, so that
     what is fused is fused alike from there on.
     """
-    others = (
-        i for i in range(first, end - period) if not _wired(calls[i], calls[i + period], at, period)
-    )
+
+    def wired(u: Node, v: Node) -> bool:
+        for a, b in zip(u.all_input_nodes, v.all_input_nodes, strict=True):
+            if a in at and b in at and at[b] - at[a] == period:
+                continue
+            if a is not b and not (a in layouts and layouts[a] == layouts.get(b)):
+                return False
+        return True
+
+    others = [i for i in range(first, end - period) if not wired(calls[i], calls[i + period])]
     for start, stop in pairwise([first, *others, end - period]):
         count = (stop + period - start) // period
         if count >= FEWEST:
             yield _Window(start, period, count)
-
-
-def _wired(u: Node, v: Node, at: Mapping[Node, int], period: int) -> bool:
-    for a, b in zip(u.all_input_nodes, v.all_input_nodes, strict=True):
-        if a in at and b in at and at[b] - at[a] == period:
-            continue
-        if a is not b and not (a.op == b.op == "placeholder" and _layout(a) == _layout(b)):
-            return False
-    return True
 
 
 def _kind(n: Node, returned: int) -> object | None:
@@ -183,24 +179,27 @@ def _kind(n: Node, returned: int) -> object | None:
         return None
     place = {a: i for i, a in enumerate(n.all_input_nodes)}
     try:
-        args = _literal(n.args, place), _literal(n.kwargs, place)
-        return target, args, _described(n.meta.get("val")), returned
+        args = _literal(n.args, place), _literal(n.kwargs, place) if n.kwargs else None
+        return target, *args, _described(n.meta.get("val")), returned
     except TypeError:
         return None
 
 
 def _literal(x: object, place: Mapping[Node, int]) -> object:
     """An argument as a key.  Raises TypeError where it has none."""
-    if isinstance(x, Node):
-        return place[x], "node"
+    kind = type(x)
+    if kind is Node:
+        return place[x], "node"  # type: ignore[index]
+    if kind is int or x is None:
+        return kind, x
     if isinstance(x, tuple | list):
-        return type(x).__name__, tuple([_literal(e, place) for e in x])
+        return (kind, *[_literal(e, place) for e in x])
     if isinstance(x, dict):
         return _literal(tuple(x.items()), place)
     if isinstance(x, slice):
         return _literal((x.start, x.stop, x.step), place)
     if isinstance(x, LITERALS):
-        return type(x), repr(x)
+        return kind, repr(x)
     raise TypeError
 
 
@@ -218,8 +217,10 @@ def _described(x: object) -> object:
     if isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_conj() or x.is_neg():
             raise TypeError
-        sizes = (*x.shape, *x.stride(), x.storage_offset())
-        return x.dim(), tuple([s if type(s) is int else str(s) for s in sizes]), x.dtype, x.device
+        sizes: tuple[object, ...] = (tuple(x.shape), x.stride(), x.storage_offset())
+        if x._has_symbolic_sizes_strides:
+            sizes = tuple(map(str, sizes))
+        return sizes, x.dtype, x.device
     if isinstance(x, LITERALS):
         return type(x), repr(x)
     raise TypeError
