@@ -30,9 +30,7 @@ from litz.host.values import PROBE
 from litz.ir.program import Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
-from litz.kernel.build import BoundKernel
 from litz.lowering import families
-from litz.lowering.bindings import Handed
 from litz.lowering.context import Settings
 from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower
 from litz.lowering.state import Compile
@@ -40,7 +38,7 @@ from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
-from litz.repeats.lengthen import lengthened
+from litz.repeats.lengthen import Scheduled, lengthened
 from litz.repeats.shorten import NotRepeating, shortened
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
@@ -138,10 +136,6 @@ def compile_graph(
     return s.artifact
 
 
-Scheduled = tuple[Schedule, dict[str, BoundKernel], Mapping[str, Handed]]
-"""A schedule, the plan of each of its groups, and what operators are handed, if that is asked."""
-
-
 def _repeated(
     gm: GraphModule, way: Callable[[GraphModule], Scheduled], options: Options, s: Stages
 ) -> Scheduled:
@@ -150,20 +144,20 @@ def _repeated(
         with s.timed("repeats"):
             short = shortened(gm) if _may_shorten(options) else None
         if short is not None:
-            schedule, bound, handed = way(short.gm)
+            fewer = way(short.gm)
             with s.timed("repeats"):
-                schedule, bound = lengthened(schedule, bound, short)
-            _check(schedule.program, "schedule", options, s, schedule)
+                made = lengthened(fewer, short)
+            _check(made[0].program, "schedule", options, s, made[0])
             s.repeats = f"{short.copies} copies scheduled like their neighbours"
-            return schedule, bound, handed
+            return made
     except NotRepeating as e:
-        s.repeats = f"scheduled whole: {e}"
+        s.repeats = f"scheduled whole: {e}" if e.args else ""
     return way(gm)
 
 
 def _may_shorten(options: Options) -> bool:
-    """Whether nobody asks for each call of the graph: checkers, passes of users, fuel."""
-    watched = options.verify or options.check_calls or options.fuel >= 0
+    """Whether nobody asks for each call of the graph: checkers of runs, users' passes, fuel."""
+    watched = options.verify or options.fuel >= 0
     hooks = any(
         options.hooks(f.name)
         for f in fields(options)

@@ -29,6 +29,7 @@ from litz.ir.program import (
     nest_roots,
 )
 from litz.kernel.build import BoundKernel, KernelBuilder, drawn_at
+from litz.lowering.bindings import Handed
 from litz.lowering.random import STREAM_BITS
 from litz.repeats.shorten import NotRepeating, Short
 from litz.schedule.groups import Group, Schedule, Step
@@ -37,33 +38,42 @@ Plans = Mapping[str, BoundKernel]
 FIXED, FIRST, SECOND, THIRD = -1, 0, 1, 2
 
 
-def lengthened(
-    schedule: Schedule, plans: Plans, short: Short
-) -> tuple[Schedule, dict[str, BoundKernel]]:
-    """The whole graph's schedule, and the plan of each group.
+Scheduled = tuple[Schedule, Plans, Mapping[str, Handed]]
+"""A schedule, the plan of each group, and what operators are handed, as far as that is known."""
 
-    schedule, plans: those of ``short``, whose graph has been through its passes.
+
+def lengthened(scheduled: Scheduled, short: Short) -> Scheduled:
+    """What the whole graph's would be, from that of ``short``, whose graph went through its passes.
+
     Raises NotRepeating where copies are scheduled otherwise than their neighbours.
     """
-    return _Lengthening(schedule, plans, short).run()
+    return _Lengthening(scheduled, short).run()
 
 
 class _Lengthening:
     """owner: the copy that fills a buffer, or alone reads an input.  copies: those of steps.
 
+    nodes: what nodes of the second copy are called from one to all copies later; late: the last.
     used: the buffers of steps, by name.  inputs: those that stand for others in later copies.
     next: what the second copy's buffers, and those that it reads, are called in the third's place;
     before: the same backwards.
     draws: how many a copy has; drawn: those up to the second's end.
     """
 
-    def __init__(self, schedule: Schedule, plans: Plans, short: Short) -> None:
-        self.schedule, self.plans, self.short = schedule, dict(plans), short
+    def __init__(self, scheduled: Scheduled, short: Short) -> None:
+        schedule, plans, handed = scheduled
+        self.schedule, self.plans, self.handed = schedule, dict(plans), dict(handed)
+        self.short = short
         self.program = schedule.program
         self.buffers = dict(self.program.buffers)
         self.owner = {name: short.copy_of.get(name, FIXED) for name in self.program.inputs}
         self.used = {s.name: (*s.read_buffers(), *s.write_buffers()) for s in schedule.steps}
         self.inputs = {name for name in self.program.inputs if name in short.named}
+        self.nodes = [
+            {n: images[k] for n, images in short.named.items()} for k in range(short.copies)
+        ]
+        of = short.copy_of
+        self.late = {n: m for n, m in self.nodes[-1].items() if of.get(n) == SECOND}
         self.copies = [self._copy(s) for s in schedule.steps]
         self.next: dict[str, str] = {}
         self.before: dict[str, str] = {}
@@ -74,7 +84,7 @@ class _Lengthening:
             raise NotRepeating("copies draw differently many numbers")
         self.drawn = next((i for i, k in enumerate(counts) if k > SECOND), len(counts))
 
-    def run(self) -> tuple[Schedule, dict[str, BoundKernel]]:
+    def run(self) -> Scheduled:
         count = self.short.copies
         kept = list(zip(self.schedule.steps, self.copies, strict=True))
         second, third = ([s for s, c in kept if c == k] for k in (SECOND, THIRD))
@@ -102,7 +112,8 @@ class _Lengthening:
         copied()
         program = self._program(steps)
         self._check_made(program, steps)
-        return replace(self.schedule, program=program, steps=tuple(steps)), self.plans
+        schedule = replace(self.schedule, program=program, steps=tuple(steps))
+        return schedule, self.plans, self.handed
 
     # --- which copy a step belongs to ---
 
@@ -226,12 +237,11 @@ class _Lengthening:
     def _moved(self, s: Step, k: int, build: KernelBuilder) -> Step:
         """A step of the second copy, ``k`` copies later."""
         names = {b: self._image(b, k) for b in self.used[s.name]}
-        origins = tuple(
-            self.short.named[n][k - 1] if n in self.short.named else n for n in s.origins
-        )
+        nodes = self.nodes[k - 1]
+        origins = tuple(nodes.get(n, n) for n in s.origins)
         later = self._later(self.draws * k, 0) if self._draws(s) else None
         made = _renamed(s, names, f"{s.name}_{k}", origins, later)
-        self._plan(s, made, names, build)
+        self._note(s, made, names, nodes, build)
         return made
 
     def _stays(self, s: Step, copy: int, build: KernelBuilder) -> Step:
@@ -246,26 +256,39 @@ class _Lengthening:
         count = self.short.copies
         names |= {b: self._image(b, count) for b in moving}
         later = self._later(self.draws * count, self.drawn - self.draws * late)
-        of = self.short.copy_of
-        origins = s.origins
-        if late:
-            origins = tuple(
-                self.short.named[n][count - 1] if of.get(n) == SECOND else n for n in origins
-            )
+        nodes = self.late if late else {}
+        origins = tuple(nodes.get(n, n) for n in s.origins)
         if not moving and origins == s.origins and not self._draws(s):
             return s
         made = _renamed(s, names, s.name, origins, later)
-        self._plan(s, made, names, build)
+        self._note(s, made, names, nodes, build)
         return made
 
-    def _plan(self, s: Step, made: Step, names: Mapping[str, str], build: KernelBuilder) -> None:
+    def _note(
+        self,
+        s: Step,
+        made: Step,
+        names: Mapping[str, str],
+        nodes: Mapping[str, str],
+        build: KernelBuilder,
+    ) -> None:
+        """What is known of a step, of what was made of it."""
         if isinstance(made, Extern):
-            return
-        if self._draws(made):
+            if (known := self.handed.get(s.name)) is not None:
+                tensors = tuple(
+                    replace(
+                        t,
+                        node=nodes.get(t.node, t.node),
+                        ref=replace(t.ref, buffer=names.get(t.ref.buffer, t.ref.buffer)),
+                    )
+                    for t in known.tensors
+                )
+                self.handed[made.name] = replace(known, tensors=tensors)
+        elif self._draws(made):
             self.plans[made.name] = build(made)
         else:
-            known = self.plans[s.name]
-            self.plans[made.name] = replace(known, buffers=tuple(names[b] for b in known.buffers))
+            plan = self.plans[s.name]
+            self.plans[made.name] = replace(plan, buffers=tuple(names[b] for b in plan.buffers))
 
     def _draws(self, s: Step) -> bool:
         if not self.drawing or isinstance(s, Extern):

@@ -21,19 +21,16 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 from litz.graph.calls import leaves
+from litz.graph.runs import LITERALS, runs
 
 KEPT: Final = 4
 FEWEST: Final = KEPT + 2  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
-LITERALS: Final = (
-    type(None), bool, int, float, complex, str, type(...),
-    torch.dtype, torch.device, torch.memory_format, torch.layout,
-)  # fmt: skip
 
 
 class NotRepeating(Exception):
-    """Why all of a graph is compiled."""
+    """Why all of a graph is scheduled; without a reason where little in it repeats."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def shortened(gm: GraphModule) -> Short:
     """Raises NotRepeating where nothing can be left out."""
     calls = _calls(gm.graph)
     if len(calls) < CALLS:
-        raise NotRepeating("few calls")
+        raise NotRepeating
     returned = Counter(leaves(gm.graph.output_node().args[0]))
     numbers: dict[object, int] = {}
     kinds = []
@@ -75,7 +72,7 @@ def shortened(gm: GraphModule) -> Short:
     windows = [w for r in _likeliest(kinds) for w in _windows(calls, at, layouts, *r)]
     best = max(windows, key=lambda w: (w.left_out, -w.period), default=None)
     if best is None or best.left_out < CALLS:
-        raise NotRepeating("too little repeats")
+        raise NotRepeating
     return _Cut(gm, calls, at, best, returned).run()
 
 
@@ -99,28 +96,6 @@ def _calls(graph: Graph) -> list[Node]:
         made = [place[a] for a in n.all_input_nodes if a in at] if n in late else None
         place[n] = (*max(made), i) if made else (i,)
     return sorted(calls, key=place.__getitem__)
-
-
-def runs(
-    kinds: Sequence[int], start: int, stop: int, fewest: int
-) -> Iterator[tuple[int, int, int]]:
-    """Longest stretches in which what stands a period apart is of one kind.
-
-    Gives first position, end and period of those of at least ``fewest`` positions beside a period.
-    """
-    last: dict[int, int] = {}
-    apart: Counter[int] = Counter()
-    for i in range(start, stop):
-        if kinds[i] in last:
-            apart[i - last[kinds[i]]] += 1
-        last[kinds[i]] = i
-    for period, _ in apart.most_common(8):
-        first = start
-        for i in range(start, stop - period + 1):
-            if i == stop - period or kinds[i] != kinds[i + period]:
-                if i - first >= max(period, fewest):
-                    yield first, i + period, period
-                first = i + 1
 
 
 def _likeliest(kinds: Sequence[int]) -> list[tuple[int, int, int]]:

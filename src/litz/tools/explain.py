@@ -83,6 +83,8 @@ def _graph_lines(n: int, g: GraphReport) -> list[str]:
     lines = [f"graph {n} ({g.kind}): {calls} operator calls; {s.regions}".removesuffix("; ")]
     if s.fallback:
         return [*lines, f"  runs through ATen: {s.fallback}"]
+    if s.repeats:
+        lines.append(f"  {s.repeats}")
     for part in s.parts():
         lines += _part_lines(part, "" if part is s else "in a body: ", s.choices)
     if s.cuda_graphs is not None:
