@@ -22,9 +22,11 @@ from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 from litz.graph.calls import leaves
 from litz.graph.runs import LITERALS, runs
+from litz.runtime.fake import FakeTensor
 
 KEPT: Final = 4
 FEWEST: Final = KEPT + 2  # copies from which it pays
+_SEVERAL: Final = (tuple, list)
 CALLS: Final = 32  # that are left out at least
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 
@@ -167,7 +169,7 @@ def _literal(x: object, place: Mapping[Node, int]) -> object:
         return place[x], "node"  # type: ignore[index]
     if kind is int or x is None:
         return kind, x
-    if isinstance(x, tuple | list):
+    if isinstance(x, _SEVERAL):
         return (kind, *[_literal(e, place) for e in x])
     if isinstance(x, dict):
         return _literal(tuple(x.items()), place)
@@ -187,15 +189,16 @@ def _layout(n: Node) -> object | None:
 
 
 def _described(x: object) -> object:
-    if isinstance(x, tuple | list):
-        return tuple(map(_described, x))
-    if isinstance(x, torch.Tensor):
+    # Of classes that are asked for often, the likeliest first.
+    if type(x) is FakeTensor or isinstance(x, torch.Tensor):
         if x.layout is not torch.strided or x.is_conj() or x.is_neg():
             raise TypeError
-        sizes: tuple[object, ...] = (tuple(x.shape), x.stride(), x.storage_offset())
+        sizes: tuple[object, ...] = (x.shape, x.stride(), x.storage_offset())
         if x._has_symbolic_sizes_strides:
             sizes = tuple(map(str, sizes))
         return sizes, x.dtype, x.device
+    if isinstance(x, _SEVERAL):
+        return tuple(map(_described, x))
     if isinstance(x, LITERALS):
         return type(x), repr(x)
     raise TypeError
@@ -285,11 +288,12 @@ class _Cut:
         for n in own:
             if not self._only_in(n, copy):
                 raise NotRepeating(f"{n.name} is read outside of its copy too")
+        first = self.first + self.period
         for before, n in zip(self.part(copy - 1), self.part(copy), strict=True):
-            if any(u.op != "output" and self.at[u] >= self.end for u in n.users):
+            if any(self.at.get(u, -1) >= self.end for u in n.users):
                 raise NotRepeating(f"{n.name} is read behind the last copy")
             for a, b in zip(before.all_input_nodes, n.all_input_nodes, strict=True):
-                if a is b and self.at.get(a, -1) >= self.first + self.period:
+                if a is b and self.at.get(a, -1) >= first:
                     raise NotRepeating(f"{n.name} reads what all copies share with one")
 
     def _graph(self, gone: Mapping[Node, tuple[Node, int]]) -> GraphModule:
