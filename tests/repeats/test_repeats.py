@@ -187,16 +187,16 @@ class Case:
 
 CASES = [
     Case("dropout", lambda: encoder(0.1), [SEQUENCE], [COPIES, COPIES]),
-    Case("written", lambda: Decoder(True), STEP, [COPIES]),
+    Case("eager", lambda: encoder(0.1), [SEQUENCE], [COPIES, COPIES], {"rng": "eager"}),
     Case("own", lambda: Chain(22, own=True), [X], [COPIES, COPIES]),
-    Case("statistics", Convolutions, [torch.randn(2, 4, 8, 8)], [COPIES, COPIES]),
-    Case("added", Added, [X], [READ_LATER, ""]),
     Case("shared", lambda: Chain(shared=True), [X], [COPIES, "has left"]),
+    Case("added", Added, [X], [READ_LATER, ""]),
+    Case("statistics", Convolutions, [torch.randn(2, 4, 8, 8)], [COPIES, COPIES]),
     Case("chain", Chain, [X], [COPIES, COPIES]),
     Case("gradient", Chain, [X.clone().requires_grad_()], [COPIES, COPIES]),
     Case("returned", lambda: Decoder(False), STEP, [COPIES]),
     Case("encoder", lambda: encoder(0), [SEQUENCE], [COPIES, COPIES]),
-    Case("eager", lambda: encoder(0.1), [SEQUENCE], [COPIES, COPIES], {"rng": "eager"}),
+    Case("written", lambda: Decoder(True), STEP, [COPIES]),
     Case("all", AllOf, [X], [COPIES, "differ"]),
     Case("skipping", lambda: Skipping(14), [X], ["differ", "outside of its copy"]),
     Case("dynamic", Chain, [X], [COPIES, COPIES], {"dynamic": True}),
@@ -204,7 +204,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", some(CASES, 5), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", some(CASES, 3), ids=lambda c: c.name)
 def test_the_plain_way(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     said = compiled(case.program().train(), case.inputs, monkeypatch, **case.options)
