@@ -99,7 +99,7 @@ class Bare:
 
         def seconds(n: int) -> float:
             spent: float = loop(ctypes.c_void_p(launch), config, handle, params, n)
-            assert spent >= 0 and x is not None
+            assert spent >= 0 and x is not None and cells is not None
             return spent
 
         return cls(seconds)

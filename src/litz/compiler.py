@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,11 +34,13 @@ from litz.loading.values import PROBE
 from litz.lowering import families
 from litz.lowering.context import Settings
 from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower
+from litz.lowering.state import Compile
 from litz.lowering.versions import check_offsets
 from litz.options import Options
-from litz.passes.costs import Costs
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
+from litz.repeats.lengthen import Scheduled, lengthened
+from litz.repeats.shorten import NotRepeating, shortened
 from litz.runtime.plan import Plan, plan_text
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
@@ -46,7 +49,7 @@ from litz.schedule.text import schedule_text
 from litz.stages import Stages, show
 from litz.targets.choice import targets
 from litz.targets.horizontal import arranged, make_all
-from litz.targets.kernels import Kernel, bind_plans
+from litz.targets.kernels import Kernel, Target, bind_plans
 from litz.targets.records import record
 from litz.targets.tools import Tools
 
@@ -78,49 +81,19 @@ def compile_graph(
     """
     s = stages or Stages()
     target_of = targets(options)
-    with s.timed("passes"):
-        check_offsets(gm.graph)
-        checked = options.verify or options.check_ir
-        run_passes(gm, inference=inference, hooks=options.hooks, check=checked)
-    show(options, "graph", lambda: gm.print_readable(print_output=False))
-    with s.timed("lowering"):
-        settings = Settings(
-            options.numerics == "eager",
-            options.rng == "eager",
-            options.verify,
-            inference,
-            tuple(d for d in devices(gm) if target_of(d).blocks),
-            options.check_calls or options.verify,
-        )
-        bodies: dict[str, Artifact] = {}
+    bodies: dict[str, Artifact] = {}
 
-        def body(name: str, of: GraphModule) -> Program:
-            s.bodies.append(inner := Stages(graph=of))
-            bodies[name] = compile_graph(of, options, inner, inference=inference)
-            assert inner.program
-            return inner.program
+    def body(name: str, of: GraphModule) -> Program:
+        s.bodies.append(inner := Stages(graph=of))
+        bodies[name] = compile_graph(of, options, inner, inference=inference)
+        assert inner.program
+        return inner.program
 
-        lowered = lower(gm, settings, None if options.verify else body)
-        check_devices(lowered.program)
-        s.program = lowered.program
-    _check(lowered.program, "lowering", options, s)
-    with s.timed("program passes"):
-        costs = {d: target_of(d).costs(d) for d in settings.blocks}
-        known = {d: c for d, c in costs.items() if c is not None}
-        chosen = pipeline(settings.blocks, known, options.tunes_widely)
-        s.program = program = run_program_passes(
-            lowered.program, chosen, hooks=options.hooks, check=checked
-        )
-    show(options, "program", lambda: program_text(program, str(chosen)))
-    with s.timed("schedule"):
-        fuel = None if options.fuel < 0 else options.fuel
-        fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
-        keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
-        schedule = make_schedule(program, fusion, keep)
-        s.schedule = schedule = _overlapped(schedule, known, options.bandwidth)
-    _check(program, "schedule", options, s, schedule)
-    with s.timed("plans"):
-        bound = bind_plans(schedule)
+    way = partial(_scheduled, options=options, s=s, inference=inference, compile_body=body)
+    schedule, bound, handed = _repeated(gm, way, options, s)
+    schedule = _overlapped(schedule, target_of, options.bandwidth)
+    program = schedule.program
+    s.program, s.schedule = program, schedule
     with s.timed("horizontal"):
         if not options.verify:  # which watches every call by itself
             numbers = {k: n for hook in options.partition for k, n in hook(schedule).items()}
@@ -153,8 +126,8 @@ def compile_graph(
             s.host = host = with_probes(host, [k.name for k in s.kernels if k.target.segments])
         elif s.timer is not None:
             s.host = host = with_marks(host)
-        if settings.check_calls:
-            s.host = host = with_checks(host, lowered.handed)
+        if options.check_calls or options.verify:
+            s.host = host = with_checks(host, handed)
         s.source = source = print_host(host)
         s.watch = watch(gm, program, schedule, host, options) if options.verify else s.timer
         if s.watch is not None:
@@ -165,6 +138,75 @@ def compile_graph(
     with started, s.timed("artifact"):
         s.artifact = _artifact(s, options, guarded, bodies)
     return s.artifact
+
+
+def _repeated(
+    gm: GraphModule, way: Callable[[GraphModule], Scheduled], options: Options, s: Stages
+) -> Scheduled:
+    """The ``way`` from a graph to its schedule, for fewer copies where the graph repeats."""
+    try:
+        with s.timed("repeats"):
+            short = shortened(gm) if _may_shorten(options) else None
+        if short is not None:
+            fewer = way(short.gm)
+            with s.timed("repeats"):
+                made = lengthened(fewer, short)
+            _check(made[0].program, "schedule", options, s, made[0])
+            s.repeats = f"{short.copies} copies scheduled like their neighbours"
+            return made
+    except NotRepeating as e:
+        s.repeats = f"scheduled whole: {e}" if e.args else ""
+    return way(gm)
+
+
+def _may_shorten(options: Options) -> bool:
+    """Whether nobody asks for each call of the graph: checkers of runs, users' passes, fuel."""
+    watched = options.verify or options.fuel >= 0
+    hooks = any(
+        options.hooks(f.name)
+        for f in fields(options)
+        if isinstance(getattr(options, f.name), tuple)
+    )
+    return options.equal_regions and not watched and not hooks
+
+
+def _scheduled(
+    gm: GraphModule, options: Options, s: Stages, inference: bool, compile_body: Compile
+) -> Scheduled:
+    """A graph's schedule, with its plans.  compile_body: compiles a body of control flow."""
+    target_of = targets(options)
+    with s.timed("passes"):
+        check_offsets(gm.graph)
+        checked = options.verify or options.check_ir
+        run_passes(gm, inference=inference, hooks=options.hooks, check=checked)
+    show(options, "graph", lambda: gm.print_readable(print_output=False))
+    with s.timed("lowering"):
+        settings = Settings(
+            options.numerics == "eager",
+            options.rng == "eager",
+            options.verify,
+            inference,
+            tuple(d for d in devices(gm) if target_of(d).blocks),
+            options.check_calls or options.verify,
+        )
+        lowered = lower(gm, settings, None if options.verify else compile_body)
+        check_devices(lowered.program)
+    _check(lowered.program, "lowering", options, s)
+    with s.timed("program passes"):
+        costs = {d: target_of(d).costs(d) for d in settings.blocks}
+        known = {d: c for d, c in costs.items() if c is not None}
+        chosen = pipeline(settings.blocks, known, options.tunes_widely)
+        program = run_program_passes(lowered.program, chosen, hooks=options.hooks, check=checked)
+    show(options, "program", lambda: program_text(program, str(chosen)))
+    with s.timed("schedule"):
+        fuel = None if options.fuel < 0 else options.fuel
+        fusion = FusionSettings(fuel=fuel, blocks=settings.blocks)
+        keep = drawn_buffers(gm.graph, program) if options.verify else frozenset()
+        schedule = make_schedule(program, fusion, keep)
+    _check(program, "schedule", options, s, schedule)
+    with s.timed("plans"):
+        bound = bind_plans(schedule)
+    return schedule, bound, lowered.handed
 
 
 def _artifact(
@@ -234,15 +276,16 @@ def on_gpu(gm: GraphModule) -> bool:
     return any(isinstance(v, torch.Tensor) and v.device.type == "cuda" for v in values)
 
 
-def _overlapped(schedule: Schedule, costs: Mapping[str, Costs], bandwidth: int) -> Schedule:
+def _overlapped(schedule: Schedule, target_of: Callable[[str], Target], bandwidth: int) -> Schedule:
     """The schedule with its collectives beside other steps."""
-    calls = (step.target for step in schedule.steps if isinstance(step, Extern))
-    if not any(map(is_collective, calls)):
+    calls = [step for step in schedule.steps if isinstance(step, Extern)]
+    device = next((step.device for step in calls if is_collective(step.target)), "")
+    if not device:
         return schedule
     from litz.schedule import overlap  # only programs that communicate pay for it
 
-    rates = overlap.HOST
-    for c in costs.values():
+    kind, rates = device.partition(":")[0], overlap.HOST
+    if kind in DEVICES and (c := target_of(kind).costs(kind)) is not None:
         rates = overlap.Rates(*overlap.BETWEEN_GPUS, c.memory, c.matrix, c.launch)
     if bandwidth:
         rates = replace(rates, bandwidth=1e6 * bandwidth)

@@ -164,7 +164,10 @@ class Options:
         True, "keep compiled graphs in the folder of compiled kernels too", key=False
     )
     equal_regions: bool = _option(
-        True, "trace and differentiate equal regions of a graph, such as layers, once", key=False
+        True,
+        "trace and differentiate equal regions of a graph, such as layers, once, and schedule few "
+        "of many equal copies",
+        key=False,
     )
     cuda_graph_shapes: int = _option(
         8,

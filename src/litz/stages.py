@@ -55,6 +55,7 @@ class Stages:
     regions: which parts of the graph were traced once, or why none were.
     timer: who takes the time of the graph's runs.  watch: it, or what checks them.
     recompile: the guard whose failure had the graph compiled, or ''.
+    repeats: which of its copies were scheduled once, or why none were.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
     """
@@ -79,6 +80,7 @@ class Stages:
     choices: dict[str, Choice] = field(default_factory=dict)
     regions: str = ""
     recompile: str = ""
+    repeats: str = ""
 
     def parts(self) -> Iterator[Stages]:
         """This graph, and the bodies in it."""

@@ -73,11 +73,16 @@ def _started(n: Node, starts: dict[int, Expr]) -> Node:
     if not isinstance(n, Op) or n.name not in RANDOM:
         return n
     seed, at, *limits = n.args
-    assert isinstance(at, Index | Const)
-    e = at.expr if isinstance(at, Index) else const(int(at.value))
-    start = int(e) if isinstance(e, IndexConst) else e.const if isinstance(e, Sum) else 0
+    e, start = drawn_at(at)
     first = starts.setdefault(start, symbol(f"start{len(starts)}", 0, (1 << 63) - 1, 0))
     return op(n.name, seed, op("add", body.index(e - start), body.index(first)), *limits)
+
+
+def drawn_at(at: Node) -> tuple[Expr, int]:
+    """The position of a draw in the stream, and the constant in it, where its operator begins."""
+    assert isinstance(at, Index | Const)
+    e = at.expr if isinstance(at, Index) else const(int(at.value))
+    return e, int(e) if isinstance(e, IndexConst) else e.const if isinstance(e, Sum) else 0
 
 
 def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:

@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from litz.graph.calls import is_random
 from litz.index import Expr, as_expr, const, linear
 from litz.ir import body
 from litz.ir import dtype as d
@@ -51,8 +52,9 @@ def program_seed(b: Builder, device: str) -> Node:
 
 
 def _stream(ctx: Call) -> int:
-    """The number of this call among the graph's, which makes its positions its own."""
-    return next(k for k, n in enumerate(ctx.node.graph.nodes) if n is ctx.node)
+    """The number of this call among the graph's random ones, which makes its positions its own."""
+    drawing = (n for n in ctx.node.graph.nodes if is_random(n.target))
+    return next(k for k, n in enumerate(drawing) if n is ctx.node)
 
 
 def _draw(ctx: Call, name: str, *limits: Node, second: bool = False) -> Node:

@@ -7,7 +7,6 @@ parameters and what else comes from outside numbered by their first use.
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
@@ -19,13 +18,10 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
+from litz.graph.runs import LITERALS, runs
 from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
 
-LITERALS: Final = (
-    type(None), bool, int, float, complex, str, type(...),
-    torch.dtype, torch.device, torch.memory_format, torch.layout,
-)  # fmt: skip
 FEWEST: Final = 8  # calls that are not traced, below which it isn't worth a second trace
 
 
@@ -196,8 +192,10 @@ def _search(
     reasons: list[str],
 ) -> None:
     """The repeat that saves most between two positions, then others before and behind it."""
-    runs = sorted(_runs(kinds, start, stop), key=lambda r: (-(r[1] - r[0] - r[2]), r[2]))
-    for first, end, period in runs[:4]:
+    stretches = sorted(
+        runs(kinds, start, stop, FEWEST), key=lambda r: (-(r[1] - r[0] - r[2]), r[2])
+    )
+    for first, end, period in stretches[:4]:
         # Each part has a call of its own in the trace: of small ones, several are a part.
         period *= max(1, isqrt(end - first) // period)
         made = _best(calls, owners, first, end, period, reasons)
@@ -208,23 +206,6 @@ def _search(
             _search(calls, kinds, owners, start, at, found, reasons)
             _search(calls, kinds, owners, after, stop, found, reasons)
             return
-
-
-def _runs(kinds: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Longest stretches in which what stands a period apart is of one kind."""
-    last: dict[int, int] = {}
-    apart: Counter[int] = Counter()
-    for i in range(start, stop):
-        if kinds[i] in last:
-            apart[i - last[kinds[i]]] += 1
-        last[kinds[i]] = i
-    for period, _ in apart.most_common(8):
-        first = start
-        for i in range(start, stop - period + 1):
-            if i == stop - period or kinds[i] != kinds[i + period]:
-                if i - first >= max(period, FEWEST):
-                    yield first, i + period, period
-                first = i + 1
 
 
 def _best(

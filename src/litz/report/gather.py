@@ -53,7 +53,7 @@ class Gathered:
             next(iter(parts[0].lines), ""),
             sum(n.op == "call_function" for n in gm.graph.nodes),
             stages.fallback,
-            stages.regions,
+            "; ".join(filter(None, (stages.regions, stages.repeats))),
             _recording(stages.cuda_graphs),
             _why_python(stages.artifact),
             dict(stages.seconds),

@@ -1,0 +1,330 @@
+"""A graph of ATen calls with fewer of the equal copies in its middle.
+
+Of copies that follow each other, equal up to their parameters and each wired to the one before it
+as that one is to its own, four stay: the first and the last, which meet other neighbours, and two
+between them, by which ``litz.repeats.lengthen`` sees that the others would be like them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from litz.dataclass import dataclass
+from litz.graph.aliasing import is_view_op
+from litz.graph.calls import leaves
+from litz.graph.runs import LITERALS, runs
+from litz.runtime.fake import FakeTensor
+
+KEPT: Final = 4
+FEWEST: Final = KEPT + 2  # copies from which it pays
+_SEVERAL: Final = (tuple, list)
+CALLS: Final = 32  # that are left out at least
+COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
+
+
+class NotRepeating(Exception):
+    """Why all of a graph is scheduled; without a reason where little in it repeats."""
+
+
+@dataclass(frozen=True)
+class Short:
+    """A graph without some of its equal copies.
+
+    copies: how many are left out, behind the second of the four that stay.
+    copy_of: which of the four each node of theirs is in, and each input that one copy alone reads,
+    by name.
+    named: what stands for a node or input of the second in the copies behind it, and for a node of
+    the first, up to the third of the four.
+    inputs: the names of all inputs.  outputs: for each result of the whole graph the result of the
+    short one that it is, or, in a copy by its number from 1 on, is like.  results: which of the
+    four each result of the short graph is made in; -1 for none.
+    """
+
+    gm: GraphModule
+    copies: int
+    copy_of: Mapping[str, int]
+    named: Mapping[str, tuple[str, ...]]
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[int, int], ...]
+    results: tuple[int, ...]
+
+
+def shortened(gm: GraphModule) -> Short:
+    """Raises NotRepeating where nothing can be left out."""
+    calls = _calls(gm.graph)
+    if len(calls) < CALLS:
+        raise NotRepeating
+    returned = Counter(leaves(gm.graph.output_node().args[0]))
+    numbers: dict[object, int] = {}
+    kinds = []
+    for i, n in enumerate(calls):
+        kind = _kind(n, returned[n])
+        kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
+    at = {n: i for i, n in enumerate(calls)}
+    layouts = {n: _layout(n) for n in gm.graph.find_nodes(op="placeholder")}
+    windows = [w for r in _likeliest(kinds) for w in _windows(calls, at, layouts, *r)]
+    best = max(windows, key=lambda w: (w.left_out, -w.period), default=None)
+    if best is None or best.left_out < CALLS:
+        raise NotRepeating
+    return _Cut(gm, calls, at, best, returned).run()
+
+
+# --- what repeats ---
+
+
+def _calls(graph: Graph) -> list[Node]:
+    """The calls; views and parts that are only returned, and writes, stand behind what they read.
+
+    PyTorch puts those of all copies at the end.
+    """
+    calls = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    at = {n: i for i, n in enumerate(calls)}
+    late: set[Node] = set()
+    for n in reversed(calls):
+        moves = n.target in (COPY, operator.getitem) or is_view_op(n.target)
+        if moves and all(u.op == "output" or u in late for u in n.users):
+            late.add(n)
+    place: dict[Node, tuple[int, ...]] = {}
+    for i, n in enumerate(calls):
+        made = [place[a] for a in n.all_input_nodes if a in at] if n in late else None
+        place[n] = (*max(made), i) if made else (i,)
+    return sorted(calls, key=place.__getitem__)
+
+
+def _likeliest(kinds: Sequence[int]) -> list[tuple[int, int, int]]:
+    found = [r for r in runs(kinds, 0, len(kinds), CALLS) if r[1] - r[0] >= FEWEST * r[2]]
+    return sorted(found, key=lambda r: (r[0] + KEPT * r[2] - r[1], r[2]))[:4]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """``count`` copies of ``period`` calls from ``first`` on."""
+
+    first: int
+    period: int
+    count: int
+
+    @property
+    def left_out(self) -> int:
+        return (self.count - KEPT) * self.period
+
+
+def _windows(
+    calls: Sequence[Node],
+    at: Mapping[Node, int],
+    layouts: Mapping[Node, object],
+    first: int,
+    end: int,
+    period: int,
+) -> Iterator[_Window]:
+    """Where calls a period apart are wired alike.
+
+    The first copy begins with the last call that reads something else than its next does, so that
+    what is fused is fused alike from there on.
+    """
+
+    def wired(u: Node, v: Node) -> bool:
+        for a, b in zip(u.all_input_nodes, v.all_input_nodes, strict=True):
+            if a in at and b in at and at[b] - at[a] == period:
+                continue
+            if a is not b and not (a in layouts and layouts[a] == layouts.get(b)):
+                return False
+        return True
+
+    others = [i for i in range(first, end - period) if not wired(calls[i], calls[i + period])]
+    for start, stop in pairwise([first, *others, end - period]):
+        count = (stop + period - start) // period
+        if count >= FEWEST:
+            yield _Window(start, period, count)
+
+
+def _kind(n: Node, returned: int) -> object | None:
+    """What equal calls agree in; None for a call that is like no other."""
+    target = n.target
+    if n.op != "call_function" or isinstance(target, HigherOrderOperator):
+        return None
+    if isinstance(target, OpOverload) and target._schema.is_mutable and target is not COPY:
+        return None
+    place = {a: i for i, a in enumerate(n.all_input_nodes)}
+    try:
+        args = _literal(n.args, place), _literal(n.kwargs, place) if n.kwargs else None
+        return target, *args, _described(n.meta.get("val")), returned
+    except TypeError:
+        return None
+
+
+def _literal(x: object, place: Mapping[Node, int]) -> object:
+    """An argument as a key.  Raises TypeError where it has none."""
+    kind = type(x)
+    if kind is Node:
+        return place[x], "node"  # type: ignore[index]
+    if kind is int or x is None:
+        return kind, x
+    if isinstance(x, _SEVERAL):
+        return (kind, *[_literal(e, place) for e in x])
+    if isinstance(x, dict):
+        return _literal(tuple(x.items()), place)
+    if isinstance(x, slice):
+        return _literal((x.start, x.stop, x.step), place)
+    if isinstance(x, LITERALS):
+        return kind, repr(x)
+    raise TypeError
+
+
+def _layout(n: Node) -> object | None:
+    """What an input is; of what is like no other, itself."""
+    try:
+        return _described(n.meta.get("val"))
+    except TypeError:
+        return n
+
+
+def _described(x: object) -> object:
+    # Of classes that are asked for often, the likeliest first.
+    if type(x) is FakeTensor or isinstance(x, torch.Tensor):
+        if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+            raise TypeError
+        sizes: tuple[object, ...] = (x.shape, x.stride(), x.storage_offset())
+        if x._has_symbolic_sizes_strides:
+            sizes = tuple(map(str, sizes))
+        return sizes, x.dtype, x.device
+    if isinstance(x, _SEVERAL):
+        return tuple(map(_described, x))
+    if isinstance(x, LITERALS):
+        return type(x), repr(x)
+    raise TypeError
+
+
+# --- what is left out ---
+
+
+class _Cut:
+    """Leaves copies out of a graph: those from 2 on but for the last two, counted from 0."""
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        calls: Sequence[Node],
+        at: Mapping[Node, int],
+        window: _Window,
+        returned: Mapping[Node, int],
+    ) -> None:
+        self.gm, self.calls, self.at, self.returned = gm, calls, at, returned
+        self.first, self.period, self.count = window.first, window.period, window.count
+        self.end = self.first + self.period * self.count
+        self.copies = self.count - KEPT
+
+    def copy(self, n: Node) -> int:
+        """The copy that a call is in; -1 before them, ``count`` and more behind."""
+        return (self.at[n] - self.first) // self.period if self.at[n] >= self.first else -1
+
+    def part(self, copy: int) -> Sequence[Node]:
+        start = self.first + copy * self.period
+        return self.calls[start : start + self.period]
+
+    def run(self) -> Short:
+        own = [self._inputs(k) for k in range(self.count)]
+        rows = self._rows(own)
+        fixed = {row[0] for row in rows if row[0] is row[1]}
+        for k in range(1, self.count - 1):
+            self._check(k, [n for n in own[k] if n not in fixed])
+        copy_of: dict[str, int] = {}
+        for k, c in enumerate((0, 1, self.count - 2, self.count - 1)):
+            apart = [n for n in own[c] if n not in fixed and self._only_in(n, c)]
+            copy_of |= {n.name: k for n in (*self.part(c), *apart)}
+        parts = [self.part(k) for k in range(self.count - 1)]
+        inner = [row for row in rows if row[0] not in fixed]
+        inner += [*zip(*parts[1:], strict=True), *zip(*parts[:-1], strict=True)]
+        # What is left out, with what it is like in the second copy, and how many copies later.
+        gone = {n: (row[0], k) for row in inner[: -self.period] for k, n in enumerate(row[1:-1], 1)}
+        gm = self._graph(gone)
+        returned: Any = gm.graph.output_node().args[0]
+        return Short(
+            gm,
+            self.copies,
+            copy_of,
+            {row[0].name: tuple(n.name for n in row[1:]) for row in inner},
+            tuple(n.name for n in self.gm.graph.find_nodes(op="placeholder")),
+            self._outputs(gone),
+            tuple(-1 if x is None else copy_of.get(x.name, -1) for x in returned),
+        )
+
+    def _inputs(self, copy: int) -> list[Node]:
+        """The graph's inputs that a copy reads, by first use."""
+        read = (a for n in self.part(copy) for a in n.all_input_nodes if a.op == "placeholder")
+        return list(dict.fromkeys(read))
+
+    def _rows(self, own: Sequence[Sequence[Node]]) -> list[tuple[Node, ...]]:
+        """What stands for each input of the second copy in those from it on to the last but one."""
+        inner = range(1, self.count - 1)
+        places = []
+        for k in inner:
+            number = {n: i for i, n in enumerate(own[k])}
+            read = (a for n in self.part(k) for a in n.all_input_nodes)
+            places.append([number[a] for a in read if a in number])
+        if any(p != places[0] for p in places):
+            raise NotRepeating("copies share other inputs than their neighbours do")
+        rows = list(zip(*(own[k] for k in inner), strict=True))
+        if any(1 < len(set(row)) < len(row) for row in rows):
+            raise NotRepeating("some copies share inputs that others do not")
+        if any(len({self.returned[n] for n in row}) > 1 for row in rows):
+            raise NotRepeating("some copies' inputs are returned")
+        return rows
+
+    def _only_in(self, n: Node, copy: int) -> bool:
+        return all(u.op == "output" or self.copy(u) == copy for u in n.users)
+
+    def _check(self, copy: int, own: Sequence[Node]) -> None:
+        """Whether nobody else reads what a copy does not hand to the next ones."""
+        for n in own:
+            if not self._only_in(n, copy):
+                raise NotRepeating(f"{n.name} is read outside of its copy too")
+        first = self.first + self.period
+        for before, n in zip(self.part(copy - 1), self.part(copy), strict=True):
+            if any(self.at.get(u, -1) >= self.end for u in n.users):
+                raise NotRepeating(f"{n.name} is read behind the last copy")
+            for a, b in zip(before.all_input_nodes, n.all_input_nodes, strict=True):
+                if a is b and self.at.get(a, -1) >= first:
+                    raise NotRepeating(f"{n.name} reads what all copies share with one")
+
+    def _graph(self, gone: Mapping[Node, tuple[Node, int]]) -> GraphModule:
+        graph = Graph()
+        copies: dict[Node, Node] = {}
+
+        def given(n: Node) -> Node:
+            # What the copy before it gave, the second copy gives now.
+            like, k = gone.get(n, (n, self.copies))
+            if k < self.copies:
+                raise NotRepeating(f"{n.name} is read more than a copy later")
+            return copies[like]
+
+        for n in self.gm.graph.nodes:
+            if n.op == "output":
+                kept = (x for x in n.args[0] if x not in gone)
+                graph.output(tuple(copies.get(x) for x in kept)).meta = dict(n.meta)
+            elif n not in gone:
+                copies[n] = new = graph.node_copy(n, given)
+                if new.name != n.name:
+                    raise NotRepeating(f"{n.name} cannot keep its name")
+        return _LazyGraphModule(self.gm, graph, type(self.gm).__name__)
+
+    def _outputs(self, gone: Mapping[Node, tuple[Node, int]]) -> tuple[tuple[int, int], ...]:
+        results: Any = self.gm.graph.output_node().args[0]
+        if not all(x is None or isinstance(x, Node) for x in results):
+            raise NotRepeating("results are no tensors")
+        place: dict[Node, int] = {}
+        for i, x in enumerate(x for x in results if x not in gone):
+            place.setdefault(x, i)
+        number = iter(range(len(results)))
+        return tuple(
+            (place[gone[x][0]], gone[x][1]) if x in gone else (next(number), 0) for x in results
+        )
