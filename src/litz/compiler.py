@@ -26,7 +26,6 @@ from litz.host.plan import plan as plan_host
 from litz.host.probes import with_marks, with_probes
 from litz.host.python import print_host
 from litz.host.segment import segment_tables
-from litz.ir.collectives import is_collective
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
@@ -41,6 +40,7 @@ from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
 from litz.repeats.lengthen import Scheduled, lengthened
 from litz.repeats.shorten import NotRepeating, shortened
+from litz.runtime.collectives import is_collective
 from litz.runtime.plan import Plan, plan_text
 from litz.schedule.build import schedule as make_schedule
 from litz.schedule.fuse import FusionSettings
@@ -131,7 +131,8 @@ def compile_graph(
         s.source = source = print_host(host)
         s.watch = watch(gm, program, schedule, host, options) if options.verify else s.timer
         if s.watch is not None:
-            probe = Live(s.watch.probe, "its runs are watched call by call")
+            how = "checked against the graph" if options.verify else "timed call by call"
+            probe = Live(s.watch.probe, f"its runs are {how}")
             s.source = source = replace(source, values={**source.values, PROBE: probe})
     show(options, "host", lambda: host_text(host))
     show(options, "code", lambda: source.source)

@@ -230,7 +230,7 @@ def test_by_default_the_executor_runs_where_it_was_built(
     monkeypatch.setattr(tools, "shipped", lambda: None)
     with caplog.at_level("INFO", "litz"):
         assert torch.equal(torch.compile(lambda x: x * 3, backend="litz")(x), x * 3)
-    monkeypatch.setattr("litz.tools.explain.shipped", lambda: None)
+    monkeypatch.setattr("litz.report.gather.shipped", lambda: None)
     assert "was not built when Litz was installed" in str(litz.explain(lambda x: x * 3, x))
     assert len(made) == 1 and len(plans) == 3
     assert "was not built when Litz was installed" in caplog.text

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from litz.backend import compile_with
-from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import Extern
 from litz.options import make_options
+from litz.runtime.collectives import is_collective, is_wait
 from litz.schedule import overlap
 from litz.schedule.groups import Schedule
 from litz.schedule.text import schedule_text

@@ -26,7 +26,6 @@ from litz.host.lines import (  # noqa: E402
     Return,
 )
 from litz.host.native import plan_native  # noqa: E402
-from litz.host.values import load_host, namespace  # noqa: E402
 from litz.index import as_expr, symbol, var  # noqa: E402
 from litz.ir import body  # noqa: E402
 from litz.ir.body import Store  # noqa: E402
@@ -34,6 +33,7 @@ from litz.ir.dtype import BF16, F32, F64, I32, DType  # noqa: E402
 from litz.ir.program import Buffer, TensorRef  # noqa: E402
 from litz.kernel.blocks.choose import choose  # noqa: E402
 from litz.kernel.plan import Dim, KernelPlan, Param  # noqa: E402
+from litz.loading.values import load_host, namespace  # noqa: E402
 from litz.options import make_options  # noqa: E402
 from litz.runtime import executor  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
-from litz.ir.collectives import is_wait
+from litz.runtime.collectives import is_wait
 from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten

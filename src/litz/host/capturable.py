@@ -9,8 +9,8 @@ import torch
 
 from litz.artifact import Recording
 from litz.host.aliasing import touched, written
-from litz.ir.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program
+from litz.runtime.collectives import is_collective
 
 
 def recording(program: Program, verify: bool = False) -> Recording:

@@ -21,9 +21,9 @@ from litz.host.lines import (
     Return,
 )
 from litz.index import Expr
-from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import Buffer, Extern, Nest, Program
 from litz.lowering.values import exprs
+from litz.runtime.collectives import is_collective, is_wait
 from litz.schedule.groups import Schedule, Step
 
 

@@ -9,9 +9,9 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Expr
-from litz.ir.collectives import is_collective
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.passes.uses import Uses
+from litz.runtime.collectives import is_collective
 
 FORMS: Final = frozenset({"all_reduce", "broadcast"})
 """What PyTorch computes of a copy of its argument, or of the argument itself by the form with _."""

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from litz.index import Const, Expr, split_linear
-from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import (
     Extern,
     Loops,
@@ -17,6 +16,7 @@ from litz.ir.program import (
     made_numbers,
     used_numbers,
 )
+from litz.runtime.collectives import is_collective, is_wait
 
 _Slice = tuple[list[tuple[int, int]], int]  # (stride, extent) of each loop, and the offset
 

@@ -20,8 +20,8 @@ from torch.utils.flop_counter import flop_registry
 
 from litz.dataclass import dataclass
 from litz.index import Expr, size_hint
-from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import Extern, Program, Template, TensorRef
+from litz.runtime.collectives import is_collective, is_wait
 from litz.schedule.dependencies import Numbers, effect_of
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 
