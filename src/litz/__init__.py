@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from litz import eager
 from litz.errors import (
     ArtifactError,
     CompilationError,
@@ -78,6 +79,7 @@ __all__ = [
     "OptionError",
     "ToolchainError",
     "__version__",
+    "eager",
     "explain",
     "metrics",
     "profile",

@@ -1,0 +1,109 @@
+"""Which operators may be compiled by themselves, and putting their kernels over ATen's."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from litz.eager.kernel import Decision, Operator
+from litz.errors import OptionError
+from litz.options import make_options
+from litz.runtime.dispatcher import Kernels, is_composite, operator_names
+
+__all__ = ["Use", "operator_of"]
+
+KEYS: Final = {"cpu": "CPU", "cuda": "CUDA"}
+_TAGS: Final = {
+    torch.Tag.nondeterministic_seeded: "draws random numbers",
+    torch.Tag.dynamic_output_shape: "has results whose sizes depend on data",
+    torch.Tag.data_dependent_output: "has results that depend on data",
+}
+_in_use: set[tuple[str, str]] = set()  # as the dispatcher has it, for one process
+
+
+class Use:
+    """Operators whose calls Litz compiles, from its making to ``close``; a context too.
+
+    ``decisions``: what became of each kind of call, in the order of their first calls.
+    """
+
+    def __init__(
+        self, names: Sequence[str], device: str, options: Mapping[str, Any] | None
+    ) -> None:
+        if device not in KEYS:
+            raise OptionError(f'litz: operators are compiled for "cpu" or "cuda", not {device!r}')
+        if device == "cuda" and not torch.cuda.is_available():
+            raise OptionError("litz: PyTorch finds no CUDA device")
+        chosen = make_options(options)
+        ops = [operator_of(name) for name in dict.fromkeys(names)]
+        self._used = {(op.name(), device) for op in ops}
+        if twice := self._used & _in_use:
+            name, _ = min(twice)
+            raise OptionError(f"litz: {name} is compiled on {device} already: close that first")
+        _in_use.update(self._used)
+        self._kernels: Kernels | None = Kernels(KEYS[device])
+        self.operators: dict[str, Operator] = {}
+        for op in ops:
+            made = Operator(op, self._kernels.own(op), chosen)
+            self.operators[op.name()] = made
+            self._kernels.put(op, made.kernel())
+
+    def close(self) -> None:
+        """Have ATen's own kernels run again; a second time it does nothing."""
+        if self._kernels is not None:
+            self._kernels.close()
+            self._kernels = None
+            _in_use.difference_update(self._used)
+
+    def __enter__(self) -> Use:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return tuple(d for op in self.operators.values() for d in op.decisions)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.decisions))
+
+
+def operator_of(name: str) -> torch._ops.OpOverload:
+    """The operator of a name like ``aten::add.Tensor``.
+
+    Raises OptionError where there is none, or it cannot be compiled by itself.
+    """
+    room, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    known = operator_names()
+    if name not in known:
+        near = [x for x in known if x.startswith(f"{name}.")]
+        near = near or difflib.get_close_matches(name, known, n=3)
+        hint = f"; there are {', '.join(sorted(near))}" if near else ""
+        raise OptionError(f"litz: no operator {name!r}{hint}")
+    if room != "aten":
+        raise OptionError(f"litz: {name} is not one of ATen's operators")
+    op: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    if reason := _refused(op):
+        raise OptionError(f"litz: {name} cannot be compiled by itself: it {reason}")
+    return op
+
+
+def _refused(op: torch._ops.OpOverload) -> str:
+    """Why an operator cannot be compiled by itself; "" if it can."""
+    schema = op._schema
+    if schema.is_mutable:
+        return "writes into its arguments; name the form that returns a new tensor"
+    if any(x.alias_info for x in (*schema.arguments, *schema.returns)):
+        return "returns a view"
+    if is_composite(op):
+        return "is made of other operators; name those that it calls"
+    if not any("Tensor" in str(a.type) for a in schema.arguments):
+        return "takes no tensor"
+    if not schema.returns or any("Tensor" not in str(r.type) for r in schema.returns):
+        return "returns something other than tensors"
+    return next((why for tag, why in _TAGS.items() if tag in op.tags), "")

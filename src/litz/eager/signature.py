@@ -1,0 +1,94 @@
+"""What an operator is called with, as far as compiled code depends on it.
+
+A signature is a *form* and *layouts*.  The form has all but sizes: the process's state, for each
+tensor its type, device and number of dimensions, and every other argument by its value; the layouts
+have each tensor's sizes and strides, in order.  Both are plain data whose ``==`` tells apart what
+code tells apart (-0.0 from 0.0, True from 1, nan is nan), and whose ``repr`` stands in keys.
+
+Where memory begins is not in it: kernels that read by 16 bytes look at the addresses of each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+__all__ = ["Form", "Layout", "Signature", "Unknown", "family", "signature"]
+
+Layout = tuple[tuple[int, ...], tuple[int, ...]]
+"""Sizes and strides of a tensor, in elements."""
+Form = tuple[object, ...]
+Signature = tuple[Form, tuple[Layout, ...]]
+
+_NUMBERS = (int, bool)
+_VALUES = (str, type(None), torch.dtype, torch.layout, torch.memory_format)
+
+
+class Unknown(Exception):
+    """An argument that is no data, or a tensor that is more than memory with strides."""
+
+
+def signature(
+    args: Sequence[object], kwargs: Mapping[str, object], tensors: list[Tensor]
+) -> Signature:
+    """The signature of a call, whose tensors are put into ``tensors``.  Raises Unknown."""
+    layouts: list[Layout] = []
+    form = [
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        _entries(args, tensors, layouts),
+    ]
+    for name, value in kwargs.items():
+        form += (name, _entries((value,), tensors, layouts))
+    return tuple(form), tuple(layouts)
+
+
+def _entries(values: Sequence[Any], tensors: list[Tensor], layouts: list[Layout]) -> Form:
+    found: list[object] = []
+    for v in values:
+        kind = type(v)
+        if kind is Tensor or kind is Parameter:
+            shape, dtype = v.shape, v.dtype
+            if v.is_neg() or (dtype.is_complex and v.is_conj()):
+                raise Unknown("a tensor that stands for another one's negative or conjugate")
+            found.append((dtype, v.device, len(shape)))
+            layouts.append((shape, v.stride()))
+            tensors.append(v)
+        elif kind in _VALUES:
+            found.append(v)
+        elif kind in _NUMBERS:
+            found.append((kind, v))
+        elif kind is list or kind is tuple:
+            found.append((list, *_entries(v, tensors, layouts)))
+        else:
+            found.append(_other(v))
+    return tuple(found)
+
+
+def _other(value: object) -> object:
+    if isinstance(value, float | complex):
+        return _number(value)
+    # Without an index it is another one from call to call.
+    if isinstance(value, torch.device) and (value.type == "cpu" or value.index is not None):
+        return value
+    raise Unknown(f"a {type(value).__name__}")
+
+
+def _number(value: complex) -> tuple[type, object]:
+    if isinstance(value, int):
+        return int, value
+    if isinstance(value, float):
+        return float, value.hex()
+    return complex, (value.real.hex(), value.imag.hex())
+
+
+def family(form: Form) -> Form:
+    """The form without the values of numbers."""
+    return tuple(
+        x if type(x) is not tuple else x[0] if x[0] in (int, float, complex) else family(x)
+        for x in form
+    )
