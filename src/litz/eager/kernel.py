@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from litz.artifact import Artifact
 from litz.binding import bind
@@ -29,7 +30,7 @@ from litz.logs import events
 from litz.options import Options
 from litz.runtime.cache import content_key
 from litz.runtime.collector import uncollected
-from litz.runtime.dispatcher import Kernel, compiling, thread, through_aten
+from litz.runtime.dispatcher import Kernel, in_compile, thread, through_aten
 from litz.runtime.torch_private import same_memory, without_autocast
 from litz.targets.tools import Tools
 
@@ -53,8 +54,9 @@ _UNSEEN: Any = object()
 class Decision:
     """What became of one kind of call.
 
-    operator: its name.  call: the signature's text.  how: "compiled", "found" (in the cache folder)
-    or "ATen".  guards: of code of open sizes, what these must be; else "".  reason: why ATen.
+    operator: its name.  call: its arguments, tensors by type and sizes.  how: "compiled", "found"
+    (in the cache folder) or "ATen".  guards: of code of open sizes, what these must be; else "".
+    reason: why ATen.
     """
 
     operator: str
@@ -65,7 +67,7 @@ class Decision:
 
     def __str__(self) -> str:
         why = self.reason or (f"open sizes: {self.guards}" if self.guards else "these sizes")
-        return f"{self.operator} {self.call}: {self.how} ({why})"
+        return f"{self.operator}{self.call}: {self.how} ({why})"
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,7 @@ class Operator:
         kwargs: Mapping[str, Any],
     ) -> Boxed | None:
         """What runs a call whose signature is new, or was forgotten."""
-        if compiling() or (
-            torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        ):
+        if in_compile():
             return None
         with self._lock:
             if called not in self._runs:
@@ -150,17 +150,19 @@ class Operator:
         kwargs: Mapping[str, Any],
     ) -> Code:
         form, layouts = called
-        known = self._known.setdefault(form, _Known())
+        known = self._known.get(form, _Known())
         if code := known.by_layouts.get(layouts) or _fitting(known.of_open_sizes, layouts):
             return code
-        keys = self._keys(called)
+        if self._counts.get(family(form), 0) >= LIMIT:
+            return Code(None)
+        tensors: list[Tensor] = []
+        signature(args, kwargs, tensors)
+        made = Decision(self._op._name, _said((*args, *kwargs.values())), "found")
+        keys = self._keys(called, tensors)
         for key in keys:
             code = self._found(key, layouts)
             if code is not None:
-                return self._add(called, "found", code)
-        if self._counts.get(family(form), 0) >= LIMIT:
-            events.info("%s has %d codes: ATen runs calls of others", self._op, LIMIT)
-            return Code(None)
+                return self._add(called, made, code)
         expected = own()  # which raises for what cannot be called so
         seen = [*known.by_layouts, layouts]
         dims = _open_dims(seen) if len(seen) > SIZES else ()
@@ -169,39 +171,38 @@ class Operator:
         with cache.alone(key, WAIT) if key else through_aten():
             code = self._found(key, layouts) if key else None
             if code is not None:
-                return self._add(called, "found", code)
-            code, artifact = self._compiled(args, kwargs, dims, expected)
+                return self._add(called, made, code)
+            graph = self._graph(args, kwargs, dims)
+            code, artifact = self._compiled(graph, bool(dims), tensors, _results(expected))
         if key and artifact is not None:
             said = _THROUGH_ATEN + code.reason if code.run is None else code.guards
             store.save_program(cache, key, ({_KIND: artifact}, b"", said))
-        return self._add(called, "compiled", code)
+        return self._add(called, replace(made, how="compiled"), code)
 
-    def _add(self, called: Signature, how: str, code: Code) -> Code:
+    def _add(self, called: Signature, made: Decision, code: Code) -> Code:
         form, layouts = called
-        known = self._known[form]
+        known = self._known.setdefault(form, _Known())
         if code.guards:
             known.of_open_sizes.insert(0, code)
         else:
             known.by_layouts[layouts] = code
         self._counts[family(form)] = self._counts.get(family(form), 0) + 1
-        if code.run is None:
-            how = "ATen"
-        made = Decision(self._op.name(), repr(called), how, code.guards, code.reason)
+        how = "ATen" if code.run is None else made.how
+        made = replace(made, how=how, guards=code.guards, reason=code.reason)
         self.decisions.append(made)
         events.info("%s", made)
         return code
 
     # --- the cache folder -------------------------------------------------------------------
 
-    def _keys(self, called: Signature) -> list[str]:
+    def _keys(self, called: Signature, tensors: Sequence[Tensor]) -> list[str]:
         """Of code for just these sizes, and of that for open ones; none where it is not kept."""
         if not self._options.graph_cache:
             return []
         form, layouts = called
         try:
             around = surroundings(self._options)
-            if any(isinstance(x, tuple) and "cuda" in repr(x) for x in form):
-                around.append(gpu(torch.cuda.current_device()))
+            around += [gpu(i) for i in sorted({x.get_device() for x in tensors if x.is_cuda})]
         except NotCached as e:
             events.info("%s is not cached: %s", self._op, e)
             return []
@@ -225,37 +226,41 @@ class Operator:
 
     # --- compiling --------------------------------------------------------------------------
 
-    def _compiled(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        dims: Sequence[Sequence[int]],
-        expected: Any,
-    ) -> tuple[Code, Artifact | None]:
-        """Code for a call, and its artifact.  expected: what ATen returns."""
-        from litz.backend import compile_or_fall_back  # who finds all code does without these
-        from litz.eager import trace
-        from litz.stages import Stages
+    def _graph(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], dims: Sequence[Sequence[int]]
+    ) -> GraphModule | str:
+        """The graph of a call, or why there is none."""
+        from litz.eager.trace import traced  # who finds all code does without it
 
         try:
-            graph = trace.traced(self._op, args, kwargs, dims)
+            return traced(self._op, args, kwargs, dims)
         except Exception as e:  # of PyTorch's metadata functions, any
-            return Code(None, reason=f"it is not traced: {e}"), None
+            return f"it is not traced: {e}"
+
+    def _compiled(
+        self,
+        graph: GraphModule | str,
+        has_open_sizes: bool,
+        tensors: Sequence[Tensor],
+        expected: Sequence[Tensor | None],
+    ) -> tuple[Code, Artifact | None]:
+        """Code for a call, and its artifact.  expected: what ATen returns."""
+        if isinstance(graph, str):
+            return Code(None, reason=graph), None
+        from litz.backend import compile_or_fall_back
+        from litz.eager.trace import guards
+        from litz.stages import Stages
+
         stages = Stages()
-        options = replace(self._options, graph_cache=False)
+        options = replace(self._options, graph_cache=False)  # this is where it is kept
         call = compile_or_fall_back(graph, options, stages, "inference")
-        artifact = stages.artifact
-        if stages.fallback or artifact is None:
+        if stages.artifact is None or stages.fallback:
             return Code(None, reason=stages.fallback), None
-        said = trace.guards(graph) if dims else ""
-        reason = _called(artifact)
-        if not reason:
-            tensors: list[Tensor] = []
-            signature(args, kwargs, tensors)
-            reason = _fault(call([*tensors]), _results(expected), tensors)
+        reason = _idle(stages.artifact) or _fault(call([*tensors]), expected, tensors)
         if reason:
-            return Code(None, reason=reason), artifact
-        return Code(self._shaped(call), said), artifact
+            return Code(None, reason=reason), stages.artifact
+        said = guards(graph) if has_open_sizes else ""
+        return Code(self._shaped(call), said), stages.artifact
 
     def _shaped(self, call: Boxed) -> Boxed:
         """``call`` with results as the operator has them."""
@@ -286,7 +291,7 @@ def _open_dims(seen: Sequence[tuple[Layout, ...]]) -> list[list[int]]:
     return found if any(found) else []
 
 
-def _called(artifact: Artifact) -> str:
+def _idle(artifact: Artifact) -> str:
     """Why ATen's kernel runs instead of an artifact; "" if the artifact runs."""
     if artifact.externs:
         return f"Litz calls {', '.join(e.op for e in artifact.externs)} for it"
@@ -310,3 +315,11 @@ def _fault(
 
 def _metadata(x: Tensor | None) -> object:
     return None if x is None else (x.dtype, x.device, x.shape, x.stride())
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_said, value))})"
+    return str(value)

@@ -21,7 +21,6 @@ _TAGS: Final = {
     torch.Tag.dynamic_output_shape: "has results whose sizes depend on data",
     torch.Tag.data_dependent_output: "has results that depend on data",
 }
-_in_use: set[tuple[str, str]] = set()  # as the dispatcher has it, for one process
 
 
 class Use:
@@ -39,24 +38,20 @@ class Use:
             raise OptionError("litz: PyTorch finds no CUDA device")
         chosen = make_options(options)
         ops = [operator_of(name) for name in dict.fromkeys(names)]
-        self._used = {(op.name(), device) for op in ops}
-        if twice := self._used & _in_use:
-            name, _ = min(twice)
-            raise OptionError(f"litz: {name} is compiled on {device} already: close that first")
-        _in_use.update(self._used)
-        self._kernels: Kernels | None = Kernels(KEYS[device])
-        self.operators: dict[str, Operator] = {}
+        kernels = Kernels(KEYS[device])
+        try:
+            self.operators = {op._name: Operator(op, kernels.own(op), chosen) for op in ops}
+        except (LookupError, RuntimeError) as e:
+            raise OptionError(f"litz: {e}") from None
+        self._kernels: Kernels | None = kernels
         for op in ops:
-            made = Operator(op, self._kernels.own(op), chosen)
-            self.operators[op.name()] = made
-            self._kernels.put(op, made.kernel())
+            kernels.put(op, self.operators[op._name].kernel())
 
     def close(self) -> None:
         """Have ATen's own kernels run again; a second time it does nothing."""
         if self._kernels is not None:
             self._kernels.close()
             self._kernels = None
-            _in_use.difference_update(self._used)
 
     def __enter__(self) -> Use:
         return self

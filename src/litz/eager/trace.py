@@ -70,7 +70,7 @@ def _open(env: ShapeEnv, layout: Layout, position: int, dims: Dims) -> tuple[Any
     from torch._dynamo.source import LocalSource  # who finds what was compiled does without it
 
     kinds = [DimDynamic.DYNAMIC if d in dims else DimDynamic.STATIC for d in range(len(layout[0]))]
-    context = StatelessSymbolicContext(dynamic_sizes=kinds)  # type: ignore[call-arg]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
     sizes, strides, _ = env.create_symbolic_sizes_strides_storage_offset(
         _without_memory(layout), LocalSource(f"t{position}"), symbolic_context=context
     )

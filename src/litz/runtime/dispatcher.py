@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from litz.runtime.torch_private import private
+from litz.runtime.torch_private import has_kernel_of_litz, private
 
 Kernel = Callable[..., Any]
 """Takes the dispatcher's key set, then the operator's arguments without trailing defaults."""
@@ -56,15 +56,23 @@ class Kernels:
         self._library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
     def own(self, op: torch._ops.OpOverload) -> Kernel:
-        """The kernel that is there now, to be called as one that is put over it."""
+        """ATen's kernel, to be called as one that is put over it.
+
+        Raises LookupError where there is none, or one of Litz's stands over it already.
+        """
+        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(op._name, self._key):
+            raise LookupError(f"{op._name} has no kernel for {self._key}")
+        if has_kernel_of_litz(op._name, self._key):
+            raise LookupError(f"{op._name} is compiled for {self._key} already: close that first")
         boxed: Kernel = torch.library.get_kernel(op, self._key).call_boxed
-        places = [i for i, a in enumerate(op._schema.arguments) if str(a.type) == "Tensor"]
+        kinds = [str(a.type) for a in op._schema.arguments]
+        places = [i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            numbers = [i for i in places if i < len(args) and not isinstance(args[i], Tensor)]
+            numbers = [i for i in places if i < len(args) and type(args[i]) in _WIDEST]
             if not numbers:
                 return boxed(keys, *args, **kwargs)
-            return _with_number(boxed, keys, args, kwargs, places, *numbers)
+            return _with_numbers(boxed, keys, args, kwargs, places, numbers)
 
         return kernel
 
@@ -81,25 +89,35 @@ class Kernels:
         self._library._destroy()  # type: ignore[no-untyped-call]
 
 
-def _with_number(
-    kernel: Kernel, keys: Any, args: Any, kwargs: Any, places: Sequence[int], place: int
+def _with_numbers(
+    kernel: Kernel, keys: Any, args: Any, kwargs: Any, places: Sequence[int], numbers: Sequence[int]
 ) -> Any:
-    """What a kernel gives where a number is in a tensor's place.
+    """What a kernel gives where numbers are in tensors' places.
 
-    PyTorch hands it to Python as a number.  As a tensor without dimensions it has the same effect
-    wherever it does not change the type of the result; there another operand is brought to that.
+    PyTorch hands them to Python as numbers.  As a tensor without dimensions one has the same effect
+    wherever that does not change the type of the result; there another operand is brought to that.
     """
-    given, number = list(args), args[place]
-    other = next(given[i] for i in places if i < len(given) and i != place)
-    given[place] = torch.tensor(number, dtype=_WIDEST[type(number)], device="cpu")
-    wanted = torch.result_type(other, number)
+    given = list(args)
+    other = next((x for x in (args[i] for i in places if i < len(args)) if _is_tensor(x)), None)
+    if other is None or len(numbers) > 1:
+        for i in numbers:
+            wanted = torch.result_type(args[i] if other is None else other, args[i])
+            given[i] = torch.tensor(args[i], dtype=wanted, device="cpu")
+        return kernel(keys, *given, **kwargs)
+    (place,) = numbers
+    wanted = torch.result_type(other, args[place])
+    given[place] = torch.tensor(args[place], dtype=_WIDEST[type(args[place])], device="cpu")
     if torch.result_type(other, given[place]) == wanted:
         return kernel(keys, *given, **kwargs)
     given = [x.to(wanted) if x is other else x for x in given]
     if other.dim():
         return kernel(keys, *given, **kwargs)
-    given = [x.unsqueeze(0) if i in places and i != place else x for i, x in enumerate(given)]
+    given = [x.unsqueeze(0) if _is_tensor(x) and i != place else x for i, x in enumerate(given)]
     return kernel(keys, *given, **kwargs).squeeze(0)
+
+
+def _is_tensor(x: object) -> bool:
+    return isinstance(x, Tensor)
 
 
 def _untraced(code: CodeType) -> None:

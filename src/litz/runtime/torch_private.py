@@ -326,6 +326,11 @@ def _of_pytorch(file: str) -> bool:
     return file.startswith(installed) and not file.startswith(tuple(doors))
 
 
+def has_kernel_of_litz(name: str, key: str) -> bool:
+    """Whether a kernel of Litz's stands over that of an operator for a dispatch key."""
+    return any(map(_of_litz, _registered(name, key)))
+
+
 def _of_litz(file: str) -> bool:
     """Whether a file is one of Litz's, whose kernels no compile sees (``dispatcher``)."""
     return file.startswith(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
