@@ -19,7 +19,7 @@ def use(*names: str, device: str = "cpu", options: Mapping[str, Any] | None = No
     The result ends it: as a context, or by ``close()``; ``str`` of it says what became of each kind
     of call.  Raises OptionError for operators that there are not, or that cannot be compiled by
     themselves: those that write or return an argument's memory, that are made of other operators,
-    draw random numbers, or have results whose sizes depend on data.
+    or draw random numbers.
     """
     from litz.eager.operators import Use
 

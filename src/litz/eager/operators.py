@@ -16,11 +16,6 @@ from litz.runtime.dispatcher import Kernels, is_composite, operator_names
 __all__ = ["Use", "operator_of"]
 
 KEYS: Final = {"cpu": "CPU", "cuda": "CUDA"}
-_TAGS: Final = {
-    torch.Tag.nondeterministic_seeded: "draws random numbers",
-    torch.Tag.dynamic_output_shape: "has results whose sizes depend on data",
-    torch.Tag.data_dependent_output: "has results that depend on data",
-}
 
 
 class Use:
@@ -37,7 +32,7 @@ class Use:
         if device == "cuda" and not torch.cuda.is_available():
             raise OptionError("litz: PyTorch finds no CUDA device")
         chosen = make_options(options)
-        ops = [operator_of(name) for name in dict.fromkeys(names)]
+        ops = [operator_of(name, KEYS[device]) for name in dict.fromkeys(names)]
         kernels = Kernels(KEYS[device])
         try:
             self.operators = {op._name: Operator(op, kernels.own(op), chosen) for op in ops}
@@ -67,8 +62,8 @@ class Use:
         return "\n".join(map(str, self.decisions))
 
 
-def operator_of(name: str) -> torch._ops.OpOverload:
-    """The operator of a name like ``aten::add.Tensor``.
+def operator_of(name: str, key: str) -> torch._ops.OpOverload:
+    """The operator of a name like ``aten::add.Tensor``.  key: the dispatcher's, of a device.
 
     Raises OptionError where there is none, or it cannot be compiled by itself.
     """
@@ -83,22 +78,22 @@ def operator_of(name: str) -> torch._ops.OpOverload:
     if room != "aten":
         raise OptionError(f"litz: {name} is not one of ATen's operators")
     op: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    if reason := _refused(op):
+    if reason := _refused(op, key):
         raise OptionError(f"litz: {name} cannot be compiled by itself: it {reason}")
     return op
 
 
-def _refused(op: torch._ops.OpOverload) -> str:
+def _refused(op: torch._ops.OpOverload, key: str) -> str:
     """Why an operator cannot be compiled by itself; "" if it can."""
     schema = op._schema
     if schema.is_mutable:
         return "writes into its arguments; name the form that returns a new tensor"
     if any(x.alias_info for x in (*schema.arguments, *schema.returns)):
         return "returns a view"
-    if is_composite(op):
+    if is_composite(op, key):
         return "is made of other operators; name those that it calls"
     if not any("Tensor" in str(a.type) for a in schema.arguments):
         return "takes no tensor"
     if not schema.returns or any("Tensor" not in str(r.type) for r in schema.returns):
         return "returns something other than tensors"
-    return next((why for tag, why in _TAGS.items() if tag in op.tags), "")
+    return "draws random numbers" if torch.Tag.nondeterministic_seeded in op.tags else ""

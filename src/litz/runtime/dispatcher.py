@@ -137,9 +137,10 @@ def operator_names() -> list[str]:
     return names
 
 
-def is_composite(op: torch._ops.OpOverload) -> bool:
-    """Whether an operator is made of others, and has its gradient from them."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeImplicitAutograd")
+def is_composite(op: torch._ops.OpOverload, key: str) -> bool:
+    """Whether an operator is made of others, and has its gradient from them, on a device."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(op._name, "CompositeImplicitAutograd") and not has(op._name, key)
 
 
 def in_compile() -> bool:
