@@ -24,8 +24,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 Form = tuple[object, ...]
 Signature = tuple[Form, tuple[Layout, ...]]
 
-_NUMBERS = (int, bool)
-_VALUES = (str, type(None), torch.dtype, torch.layout, torch.memory_format)
+_PLAIN = frozenset((int, str, type(None), torch.dtype, torch.layout, torch.memory_format))
 
 
 class Unknown(Exception):
@@ -51,17 +50,15 @@ def _entries(values: Sequence[Any], tensors: list[Tensor], layouts: list[Layout]
     found: list[object] = []
     for v in values:
         kind = type(v)
-        if kind is Tensor or kind is Parameter:
+        if kind in _PLAIN:
+            found.append(v)
+        elif kind is Tensor or kind is Parameter:
             shape, dtype = v.shape, v.dtype
             if v.is_neg() or (dtype.is_complex and v.is_conj()):
                 raise Unknown("a tensor that stands for another one's negative or conjugate")
             found.append((dtype, v.device, len(shape)))
             layouts.append((shape, v.stride()))
             tensors.append(v)
-        elif kind in _VALUES:
-            found.append(v)
-        elif kind in _NUMBERS:
-            found.append((kind, v))
         elif kind is list or kind is tuple:
             found.append((list, *_entries(v, tensors, layouts)))
         else:
@@ -69,26 +66,27 @@ def _entries(values: Sequence[Any], tensors: list[Tensor], layouts: list[Layout]
     return tuple(found)
 
 
-def _other(value: object) -> object:
-    if isinstance(value, float | complex):
-        return _number(value)
+def _other(v: object) -> object:
+    if isinstance(v, bool):
+        return bool, v
+    if isinstance(v, float):
+        return float, (v if v == v and v else v.hex())
+    if isinstance(v, complex):
+        return complex, (v.real.hex(), v.imag.hex())
     # Without an index it is another one from call to call.
-    if isinstance(value, torch.device) and (value.type == "cpu" or value.index is not None):
-        return value
-    raise Unknown(f"a {type(value).__name__}")
-
-
-def _number(value: complex) -> tuple[type, object]:
-    if isinstance(value, int):
-        return int, value
-    if isinstance(value, float):
-        return float, value.hex()
-    return complex, (value.real.hex(), value.imag.hex())
+    if isinstance(v, torch.device) and (v.type == "cpu" or v.index is not None):
+        return v
+    raise Unknown(f"a {type(v).__name__}")
 
 
 def family(form: Form) -> Form:
     """The form without the values of numbers."""
-    return tuple(
-        x if type(x) is not tuple else x[0] if x[0] in (int, float, complex) else family(x)
-        for x in form
-    )
+    return tuple(_kind(x) for x in form)
+
+
+def _kind(x: object) -> object:
+    if type(x) is not tuple:
+        return int if type(x) is int else x
+    if x[0] in (float, complex):
+        return x[0]
+    return x if isinstance(x[0], torch.dtype) else family(x)
