@@ -2,7 +2,7 @@
 
 What a call finds, in this order: what calls of its signature ran before; code of open sizes that
 was compiled before and whose guards hold; the same two in the cache folder; else it is compiled.
-The first sizes of a form get code of their own; after those, the dimensions that have differed are
+The first sizes of a kind get code of their own; after those, the dimensions that have differed are
 symbols.  Code that Litz compiled for a call and that still calls ATen is not used: ATen's kernel is
 then as good, and none of Litz's kernels can come back into itself.
 """
@@ -24,7 +24,7 @@ from litz.binding import bind
 from litz.cache import store
 from litz.cache.key import NotCached, gpu, surroundings
 from litz.dataclass import dataclass
-from litz.eager.signature import Form, Layout, Signature, Unknown, family, signature
+from litz.eager.signature import Kind, Layout, Signature, Unknown, family, signature
 from litz.errors import ArtifactError
 from litz.logs import events
 from litz.options import Options
@@ -38,14 +38,14 @@ __all__ = ["Decision", "Operator"]
 
 Boxed = Callable[[list[Any]], Any]
 SIZES: Final = 2
-"""Sizes of a form that get code of their own before others share code of open sizes."""
+"""Sizes of a kind that get code of their own before others share code of open sizes."""
 LIMIT: Final = 16
 """Codes of calls that differ in sizes and numbers alone; ATen runs others."""
 CALLS: Final = 1024
 """Signatures whose code is found at once."""
 WAIT: Final = 120.0
 """Seconds for which a process waits for another one that compiles the same."""
-_KIND = "operator"
+_OPERATOR = "operator"
 _THROUGH_ATEN = "ATen: "
 _UNSEEN: Any = object()
 
@@ -72,7 +72,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Code:
-    """Code for calls of a form.  run: takes the tensors; None where ATen runs such calls."""
+    """Code for calls of a kind.  run: takes the tensors; None where ATen runs such calls."""
 
     run: Boxed | None
     guards: str = ""
@@ -81,7 +81,7 @@ class Code:
 
 @dataclass
 class _Known:
-    """What there is for a form: code by sizes, code of open sizes, the newest first."""
+    """What there is for a kind: code by sizes, code of open sizes, the newest first."""
 
     by_layouts: dict[tuple[Layout, ...], Code] = field(default_factory=dict)
     of_open_sizes: list[Code] = field(default_factory=list)
@@ -98,9 +98,9 @@ class Operator:
         self._op, self._own, self._options = op, own, options
         self._lock = threading.Lock()
         self._runs: dict[Signature, Boxed | None] = {}
-        self._known: dict[Form, _Known] = {}
-        self._counts: dict[Form, int] = {}
-        self._kind = [str(r.type) for r in op._schema.returns]
+        self._known: dict[Kind, _Known] = {}
+        self._counts: dict[Kind, int] = {}
+        self._returns = [str(r.type) for r in op._schema.returns]
 
     def kernel(self) -> FunctionType:
         """The function that the dispatcher calls."""
@@ -149,11 +149,11 @@ class Operator:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Code:
-        form, layouts = called
-        known = self._known.get(form, _Known())
+        kind, layouts = called
+        known = self._known.get(kind, _Known())
         if code := known.by_layouts.get(layouts) or _fitting(known.of_open_sizes, layouts):
             return code
-        if self._counts.get(family(form), 0) >= LIMIT:
+        if self._counts.get(family(kind), 0) >= LIMIT:
             return Code(None)
         tensors: list[Tensor] = []
         signature(args, kwargs, tensors)
@@ -176,17 +176,17 @@ class Operator:
             code, artifact = self._compiled(graph, bool(dims), tensors, _results(expected))
         if key and artifact is not None:
             said = _THROUGH_ATEN + code.reason if code.run is None else code.guards
-            store.save_program(cache, key, ({_KIND: artifact}, b"", said))
+            store.save_program(cache, key, ({_OPERATOR: artifact}, b"", said))
         return self._add(called, replace(made, how="compiled"), code)
 
     def _add(self, called: Signature, made: Decision, code: Code) -> Code:
-        form, layouts = called
-        known = self._known.setdefault(form, _Known())
+        kind, layouts = called
+        known = self._known.setdefault(kind, _Known())
         if code.guards:
             known.of_open_sizes.insert(0, code)
         else:
             known.by_layouts[layouts] = code
-        self._counts[family(form)] = self._counts.get(family(form), 0) + 1
+        self._counts[family(kind)] = self._counts.get(family(kind), 0) + 1
         how = "ATen" if code.run is None else made.how
         made = replace(made, how=how, guards=code.guards, reason=code.reason)
         self.decisions.append(made)
@@ -199,22 +199,22 @@ class Operator:
         """Of code for just these sizes, and of that for open ones; none where it is not kept."""
         if not self._options.graph_cache:
             return []
-        form, layouts = called
+        kind, layouts = called
         try:
             around = surroundings(self._options)
             around += [gpu(i) for i in sorted({x.get_device() for x in tensors if x.is_cuda})]
         except NotCached as e:
             events.info("%s is not cached: %s", self._op, e)
             return []
-        around += [_KIND, str(self._op._schema), repr(form)]
+        around += [_OPERATOR, str(self._op._schema), repr(kind)]
         return [content_key(*around, repr(x)) for x in (layouts, "open")]
 
     def _found(self, key: str, layouts: tuple[Layout, ...]) -> Code | None:
         """The code of a key, if there is some that this process can bind, for these sizes."""
         kept = store.load_program(Tools(self._options).cache, key)
-        if kept is None or _KIND not in kept[0]:
+        if kept is None or _OPERATOR not in kept[0]:
             return None
-        artifact, said = kept[0][_KIND], kept[2]
+        artifact, said = kept[0][_OPERATOR], kept[2]
         if said.startswith(_THROUGH_ATEN):
             return Code(None, reason=said.removeprefix(_THROUGH_ATEN))
         if said and not _fitting([Code(None, said)], layouts):
@@ -264,9 +264,9 @@ class Operator:
 
     def _shaped(self, call: Boxed) -> Boxed:
         """``call`` with results as the operator has them."""
-        if self._kind == ["Tensor"]:
+        if self._returns == ["Tensor"]:
             return lambda tensors: call(tensors)[0]
-        return lambda tensors: [*call(tensors)] if len(self._kind) == 1 else tuple(call(tensors))
+        return lambda tensors: [*call(tensors)] if len(self._returns) == 1 else tuple(call(tensors))
 
 
 def _fitting(codes: Sequence[Code], layouts: tuple[Layout, ...]) -> Code | None:

@@ -1,6 +1,6 @@
 """What an operator is called with, as far as compiled code depends on it.
 
-A signature is a *form* and *layouts*.  The form has all but sizes: the process's state, for each
+A signature is a *kind* and *layouts*.  The kind has all but sizes: the process's state, for each
 tensor its type, device and number of dimensions, and every other argument by its value; the layouts
 have each tensor's sizes and strides, in order.  Both are plain data whose ``==`` tells apart what
 code tells apart (-0.0 from 0.0, True from 1, nan is nan), and whose ``repr`` stands in keys.
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-__all__ = ["Form", "Layout", "Signature", "Unknown", "family", "signature"]
+__all__ = ["Kind", "Layout", "Signature", "Unknown", "family", "signature"]
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and strides of a tensor, in elements."""
-Form = tuple[object, ...]
-Signature = tuple[Form, tuple[Layout, ...]]
+Kind = tuple[object, ...]
+Signature = tuple[Kind, tuple[Layout, ...]]
 
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.layout, torch.memory_format))
 
@@ -36,30 +36,30 @@ def signature(
 ) -> Signature:
     """The signature of a call, whose tensors are put into ``tensors``.  Raises Unknown."""
     layouts: list[Layout] = []
-    form = [
+    kind = [
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         _entries(args, tensors, layouts),
     ]
     for name, value in kwargs.items():
-        form += (name, _entries((value,), tensors, layouts))
-    return tuple(form), tuple(layouts)
+        kind += (name, _entries((value,), tensors, layouts))
+    return tuple(kind), tuple(layouts)
 
 
-def _entries(values: Sequence[Any], tensors: list[Tensor], layouts: list[Layout]) -> Form:
+def _entries(values: Sequence[Any], tensors: list[Tensor], layouts: list[Layout]) -> Kind:
     found: list[object] = []
     for v in values:
-        kind = type(v)
-        if kind in _PLAIN:
+        cls = type(v)
+        if cls in _PLAIN:
             found.append(v)
-        elif kind is Tensor or kind is Parameter:
+        elif cls is Tensor or cls is Parameter:
             shape, dtype = v.shape, v.dtype
             if v.is_neg() or (dtype.is_complex and v.is_conj()):
                 raise Unknown("a tensor that stands for another one's negative or conjugate")
             found.append((dtype, v.device, len(shape)))
             layouts.append((shape, v.stride()))
             tensors.append(v)
-        elif kind is list or kind is tuple:
+        elif cls is list or cls is tuple:
             found.append((list, *_entries(v, tensors, layouts)))
         else:
             found.append(_other(v))
@@ -79,13 +79,13 @@ def _other(v: object) -> object:
     raise Unknown(f"a {type(v).__name__}")
 
 
-def family(form: Form) -> Form:
-    """The form without the values of numbers."""
-    return tuple(_kind(x) for x in form)
+def family(kind: Kind) -> Kind:
+    """The kind without the values of numbers."""
+    return tuple(_without_value(x) for x in kind)
 
 
-def _kind(x: object) -> object:
-    if type(x) is not tuple:
+def _without_value(x: object) -> object:
+    if type(x) is not tuple or not x:
         return int if type(x) is int else x
     if x[0] in (float, complex):
         return x[0]
