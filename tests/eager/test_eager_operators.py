@@ -214,6 +214,13 @@ def test_faults_of_litz_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert used.decisions[0].how == "ATen"
 
 
+def test_checked_runs_end() -> None:
+    with litz.eager.use("aten::erfc", options={"verify": True}) as used:
+        for _ in range(2):
+            torch.testing.assert_close(torch.erfc(x(7)), torch.erfc(x(7).double()).float())
+    assert len(used.decisions) == 2
+
+
 def test_threads() -> None:
     with litz.eager.use("aten::erf") as used, ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda n: torch.erf(x(n % 3 + 2, 5)), range(24)))
@@ -224,11 +231,11 @@ def test_threads() -> None:
 
 PROGRAM = """
 import torch, litz
-with litz.eager.use("aten::sum.dim_IntList", "aten::mm") as used:
-    for n in (3, 4, 5, 6):
-        x = torch.linspace(-1, 1, 6 * n).view(n, 6)
-        print(x.sum([1]).tolist())
-    x @ x
+litz.eager.use("aten::sum.dim_IntList", "aten::mm")  # for as long as the process
+for n in (3, 4, 5, 6):
+    x = torch.linspace(-1, 1, 6 * n).view(n, 6)
+    print(x.sum([1]).tolist())
+x @ x
 print(len(compiled))
 """
 

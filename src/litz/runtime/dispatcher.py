@@ -77,7 +77,11 @@ class Kernels:
         return kernel
 
     def put(self, op: torch._ops.OpOverload, kernel: FunctionType) -> None:
-        """Have ``kernel`` run instead of the one that is there, which warns of it otherwise."""
+        """Have ``kernel`` run instead of the one that is there, which warns of it otherwise.
+
+        The dispatcher holds what it calls: so it stays until it is closed, whoever forgets this.
+        """
+        kernel.__dict__["library"] = self._library
         _untraced(kernel.__code__)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
