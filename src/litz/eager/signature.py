@@ -56,7 +56,7 @@ def _entries(values: Sequence[Any], tensors: list[Tensor], layouts: list[Layout]
             shape, dtype = v.shape, v.dtype
             if v.is_neg() or (dtype.is_complex and v.is_conj()):
                 raise Unknown("a tensor that stands for another one's negative or conjugate")
-            found.append((dtype, v.device, len(shape)))
+            found.append((dtype, v.get_device(), len(shape)))
             layouts.append((shape, v.stride()))
             tensors.append(v)
         elif cls is list or cls is tuple:
