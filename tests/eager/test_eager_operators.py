@@ -42,6 +42,8 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.native_group_norm.default, (x(2, 4, 6), None, None, 2, 4, 6, 2, 1e-5), {}),
     (aten.var_mean.correction, (x(4, 33), [1]), {"correction": 0}),
     (aten.cat.default, ([x(2, 3), x(4, 3)],), {}),
+    (aten._foreach_mul.Scalar, ([x(3), x(4, 5)], 2.5), {}),
+    (aten.unbind_copy.int, (x(3, 4), 1), {}),
     (aten.where.self, (x(9) > 0, x(9), x(1)[0]), {}),
     (aten._to_copy.default, (x(9),), {"dtype": torch.int32}),
     (aten.silu_backward.default, (x(9), x(9)), {}),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from types import FunctionType
 from typing import Any, Final, cast
 
@@ -105,6 +106,7 @@ class Operator:
     def kernel(self) -> FunctionType:
         """The function that the dispatcher calls."""
         own, runs, unseen = self._own, self._runs, self._unseen
+        one, listed = self._returns == ["Tensor"], len(self._returns) == 1
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             if thread.aten:
@@ -116,8 +118,11 @@ class Operator:
                 return own(keys, *args, **kwargs)
             run = runs.get(called, _UNSEEN)
             if run is _UNSEEN:
-                run = unseen(called, lambda: own(keys, *args, **kwargs), args, kwargs)
-            return own(keys, *args, **kwargs) if run is None else run(tensors)
+                run = unseen(called, partial(own, keys, *args, **kwargs), args, kwargs)
+            if run is None:
+                return own(keys, *args, **kwargs)
+            results = run(tensors)
+            return results[0] if one else [*results] if listed else tuple(results)
 
         return cast(FunctionType, kernel)
 
@@ -220,7 +225,7 @@ class Operator:
         if said and not _fitting([Code(None, said)], layouts):
             return None
         try:
-            return Code(self._shaped(bind(artifact, self._options)), said)
+            return Code(bind(artifact, self._options), said)
         except ArtifactError:  # it names what this process has not
             return None
 
@@ -260,15 +265,11 @@ class Operator:
         if reason:
             return Code(None, reason=reason), stages.artifact
         said = guards(graph) if has_open_sizes else ""
-        return Code(self._shaped(call), said), stages.artifact
+        return Code(self._alone(call), said), stages.artifact
 
-    def _shaped(self, call: Boxed) -> Boxed:
-        """``call`` with results as the operator has them."""
-        if self._options.verify:  # which runs ATen's kernels beside
-            call = through_aten()(call)
-        if self._returns == ["Tensor"]:
-            return lambda tensors: call(tensors)[0]
-        return lambda tensors: [*call(tensors)] if len(self._returns) == 1 else tuple(call(tensors))
+    def _alone(self, call: Boxed) -> Boxed:
+        """``call``, where it runs ATen's kernels beside its own to check them: only those."""
+        return through_aten()(call) if self._options.verify else call
 
 
 def _fitting(codes: Sequence[Code], layouts: tuple[Layout, ...]) -> Code | None:

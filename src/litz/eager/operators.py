@@ -94,6 +94,7 @@ def _refused(op: torch._ops.OpOverload, key: str) -> str:
         return "is made of other operators; name those that it calls"
     if not any("Tensor" in str(a.type) for a in schema.arguments):
         return "takes no tensor"
-    if not schema.returns or any("Tensor" not in str(r.type) for r in schema.returns):
+    kinds = [str(r.type) for r in schema.returns]
+    if kinds != ["List[Tensor]"] and {*kinds} != {"Tensor"}:
         return "returns something other than tensors"
     return "draws random numbers" if torch.Tag.nondeterministic_seeded in op.tags else ""
