@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from litz import eager
 from litz.errors import (
     ArtifactError,
     CompilationError,
@@ -141,6 +142,7 @@ __all__ = [
     "PackageError",
     "ToolchainError",
     "__version__",
+    "eager",
     "explain",
     "metrics",
     "profile",

@@ -55,6 +55,7 @@ from litz.reporting import (
 )
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
+from litz.runtime.dispatcher import through_aten
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -185,7 +186,7 @@ def compile_or_fall_back(
     try:
         inference = kind == "inference"
         # A backward graph may come long after PyTorch's call of the backend.
-        with uncollected(), dynamo.real_tensors():
+        with uncollected(), dynamo.real_tensors(), through_aten():
             call = _found_or_compiled(graph, options, stages, inference)
     except EagerOnly:
         raise

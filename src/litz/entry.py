@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from litz.logs import events
 from litz.runtime.cache import told_of_entries
 from litz.runtime.collector import uncollected
+from litz.runtime.dispatcher import through_aten
 from litz.runtime.torch_private import bundled_entries
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def litz(
     mode, options: as given to ``torch.compile``; see ``litz.options.Options``.
     Raises OptionError, CompilationError.
     """
-    with uncollected():
+    with uncollected(), through_aten():
         from litz.backend import compile_with
         from litz.options import make_options
 

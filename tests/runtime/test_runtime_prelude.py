@@ -40,5 +40,5 @@ def test_reinterpret(of) -> None:
 
 
 def test_without_private_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch_private._private("_C._nosuch", "name") is None
-    assert torch_private._private("_C", "_nosuch_name") is None
+    assert torch_private.private("_C._nosuch", "name") is None
+    assert torch_private.private("_C", "_nosuch_name") is None

@@ -71,7 +71,16 @@ from litz.runtime.torch_private import (
 )
 from litz.targets.tools import Tools
 
-__all__ = ["NotCached", "Writer", "environment", "graph_key", "settings", "surroundings", "symbols"]
+__all__ = [
+    "NotCached",
+    "Writer",
+    "environment",
+    "gpu",
+    "graph_key",
+    "settings",
+    "surroundings",
+    "symbols",
+]
 
 CONSTANTS: Final = 1 << 20
 """Bytes of constants up to which a graph is cached."""
@@ -194,7 +203,8 @@ def settings() -> tuple[object, ...]:
     )
 
 
-def _gpu(index: int) -> str:
+def gpu(index: int) -> str:
+    """What artifacts depend on of a GPU.  Raises NotCached."""
     try:
         return f"gpu {torch.cuda.get_device_properties(index)} {torch.version.cuda} {_triton()}"
     except (RuntimeError, AssertionError) as e:
@@ -269,7 +279,7 @@ class Writer:
         """What the graph says of nowhere in particular: its GPUs and symbols."""
         gpus = sorted({d.index or 0 for d in self.devices if d.type == "cuda"})
         symbols = [] if self.env is None else [environment(self.env)]
-        return [*map(_gpu, gpus), *symbols]
+        return [*map(gpu, gpus), *symbols]
 
     def target(self, n: Node) -> str:
         if n.op != "call_function":

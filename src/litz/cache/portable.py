@@ -38,7 +38,7 @@ def fault(name: str, data: bytes) -> str:
     if kind in store.KINDS:
         try:
             kept = store.check(kind, body)
-            if isinstance(kept, tuple):
+            if isinstance(kept, tuple) and kept[1]:  # an operator by itself has no record
                 records.load(kept[1])
         except (ArtifactError, ValueError) as e:
             return str(e)

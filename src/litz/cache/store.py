@@ -10,13 +10,16 @@ What a process has read or written lately is not read again: ``Cache.recent`` ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from litz.artifact import Artifact, from_bytes, to_bytes
 from litz.binding import versions
-from litz.cache.programs import Kept
 from litz.errors import ArtifactError, ToolchainError
 from litz.logs import events
 from litz.runtime.cache import Cache
+
+if TYPE_CHECKING:  # it imports PyTorch's compiler stack
+    from litz.cache.programs import Kept
 
 __all__ = ["KINDS", "check", "load", "load_program", "save", "save_program"]
 

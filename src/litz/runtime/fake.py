@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from torch._library.fake_class_registry import FakeScriptObject
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
-__all__ = ["FakeScriptObject", "FakeTensor", "unset_fake_temporarily"]
+__all__ = ["FakeScriptObject", "FakeTensor", "FakeTensorMode", "unset_fake_temporarily"]

@@ -42,8 +42,8 @@ def public_current_raw_stream(device: int, /) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-def _private(path: str, name: str) -> Any:
-    """A private name, or None where this version of PyTorch has none."""
+def private(path: str, name: str) -> Any:
+    """A name of PyTorch's, or None where this version of PyTorch has none."""
     place: Any = torch
     for part in path.split("."):
         place = getattr(place, part, None)
@@ -51,15 +51,15 @@ def _private(path: str, name: str) -> Any:
 
 
 empty_strided_cpu: Callable[[_Dims, _Dims, torch.dtype], torch.Tensor] = (
-    _private("_C._dynamo.guards", "_empty_strided_cpu") or public_empty_strided_cpu
+    private("_C._dynamo.guards", "_empty_strided_cpu") or public_empty_strided_cpu
 )
 reinterpret: Callable[[torch.Tensor, _Dims, _Dims, int], torch.Tensor] = (
-    _private("_C._dynamo.guards", "_reinterpret_tensor") or public_reinterpret
+    private("_C._dynamo.guards", "_reinterpret_tensor") or public_reinterpret
 )
 current_raw_stream: Callable[[int], int] = (
-    _private("_C", "_cuda_getCurrentRawStream") or public_current_raw_stream
+    private("_C", "_cuda_getCurrentRawStream") or public_current_raw_stream
 )
-storage_use_count: Callable[[int], int] | None = _private("_C", "_storage_Use_Count")
+storage_use_count: Callable[[int], int] | None = private("_C", "_storage_Use_Count")
 """How many references a storage has, given its `_cdata`; the Python object counts as one.  There is
 no public equal: None makes the allocator hand out plain tensors."""
 
@@ -111,8 +111,8 @@ def tensor_offset() -> int | None:
 
     An ``at::Tensor`` is a pointer to what it is of, which this looks for.
     """
-    pointers = _private("_C._aoti", "unsafe_alloc_void_ptrs_from_tensors")
-    steal = _private("_C._aoti", "alloc_tensors_by_stealing_from_void_ptrs")
+    pointers = private("_C._aoti", "unsafe_alloc_void_ptrs_from_tensors")
+    steal = private("_C._aoti", "alloc_tensors_by_stealing_from_void_ptrs")
     if pointers is None or steal is None:
         return None
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -311,7 +311,7 @@ def users_kernels() -> str:
     """An operator of ATen's for which Python code other than PyTorch's has a kernel; "" if none.
 
     Whatever ran `torch.library.Library(...).impl` or `torch.library.impl` counts, for as long as
-    it stands.  Where the registrations cannot be found, that is what it says.
+    it stands, but for Litz's own.  Where the registrations cannot be found, that is what it says.
     """
     registry = getattr(weakref.finalize, "_registry", None)
     if registry is None:
@@ -325,7 +325,7 @@ def users_kernels() -> str:
         for name in sorted(library._op_impls):  # "aten/add.Tensor/CPU"
             _, op, key = name.split("/")
             at = _registered(f"aten::{op}", key or "CompositeImplicitAutograd")
-            if not at or not _of_pytorch(at[0]):
+            if not at or not (_of_pytorch(at[0]) or _of_litz(at[0])):
                 return f"aten::{op}"
             _own.add(library)
             break  # all that a library registers comes from one file
@@ -346,7 +346,7 @@ def strange_kernels(op: torch._ops.OpOverload) -> str:
     name = op.name()  # type: ignore[no-untyped-call]
     built = _built_in()
     found = (at for at in _registered(name) if not at.startswith(built) and not _of_pytorch(at))
-    return next(found, "")
+    return next((at for at in found if not _of_litz(at)), "")
 
 
 def _registered(name: str, key: str = "") -> list[str]:
@@ -362,6 +362,16 @@ def _of_pytorch(file: str) -> bool:
     installed = os.path.join(os.path.dirname(torch.__file__), "")
     doors = [os.path.join(installed, *d) for d in (("library.py",), ("_library", ""))]
     return file.startswith(installed) and not file.startswith(tuple(doors))
+
+
+def has_kernel_of_litz(name: str, key: str) -> bool:
+    """Whether a kernel of Litz's stands over that of an operator for a dispatch key."""
+    return any(map(_of_litz, _registered(name, key)))
+
+
+def _of_litz(file: str) -> bool:
+    """Whether a file is one of Litz's, whose kernels no compile sees (``dispatcher``)."""
+    return file.startswith(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
 @lru_cache(maxsize=1)
@@ -458,7 +468,7 @@ def traced() -> bool:
 
 def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
     """Put a text into the structured trace of the compile that runs now."""
-    write = _private("_logging", "trace_structured")
+    write = private("_logging", "trace_structured")
     if write is not None:
         write("artifact", metadata_fn=lambda: {"name": name, "encoding": encoding}, payload_fn=text)
 
@@ -477,8 +487,6 @@ def noted_lines() -> Iterator[None]:
 
 def keep_lines(results: Sequence[torch.Tensor]) -> None:
     """Have graph nodes of a backward pass that is traced get what ``noted_lines`` has noted."""
-    hooks = _private(
-        "_functorch._aot_autograd.logging_utils", "setup_stacktrace_preservation_hooks"
-    )
+    hooks = private("_functorch._aot_autograd.logging_utils", "setup_stacktrace_preservation_hooks")
     if hooks is not None:
         hooks([r.grad_fn for r in results if r.grad_fn is not None])
