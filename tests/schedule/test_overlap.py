@@ -127,6 +127,14 @@ def test_memory_bounds_what_moves() -> None:
     assert sum(t.left for t in found.transfers) < sum(t.idle for t in found.transfers)
 
 
+def test_what_was_waited_for_is_reduced_again() -> None:
+    def fn(x: Tensor) -> Tensor:
+        return reduced(reduced(x.sin()))
+
+    x = torch.randn(20)
+    assert torch.equal(compiled(fn, x)[1], x.sin())
+
+
 STEPS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
     lambda a, b, x: a @ b / 8,
     lambda a, b, x: (a - b).sin(),
