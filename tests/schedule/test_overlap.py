@@ -129,10 +129,10 @@ def test_memory_bounds_what_moves() -> None:
 
 def test_what_was_waited_for_is_reduced_again() -> None:
     def fn(x: Tensor) -> Tensor:
-        return reduced(reduced(x.sin()))
+        return reduced(reduced(x * 2))
 
     x = torch.randn(20)
-    assert torch.equal(compiled(fn, x)[1], x.sin())
+    assert torch.equal(compiled(fn, x)[1], x * 2)
 
 
 STEPS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [

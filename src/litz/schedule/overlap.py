@@ -11,6 +11,7 @@ that compile one graph agree on it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -97,7 +98,9 @@ class _Steps:
         self.bytes = {n: bytes_hint(b) for n, b in self.program.buffers.items() if not b.alias}
         held = {n for n in self.bytes if self.program.buffers[n].kind in ("input", "constant")}
         self.given = sum(self.bytes.pop(n) for n in sorted(held))
-        self.kept = {self._memory(r.buffer) for r in self.program.output_refs()}
+        self.own = [tuple(self.bytes.keys() & (r | w)) for r, w in self.touched]
+        self.users = Counter(b for own in self.own for b in own)
+        self.users.update({self._memory(r.buffer) for r in self.program.output_refs()})
 
     def _memory(self, name: str) -> str:
         root = self.program.root(name)
@@ -174,18 +177,17 @@ class _Steps:
 
     def peak(self, order: Sequence[int]) -> int:
         """The most bytes that live at once of what the steps make."""
-        last = {b: k for k in order for own in self.touched[k] for b in own}
-        live: set[str] = set()
+        left = dict(self.users)
         now = most = 0
         for k in order:
-            made = self.touched[k][1] - live
-            now += sum(self.bytes.get(b, 0) for b in made)
-            live |= made
+            for b in self.own[k]:
+                if left[b] == self.users[b]:
+                    now += self.bytes[b]
+                left[b] -= 1
             most = max(most, now)
-            reads, writes = self.touched[k]
-            dead = {b for b in reads | writes if b in live and last[b] == k} - self.kept
-            now -= sum(self.bytes.get(b, 0) for b in dead)
-            live -= dead
+            for b in self.own[k]:
+                if not left[b]:
+                    now -= self.bytes[b]
         return most
 
 
