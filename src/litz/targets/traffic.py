@@ -84,17 +84,26 @@ def _plan_ops(plan: KernelPlan) -> int:
         elif isinstance(n, Reduce):
             total += _points((*n.vars, *n.axes))
         elif isinstance(n, Scan):
-            total += _points((*n.vars, n.axis))
+            total += _points({*n.vars, n.axis})
     return total
 
 
 def node_bytes(n: FxNode) -> int:
-    """What ATen moves for one graph node run by itself: what it reads and returns; a view none."""
+    """What ATen moves for one graph node run by itself: what it reads and returns.
+
+    A view none; nor what takes a result to where it was to be written at once.
+    """
     if n.op != "call_function" or is_view_op(n.target):
+        return 0
+    if n.target is torch.ops.aten.copy_.default and _is_call(n.args[1]):
         return 0
     read = (a.meta.get("val") for a in n.all_input_nodes)
     tensors = pytree.tree_leaves([list(read), n.meta.get("val")])
     return sum(_tensor_bytes(t) for t in tensors if isinstance(t, torch.Tensor))
+
+
+def _is_call(x: object) -> bool:
+    return isinstance(x, FxNode) and x.op == "call_function"
 
 
 def _tensor_bytes(t: torch.Tensor) -> int:
