@@ -135,6 +135,16 @@ def test_what_was_waited_for_is_reduced_again() -> None:
     assert torch.equal(compiled(fn, x)[1], x * 2)
 
 
+def test_control_flow_that_communicates_stays_among_collectives() -> None:
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        inside = torch.cond(x.sum() > 0, lambda v: reduced(v * 2), lambda v: reduced(v * 3), (x,))
+        return inside, reduced(w.sin())
+
+    stages, _ = compiled(fn, torch.randn(200, 200), torch.randn(200, 200))
+    found = [s.target_name for s in schedule_of(stages).steps if isinstance(s, Extern)]
+    assert found[0] == "higher_order.cond" and "all_reduce" in found[1]
+
+
 STEPS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
     lambda a, b, x: a @ b / 8,
     lambda a, b, x: (a - b).sin(),

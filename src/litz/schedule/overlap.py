@@ -23,7 +23,7 @@ from litz.dataclass import dataclass
 from litz.index import Expr, size_hint
 from litz.ir.collectives import is_collective, is_wait
 from litz.ir.program import Extern, Program, Template, TensorRef
-from litz.schedule.dependencies import Numbers, effect_of
+from litz.schedule.dependencies import Numbers, effects_of
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 
 SLACK: Final = 1 << 20  # bytes of temporaries that more may live at once for the sake of overlap
@@ -140,7 +140,7 @@ class _Steps:
                 readers.setdefault(b, set()).add(k)
             writer.update(dict.fromkeys(writes, k))
             found |= numbers.before(k, step)
-            if isinstance(step, Extern) and (kind := effect_of(step)):
+            for kind in effects_of(step, self.program):
                 found.add(last.get(kind, k))
                 last[kind] = k
             yield found - {k}
