@@ -35,7 +35,9 @@ POSITIVE = frozenset("exp softplus sigmoid relu abs square".split())
 UNIT = frozenset(("sigmoid",))
 # What steps may do: functions of their arguments alone.
 CALLS = MOVES | POSITIVE | frozenset("mul add sub neg truediv matmul bmm silu tanh sum".split())
-HOMES = operator, torch, F
+FUNCTIONS: dict[object, str] = {
+    getattr(home, name): name for home in (operator, torch, F) for name in CALLS & {*dir(home)}
+}
 NOT_BY_NAME = frozenset("input other out inplace".split())
 
 
@@ -433,9 +435,7 @@ def _value(n: object) -> Tensor | None:
 
 def _name(n: Node) -> str:
     """The name of a call of PyTorch's whose result nobody writes into; "" of anything else."""
-    if not n.args or n.kwargs.keys() & NOT_BY_NAME or _is_written(n):
+    name = str(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
+    if not name or not n.args or n.kwargs.keys() & NOT_BY_NAME or _is_written(n):
         return ""
-    if n.op == "call_method":
-        return str(n.target)
-    name = getattr(n.target, "__name__", "")
-    return name if any(getattr(home, name, None) is n.target for home in HOMES) else ""
+    return name
