@@ -145,6 +145,22 @@ def test_control_flow_that_communicates_stays_among_collectives() -> None:
     assert found[0] == "higher_order.cond" and "all_reduce" in found[1]
 
 
+def test_gradients_of_convolutions_count() -> None:
+    """Of the weight alone too, whose place among the results is the second."""
+
+    def fn(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+        given = [0], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+        found = torch.ops.aten.convolution_backward(g, x, w, *given)
+        return reduced(found[1] * 2)
+
+    args = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 6, 6)
+    stages, out = compiled(fn, *args)
+    assert torch.allclose(out, fn(*args), rtol=1e-4, atol=1e-4)
+    found = schedule_of(stages)
+    (call,) = (s for s in found.steps if "convolution" in getattr(s, "target_name", ""))
+    assert overlap._operations(call, found.program) == 2 * 2 * 36 * 4 * 3 * 9
+
+
 STEPS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
     lambda a, b, x: a @ b / 8,
     lambda a, b, x: (a - b).sin(),

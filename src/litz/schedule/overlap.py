@@ -14,14 +14,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from litz.dataclass import dataclass
 from litz.index import Expr, size_hint
 from litz.ir.collectives import is_collective, is_wait
+from litz.ir.flops import call_ops
 from litz.ir.program import Extern, Program, Template, TensorRef
 from litz.schedule.dependencies import Numbers, effects_of
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
@@ -255,15 +255,13 @@ def _operations(step: Step, program: Program) -> int:
         axes = (*step.axes, *step.reduce_axes)
         extents: list[Expr] = [v.extent for v in axes]  # type: ignore[attr-defined]
         return 2 * math.prod(map(_size, extents))
-    target: Any = step.target if isinstance(step, Extern) else None
-    count = flop_registry.get(getattr(target, "overloadpacket", None))
-    if count is None or not isinstance(step, Extern):
+    if not isinstance(step, Extern):
         return 0
-    buffers = program.buffers
-    made = [torch.Size(map(_size, buffers[o].shape)) for o in step.outputs if o is not None]
+    shapes = [() if o is None else program.buffers[o].shape for o in step.outputs]
+    made = [torch.Size(map(_size, shape)) for shape in shapes]
     named = {name: _plain(value) for name, value in step.kwargs if name != "out"}
     out = made[0] if len(made) == 1 else made
-    return int(count(*map(_plain, step.args), out_val=out, **named))
+    return call_ops(step.target, [*map(_plain, step.args)], named, out)
 
 
 def _plain(value: object) -> object:

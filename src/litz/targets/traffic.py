@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import flop_registry
 
 from litz.graph.aliasing import is_view_op
 from litz.host.lines import CallKernel
 from litz.index import Expr, Var, size_hint
 from litz.ir.body import Load, Op, Reduce, Scan, walk
+from litz.ir.flops import call_ops
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import KernelPlan
@@ -122,20 +122,6 @@ def node_ops(n: FxNode) -> int:
     """The same of a graph node that ATen computes."""
     args, kwargs = (pytree.tree_map(_meta, x) for x in (n.args, n.kwargs))
     return call_ops(n.target, args, kwargs, n.meta.get("val"))
-
-
-def call_ops(target: object, args: Any, kwargs: Any, out: Any) -> int:
-    """Multiplications and additions of a product, convolution or attention; 0 for anything else."""
-    packet = getattr(target, "overloadpacket", None)
-    # Attention on CPUs, which PyTorch's table does not have, takes what other kinds take.
-    name = getattr(packet, "__name__", "").replace("_for_cpu", "")
-    count = flop_registry.get(packet) or flop_registry.get(getattr(torch.ops.aten, name, None))
-    if count is None:
-        return 0
-    try:
-        return int(count(*args, **kwargs, out_val=out))
-    except Exception:  # PyTorch's table is about operators in their usual form
-        return 0
 
 
 def _meta(x: Any) -> Any:
