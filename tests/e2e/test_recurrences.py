@@ -175,6 +175,13 @@ def grown(a: Tensor, x: Tensor) -> Tensor:
     return h
 
 
+def wrapped(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.exp(-a.abs().to(torch.uint8).relu()), x[0]
+    for t in range(10):
+        h = a[t] * h + x[t]
+    return h
+
+
 def split_off(a: Tensor, x: Tensor) -> Tensor:
     """Steps that pass over one: seven on each way."""
     a = torch.sigmoid(a)
@@ -231,7 +238,7 @@ def namesake(a: Tensor, x: Tensor) -> Tensor:
 
 
 STAY = [unknown, written, backwards, broadcast, stacked, in_place, grown, split_off]
-STAY += [without_gradients, cast, into, named, signs, numbers, namesake]
+STAY += [wrapped, without_gradients, cast, into, named, signs, numbers, namesake]
 
 
 def test_a_recurrence_over_the_states_of_another() -> None:

@@ -242,7 +242,9 @@ def _sign(n: object) -> int:
     """1 where no element is negative, -1 where none is positive, else 0."""
     if not isinstance(n, Node):
         return 0 if not isinstance(n, (int, float)) else 1 if n >= 0 else -1
-    name = _name(n)
+    name, value = _name(n), _value(n)
+    if value is None or not value.is_floating_point():  # integers wrap around
+        return 0
     if name in POSITIVE:
         return 1
     if name == "mul":
