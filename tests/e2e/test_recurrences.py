@@ -158,7 +158,103 @@ def stacked(a: Tensor, x: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("fn", [unknown, written, backwards, broadcast, stacked])
+def in_place(a: Tensor, x: Tensor) -> Tensor:
+    """Also what no name says."""
+    a, h = torch.sigmoid(a), x[0]
+    for t in range(10):
+        h = a[t] * h + x[t]
+        F.relu(x, inplace=True)
+    return h
+
+
+def grown(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.sigmoid(a), x[0]
+    a.mul_(3)
+    for t in range(10):
+        h = a[t] * h + x[t]
+    return h
+
+
+def wrapped(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.exp(-a.abs().to(torch.uint8).relu()), x[0]
+    for t in range(10):
+        h = a[t] * h + x[t]
+    return h
+
+
+def split_off(a: Tensor, x: Tensor) -> Tensor:
+    """Steps that pass over one: seven on each way."""
+    a = torch.sigmoid(a)
+    h = a[0] * x[1] + x[0]
+    way = a[1] * h + x[1]
+    for t in range(2, 9):
+        h = a[t] * h + x[t]
+    return way + h
+
+
+def without_gradients(a: Tensor, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        out = [a[t] * x[t] for t in range(10)]
+    return torch.stack(out)
+
+
+def cast(a: Tensor, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = [torch.matmul(x, a[t].unsqueeze(1)) for t in range(10)]
+    return torch.stack(out)
+
+
+def into(a: Tensor, x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    torch.stack([a[t] * x[t] for t in range(10)], out=out)
+    return out
+
+
+def named(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.exp(input=-a.abs()), x[0]
+    for t in range(10):
+        h = torch.mul(a[t], other=h) + x[t]
+    return torch.stack(tensors=[h] * 10)
+
+
+def signs(a: Tensor, x: Tensor) -> Tensor:
+    return torch.stack([a[t] * (-0.0 if t else 0.0) for t in range(10)])
+
+
+def numbers(a: Tensor, x: Tensor) -> Tensor:
+    return torch.stack([a[t].bfloat16() * x[t, 0] for t in range(10)])
+
+
+@torch.compiler.allow_in_graph
+def add(a: Tensor, b: Tensor) -> Tensor:
+    return a - b
+
+
+def namesake(a: Tensor, x: Tensor) -> Tensor:
+    a, h = torch.sigmoid(a), x[0]
+    for t in range(10):
+        h = add(a[t] * h, x[t])
+    return h
+
+
+STAY = [unknown, written, backwards, broadcast, stacked, in_place, grown, split_off]
+STAY += [wrapped, without_gradients, cast, into, named, signs, numbers, namesake]
+
+
+def test_a_recurrence_over_the_states_of_another() -> None:
+    def fn(a: Tensor, x: Tensor) -> Tensor:
+        a, h = torch.sigmoid(a), x[0]
+        for t in range(9):
+            h = a[t] * h + x[t]
+        b, g = a[0], h[0]
+        for t in range(9):
+            g = b[t] * g + h[t]
+        return g
+
+    assert targets(fn, draw(9, 9, 4), draw(9, 9, 4)).count(SCAN) == 2
+
+
+@pytest.mark.parametrize("fn", STAY)
 def test_what_stays_as_it_is(fn: Callable[..., Any]) -> None:
     calls = targets(fn, draw(10, 4), draw(10, 4))
     assert SCAN not in calls and "contiguous" not in calls

@@ -58,6 +58,14 @@ def test_each_step_has_its_time_beside_eager() -> None:
     assert "where the difference lies" in text and "by litz's" in text and "matrix_exp" in text
 
 
+def test_control_flow_is_measured_whole_in_eager_mode() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))  # type: ignore[no-any-return]
+
+    ours, eager = litz.profile(fn, torch.randn(8), seconds=0.01).timings
+    assert ours.rows and not eager.rows and eager.seconds > 0
+
+
 def test_a_script_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, out = tmp_path / "script.py", tmp_path / "steps.csv"
     script.write_text(

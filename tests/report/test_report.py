@@ -98,6 +98,20 @@ def test_figures_are_those_of_the_program() -> None:
     assert {"graph", "program", "schedule", "host", "code"} <= graph.texts.keys()
 
 
+def test_figures_count_once() -> None:
+    """What several steps compute, what is written in place, and the elements of a scan."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y.mul_(2)
+        return torch.cat([x, x * 2], 1), x.cumsum(1)
+
+    (graph,) = litz.explain(fn, torch.randn(8, 16), torch.randn(8, 16)).report.graphs
+    n = 8 * 16
+    # Two products, sums, and what two tensors of n elements are joined to.
+    assert sum(s.apart for s in graph.steps) == 4 * n * (2 + 2 + 2 + 4)
+    assert sum(s.ops for s in graph.steps) == 3 * n
+
+
 CASES = {
     "graph break": planted.graph_break,
     "fallback": planted.fallback,

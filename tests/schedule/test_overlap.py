@@ -127,6 +127,40 @@ def test_memory_bounds_what_moves() -> None:
     assert sum(t.left for t in found.transfers) < sum(t.idle for t in found.transfers)
 
 
+def test_what_was_waited_for_is_reduced_again() -> None:
+    def fn(x: Tensor) -> Tensor:
+        return reduced(reduced(x * 2))
+
+    x = torch.randn(20)
+    assert torch.equal(compiled(fn, x)[1], x * 2)
+
+
+def test_control_flow_that_communicates_stays_among_collectives() -> None:
+    def fn(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        inside = torch.cond(x.sum() > 0, lambda v: reduced(v * 2), lambda v: reduced(v * 3), (x,))
+        return inside, reduced(w.sin())
+
+    stages, _ = compiled(fn, torch.randn(200, 200), torch.randn(200, 200))
+    found = [s.target_name for s in schedule_of(stages).steps if isinstance(s, Extern)]
+    assert found[0] == "higher_order.cond" and "all_reduce" in found[1]
+
+
+def test_gradients_of_convolutions_count() -> None:
+    """Of the weight alone too, whose place among the results is the second."""
+
+    def fn(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+        given = [0], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+        found = torch.ops.aten.convolution_backward(g, x, w, *given)
+        return reduced(found[1] * 2)
+
+    args = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 6, 6)
+    stages, out = compiled(fn, *args)
+    assert torch.allclose(out, fn(*args), rtol=1e-4, atol=1e-4)
+    found = schedule_of(stages)
+    (call,) = (s for s in found.steps if "convolution" in getattr(s, "target_name", ""))
+    assert overlap._operations(call, found.program) == 2 * 2 * 36 * 4 * 3 * 9
+
+
 STEPS: list[Callable[[Tensor, Tensor, Tensor], Tensor]] = [
     lambda a, b, x: a @ b / 8,
     lambda a, b, x: (a - b).sin(),

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
@@ -32,6 +35,10 @@ POSITIVE = frozenset("exp softplus sigmoid relu abs square".split())
 UNIT = frozenset(("sigmoid",))
 # What steps may do: functions of their arguments alone.
 CALLS = MOVES | POSITIVE | frozenset("mul add sub neg truediv matmul bmm silu tanh sum".split())
+FUNCTIONS: dict[object, str] = {
+    getattr(home, name): name for home in (operator, torch, F) for name in CALLS & {*dir(home)}
+}
+NOT_BY_NAME = frozenset("input other out inplace".split())
 
 
 class _Other(Exception):
@@ -60,8 +67,9 @@ class _Step:
 def roll_up(gm: GraphModule) -> None:
     """Replace steps by what does all of them, in place."""
     changed = False
+    new: dict[Node, Node] = {}  # states by the steps that they replace
     for steps in _chains(gm.graph):
-        changed |= _scanned(gm, steps)
+        changed |= _scanned(gm, steps, new)
     for n in gm.graph.find_nodes(op="call_function", target=torch.stack):
         changed |= _batched(gm, n)
     if changed:
@@ -78,7 +86,8 @@ def _chains(graph: Graph) -> list[list[_Step]]:
     for n in graph.nodes:
         for step in _steps(n):
             chain = known.get(step.before, [])
-            if chain and _next(chain[-1].a, step.a) and _next(chain[-1].b, step.b):
+            last = chain[-1] if chain and chain[-1].node is step.before else None
+            if last and _next(last.a, step.a) and _next(last.b, step.b):
                 chain.append(step)
             else:
                 chain = [step]
@@ -134,28 +143,29 @@ def _pick(n: Node) -> _Pick | None:
     return _Pick(of, dim % value.ndim, at % size) if isinstance(size, int) else None
 
 
-def _scanned(gm: GraphModule, steps: Sequence[_Step]) -> bool:
-    """Whether the steps are a scan now."""
+def _scanned(gm: GraphModule, steps: Sequence[_Step], new: dict[Node, Node]) -> bool:
+    """Whether the steps are a scan now; what replaces them is noted."""
     first, last, count = steps[0], steps[-1], len(steps)
+    a, b = (replace(p, of=new.get(p.of, p.of)) for p in (first.a, first.b))
     values = [_value(n) for s in steps for n in (s.node, *s.node.all_input_nodes)]
     like = values[0]
     if like is None or like.dtype not in (torch.float32, torch.float64):
         return False
     if any(v is None or v.shape != like.shape or v.dtype != like.dtype for v in values):
         return False
-    of = _value(first.a.of)
-    if of is None or of.dtype != like.dtype or of.select(first.a.dim, 0).shape != like.shape:
+    of = _value(a.of)
+    if of is None or of.dtype != like.dtype or of.select(a.dim, 0).shape != like.shape:
         return False
-    if not _within_one(first.a.of) or _is_written(first.node, last.node):
+    if not _within_one(a.of) or _is_disturbed(first.node, last.node):
         return False
     number = sum(name.startswith("recurrence_") for name, _ in gm.named_children())
     gm.add_module(f"recurrence_{number}", _combine(gm, like.dtype))
     graph = gm.graph
     with graph.inserting_before(first.node.next):
         body = graph.get_attr(f"recurrence_{number}")
-        factors = _along(graph, first.a, count)
+        factors = _along(graph, a, count)
         start = _call(graph, torch.unsqueeze, first.node, 0)
-        rest = _along(graph, _Pick(first.b.of, first.b.dim, first.b.at + 1), count - 1)
+        rest = _along(graph, replace(b, at=b.at + 1), count - 1)
         terms = _call(graph, torch.cat, [start, rest])
         scan = graph.call_function(SCAN, (body, (factors, terms), ()))
         scan.meta["example_value"] = (factors.meta["example_value"], terms.meta["example_value"])
@@ -163,9 +173,10 @@ def _scanned(gm: GraphModule, steps: Sequence[_Step]) -> bool:
         states.meta["example_value"] = terms.meta["example_value"]
         picked = [_call(graph, operator.getitem, states, i) for i in range(count)]
     scan.meta["stack_trace"] = first.node.meta.get("stack_trace")
-    for step, new in zip(steps, picked, strict=True):
-        new.meta = dict(step.node.meta)
-        step.node.replace_all_uses_with(new, delete_user_cb=lambda u: u is not start)
+    for step, state in zip(steps, picked, strict=True):
+        state.meta = dict(step.node.meta)
+        step.node.replace_all_uses_with(state, delete_user_cb=lambda u: u is not start)
+        new[step.node] = state
     _erase([s.node for s in steps[1:]])
     return True
 
@@ -231,7 +242,9 @@ def _sign(n: object) -> int:
     """1 where no element is negative, -1 where none is positive, else 0."""
     if not isinstance(n, Node):
         return 0 if not isinstance(n, (int, float)) else 1 if n >= 0 else -1
-    name = _name(n)
+    name, value = _name(n), _value(n)
+    if value is None or not value.is_floating_point():  # integers wrap around
+        return 0
     if name in POSITIVE:
         return 1
     if name == "mul":
@@ -241,17 +254,36 @@ def _sign(n: object) -> int:
     return _sign(n.args[0]) if name in MOVES else 0
 
 
-def _is_written(first: Node, last: Node) -> bool:
-    """Whether anything between two nodes writes into a tensor, as far as its name says."""
+def _is_disturbed(first: Node, last: Node) -> bool:
+    """Whether anything between two nodes may write into a tensor, or says how others run.
+
+    The former as far as its name and schema say; the latter, as autocast, has a private name.
+    """
     n = first
     while n is not last:
-        name = _name(n)
-        if name == "setitem" or "out" in n.kwargs or (name.endswith("_") and "__" not in name):
+        target = n.target
+        name = str(target if n.op == "call_method" else getattr(target, "__name__", ""))
+        if name == "setitem" or "out" in n.kwargs or "_" in (name[:1], name[-1:]):
             return True
-        if name.startswith("i") and name[1:] in ("add", "sub", "mul", "truediv", "pow"):
+        if isinstance(target, HigherOrderOperator) and target is not SCAN:
+            return True
+        if any(o._schema.is_mutable for o in _overloads(target)):
             return True
         n = n.next
     return False
+
+
+def _overloads(target: object) -> list[OpOverload]:
+    if isinstance(target, OpOverloadPacket):
+        names = target.overloads()  # type: ignore[no-untyped-call]
+        return [getattr(target, name) for name in names]
+    return [target] if isinstance(target, OpOverload) else []
+
+
+def _is_written(n: Node) -> bool:
+    """Whether the graph writes into a value anywhere."""
+    value = _value(n)
+    return value is not None and (value.is_inference() or value._version > 0)
 
 
 # --- calls that are alike -----------------------------------------------------------------------
@@ -259,8 +291,7 @@ def _is_written(first: Node, last: Node) -> bool:
 
 def _batched(gm: GraphModule, stack: Node) -> bool:
     """Whether a stack is one batched call now."""
-    parts, *dims = stack.args
-    dim = dims[0] if dims else stack.kwargs.get("dim", 0)
+    parts, dim = [*stack.args, stack.kwargs.get("dim", 0), 0][:2]
     if not isinstance(parts, (list, tuple)) or len(parts) < LEAST or type(dim) is not int:
         return False
     alike = _Alike(stack)
@@ -268,10 +299,10 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
         result = alike.values(parts)
     except _Other:
         return False
-    if not alike.picked or result in alike.picked.values():
+    if not alike.picked or result in alike.picked.values() or "out" in stack.kwargs:
         return False
     inner = set(alike.nodes)
-    if _is_written(next(n for n in gm.graph.nodes if n in inner), stack):
+    if _is_disturbed(next(n for n in gm.graph.nodes if n in inner), stack):
         return False
     alike.graph.output(result)
     number = sum(name.startswith("step_") for name, _ in gm.named_children())
@@ -282,7 +313,7 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
     with graph.inserting_before(stack):
         body = graph.get_attr(f"step_{number}")
         picked = tuple(_along(graph, p, len(parts)) for p in alike.picked)
-        call = graph.call_function(_every, (body, picked, tuple(alike.shared)))
+        call = graph.call_function(every_step, (body, picked, tuple(alike.shared)))
         moved = graph.call_function(torch.movedim, (call, 0, dim))
         whole = graph.call_method("contiguous", (moved,))
         value = _value(stack)
@@ -295,7 +326,7 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
     return True
 
 
-def _every(function: Any, picked: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+def every_step(function: Any, picked: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
     """A function of one element of each tensor along its first dimension, for all of them."""
     dims = (*(0 for _ in picked), *(None for _ in shared))
     found: Tensor = torch.vmap(function, in_dims=dims)(*picked, *shared)
@@ -333,6 +364,9 @@ class _Alike:
         if nodes in self.known:
             return self.known[nodes]
         first = nodes[0]
+        value = _value(first)
+        if _is_written(first) or (value is not None and value.ndim == 0):
+            raise _Other  # numbers do not count for types as a batch of them does
         picks = [_pick(n) for n in nodes]
         start = picks[0]
         if len(set(nodes)) == 1:
@@ -381,7 +415,7 @@ class _Alike:
         if isinstance(first, slice):
             places = [(v.start, v.stop, v.step) for v in values]
             return slice(*self.values(places))
-        if any(v != first for v in values):
+        if any(v != first or repr(v) != repr(first) for v in values):  # -0.0 is equal to 0.0
             raise _Other
         return first
 
@@ -402,6 +436,8 @@ def _value(n: object) -> Tensor | None:
 
 
 def _name(n: Node) -> str:
-    if n.op == "call_method":
-        return str(n.target)
-    return str(getattr(n.target, "__name__", "")) if n.op == "call_function" else ""
+    """The name of a call of PyTorch's whose result nobody writes into; "" of anything else."""
+    name = str(n.target) if n.op == "call_method" else FUNCTIONS.get(n.target, "")
+    if not name or not n.args or n.kwargs.keys() & NOT_BY_NAME or _is_written(n):
+        return ""
+    return name

@@ -56,8 +56,10 @@ def _given_away(uses: Uses, n: Extern) -> Buffer | None:
     buffer = uses.program.buffers[ref.buffer]
     whole = ref.offset == ZERO and ref.shape == buffer.shape
     own = buffer.kind in ("temp", "fresh") and buffer.alias is None
+    if not (whole and own and _is_row_major(ref)):
+        return None
     alone = [*uses.readers[buffer.name]] == [n.name] and buffer.name not in uses.shown
-    return buffer if whole and own and alone and _is_row_major(ref) else None
+    return buffer if alone else None
 
 
 def _is_row_major(ref: TensorRef) -> bool:

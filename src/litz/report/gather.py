@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch.fx import GraphModule
@@ -80,6 +81,7 @@ class _Part:
     def __init__(self, prefix: str, gm: GraphModule | None) -> None:
         self.lines: dict[str, Line] = {}
         self._prefix = prefix
+        self._steps: Counter[str] = Counter()  # that compute a node, by its name
         found = () if gm is None else gm.graph.nodes
         self._nodes = {n.name: n for n in found if n.op == "call_function"}
         self._at = {name: self._known(node_line(n)) for name, n in self._nodes.items()}
@@ -101,6 +103,7 @@ class _Part:
         kernels = {k.name: k for k in stages.kernels}
         origins = {s.name: s.origins for s in stages.schedule.steps}
         joined = {x.groups[0]: x.groups for x in stages.schedule.horizontal}
+        self._steps.update(n for own in origins.values() for n in set(own))
         for call in stages.host.calls():
             if isinstance(call, CallKernel):
                 groups = joined.get(call.group, (call.group,))
@@ -149,7 +152,9 @@ class _Part:
         return tuple(dict.fromkeys(x for n in names if (x := self._at.get(n, ""))))
 
     def _apart(self, names: Sequence[str]) -> int:
-        return sum(node_bytes(self._nodes[n]) for n in names if n in self._nodes)
+        """Each node's bytes count once, in equal parts for the steps that compute it."""
+        known = [(self._nodes[n], self._steps[n]) for n in names if n in self._nodes]
+        return sum(node_bytes(n) // steps for n, steps in known)
 
     def _transposed(self, k: Kernel, names: Sequence[str]) -> str:
         """The line of a copy that lays out anew what lies otherwise; '' where a kernel has none."""

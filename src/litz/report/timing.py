@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from litz.dataclass import dataclass
+from litz.ir.flops import call_ops
 from litz.report.lines import is_own, line
 from litz.report.record import Line
-from litz.targets.traffic import call_ops
 
 Call = Callable[[list[Any]], Any]
 Mark = tuple[float, Any]

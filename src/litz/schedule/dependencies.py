@@ -145,7 +145,7 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
             before.update(writers[b].older, writers[b].parts)
         for b in writes:
             before.update(readers.get(b, ()), writers[b].add(k, n, b))
-        if isinstance(n, Extern) and (kind := effect_of(n)):
+        for kind in effects_of(n, program):
             before.add(last.get(kind, k))
             last[kind] = k
         before.update(numbers.before(k, n))
@@ -157,19 +157,23 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     return deps
 
 
-def effect_of(n: Extern) -> str:
-    """The kind of effects that a call has beyond its arguments; "" if none.
+def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
+    """The kinds of effects that a step has beyond its arguments, its bodies' too.
 
     Those of a kind keep their order: collectives, and random draws and calls that return nothing.
     """
+    if not isinstance(n, Extern) or n.is_number:
+        return ()
     if is_collective(n.target):
-        return "" if is_wait(n.target) else "collective"
-    if n.is_number:
-        return ""
+        return () if is_wait(n.target) else ("collective",)
+    found: dict[str, None] = {}
+    for body in (program.bodies[b.name] for b in n.bodies):
+        found.update(dict.fromkeys(kind for m in body.nodes for kind in effects_of(m, body)))
     tags = getattr(n.target, "tags", ())
     drawn = any(getattr(t, "name", "") == "nondeterministic_seeded" for t in tags)
-    returned = n.symbols or any(o is not None for o in n.outputs)
-    return "other" if drawn or not returned else ""
+    if drawn or not (n.symbols or any(o is not None for o in n.outputs)):
+        found["other"] = None
+    return (*found,)
 
 
 class _Writers:

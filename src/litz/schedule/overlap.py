@@ -11,18 +11,19 @@ that compile one graph agree on it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
 from litz.dataclass import dataclass
 from litz.index import Expr, size_hint
+from litz.ir.flops import call_ops
 from litz.ir.program import Extern, Program, Template, TensorRef
 from litz.runtime.collectives import is_collective, is_wait
-from litz.schedule.dependencies import Numbers, effect_of
+from litz.schedule.dependencies import Numbers, effects_of
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 
 SLACK: Final = 1 << 20  # bytes of temporaries that more may live at once for the sake of overlap
@@ -97,7 +98,9 @@ class _Steps:
         self.bytes = {n: bytes_hint(b) for n, b in self.program.buffers.items() if not b.alias}
         held = {n for n in self.bytes if self.program.buffers[n].kind in ("input", "constant")}
         self.given = sum(self.bytes.pop(n) for n in sorted(held))
-        self.kept = {self._memory(r.buffer) for r in self.program.output_refs()}
+        self.own = [tuple(self.bytes.keys() & (r | w)) for r, w in self.touched]
+        self.users = Counter(b for own in self.own for b in own)
+        self.users.update({self._memory(r.buffer) for r in self.program.output_refs()})
 
     def _memory(self, name: str) -> str:
         root = self.program.root(name)
@@ -137,7 +140,7 @@ class _Steps:
                 readers.setdefault(b, set()).add(k)
             writer.update(dict.fromkeys(writes, k))
             found |= numbers.before(k, step)
-            if isinstance(step, Extern) and (kind := effect_of(step)):
+            for kind in effects_of(step, self.program):
                 found.add(last.get(kind, k))
                 last[kind] = k
             yield found - {k}
@@ -174,18 +177,17 @@ class _Steps:
 
     def peak(self, order: Sequence[int]) -> int:
         """The most bytes that live at once of what the steps make."""
-        last = {b: k for k in order for own in self.touched[k] for b in own}
-        live: set[str] = set()
+        left = dict(self.users)
         now = most = 0
         for k in order:
-            made = self.touched[k][1] - live
-            now += sum(self.bytes.get(b, 0) for b in made)
-            live |= made
+            for b in self.own[k]:
+                if left[b] == self.users[b]:
+                    now += self.bytes[b]
+                left[b] -= 1
             most = max(most, now)
-            reads, writes = self.touched[k]
-            dead = {b for b in reads | writes if b in live and last[b] == k} - self.kept
-            now -= sum(self.bytes.get(b, 0) for b in dead)
-            live -= dead
+            for b in self.own[k]:
+                if not left[b]:
+                    now -= self.bytes[b]
         return most
 
 
@@ -253,15 +255,13 @@ def _operations(step: Step, program: Program) -> int:
         axes = (*step.axes, *step.reduce_axes)
         extents: list[Expr] = [v.extent for v in axes]  # type: ignore[attr-defined]
         return 2 * math.prod(map(_size, extents))
-    target: Any = step.target if isinstance(step, Extern) else None
-    count = flop_registry.get(getattr(target, "overloadpacket", None))
-    if count is None or not isinstance(step, Extern):
+    if not isinstance(step, Extern):
         return 0
-    buffers = program.buffers
-    made = [torch.Size(map(_size, buffers[o].shape)) for o in step.outputs if o is not None]
+    shapes = [() if o is None else program.buffers[o].shape for o in step.outputs]
+    made = [torch.Size(map(_size, shape)) for shape in shapes]
     named = {name: _plain(value) for name, value in step.kwargs if name != "out"}
     out = made[0] if len(made) == 1 else made
-    return int(count(*map(_plain, step.args), out_val=out, **named))
+    return call_ops(step.target, [*map(_plain, step.args)], named, out)
 
 
 def _plain(value: object) -> object:

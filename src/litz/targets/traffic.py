@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
-from torch.utils.flop_counter import flop_registry
 
 from litz.graph.aliasing import is_view_op
 from litz.host.lines import CallKernel
 from litz.index import Expr, Var, size_hint
 from litz.ir.body import Load, Op, Reduce, Scan, walk
+from litz.ir.flops import call_ops
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import KernelPlan
@@ -84,17 +84,26 @@ def _plan_ops(plan: KernelPlan) -> int:
         elif isinstance(n, Reduce):
             total += _points((*n.vars, *n.axes))
         elif isinstance(n, Scan):
-            total += _points((*n.vars, n.axis))
+            total += _points({*n.vars, n.axis})
     return total
 
 
 def node_bytes(n: FxNode) -> int:
-    """What ATen moves for one graph node run by itself: what it reads and returns; a view none."""
+    """What ATen moves for one graph node run by itself: what it reads and returns.
+
+    A view none; nor what takes a result to where it was to be written at once.
+    """
     if n.op != "call_function" or is_view_op(n.target):
+        return 0
+    if n.target is torch.ops.aten.copy_.default and _is_call(n.args[1]):
         return 0
     read = (a.meta.get("val") for a in n.all_input_nodes)
     tensors = pytree.tree_leaves([list(read), n.meta.get("val")])
     return sum(_tensor_bytes(t) for t in tensors if isinstance(t, torch.Tensor))
+
+
+def _is_call(x: object) -> bool:
+    return isinstance(x, FxNode) and x.op == "call_function"
 
 
 def _tensor_bytes(t: torch.Tensor) -> int:
@@ -113,20 +122,6 @@ def node_ops(n: FxNode) -> int:
     """The same of a graph node that ATen computes."""
     args, kwargs = (pytree.tree_map(_meta, x) for x in (n.args, n.kwargs))
     return call_ops(n.target, args, kwargs, n.meta.get("val"))
-
-
-def call_ops(target: object, args: Any, kwargs: Any, out: Any) -> int:
-    """Multiplications and additions of a product, convolution or attention; 0 for anything else."""
-    packet = getattr(target, "overloadpacket", None)
-    # Attention on CPUs, which PyTorch's table does not have, takes what other kinds take.
-    name = getattr(packet, "__name__", "").replace("_for_cpu", "")
-    count = flop_registry.get(packet) or flop_registry.get(getattr(torch.ops.aten, name, None))
-    if count is None:
-        return 0
-    try:
-        return int(count(*args, **kwargs, out_val=out))
-    except Exception:  # PyTorch's table is about operators in their usual form
-        return 0
 
 
 def _meta(x: Any) -> Any:

@@ -161,6 +161,15 @@ def _eager_run(call: Callable[[], Any], cuda: bool) -> EagerRun:
     return origin, timer.calls, end
 
 
+def _can_be_watched(call: Callable[[], Any]) -> bool:
+    """Whether a call in eager mode can be; control flow cannot, which PyTorch itself compiles."""
+    try:
+        _eager_run(call, False)
+    except Exception:  # if it is the user's own, it comes again
+        return False
+    return True
+
+
 def _eager(runs: Sequence[EagerRun], cuda: bool) -> Timing:
     """Medians over those calls that do the same as the last."""
     same = [r for r in runs if len(r[1]) == len(runs[-1][1])]
@@ -186,6 +195,8 @@ def profile(
 ) -> Profile:
     """Measure ``fn`` under Litz, and under each backend of ``against``; see ``litz.profile``."""
     session, eager = Session(make_options(options)), []
+    call = partial(fn, *args, **kwargs)
+    watches = "eager" in against and _can_be_watched(call)
     torch.compiler.reset()
     try:
         with session.listener, heard_breaks(session.collector.hear_break):
@@ -199,8 +210,8 @@ def profile(
                     start = perf_counter()
                     watched(*args, **kwargs)
                     spent.append(perf_counter() - start)
-                if "eager" in against:
-                    eager.append(_eager_run(partial(fn, *args, **kwargs), session.cuda))
+                if watches:
+                    eager.append(_eager_run(call, session.cuda))
         found = session.profile(title_of(fn), WATCHED, median(spent))
         timings = {"litz": found.timings[0]}
         timings |= {name: Timing(name, 0.0, 0.0, (), ()) for name in against}
@@ -209,9 +220,9 @@ def profile(
         calls = {
             n: partial(f, *args, **kwargs) for n, f in _ways(fn, session.options, against).items()
         }
-        for call in calls.values():
+        for way in calls.values():
             for _ in range(3):
-                call()
+                way()
         whole = in_turns(tuple(calls.values()), seconds, session.cuda)
     finally:
         torch.compiler.reset()
