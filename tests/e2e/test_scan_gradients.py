@@ -61,7 +61,7 @@ def selective(steps: torch.Tensor, a: Any, b: Any, c: Any, x: Any, by_scan: bool
     return (states.movedim(0, 1) * c[:, :, None]).sum(-1)
 
 
-@pytest.mark.parametrize("target", ["", "triton"])
+@pytest.mark.parametrize("target", ["", pytest.param("triton", marks=pytest.mark.slow)])
 def test_selective_scans(target: str) -> None:
     """(batch, length, channels, state): a scan forward, one backward; against float64 in steps."""
     if target == "triton":

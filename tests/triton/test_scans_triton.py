@@ -81,7 +81,7 @@ def test_loops(name: str, loops: None) -> None:
     check(lambda x: OPS[name](x, 1), x, runs=1, judge=False, dynamic=True, **TRITON)
 
 
-@pytest.mark.parametrize("shape", some([(300,), (320,), (2, 300), (300, 3)], 3), ids=str)
+@pytest.mark.parametrize("shape", some([(300,), (320,), (2, 300), (300, 3)], 2), ids=str)
 @pytest.mark.parametrize("name", some(OPS, 2))
 def test_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
     dim = 1 if shape[0] < 9 else 0
@@ -242,7 +242,7 @@ def test_functions_of_two_states(name: str) -> None:
     check_scan(name, draw(5, 40, dtype=torch.bfloat16), 1, **TRITON)
 
 
-@pytest.mark.parametrize("name", some(FUNCTIONS, 2))
+@pytest.mark.parametrize("name", some(FUNCTIONS, 1))
 def test_functions_in_loops(name: str, loops: None) -> None:
     x = draw(3, 300, dtype=torch.float32)
     (made,) = launches(scan_of(name, 1), x)
@@ -251,7 +251,7 @@ def test_functions_in_loops(name: str, loops: None) -> None:
     check_scan(name, x.t(), 0, **TRITON)
 
 
-@pytest.mark.parametrize("shape", some([(320,), (300, 3), (300,)], 2), ids=str)
+@pytest.mark.parametrize("shape", some([(300, 3), (320,), (300,)], 1), ids=str)
 @pytest.mark.parametrize("name", some(FUNCTIONS, 2))
 def test_functions_in_parts(name: str, shape: tuple[int, ...], parts: None) -> None:
     assert len(launches(scan_of(name, 0), draw(*shape), reduction="split")) == 3
