@@ -239,7 +239,7 @@ def test_subclasses_that_are_not_known_are_found_behind_aotautograd(runs: Runs) 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without processes")
 def test_a_distributed_tensor_is_found_behind_aotautograd(runs: Runs) -> None:
     """Its mesh is an input that the graph hands on."""
-    import torch.distributed as dist
+    from collective_cases import one_process
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
     def case(compile: Compile) -> list[Tensor]:
@@ -250,12 +250,9 @@ def test_a_distributed_tensor_is_found_behind_aotautograd(runs: Runs) -> None:
         assert w.grad is not None
         return [out.full_tensor().detach(), w.grad.full_tensor()]  # type: ignore[attr-defined]
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
+    with one_process():
         mesh = init_device_mesh("cpu", (1,))
         first, again = runs(case), runs(case)
-    finally:
-        dist.destroy_process_group()
     assert sum("found in the cache" in line for line in runs.told) == 2, runs.told
     assert not any("runs through ATen" in line for line in runs.told), runs.told
     assert all(map(torch.equal, first, again))

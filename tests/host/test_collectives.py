@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from collective_cases import compiled, one_process
 
-from litz.backend import compile_with
 from litz.host.lines import CallExtern, Free, Reuse
-from litz.options import make_options
-from litz.stages import Stages
 
 if not dist.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
@@ -22,9 +20,8 @@ ops = torch.ops._c10d_functional
 
 @pytest.fixture(scope="module", autouse=True)
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with one_process():
+        yield
 
 
 def waited(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -43,23 +40,10 @@ def several(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return d, ops.wait_tensor(first) + d @ d
 
 
-def compiled(fn: Callable[..., Any], *args: Tensor) -> tuple[Stages, Any]:
-    found: list[Stages] = []
-
-    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        options = make_options({"check_calls": False})
-        return compile_with(gm, inputs, options, lambda kind, graph, s: found.append(s))
-
-    torch._dynamo.reset()
-    out = torch.compile(fn, backend=backend, fullgraph=True)(*args)
-    (stages,) = found
-    return stages, out
-
-
 @pytest.mark.parametrize("fn", [waited, several])
 def test_what_is_reduced_stays_until_the_wait(fn: Callable[..., Any]) -> None:
     args = torch.randn(300, 300), torch.randn(300, 300)
-    stages, out = compiled(fn, *args)
+    stages, out = compiled(fn, *args, check_calls=False)
     host = stages.host
     assert host is not None
     under_way: dict[str, str] = {}  # what is read, by the result

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from collective_cases import compiled, one_process
 
-from litz.backend import compile_with
 from litz.ir.program import Extern
-from litz.options import make_options
 from litz.runtime.collectives import is_collective, is_wait
 from litz.schedule import overlap
 from litz.schedule.groups import Schedule
@@ -28,9 +27,8 @@ ops = torch.ops._c10d_functional
 
 @pytest.fixture(scope="module", autouse=True)
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with one_process():
+        yield
 
 
 def reduced(x: Tensor) -> Tensor:
@@ -41,17 +39,8 @@ def gathered(x: Tensor) -> Tensor:
     return ops.wait_tensor(ops.all_gather_into_tensor(x, 1, dist.group.WORLD.group_name))
 
 
-def compiled(fn: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Stages, Any]:
-    found: list[Stages] = []
-
-    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        made = make_options({"check_ir": True, **options})
-        return compile_with(gm, inputs, made, lambda kind, graph, s: found.append(s))
-
-    torch._dynamo.reset()
-    out = torch.compile(fn, backend=backend, fullgraph=True)(*args)
-    (stages,) = found
-    return stages, out
+def checked(fn: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Stages, Any]:
+    return compiled(fn, *args, check_ir=True, **options)
 
 
 def schedule_of(stages: Stages) -> Schedule:
@@ -82,14 +71,14 @@ def behind(x: Tensor, w: Tensor) -> Tensor:
 
 def test_a_start_moves_before_what_it_does_not_need() -> None:
     args = torch.randn(200, 200), torch.randn(200, 200)
-    stages, out = compiled(before, *args)
+    stages, out = checked(before, *args)
     assert short(schedule_of(stages)) == ["kernel", "start", "mm", "mm", "wait", "kernel", "kernel"]
     assert torch.allclose(out, before(*args), rtol=1e-4)
 
 
 def test_a_wait_moves_behind_what_does_not_need_it() -> None:
     args = torch.randn(200, 200), torch.randn(200, 200)
-    stages, out = compiled(behind, *args)
+    stages, out = checked(behind, *args)
     found = schedule_of(stages)
     assert short(found) == ["start", "mm", "mm", "wait", "kernel", "kernel"]
     assert torch.allclose(out, behind(*args), rtol=1e-4)
@@ -102,7 +91,7 @@ def test_a_wait_moves_behind_what_does_not_need_it() -> None:
 def test_no_more_moves_than_hides_the_transfer() -> None:
     """At a thousand times the bandwidth one product is enough."""
     args = torch.randn(400, 400), torch.randn(400, 400)
-    stages, _ = compiled(behind, *args, bandwidth=1_000_000)
+    stages, _ = checked(behind, *args, bandwidth=1_000_000)
     assert short(schedule_of(stages))[:4] == ["start", "mm", "wait", "kernel"]
 
 
@@ -115,7 +104,7 @@ def test_memory_bounds_what_moves() -> None:
         return x
 
     args = [torch.randn(8, 600), *(torch.randn(600, 600) / 50 for _ in range(8))]
-    stages, out = compiled(layers, *args)
+    stages, out = checked(layers, *args)
     found = schedule_of(stages)
     assert torch.allclose(out, layers(*args), rtol=1e-3, atol=1e-4)
     live = most = 0
@@ -132,7 +121,7 @@ def test_what_was_waited_for_is_reduced_again() -> None:
         return reduced(reduced(x * 2))
 
     x = torch.randn(20)
-    assert torch.equal(compiled(fn, x)[1], x * 2)
+    assert torch.equal(checked(fn, x)[1], x * 2)
 
 
 def test_control_flow_that_communicates_stays_among_collectives() -> None:
@@ -140,7 +129,7 @@ def test_control_flow_that_communicates_stays_among_collectives() -> None:
         inside = torch.cond(x.sum() > 0, lambda v: reduced(v * 2), lambda v: reduced(v * 3), (x,))
         return inside, reduced(w.sin())
 
-    stages, _ = compiled(fn, torch.randn(200, 200), torch.randn(200, 200))
+    stages, _ = checked(fn, torch.randn(200, 200), torch.randn(200, 200))
     found = [s.target_name for s in schedule_of(stages).steps if isinstance(s, Extern)]
     assert found[0] == "higher_order.cond" and "all_reduce" in found[1]
 
@@ -154,7 +143,7 @@ def test_gradients_of_convolutions_count() -> None:
         return reduced(found[1] * 2)
 
     args = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(2, 4, 6, 6)
-    stages, out = compiled(fn, *args)
+    stages, out = checked(fn, *args)
     assert torch.allclose(out, fn(*args), rtol=1e-4, atol=1e-4)
     found = schedule_of(stages)
     (call,) = (s for s in found.steps if "convolution" in getattr(s, "target_name", ""))
@@ -195,7 +184,7 @@ def test_random_programs_compute_the_same(seed: int) -> None:
     fn, x, y = program(seed), torch.randn(40, 40), torch.randn(40, 40)
     eager = x.clone()
     wanted = fn(eager, y)
-    stages, out = compiled(fn, x, y, bandwidth=1)
+    stages, out = checked(fn, x, y, bandwidth=1)
     for mine, theirs in zip((*out, x), (*wanted, eager), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
     order = [n.name for n in stages.program.nodes if isinstance(n, Extern) and starts(n)]  # type: ignore[union-attr]
@@ -209,7 +198,7 @@ def starts(n: Extern) -> bool:
 
 
 def test_the_order_depends_on_nothing_else() -> None:
-    stages, _ = compiled(behind, torch.randn(200, 200), torch.randn(200, 200))
+    stages, _ = checked(behind, torch.randn(200, 200), torch.randn(200, 200))
     found = schedule_of(stages)
     again = overlap.overlap(replace(found, transfers=()), overlap.HOST)
     assert again.steps == found.steps
