@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import field, replace
 from functools import partial
 from types import FunctionType
@@ -44,8 +45,6 @@ LIMIT: Final = 16
 """Codes of calls that differ in sizes and numbers alone; ATen runs others."""
 CALLS: Final = 1024
 """Signatures whose code is found at once."""
-WAIT: Final = 120.0
-"""Seconds for which a process waits for another one that compiles the same."""
 _OPERATOR = "operator"
 _THROUGH_ATEN = "ATen: "
 _UNSEEN: Any = object()
@@ -173,7 +172,7 @@ class Operator:
         dims = _open_dims(seen) if len(seen) > SIZES else ()
         cache = Tools(self._options).cache
         key = keys[bool(dims)] if keys else ""
-        with cache.alone(key, WAIT) if key else through_aten():
+        with cache.alone(key) if key else nullcontext():
             code = self._found(key, layouts) if key else None
             if code is not None:
                 return self._add(called, made, code)
