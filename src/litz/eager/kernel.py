@@ -117,7 +117,7 @@ class Operator:
                 return own(keys, *args, **kwargs)
             run = runs.get(called, _UNSEEN)
             if run is _UNSEEN:
-                run = unseen(called, partial(own, keys, *args, **kwargs), args, kwargs)
+                run = unseen(called, tensors, partial(own, keys, *args, **kwargs), args, kwargs)
             if run is None:
                 return own(keys, *args, **kwargs)
             results = run(tensors)
@@ -128,6 +128,7 @@ class Operator:
     def _unseen(
         self,
         called: Signature,
+        tensors: Sequence[Tensor],
         own: Callable[[], Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -140,7 +141,7 @@ class Operator:
                 # As if nobody were around the call: autocast and modes are for operators above.
                 with uncollected(), through_aten(), torch.inference_mode(False), torch.no_grad():
                     with without_autocast():
-                        code = self._code(called, own, args, kwargs)
+                        code = self._code(called, tensors, own, args, kwargs)
                 if len(self._runs) >= CALLS:
                     self._runs.clear()
                 self._runs[called] = code.run
@@ -149,6 +150,7 @@ class Operator:
     def _code(
         self,
         called: Signature,
+        tensors: Sequence[Tensor],
         own: Callable[[], Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -159,8 +161,6 @@ class Operator:
             return code
         if self._counts.get(family(kind), 0) >= LIMIT:
             return Code(None)
-        tensors: list[Tensor] = []
-        signature(args, kwargs, tensors)
         made = Decision(self._op._name, _said((*args, *kwargs.values())), "found")
         keys = self._keys(called, tensors)
         for key in keys:
