@@ -30,6 +30,7 @@ from litz.errors import (
     ToolchainError,
     WrongMetadata,
 )
+from litz.graph.calls import count_calls
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
@@ -62,8 +63,6 @@ from litz.targets.tools import Tools
 Boxed = Callable[[list[Any]], Any]
 Place = Callable[[Graph], None]
 """What puts equal regions back into a graph of ATen calls, before anything else is done with it."""
-WAIT = 120.0
-"""Seconds for which a process waits for another one that compiles the same graph."""
 
 
 def compile_with(
@@ -101,7 +100,7 @@ def compile_with(
             if kind == "inference":
                 place(graph.graph)
             stages = Stages(regions=regions, recompile=recompile, timer=timer_of(graph))
-            report_graph(kind, dynamo.count_calls(graph))
+            report_graph(kind, count_calls(graph))
             guards = len(dynamo.guards(graph))
             if wrong:
                 call = _through_aten(graph, stages, kind, wrong[0])
@@ -217,7 +216,7 @@ def _found_or_compiled(
     if (call := _found(cache, key, graph, options, stages, start)) is not None:
         return call
     # Ranks and workers meet a graph at once: one of them compiles it.
-    with cache.alone(key, WAIT):
+    with cache.alone(key):
         if (call := _found(cache, key, graph, options, stages, start)) is not None:
             return call
 

@@ -146,11 +146,6 @@ def _laid_out(result: Any, strides: tuple[int, ...] | None) -> Any:
     return fresh.copy_(result)
 
 
-def count_calls(gm: GraphModule) -> int:
-    """How many operators a graph calls."""
-    return sum(n.op == "call_function" for n in gm.graph.nodes)
-
-
 def recompile_reason() -> str | None:
     """The guard whose failure made Dynamo compile again what is being compiled now, if one did."""
     try:
@@ -188,7 +183,7 @@ def heard_breaks(hear: Callable[[str], None]) -> Iterator[None]:
         log.propagate = propagate
 
 
-def guards(gm: GraphModule) -> list[str]:
+def guards(gm: GraphModule) -> list[object]:
     """The conditions on sizes that a graph's trace stands under so far."""
     for n in gm.graph.nodes:
         if n.op != "placeholder":
@@ -197,7 +192,7 @@ def guards(gm: GraphModule) -> list[str]:
         sizes = val.shape if isinstance(val, torch.Tensor) else (val,)
         for s in sizes:
             if isinstance(s, torch.SymInt):
-                return [str(g.expr) for g in s.node.shape_env.guards]
+                return [g.expr for g in s.node.shape_env.guards]
     return []
 
 

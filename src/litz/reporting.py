@@ -7,7 +7,7 @@ reads a log, and Litz itself holds nothing.  They are handed objects, not lines 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from torch.fx import GraphModule
@@ -134,7 +134,7 @@ def report_fallback(kind: str, reason: str) -> None:
     events.info("the %s graph runs through ATen: %s", kind, reason)
 
 
-def report_guards(before: int, guards: Callable[[], list[str]]) -> None:
+def report_guards(before: int, guards: Callable[[], Sequence[object]]) -> None:
     """Guards that compiling has added to those of the trace."""
     if events.isEnabledFor(logging.INFO):
         for guard in guards()[before:]:

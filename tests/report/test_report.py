@@ -98,6 +98,18 @@ def test_figures_are_those_of_the_program() -> None:
     assert {"graph", "program", "schedule", "host", "code"} <= graph.texts.keys()
 
 
+def test_memory_is_that_of_the_steps() -> None:
+    """What the host computes itself, here the checks of a size, is no step."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.T).exp() + torch.nonzero(x[0]).sum()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        (graph,) = litz.explain(fn, torch.ones(6, 4)).report.graphs
+    assert graph.memory is not None and "_assert_scalar" in graph.texts["host"]
+    assert len(graph.memory.held) == len(graph.steps) > graph.memory.peak
+
+
 def test_figures_count_once() -> None:
     """What several steps compute, what is written in place, and the elements of a scan."""
 

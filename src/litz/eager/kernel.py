@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import field, replace
 from functools import partial
 from types import FunctionType
@@ -44,8 +45,6 @@ LIMIT: Final = 16
 """Codes of calls that differ in sizes and numbers alone; ATen runs others."""
 CALLS: Final = 1024
 """Signatures whose code is found at once."""
-WAIT: Final = 120.0
-"""Seconds for which a process waits for another one that compiles the same."""
 _OPERATOR = "operator"
 _THROUGH_ATEN = "ATen: "
 _UNSEEN: Any = object()
@@ -118,7 +117,7 @@ class Operator:
                 return own(keys, *args, **kwargs)
             run = runs.get(called, _UNSEEN)
             if run is _UNSEEN:
-                run = unseen(called, partial(own, keys, *args, **kwargs), args, kwargs)
+                run = unseen(called, tensors, partial(own, keys, *args, **kwargs), args, kwargs)
             if run is None:
                 return own(keys, *args, **kwargs)
             results = run(tensors)
@@ -129,6 +128,7 @@ class Operator:
     def _unseen(
         self,
         called: Signature,
+        tensors: Sequence[Tensor],
         own: Callable[[], Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -141,7 +141,7 @@ class Operator:
                 # As if nobody were around the call: autocast and modes are for operators above.
                 with uncollected(), through_aten(), torch.inference_mode(False), torch.no_grad():
                     with without_autocast():
-                        code = self._code(called, own, args, kwargs)
+                        code = self._code(called, tensors, own, args, kwargs)
                 if len(self._runs) >= CALLS:
                     self._runs.clear()
                 self._runs[called] = code.run
@@ -150,6 +150,7 @@ class Operator:
     def _code(
         self,
         called: Signature,
+        tensors: Sequence[Tensor],
         own: Callable[[], Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -160,8 +161,6 @@ class Operator:
             return code
         if self._counts.get(family(kind), 0) >= LIMIT:
             return Code(None)
-        tensors: list[Tensor] = []
-        signature(args, kwargs, tensors)
         made = Decision(self._op._name, _said((*args, *kwargs.values())), "found")
         keys = self._keys(called, tensors)
         for key in keys:
@@ -173,7 +172,7 @@ class Operator:
         dims = _open_dims(seen) if len(seen) > SIZES else ()
         cache = Tools(self._options).cache
         key = keys[bool(dims)] if keys else ""
-        with cache.alone(key, WAIT) if key else through_aten():
+        with cache.alone(key) if key else nullcontext():
             code = self._found(key, layouts) if key else None
             if code is not None:
                 return self._add(called, made, code)

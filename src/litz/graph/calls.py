@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
-__all__ = ["argument", "higher_order_name", "in_place_form", "is_random", "leaves", "op_name"]
+__all__ = [
+    "argument",
+    "count_calls",
+    "higher_order_name",
+    "in_place_form",
+    "is_random",
+    "leaves",
+    "op_name",
+]
 
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
@@ -32,6 +40,11 @@ def higher_order_name(target: object) -> str:
     """The name of an operator that takes functions or kernels; "" for others."""
     is_higher = isinstance(target, torch._ops.HigherOrderOperator)
     return str(getattr(target, "__name__", "")) if is_higher else ""
+
+
+def count_calls(gm: GraphModule) -> int:
+    """How many operators a graph calls."""
+    return sum(n.op == "call_function" for n in gm.graph.nodes)
 
 
 def is_random(target: object) -> bool:

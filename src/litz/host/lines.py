@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from itertools import chain
 
 from litz.dataclass import dataclass
 from litz.index import Expr
@@ -171,6 +172,15 @@ class Return(Line):
     outputs: tuple[object, ...]
 
 
+def calls_of(line: Line) -> tuple[CallKernel | CallExtern, ...]:
+    """What a line calls, in order; the host's own arithmetic is no call."""
+    if isinstance(line, CallSegment):
+        return line.calls
+    if isinstance(line, CallExtern) and (line.extern.is_number or line.extern.is_assertion):
+        return ()
+    return (line,) if isinstance(line, CallKernel | CallExtern) else ()
+
+
 @dataclass(frozen=True)
 class HostProgram:
     """A whole host program.
@@ -189,22 +199,11 @@ class HostProgram:
 
     def kernel_calls(self) -> Iterator[CallKernel]:
         """Every kernel call in order, those inside segments too."""
-        for line in self.lines:
-            if isinstance(line, CallKernel):
-                yield line
-            elif isinstance(line, CallSegment):
-                yield from line.calls
+        return (c for c in self.calls() if isinstance(c, CallKernel))
 
     def calls(self) -> Iterator[CallKernel | CallExtern]:
         """What is called, in order, in segments too; the host's own arithmetic is none."""
-        for line in self.lines:
-            if isinstance(line, CallSegment):
-                yield from line.calls
-            elif isinstance(line, CallKernel):
-                yield line
-            elif isinstance(line, CallExtern):
-                if not (line.extern.is_number or line.extern.is_assertion):
-                    yield line
+        return chain.from_iterable(map(calls_of, self.lines))
 
     def segments(self) -> tuple[CallSegment, ...]:
         return tuple(line for line in self.lines if isinstance(line, CallSegment))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from litz.host.aliasing import touched
-from litz.host.lines import CallExtern, CallKernel, CallSegment, HostProgram, Line, Probe
+from litz.host.lines import CallExtern, CallKernel, CallSegment, HostProgram, Line, Probe, calls_of
 from litz.index import Expr
 
 
@@ -51,7 +51,7 @@ def with_marks(host: HostProgram) -> HostProgram:
         if isinstance(line, CallSegment):
             apart = tuple(CallSegment(f"{line.name}_{i}", (c,)) for i, c in enumerate(line.calls))
         for own in apart:
-            if not any(host.with_lines((own,)).calls()):
+            if not calls_of(own):
                 lines.append(own)
                 continue
             lines += [Probe(step, False, ()), own, Probe(step, True, ())]

@@ -100,11 +100,10 @@ def _recompile(g: Graph, said: str, lines: dict[str, Line]) -> Recompile:
     text, _, trace = said.partition("User stack trace:")
     guard = _GUARD.sub("", text.strip()).partition("  #")[0].strip()
     at = users_line(lines_of(trace))
-    if at is None:  # older versions of PyTorch name the end of the file's path alone
-        place = re.search(r"# (\S+):(\d+) in (\w+)", text)
-        files = {x.file for x in lines.values()} if place else ()
-        for file in (f for f in files if place and f.endswith(place[1])):
-            at = line(file, int(place[2]), place[3]) if place else None
+    # Older versions of PyTorch name the end of the file's path alone.
+    if at is None and (place := re.search(r"# (\S+):(\d+) in (\w+)", text)):
+        file = next((x.file for x in lines.values() if x.file.endswith(place[1])), None)
+        at = line(file, int(place[2]), place[3]) if file else None
     if at is not None:
         lines[at.id] = at
     return Recompile(g.id, guard, at.id if at else g.line)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from torch.fx import GraphModule
 
+from litz.graph.calls import count_calls
 from litz.host.lines import CallKernel
 from litz.logs import events
 from litz.stages import Stages
@@ -36,7 +37,7 @@ def counted(kind: str, graph: GraphModule, stages: Stages) -> Mapping[str, int |
         found["kernel_calls"] = sum(len(k.groups) for k in kernels)
         found["aten_calls"] = len(stages.artifact.externs)
     if not hit:
-        found["operators"] = sum(n.op == "call_function" for n in graph.graph.nodes)
+        found["operators"] = count_calls(graph)
         for part in () if stages.fallback else stages.parts():
             for name, n in _of_part(part):
                 found[name] = found.get(name, 0) + n

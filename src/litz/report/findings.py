@@ -37,7 +37,7 @@ def findings(
     found = [
         *_breaks(breaks),
         *_recompiles(graphs, recompiles),
-        *_whole(graphs, speed),
+        *_whole(graphs),
         *_fallbacks(steps, speed),
         *_copies(steps, speed),
         *(_slow(steps, roofline) if roofline else ()),
@@ -69,7 +69,7 @@ def _recompiles(graphs: Sequence[Graph], recompiles: Sequence[Recompile]) -> Ite
         )
 
 
-def _whole(graphs: Iterable[Graph], speed: float) -> Iterator[Finding]:
+def _whole(graphs: Iterable[Graph]) -> Iterator[Finding]:
     for g in graphs:
         if g.fallback:
             what = f"ATen runs the whole {g.kind} graph ({g.operators} calls): {g.fallback}"
@@ -101,17 +101,20 @@ def _copies(steps: Iterable[Step], speed: float) -> Iterator[Finding]:
 def _slow(steps: Iterable[Step], roofline: Roofline) -> Iterator[Finding]:
     """Kernels that take long for what they move and compute."""
     for s in steps:
-        best = roof_seconds(s, roofline)
+        best = roof_seconds(s.kind, s.bytes, s.ops, roofline)
         if s.kind == "kernel" and s.seconds and best < FAR * s.seconds:
             if (lost := s.seconds - best) >= SMALL:
                 what = f"{s.name} reaches {best / s.seconds:.0%} of the roofline, {time(lost)} lost"
                 yield Finding("slow kernel", _last(s), what, "", lost, s.id)
 
 
-def roof_seconds(s: Step, roofline: Roofline) -> float:
-    """The least time that the machine could take; arithmetic counts for products alone."""
-    moving = s.bytes / roofline.bytes_per_second
-    return max(moving, s.ops / roofline.ops_per_second if s.kind == "aten" else 0.0)
+def roof_seconds(kind: str, moved: int, ops: int, roofline: Roofline) -> float:
+    """The least time for a step that the machine could take; kind, moved, ops: as ``Step`` has.
+
+    Arithmetic counts for products alone.
+    """
+    moving = moved / roofline.bytes_per_second
+    return max(moving, ops / roofline.ops_per_second if kind == "aten" else 0.0)
 
 
 def _recordings(graphs: Iterable[Graph]) -> Iterator[Finding]:

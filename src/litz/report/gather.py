@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch.fx import GraphModule
 
 from litz.artifact import Artifact
-from litz.host.lines import CallKernel, host_text
+from litz.graph.calls import count_calls
+from litz.host.lines import CallExtern, CallKernel, host_text
 from litz.ir.body import Load, Op, walk
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
@@ -52,7 +53,7 @@ class Gathered:
             name,
             kind,
             next(iter(parts[0].lines), ""),
-            sum(n.op == "call_function" for n in gm.graph.nodes),
+            count_calls(gm),
             stages.fallback,
             "; ".join(filter(None, (stages.regions, stages.repeats))),
             _recording(stages.cuda_graphs),
@@ -110,7 +111,7 @@ class _Part:
                 names = tuple(dict.fromkeys(n for g in groups for n in origins[g]))
                 yield self._kernel_step(kernels[call.kernel], call, names, stages.program)
             else:
-                yield self._extern_step(call.extern, stages.program)
+                yield self._extern_step(call, stages.program)
 
     def _kernel_step(
         self, k: Kernel, call: CallKernel, names: Sequence[str], program: Program
@@ -118,7 +119,7 @@ class _Part:
         params = [p for plan in k.members or (k.plan,) for p in plan.params]
         named = list(zip(params, call.buffers, strict=False))
         return Step(
-            f"{self._prefix}.{call.group}",
+            step_id(self._prefix, call),
             "kernel",
             k.name,
             tuple(f"{self._prefix}.{n}" for n in names),
@@ -132,10 +133,11 @@ class _Part:
             launches=1 if k.triton is None else len(k.triton.launches),
         )
 
-    def _extern_step(self, e: Extern, program: Program) -> Step:
+    def _extern_step(self, call: CallExtern, program: Program) -> Step:
+        e = call.extern
         known = [self._nodes[n] for n in e.origins if n in self._nodes]
         return Step(
-            f"{self._prefix}.{e.name}",
+            step_id(self._prefix, call),
             "aten",
             plain_name(e),
             tuple(f"{self._prefix}.{n}" for n in e.origins),
@@ -188,6 +190,11 @@ def _only_moves(plan: KernelPlan) -> bool:
     """Whether a plan is a copy across dims: no arithmetic but casts."""
     ops = [n for n in walk(roots(plan.stores)) if isinstance(n, Op) and n.name not in _CASTS]
     return not ops and not plan.reduced and _moves_across(plan)
+
+
+def step_id(prefix: str, call: CallKernel | CallExtern) -> str:
+    """The id of a call's step.  prefix: the id of its graph, and of its body there."""
+    return f"{prefix}.{call.group if isinstance(call, CallKernel) else call.extern.name}"
 
 
 def plain_name(e: Extern) -> str:

@@ -10,12 +10,12 @@ from litz.host.lines import (
     Allocate,
     CallExtern,
     CallKernel,
-    CallSegment,
     Free,
     HostProgram,
     Return,
     Reuse,
     Workspace,
+    calls_of,
 )
 from litz.host.sizes import hinted_bytes
 from litz.ir.program import TensorRef
@@ -64,16 +64,12 @@ def _held(host: HostProgram) -> list[int]:
                 now[new] = now.pop(old, 0)
             case Free(name):
                 now.pop(name, None)
-            case CallKernel():
-                held.append(sum(now.values()))
-            case CallSegment(_, calls):
-                held += [sum(now.values())] * len(calls)
             case CallExtern(extern):
                 for result in extern.outputs:
                     b = None if result is None else host.buffers[result]
                     if b is not None and b.alias is None and b.name not in now:
                         now[b.name] = hinted_bytes(b) if b.kind in ("extern", "fresh") else 0
-                held.append(sum(now.values()))
+        held += [sum(now.values())] * len(calls_of(line))
     return held
 
 
@@ -85,9 +81,7 @@ def _used(host: HostProgram, steps: int) -> Mapping[str, tuple[int, int]]:
     used = {n: (0, steps) for n in host.inputs if n in host.buffers}
     at = 0
     for line in host.lines:
-        for call in line.calls if isinstance(line, CallSegment) else (line,):
-            if not isinstance(call, CallKernel | CallExtern):
-                continue
+        for call in calls_of(line):
             names = call.buffers if isinstance(call, CallKernel) else touched(call.extern)
             for root in {host.root(n) for n in names if n in host.buffers}:
                 used[root] = (used.get(root, (at, at))[0], max(at, used.get(root, (at, at))[1]))

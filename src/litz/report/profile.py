@@ -10,7 +10,7 @@ from typing import Any
 
 from litz.dataclass import dataclass
 from litz.report.findings import count, roof_seconds, size, time
-from litz.report.record import Report, Roofline, Step
+from litz.report.record import Report, Roofline
 from litz.report.text import place, table
 
 BACKWARD = "(backward)"
@@ -132,19 +132,8 @@ class Profile:
 
     def share(self, r: Row) -> float:
         """The least time that this machine could take, by the time that a row takes."""
-        step = Step(
-            r.id,
-            "aten" if r.kind == "aten" else "kernel",
-            r.name,
-            (),
-            (),
-            (),
-            (),
-            r.bytes,
-            0,
-            r.ops,
-        )
-        return roof_seconds(step, self.roofline) / r.seconds if r.seconds else 0.0
+        best = roof_seconds(r.kind, r.bytes, r.ops, self.roofline)
+        return best / r.seconds if r.seconds else 0.0
 
     def __str__(self) -> str:
         return "\n".join((*_whole(self), "", *_steps(self), *_compared(self)))

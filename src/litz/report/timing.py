@@ -45,10 +45,12 @@ class Run:
     marks: list[Mark] = field(default_factory=list)
     end: Mark = (0.0, None)
 
+    def _calls(self) -> Iterator[tuple[Mark, Mark]]:
+        return zip(self.marks[::2], self.marks[1::2], strict=True)
+
     def intervals(self) -> list[Interval]:
         """How long each call took."""
-        pairs = zip(self.marks[::2], self.marks[1::2], strict=True)
-        return [Interval(b[0] - a[0], between(a, b)) for a, b in pairs]
+        return [Interval(b[0] - a[0], between(a, b)) for a, b in self._calls()]
 
     @property
     def whole(self) -> Interval:
@@ -56,10 +58,8 @@ class Run:
 
     def spans(self, origin: Mark) -> Iterator[tuple[float, float]]:
         """When each call began, in seconds after ``origin``, and how long it took."""
-        for (a, _), found in zip(
-            zip(self.marks[::2], self.marks[1::2], strict=True), self.intervals(), strict=True
-        ):
-            yield between(origin, a), found.device
+        for a, b in self._calls():
+            yield between(origin, a), between(a, b)
 
 
 def between(a: Mark, b: Mark) -> float:

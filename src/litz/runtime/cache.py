@@ -43,6 +43,8 @@ from litz.runtime.eviction import keep_within, swept_lately
 
 LAYOUT = "v1"
 RECENT = 64
+WAIT = 120.0
+"""Seconds for which a process waits for another one that compiles the same."""
 _MARK = b"\nlitz-seal:"
 _DIGEST_BYTES = 16
 _SEAL_BYTES = len(_MARK) + 2 * _DIGEST_BYTES
@@ -195,8 +197,8 @@ class Cache:
         return self._somewhere(lambda folder: Path(tempfile.mkdtemp(dir=_made(folder / "tmp"))))
 
     @contextlib.contextmanager
-    def alone(self, key: str, seconds: float) -> Iterator[None]:
-        """Where one process at a time is: others wait for it, but not longer than so.
+    def alone(self, key: str) -> Iterator[None]:
+        """Where one process at a time is: others wait for it, but not longer than ``WAIT``.
 
         Where no file can be locked, nobody waits.
         """
@@ -205,7 +207,7 @@ class Cache:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError, NotImplementedError):
                 folder = _made(self.folders[-1] / "tmp")
-                stack.enter_context(FileLock(folder / f"{key}.lock", timeout=seconds, mode=0o600))
+                stack.enter_context(FileLock(folder / f"{key}.lock", timeout=WAIT, mode=0o600))
             yield
 
     def clear(self) -> None:

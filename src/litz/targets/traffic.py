@@ -8,7 +8,8 @@ loops that it depends on; a product's multiplication and addition are two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 from litz.graph.aliasing import is_view_op
 from litz.host.lines import CallKernel
 from litz.index import Expr, Var, size_hint
-from litz.ir.body import Load, Op, Reduce, Scan, walk
+from litz.ir.body import Load, Op, Reduce, Scan, Store, walk
 from litz.ir.flops import call_ops
 from litz.ir.program import Buffer, Extern, TensorRef
 from litz.kernel.nodes import extent, roots
@@ -39,23 +40,26 @@ def kernel_bytes(kernel: Kernel, call: CallKernel, buffers: Buffers) -> int:
 
 
 def _plan_bytes(plan: KernelPlan, names: Sequence[str], buffers: Buffers) -> int:
-    total = 0
-    for param, name in zip(plan.params, names, strict=True):
-        indices = {(s.index, "w") for s in plan.stores if s.buffer == param.name}
-        indices |= {
-            (n.index, "r")
-            for n in walk(roots(plan.stores))
-            if isinstance(n, Load) and n.buffer == param.name
-        }
-        for way in "rw":
-            points = sum(_points(index.free) for index, own in indices if own == way)
-            total += param.dtype.bytes * min(points, _elements(buffers[name]))
-    return total
+    loads = (n for n in walk(roots(plan.stores)) if isinstance(n, Load))
+    ways = (_accessed(loads), _accessed(plan.stores))
+    return sum(
+        param.dtype.bytes * min(points[param.name], _elements(buffers[name]))
+        for param, name in zip(plan.params, names, strict=True)
+        for points in ways
+    )
 
 
-def _points(loops: Iterable[Expr], at: Callable[[Expr], int] = size_hint) -> int:
+def _accessed(accesses: Iterable[Load | Store]) -> Counter[str]:
+    """Points of each buffer; those of equal accesses count once."""
+    found: Counter[str] = Counter()
+    for buffer, index in {(x.buffer, x.index) for x in accesses}:
+        found[buffer] += _points(index.free)
+    return found
+
+
+def _points(loops: Iterable[Expr]) -> int:
     """The points of the loops among some variables; what data chooses is left out."""
-    return math.prod(max(1, at(extent(v))) for v in loops if isinstance(v, Var))
+    return math.prod(max(1, size_hint(extent(v))) for v in loops if isinstance(v, Var))
 
 
 def _elements(of: Any) -> int:

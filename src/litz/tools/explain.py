@@ -146,18 +146,26 @@ def write_page(report: Report, file: str) -> None:
     Path(file).write_text(report_page(report), encoding="utf-8")
 
 
-def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
-    """Run a Python program and report all that ``backend="litz"`` compiled in it.
+def run_script(
+    path: str, arguments: Sequence[str], listener: Listener, collector: Collector
+) -> None:
+    """Run a Python program, heard by a listener and, of graph breaks, by a collector.
 
     What the program raises, its exit too, goes through.
     """
-    collector, before = Collector(), sys.argv
+    before = sys.argv
     sys.argv = [path, *arguments]
     try:
-        with Listener(collector.hear, stages=True), heard_breaks(collector.hear_break):
+        with listener, heard_breaks(collector.hear_break):
             runpy.run_path(path, run_name="__main__")
     finally:
         sys.argv = before
+
+
+def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
+    """Run a Python program and report all that ``backend="litz"`` compiled in it."""
+    collector = Collector()
+    run_script(path, arguments, Listener(collector.hear, stages=True), collector)
     return collector.report(Path(path).name, make_options())
 
 

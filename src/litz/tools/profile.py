@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import runpy
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +19,10 @@ from litz.backend import compile_with
 from litz.compiler import on_gpu
 from litz.dynamo import heard_breaks
 from litz.errors import LitzError
+from litz.host.lines import CallKernel
 from litz.options import Options, make_options
 from litz.report.collect import Collector
+from litz.report.gather import step_id
 from litz.report.profile import BACKWARD, Event, Profile, Row, Timing
 from litz.report.record import Report, Step
 from litz.report.timing import (
@@ -40,7 +40,7 @@ from litz.reporting import Listener
 from litz.runtime.native import Runtime, Segment
 from litz.targets.cpp.toolchain import build, runtime_unit
 from litz.targets.tools import Tools
-from litz.tools.explain import title_of, write_page
+from litz.tools.explain import run_script, title_of, write_page
 from litz.tools.roofline import roofline
 
 WATCHED = 20
@@ -93,10 +93,9 @@ class Session:
             t, host = c.stages.timer, c.stages.host
             if isinstance(t, Timer) and host is not None:
                 for call, x in zip(host.calls(), t.medians(), strict=False):
-                    extern = getattr(call, "extern", None)
-                    name = extern.name if extern is not None else getattr(call, "group", "")
-                    own = x.device if extern is not None else max(x.device - launch, 1e-9)
-                    found[f"g{n}.{name}"] = (len(t.runs), Interval(x.host, own))
+                    native = isinstance(call, CallKernel)
+                    own = max(x.device - launch, 1e-9) if native else x.device
+                    found[step_id(f"g{n}", call)] = (len(t.runs), Interval(x.host, own))
         return found
 
     def _events(self) -> tuple[Event, ...]:
@@ -112,10 +111,8 @@ class Session:
             begin = 0.0 if run.start is origin else run.start[0] - origin[0]
             found.append(Event(f"g{n}", begin, run.whole.device, ""))
             for call, (start, seconds) in zip(host.calls(), run.spans(run.start), strict=False):
-                extern = getattr(call, "extern", None)
-                name = extern.name if extern is not None else getattr(call, "group", "")
-                shown = extern.target_name if extern is not None else getattr(call, "kernel", "")
-                found.append(Event(shown, begin + start, seconds, f"g{n}.{name}"))
+                name = call.kernel if isinstance(call, CallKernel) else call.extern.target_name
+                found.append(Event(name, begin + start, seconds, step_id(f"g{n}", call)))
         return tuple(found)
 
 
@@ -247,19 +244,13 @@ def profile_script(path: str, arguments: Sequence[str] = ()) -> Profile:
 
     First calls, which build kernels, do not count.
     """
-    session, before = Session(make_options()), sys.argv
-    sys.argv = [path, *arguments]
-    try:
-        with session.listener, heard_breaks(session.collector.hear_break):
-            runpy.run_path(path, run_name="__main__")
-    finally:
-        sys.argv = before
-    for c in session.collector.compiled:
-        if isinstance(t := c.stages.timer, Timer) and len(t.runs) > 1:
-            del t.runs[0]
-    runs = [
-        c.stages.timer.runs for c in session.collector.compiled if isinstance(c.stages.timer, Timer)
-    ]
+    session = Session(make_options())
+    run_script(path, arguments, session.listener, session.collector)
+    timers = (c.stages.timer for c in session.collector.compiled)
+    runs = [t.runs for t in timers if isinstance(t, Timer)]
+    for own in runs:
+        if len(own) > 1:
+            del own[0]
     calls = Counter(map(len, runs)).most_common(1)[0][0] if runs else 1
     watched = sum(median(x.whole.device for x in r) for r in runs if r)
     return session.profile(Path(path).name, calls or 1, watched)
