@@ -56,13 +56,12 @@ def generations(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class GpuParts:
-    """Builds GPU kernels and writes them: equal binaries have one entry."""
+    """Builds GPU kernels and writes them: equal binaries have one entry in the whole package."""
 
     def __init__(
         self, targets: Sequence[str], cache: Cache, workers: int | None, out: Writer
     ) -> None:
         self._targets, self._cache, self._workers, self._out = targets, cache, workers, out
-        self._known: dict[str, str] = {}
 
     def launchers(self, parts: Sequence[TritonPart]) -> tuple[record.Launcher, ...]:
         """The launchers of kernels.  Raises ToolchainError where one cannot be built."""
@@ -110,11 +109,10 @@ class GpuParts:
 
     def _entry(self, binary: Binary, target: str) -> str:
         data = binary.to_bytes()
-        digest = sha256(data).hexdigest()
-        if digest not in self._known:
-            self._known[digest] = f"cuda/{binary.entry}-{digest[:16]}.{target}"
-            self._out.add(self._known[digest], data)
-        return self._known[digest]
+        name = f"cuda/{binary.entry}-{sha256(data).hexdigest()[:16]}.{target}"
+        if name not in self._out.entries:
+            self._out.add(name, data)
+        return name
 
 
 def _variants(launch: Launch) -> tuple[str, ...]:
