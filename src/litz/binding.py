@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from litz.artifact import Artifact, Host, Recording
+from litz.artifact import Artifact, Recording
 from litz.dataclass import dataclass
-from litz.errors import ArtifactError, ToolchainError
-from litz.loading.values import PROBE, load_host, namespace
+from litz.errors import ArtifactError
+from litz.loading.values import PROBE, bind_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
-from litz.runtime.launchers import in_python
 from litz.runtime.products import Products, product
 from litz.runtime.tune import Choice
 from litz.targets.building import Build
@@ -95,27 +94,10 @@ class Binder:
             seconds = float(self._options.tuning_seconds)
             tuned = Products(libraries, self._tools.cache, seconds).product
             values = {name: tuned if v is product else v for name, v in values.items()}
-        call = self._native(artifact.host, values, natives)
-        if call is None:
-            call = load_host(artifact.host.source, {**values, **in_python(natives)})
+        call = bind_host(artifact.host, values, natives, lambda: self._tools.executor)
         if watch is not None:
             call = watch.wrap(call)
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
-
-    def _native(
-        self, host: Host, values: Mapping[str, object], natives: Mapping[str, Any]
-    ) -> BoxedCall | None:
-        """The native executor's call of a host program; None where Python runs it."""
-        reason = host.plan
-        if not isinstance(host.plan, str):
-            try:
-                call: BoxedCall = self._tools.executor.program(host.plan, values, natives)
-                return call
-            except ToolchainError as e:
-                reason = str(e)
-        if reason:
-            events.info("Python runs the host program: %s", reason)
-        return None
 
 
 def bind(

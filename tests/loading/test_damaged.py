@@ -121,6 +121,16 @@ def test_many_damaged_files(package: Path) -> None:
 
 # --- other contents under right digests ------------------------------------------------------
 
+
+@pytest.mark.parametrize("entry", ["generic/runtime.so", "generic/executor.so"])
+def test_either_library_runs_segments(package: Path, entry: str) -> None:
+    container, other = Container(package), package.with_name("either.litz")
+    with Writer(other) as out:
+        for name in container.entries.keys() - {"litz-package"}:
+            out.add(name, b"no library" if name == entry else container.read(name))
+    assert right(litz.load(other))
+
+
 VALUES = (None, -1, 0, 1, 7, 1 << 40, -(1 << 70), 0.5, "", "x", "s77", [], {}, [1], True, "float64")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,31 @@ def test_a_gpu_for_which_there_is_nothing(
             litz.package(exported(), container.path.with_name("none.litz"))
     with pytest.raises(OptionError, match="no GPU generation 'hopper'"):
         litz.package(exported(), container.path.with_name("none.litz"), targets=("hopper",))
+
+
+class Both(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, p: torch.Tensor) -> Any:
+        def branch(x: torch.Tensor) -> torch.Tensor:
+            return x.softmax(-1)
+
+        return torch.cond(p, branch, branch, (x,)), x.softmax(-1), y.exp()
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_equal_binaries_have_one_entry(tmp_path: Path) -> None:
+    """Of bodies, and of several instruction sets."""
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()):
+        x, y = torch.empty(4, 96, device="cuda"), torch.empty(8)
+        program = export(Both(), (x, y, torch.empty((), dtype=torch.bool, device="cuda")))
+    path, isas = tmp_path / "both.litz", ("generic", "avx2")
+    litz.package(program, path, targets=("sm_90",), isas=isas)
+    container = Container(path)
+    targets = from_json(container.read("program.json")).targets
+    built = [b for t in targets for b in (t.built, *t.built.bodies.values())]
+    launches = [x for b in built for k in b.launchers for x in k.launches]
+    assert len(built) == 6 and all(b.launchers for b in built)
+    wanted = {e for x in launches for by in x.binaries.values() for e in by.values()}
+    assert wanted == {e for e in container.entries if e.startswith("cuda/")}
 
 
 def test_interpreted_kernels_are_not_packaged(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Writer:
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
-        self._entries: dict[str, Entry] = {}
+        self.entries: dict[str, Entry] = {}
 
     def __enter__(self) -> Writer:
         try:
@@ -83,9 +83,9 @@ class Writer:
         info.extra = struct.pack("<HH", _EXTRA, fill) + bytes(fill)
         with self._zip.open(info, "w", force_zip64=True) as out:
             offset = self._stream.tell()
-            assert offset % ALIGN == 0 and name not in self._entries, name
+            assert offset % ALIGN == 0 and name not in self.entries, name
             out.write(data)
-        self._entries[name] = Entry(offset, len(data), hashlib.sha256(data).hexdigest())
+        self.entries[name] = Entry(offset, len(data), hashlib.sha256(data).hexdigest())
 
     def __exit__(
         self,
@@ -95,9 +95,9 @@ class Writer:
     ) -> None:
         try:
             if kind is None:
-                rows = {n: [e.offset, e.size, e.digest] for n, e in self._entries.items()}
+                rows = {n: [e.offset, e.size, e.digest] for n, e in self.entries.items()}
                 self.add("table.json", json.dumps({"entries": rows}).encode())
-                t = self._entries["table.json"]
+                t = self.entries["table.json"]
                 end = f"{NAME} {VERSION} {t.offset} {t.size} {t.digest}"
                 self._zip.comment = end.encode()
             self._zip.close()

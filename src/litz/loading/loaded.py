@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ from litz.loading.record import (
     from_json,
 )
 from litz.loading.segments import bind_segments
-from litz.loading.values import load_host, namespace
-from litz.logs import events
+from litz.loading.values import bind_host, namespace
 from litz.runtime.arguments import BoxedCall, stride_fault
 from litz.runtime.cpu import cpu_flags
 from litz.runtime.executor import Executor
@@ -76,10 +75,9 @@ class LoadedProgram:
         self._constants = tuple(_constants(container, program.constants))
         artifact = from_bytes(container.read(target.artifact))
         self._check(artifact)
-        self._call = _bound(container, target, artifact)
-        kinds = [o.kind for o in program.outputs]
-        self._plain = kinds == ["result"] * len(kinds)
-        self._plain &= [o.position for o in program.outputs] == list(range(len(kinds)))
+        self._call = _Binder(container, target).bind(artifact, target.built)
+        outputs = [(o.kind, o.position) for o in program.outputs]
+        self._plain = outputs == [("result", n) for n in range(len(outputs))]
 
     def _check(self, artifact: Artifact) -> None:
         """Raise ValueError where the record is not that of the artifact."""
@@ -283,30 +281,34 @@ def _tensor(container: Container, t: Tensor) -> torch.Tensor:
     return copy_as_it_is(found) if t.written and t.device.type == "cpu" else found
 
 
-def _bound(container: Container, target: Target, artifact: Artifact) -> BoxedCall:
-    """The callable of a target's artifact."""
-    runtime = target.runtime and libraries().load(container.read(target.runtime), Runtime)
-    executor: Executor | None = None
-    if target.executor:
-        try:
-            executor = libraries().load(container.read(target.executor), Executor)
-        except ToolchainError as e:
-            events.info("Python runs the host program: %s", e)
-    binder = _Binder(container, runtime, executor)
-    return binder.bind(artifact, target.built)
-
-
 class _Binder:
     """Binds artifacts to their binaries."""
 
-    def __init__(self, container: Container, runtime: Any, executor: Executor | None) -> None:
-        self._container, self._runtime, self._executor = container, runtime, executor
+    def __init__(self, container: Container, target: Target) -> None:
+        self._container = container
+        self._runtime: Any = None
+        self._why = "litz: the package has no native executor"
+        if target.executor:
+            try:
+                self._runtime = self._library(target.executor, Executor)
+            except ToolchainError as e:
+                self._why = str(e)
+        if self._runtime is None and target.runtime:  # the executor runs segments too
+            self._runtime = self._library(target.runtime, Runtime)
+
+    def _library(self, entry: str, make: Callable[[Path], Any]) -> Any:
+        return libraries().load(self._container.read(entry), make)
+
+    def _executor(self) -> Executor:
+        if isinstance(self._runtime, Executor):
+            return self._runtime
+        raise ToolchainError(self._why)
 
     def bind(self, artifact: Artifact, built: Built) -> BoxedCall:
         bodies = {n: self.bind(a, built.bodies[n]) for n, a in artifact.bodies.items()}
         functions: dict[str, Function] = {}
         for unit in built.units:
-            library = libraries().load(self._container.read(unit.entry), Library)
+            library = self._library(unit.entry, Library)
             functions.update({k: library.function(k) for k in unit.kernels})
         host = artifact.host
         natives: dict[str, Any] = {**bind_segments(host.segments, self._runtime, functions)}
@@ -314,8 +316,4 @@ class _Binder:
             from litz.loading.gpu import launcher  # the CPU does without it
 
             natives |= {x.name: launcher(x, self._container) for x in built.launchers}
-        values = namespace(host.values, bodies)
-        if isinstance(host.plan, str) or self._executor is None or not self._runtime:
-            return load_host(host.source, {**values, **natives})
-        run: BoxedCall = self._executor.program(host.plan, values, natives)
-        return run
+        return bind_host(host, namespace(host.values, bodies), natives, self._executor)

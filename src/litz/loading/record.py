@@ -156,7 +156,8 @@ class Target:
     """The program as it was built for an instruction set.
 
     needs: abilities of the processor, as Linux names them.  artifact, runtime, executor: entries;
-    the last two are shared objects, and empty where nothing needs them.
+    the last two are shared objects, and empty where nothing needs them.  runtime, which runs
+    segments, is for processes without Python and where the executor, which does so too, fits not.
     """
 
     name: str

@@ -6,8 +6,12 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from litz.artifact import BoundBody, Constant, Live, Named, Number, UsersKernel, Value
-from litz.errors import ArtifactError
+from litz.artifact import BoundBody, Constant, Host, Live, Named, Number, UsersKernel, Value
+from litz.errors import ArtifactError, ToolchainError
+from litz.logs import events
+from litz.runtime.arguments import BoxedCall
+from litz.runtime.executor import Executor
+from litz.runtime.launchers import in_python
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel, configurations
 
@@ -76,15 +80,34 @@ def _imported(module: str) -> object:
         return None
 
 
-HostCall = Callable[[list[Any]], "tuple[Any, ...]"]
-
-
-def load_host(source: str, namespace: Mapping[str, object]) -> HostCall:
+def load_host(source: str, namespace: Mapping[str, object]) -> BoxedCall:
     """Run a host module's text and return its ``call``.
 
     namespace: the segments and kernels by name, and what the text names besides.
     """
     module: dict[str, Any] = {"__name__": "litz_host_program", **namespace}
     exec(compile(source, "<litz host program>", "exec"), module)
-    call: HostCall = module["call"]
+    call: BoxedCall = module["call"]
     return call
+
+
+def bind_host(
+    host: Host,
+    values: Mapping[str, object],
+    natives: Mapping[str, Any],
+    executor: Callable[[], Executor],
+) -> BoxedCall:
+    """The call of a host program: by the native executor, else by Python, and the log says why.
+
+    values: what the program names.  natives: its segments and kernels.  executor: asked for only
+    where there is a plan; raises ToolchainError where there is none.
+    """
+    reason = host.plan
+    if not isinstance(reason, str):
+        try:
+            return executor().program(reason, values, natives)
+        except ToolchainError as e:
+            reason = str(e)
+    if reason:
+        events.info("Python runs the host program: %s", reason)
+    return load_host(host.source, {**values, **in_python(natives)})

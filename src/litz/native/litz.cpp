@@ -77,13 +77,17 @@ bool is_fixed(const Json& j, const Value& v) {
 Tensor::Tensor(AtenTensorOpaque* owned)
     : handle_(owned, [](Handle h) { aoti_torch_delete_tensor_object(h); }) {}
 
+static Tensor blob(void* data, const std::vector<i64>& shape, const std::vector<i64>& strides,
+                   int32_t dtype) {
+    Handle made;
+    must(aoti_torch_create_tensor_from_blob(data, (i64)shape.size(), shape.data(), strides.data(), 0,
+                                            dtype, aoti_torch_device_type_cpu(), 0, &made));
+    return Tensor(made);
+}
 Tensor Tensor::over(void* data, const std::vector<int64_t>& shape, const std::string& dtype) {
     std::vector<i64> strides(shape.size(), 1);
     for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
-    Handle made;
-    must(aoti_torch_create_tensor_from_blob(data, (i64)shape.size(), shape.data(), strides.data(), 0,
-                                            dtype_code(dtype), aoti_torch_device_type_cpu(), 0, &made));
-    return Tensor(made);
+    return blob(data, shape, strides, dtype_code(dtype));
 }
 
 static std::vector<i64> dims(const Tensor& t, int32_t (*get)(Handle, int64_t**)) {
@@ -125,7 +129,7 @@ struct Program::State {
     std::unique_ptr<Module> bound(const Json& artifact, const Json& built);
     Object object(const Json& entry, const Json& values, const Module& of);
     Tensor constant(View data, const std::vector<i64>& shape, const std::vector<i64>& strides,
-                    const std::string& dtype, bool copy);
+                    const std::string& dtype, bool own);
     std::vector<Value> checked(const std::vector<Value>& values) const;
 };
 
@@ -183,23 +187,17 @@ void Program::State::load() {
 }
 
 Tensor Program::State::constant(View data, const std::vector<i64>& shape,
-                                const std::vector<i64>& strides, const std::string& dtype, bool copy) {
+                                const std::vector<i64>& strides, const std::string& dtype, bool own) {
+    int32_t type = dtype_code(dtype);
     i64 last = 0;
     for (size_t i = 0; i < shape.size(); ++i) {
-        if (shape[i] <= 0) return empty(shape, strides, dtype_code(dtype));
+        if (shape[i] <= 0) return empty(shape, strides, type);
         last += (shape[i] - 1) * strides[i];
     }
-    if ((i64)data.size() != (last + 1) * (i64)aoti_torch_dtype_element_size(dtype_code(dtype)))
+    if ((i64)data.size() != (last + 1) * (i64)aoti_torch_dtype_element_size(type))
         throw Error("litz: a package with a constant of another size than its entry");
-    Handle made;
-    must(aoti_torch_create_tensor_from_blob((void*)data.data(), (i64)shape.size(), shape.data(),
-                                            strides.data(), 0, dtype_code(dtype),
-                                            aoti_torch_device_type_cpu(), 0, &made));
-    Tensor found(made);
-    if (!copy) return found;
-    Tensor own = empty(shape, strides, dtype_code(dtype));
-    must(aoti_torch_copy_(own.get(), found.get(), 0));
-    return own;
+    Tensor found = blob((void*)data.data(), shape, strides, type);
+    return own ? copied(found, shape, strides, type) : found;
 }
 
 void Program::State::load_constants() {
@@ -401,8 +399,7 @@ std::vector<Value> Program::State::checked(const std::vector<Value>& values) con
         }
         if (lies || none) continue;
         if (i.written) throw Error("litz: the input " + i.name + " is written and has other strides");
-        out.back().tensor = empty(sizes, strides, i.dtype);
-        must(aoti_torch_copy_(out.back().tensor.get(), t.get(), 0));
+        out.back().tensor = copied(t, sizes, strides, i.dtype);
     }
     for (const Json& g : record["guards"].items)
         if (!Formula(g.text, known).value()) throw Error("litz: the package holds only while " + g.text);

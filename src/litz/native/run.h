@@ -212,9 +212,7 @@ struct Run {
         auto sizes = dims(), strides = dims();
         there(t);
         if (t.dtype() == type && t.strides() == strides) return;
-        Tensor fresh = empty(sizes, strides, type);
-        must(aoti_torch_copy_(fresh.get(), t.get(), 0));
-        t = fresh;
+        t = copied(t, sizes, strides, type);
     }
 
     // --- calls of what is Python's elsewhere ---
@@ -304,11 +302,8 @@ struct Run {
             if (v.kind == Value::IsTensor) known.insert(storage(v.tensor));
         for (Value& v : made) {
             if (v.kind != Value::IsTensor) continue;
-            if (known.count(storage(v.tensor))) {
-                Tensor own = empty(v.tensor.shape(), v.tensor.strides(), v.tensor.dtype());
-                must(aoti_torch_copy_(own.get(), v.tensor.get(), 0));
-                v.tensor = own;
-            }
+            if (known.count(storage(v.tensor)))
+                v.tensor = copied(v.tensor, v.tensor.shape(), v.tensor.strides(), v.tensor.dtype());
             known.insert(storage(v.tensor));
         }
         return made;

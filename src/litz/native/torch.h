@@ -64,6 +64,14 @@ inline Tensor empty(const std::vector<i64>& sizes, const std::vector<i64>& strid
     return Tensor(made);
 }
 
+// A copy that lies so.
+inline Tensor copied(const Tensor& t, const std::vector<i64>& sizes, const std::vector<i64>& strides,
+                     int32_t dtype) {
+    Tensor made = empty(sizes, strides, dtype);
+    must(aoti_torch_copy_(made.get(), t.get(), 0));
+    return made;
+}
+
 }  // namespace litz
 
 #endif

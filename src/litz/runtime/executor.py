@@ -12,13 +12,14 @@ import ast
 import ctypes
 import importlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from litz.errors import ToolchainError
+from litz.runtime.arguments import BoxedCall
 from litz.runtime.launchers import cell_of, in_python
 from litz.runtime.memory import default_allocator, in_memory
 from litz.runtime.native import Runtime, Segment
@@ -87,9 +88,11 @@ class Executor(Runtime):
         make = ctypes.PyDLL(str(path))["litz_program"]
         make.argtypes = [ctypes.c_char_p, ctypes.py_object]
         make.restype = ctypes.py_object
-        self._make = make
+        self._make: Callable[[bytes, object], BoxedCall] = make
 
-    def program(self, plan: Plan, values: Mapping[str, object], natives: Mapping[str, Any]) -> Any:
+    def program(
+        self, plan: Plan, values: Mapping[str, object], natives: Mapping[str, Any]
+    ) -> BoxedCall:
         """A callable of a plan, which takes the list of arguments and empties it.
 
         values, natives: what the plan names: of the host program, and segments and kernels.

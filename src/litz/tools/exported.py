@@ -28,7 +28,7 @@ from litz.loading.record import (
     TensorInput,
 )
 
-__all__ = ["Exported", "exported", "guards_of"]
+__all__ = ["Exported", "exported", "guards_of", "place_of"]
 
 _aten = torch.ops.aten
 _metadata = _aten._assert_tensor_metadata.default
@@ -147,15 +147,16 @@ def _check_memory(constants: Mapping[str, torch.Tensor], written: Mapping[str, s
     storages = {n: x.untyped_storage()._cdata for n, x in constants.items() if x.numel()}
     for name in set(written).intersection(storages):
         for other, storage in storages.items():
-            if storage == storages[name] and not _same(constants[name], constants[other]):
+            same = place_of(constants[name]) == place_of(constants[other])
+            if storage == storages[name] and not same:
                 raise PackageError(
                     f"litz: the program writes into {name}, which shares memory with {other}"
                 )
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    mine, theirs = ((x.data_ptr(), x.dtype, x.shape, x.stride()) for x in (a, b))
-    return mine == theirs
+def place_of(x: torch.Tensor) -> tuple[object, ...]:
+    """Equal for tensors, with elements, that are the same memory read the same way."""
+    return x.data_ptr(), x.dtype, x.shape, x.stride()
 
 
 def _outputs(graph: GraphModule, signature: gs.ExportGraphSignature) -> tuple[Output, ...]:

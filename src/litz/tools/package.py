@@ -39,7 +39,7 @@ from litz.targets.cpp.toolchain import (
 from litz.targets.parts import CppPart, Part, TritonPart
 from litz.targets.records import part_from
 from litz.targets.tools import Tools
-from litz.tools.exported import Exported, exported, guards_of
+from litz.tools.exported import Exported, exported, guards_of, place_of
 
 __all__ = ["main", "package"]
 
@@ -223,7 +223,7 @@ def _constants(found: Exported, out: Writer) -> tuple[Tensor, ...]:
     entries: dict[object, str] = {}
     names: dict[str, str] = {}
     for name, x in found.constants.items():
-        place = (x.data_ptr(), x.dtype, x.shape, x.stride()) if x.numel() else name
+        place: object = place_of(x) if x.numel() else name
         if place not in entries:
             entries[place] = f"constants/{name}"
             out.add(entries[place], tensor_bytes(x))

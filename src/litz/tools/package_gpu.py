@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -17,8 +17,14 @@ from litz.runtime.cache import Cache
 from litz.runtime.triton.build import submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.targets.parts import TritonPart
-from litz.targets.triton.cuda import VARIANTS, default_configs, dispatch_text, job_of, table_text
-from litz.targets.triton.launcher import print_launcher
+from litz.targets.triton.cuda import (
+    VARIANTS,
+    choice_text,
+    default_configs,
+    job_of,
+    packed_types,
+)
+from litz.targets.triton.launcher import forms, print_launcher
 from litz.targets.triton.source import Launch
 
 __all__ = ["GpuParts", "generations"]
@@ -50,33 +56,31 @@ def generations(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class GpuParts:
-    """Builds GPU kernels and writes them: equal binaries have one entry."""
+    """Builds GPU kernels and writes them: equal binaries have one entry in the whole package."""
 
     def __init__(
         self, targets: Sequence[str], cache: Cache, workers: int | None, out: Writer
     ) -> None:
         self._targets, self._cache, self._workers, self._out = targets, cache, workers, out
-        self._known: dict[str, str] = {}
 
     def launchers(self, parts: Sequence[TritonPart]) -> tuple[record.Launcher, ...]:
         """The launchers of kernels.  Raises ToolchainError where one cannot be built."""
         jobs = [
             self._job(launch, config, variant, target)
             for p in parts
-            for _, launch, config in _forms(p)
+            for _, launch, config in forms(p.kernel, default_configs(p.kernel))
             for variant in _variants(launch)
             for target in self._targets
         ]
         made = dict(zip(jobs, submit(jobs, self._cache, self._workers).outcomes(), strict=True))
-        return tuple(
-            record.Launcher(
-                p.name,
-                p.device,
-                print_launcher(p.kernel, default_configs(p.kernel)),
-                tuple(self._launch(name, x, c, made) for name, x, c in _forms(p)),
-            )
-            for p in parts
-        )
+        return tuple(self._launcher(p, made) for p in parts)
+
+    def _launcher(
+        self, part: TritonPart, made: dict[KernelJob, Binary | ToolchainError]
+    ) -> record.Launcher:
+        kernel, configs = part.kernel, default_configs(part.kernel)
+        launches = tuple(self._launch(*form, made) for form in forms(kernel, configs))
+        return record.Launcher(part.name, part.device, print_launcher(kernel, configs), launches)
 
     def _job(self, launch: Launch, config: Config, variant: str, target: str) -> KernelJob:
         kind, _, number = target.partition("_")
@@ -100,28 +104,15 @@ class GpuParts:
                     own[target] = self._entry(found, target)
                 elif target.startswith("sm"):  # what a kernel uses older generations may not have
                     raise found
-        if launch.table is not None:
-            packed = launch.table.types
-            return record.Launch(name, table_text(packed), job.arguments, packed, binaries)
-        counts = len(launch.pointers), len(launch.ints), len(launch.scalars)
-        return record.Launch(name, dispatch_text(*counts), job.arguments, None, binaries)
+        text, packed = choice_text(launch), packed_types(launch)
+        return record.Launch(name, text, job.arguments, packed, binaries)
 
     def _entry(self, binary: Binary, target: str) -> str:
         data = binary.to_bytes()
-        digest = sha256(data).hexdigest()
-        if digest not in self._known:
-            self._known[digest] = f"cuda/{binary.entry}-{digest[:16]}.{target}"
-            self._out.add(self._known[digest], data)
-        return self._known[digest]
-
-
-def _forms(part: TritonPart) -> Iterator[tuple[str, Launch, Config]]:
-    """The launches of a kernel, by the names that its launcher has for them."""
-    kernel = part.kernel
-    for i, (x, c) in enumerate(zip(kernel.launches, default_configs(kernel), strict=True)):
-        yield f"launch_{i}", x, c
-        if x.narrow is not None:
-            yield f"launch_{i}_narrow", x.narrow, c
+        name = f"cuda/{binary.entry}-{sha256(data).hexdigest()[:16]}.{target}"
+        if name not in self._out.entries:
+            self._out.add(name, data)
+        return name
 
 
 def _variants(launch: Launch) -> tuple[str, ...]:

@@ -169,11 +169,7 @@ class Variants:
         self._launch, self._config, self._site = launch, config, site
         first: dict[str, Any] = {v: partial(self._first, v) for v in VARIANTS}
         self._scope = first
-        if launch.table is not None:
-            text = table_text(launch.table.types)
-        else:
-            text = dispatch_text(len(launch.pointers), len(launch.ints), len(launch.scalars))
-        exec(compile(text, f"<litz variants of {launch.name}>", "exec"), self._scope)
+        exec(compile(choice_text(launch), f"<litz variants of {launch.name}>", "exec"), self._scope)
         self.call: Callable[..., None] = self._scope["call"]
         device = site.device
         self.form = Form(self.call, device.driver.launch_address, device.index)
@@ -185,8 +181,7 @@ class Variants:
     def load(self, variant: Variant, binary: Binary) -> Callable[..., None]:
         """Bind a variant's binary; launches use it from now on."""
         function = self._site.device.load(binary)
-        table = self._launch.table
-        packed = None if table is None else table.types
+        packed = packed_types(self._launch)
         launch = bind(function, self.job(variant), self._site.stream, self._site.memory, packed)
         self._scope[variant] = launch
         self.form.variants[VARIANTS.index(variant)] = how(function, self.job(variant))
@@ -198,9 +193,16 @@ class Variants:
         self.load(variant, binary)(*args)
 
 
-def dispatch_text(pointers: int, ints: int, scalars: int = 0) -> str:
+def packed_types(launch: Launch) -> tuple[str, ...] | None:
+    """Types of the cells that hold a launch's arguments, where these are others."""
+    return None if launch.table is None else launch.table.types
+
+
+def choice_text(launch: Launch) -> str:
     """A module with ``call``, which hands a launch to ``even``, ``aligned`` or ``general``."""
-    counts = {"p": pointers, "v": scalars, "n": ints}
+    if launch.table is not None:
+        return table_text(launch.table.types)
+    counts = {"p": len(launch.pointers), "v": len(launch.scalars), "n": len(launch.ints)}
     return "\n".join(_dispatch(*([f"{k}{i}" for i in range(n)] for k, n in counts.items())))
 
 

@@ -6,7 +6,7 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from litz.index import PYTHON, Expr, ceildiv, const, render, symbol
@@ -32,17 +32,21 @@ def print_launcher(kernel: TritonKernel, configs: Sequence[Config]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def forms(kernel: TritonKernel, configs: Sequence[Config]) -> Iterator[tuple[str, Launch, Config]]:
+    """What the module's globals supply: names, launches, and the configurations of these."""
+    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
+        yield f"launch_{i}", launch, config
+        if launch.narrow is not None:
+            yield f"launch_{i}_narrow", launch.narrow, config
+
+
 def bind(
     kernel: TritonKernel,
     configs: Sequence[Config],
     launcher: Callable[[Launch, Config], Callable[..., None]],
 ) -> Callable[..., None]:
     """The module's ``call``.  launcher: what a launch calls, with the grid first."""
-    scope: dict[str, Any] = {}
-    for i, (launch, config) in enumerate(zip(kernel.launches, configs, strict=True)):
-        for form, name in ((launch, f"launch_{i}"), (launch.narrow, f"launch_{i}_narrow")):
-            if form is not None:
-                scope[name] = launcher(form, config)
+    scope: dict[str, Any] = {n: launcher(x, c) for n, x, c in forms(kernel, configs)}
     exec(compile(print_launcher(kernel, configs), "<litz launcher>", "exec"), scope)
     call: Callable[..., None] = scope["call"]
     return call
