@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from litz.index import Const, Expr, split_linear
 from litz.ir.program import (
@@ -155,6 +155,25 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
         for b in reads:
             readers.setdefault(b, []).append(k)
     return deps
+
+
+def hazards(
+    touched: Iterable[tuple[Iterable[str], Iterable[str]]],
+) -> Iterator[dict[int, None]]:
+    """For each step those before it that it has to follow, by number.
+
+    touched: the memory that each reads and that it writes.  What follows from others is left out:
+    of who wrote a memory the last alone counts, of who read it those since.
+    """
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for k, (reads, writes) in enumerate(touched):
+        found = {writer[b]: None for b in (*reads, *writes) if b in writer}
+        found.update((r, None) for b in writes for r in readers.pop(b, ()))
+        yield found
+        for b in reads:
+            readers.setdefault(b, []).append(k)
+        writer.update(dict.fromkeys(writes, k))
 
 
 def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
