@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -36,8 +37,12 @@ def higher_order_name(target: object) -> str:
 
 def is_random(target: object) -> bool:
     """Whether an operator draws random numbers."""
-    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
-    return torch.Tag.nondeterministic_seeded in tags
+    return isinstance(target, torch._ops.OpOverload) and _draws(target)
+
+
+@lru_cache(maxsize=1024)
+def _draws(target: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def leaves(value: object) -> list[Any]:

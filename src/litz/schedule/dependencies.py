@@ -6,6 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from litz.graph.calls import is_random
 from litz.index import Const, Expr, split_linear
 from litz.ir.program import (
     Extern,
@@ -188,9 +189,7 @@ def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for body in (program.bodies[b.name] for b in n.bodies):
         found.update(dict.fromkeys(kind for m in body.nodes for kind in effects_of(m, body)))
-    tags = getattr(n.target, "tags", ())
-    drawn = any(getattr(t, "name", "") == "nondeterministic_seeded" for t in tags)
-    if drawn or not (n.symbols or any(o is not None for o in n.outputs)):
+    if is_random(n.target) or not (n.symbols or any(o is not None for o in n.outputs)):
         found["other"] = None
     return (*found,)
 
