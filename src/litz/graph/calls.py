@@ -6,9 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
-__all__ = ["argument", "higher_order_name", "in_place_form", "is_random", "leaves", "op_name"]
+__all__ = [
+    "add_body", "argument", "higher_order_name", "in_place_form", "is_random", "leaves", "op_name",
+]  # fmt: skip
 
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
@@ -33,6 +35,13 @@ def higher_order_name(target: object) -> str:
     """The name of an operator that takes functions or kernels; "" for others."""
     is_higher = isinstance(target, torch._ops.HigherOrderOperator)
     return str(getattr(target, "__name__", "")) if is_higher else ""
+
+
+def add_body(gm: GraphModule, kind: str, body: GraphModule) -> Node:
+    """A body for an operator that takes functions; its node stands where nodes are inserted."""
+    number = sum(name.startswith(f"{kind}_") for name, _ in gm.named_children())
+    gm.add_module(f"{kind}_{number}", body)
+    return gm.graph.get_attr(f"{kind}_{number}")
 
 
 def is_random(target: object) -> bool:
