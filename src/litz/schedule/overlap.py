@@ -58,8 +58,6 @@ def overlap(schedule: Schedule, rates: Rates) -> Schedule:
 
     What would take much more memory stays where it is.
     """
-    if not any(isinstance(s, Extern) and is_collective(s.target) for s in schedule.steps):
-        return schedule
     steps = _Steps(schedule, rates)
     order = before = list(range(len(schedule.steps)))
     peak = steps.peak(before)
