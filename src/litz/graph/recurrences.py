@@ -306,9 +306,11 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
     alike.graph.output(result)
     graph = gm.graph
     # Placeholders of what is picked come before those of what all share, as in the call.
-    order = [*alike.picked.values(), *alike.shared.values()]
+    calls = next(n for n in alike.graph.nodes if n.op != "placeholder")
+    for given in (*alike.picked.values(), *alike.shared.values()):
+        calls.prepend(given)
     with graph.inserting_before(stack):
-        body = add_body(gm, "step", GraphModule(gm, _in_order(alike.graph, order)))
+        body = add_body(gm, "step", GraphModule(gm, alike.graph))
         picked = tuple(_along(graph, p, len(parts)) for p in alike.picked)
         call = graph.call_function(every_step, (body, picked, tuple(alike.shared)))
         moved = graph.call_function(torch.movedim, (call, 0, dim))
@@ -328,18 +330,6 @@ def every_step(function: Any, picked: Sequence[Tensor], shared: Sequence[Tensor]
     dims = (*(0 for _ in picked), *(None for _ in shared))
     found: Tensor = torch.vmap(function, in_dims=dims)(*picked, *shared)
     return found
-
-
-def _in_order(graph: Graph, inputs: Sequence[Node]) -> Graph:
-    """The graph with its placeholders in an order."""
-    made = Graph()
-    known = {x: made.placeholder(f"x{k}") for k, x in enumerate(inputs)}
-    for n in graph.nodes:
-        if n.op == "output":
-            made.output(known[n.args[0]])
-        elif n not in known:
-            known[n] = made.node_copy(n, known.__getitem__)
-    return made
 
 
 class _Alike:
@@ -367,11 +357,12 @@ class _Alike:
         picks = [_pick(n) for n in nodes]
         start = picks[0]
         if len(set(nodes)) == 1:
-            found = self.shared.setdefault(first, self.graph.placeholder("s"))
+            name = f"s{len(self.shared)}"
+            found = self.shared.setdefault(first, self.graph.placeholder(name))
         elif start is not None and picks == [
             _Pick(start.of, start.dim, start.at + i) for i in range(len(nodes))
         ]:
-            found = self.picked.get(start) or self.graph.placeholder("p")
+            found = self.picked.get(start) or self.graph.placeholder(f"p{len(self.picked)}")
             self.picked[start] = found
             self.nodes += nodes
         else:
