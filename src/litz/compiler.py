@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -163,11 +163,7 @@ def _repeated(
 def _may_shorten(options: Options) -> bool:
     """Whether nobody asks for each call of the graph: checkers of runs, users' passes, fuel."""
     watched = options.verify or options.fuel >= 0
-    hooks = any(
-        options.hooks(f.name)
-        for f in fields(options)
-        if isinstance(getattr(options, f.name), tuple)
-    )
+    hooks = any(isinstance(v, tuple) and v for v in vars(options).values())
     return options.equal_regions and not watched and not hooks
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 __all__ = [
+    "add_body",
     "argument",
     "count_calls",
     "higher_order_name",
@@ -47,10 +49,21 @@ def count_calls(gm: GraphModule) -> int:
     return sum(n.op == "call_function" for n in gm.graph.nodes)
 
 
+def add_body(gm: GraphModule, kind: str, body: GraphModule) -> Node:
+    """A body for an operator that takes functions; its node stands where nodes are inserted."""
+    number = sum(name.startswith(f"{kind}_") for name, _ in gm.named_children())
+    gm.add_module(f"{kind}_{number}", body)
+    return gm.graph.get_attr(f"{kind}_{number}")
+
+
 def is_random(target: object) -> bool:
     """Whether an operator draws random numbers."""
-    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
-    return torch.Tag.nondeterministic_seeded in tags
+    return isinstance(target, torch._ops.OpOverload) and _draws(target)
+
+
+@lru_cache(maxsize=1024)
+def _draws(target: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def leaves(value: object) -> list[Any]:

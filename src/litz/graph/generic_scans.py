@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from litz.graph.calls import add_body
 from litz.graph.scan_gradients import SCAN
 
 SLICE = torch.ops.aten.slice
@@ -67,10 +68,8 @@ def _replaced(gm: GraphModule, nodes: Nodes, at: int) -> int:
         function = steps.function(gm)
     except (_Other, KeyError, IndexError):
         return at
-    number = sum(name.startswith("generic_scan_") for name, _ in gm.named_children())
-    gm.add_module(f"generic_scan_{number}", function)
     with gm.graph.inserting_before(nodes[steps.at]):
-        body = gm.graph.get_attr(f"generic_scan_{number}")
+        body = add_body(gm, "generic_scan", function)
         call = gm.graph.call_function(SCAN, (body, tuple(xs), ()))
         call.meta["example_value"] = tuple(x.meta["example_value"] for x in xs)
         for k, old in enumerate(results):

@@ -23,6 +23,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
+from litz.graph.calls import add_body
 from litz.graph.scan_gradients import SCAN
 
 LEAST = 8  # steps: of fewer, kernels are as quick
@@ -158,11 +159,9 @@ def _scanned(gm: GraphModule, steps: Sequence[_Step], new: dict[Node, Node]) -> 
         return False
     if not _within_one(a.of) or _is_disturbed(first.node, last.node):
         return False
-    number = sum(name.startswith("recurrence_") for name, _ in gm.named_children())
-    gm.add_module(f"recurrence_{number}", _combine(gm, like.dtype))
     graph = gm.graph
     with graph.inserting_before(first.node.next):
-        body = graph.get_attr(f"recurrence_{number}")
+        body = add_body(gm, "recurrence", _combine(gm, like.dtype))
         factors = _along(graph, a, count)
         start = _call(graph, torch.unsqueeze, first.node, 0)
         rest = _along(graph, replace(b, at=b.at + 1), count - 1)
@@ -305,13 +304,13 @@ def _batched(gm: GraphModule, stack: Node) -> bool:
     if _is_disturbed(next(n for n in gm.graph.nodes if n in inner), stack):
         return False
     alike.graph.output(result)
-    number = sum(name.startswith("step_") for name, _ in gm.named_children())
     graph = gm.graph
     # Placeholders of what is picked come before those of what all share, as in the call.
-    order = [*alike.picked.values(), *alike.shared.values()]
-    gm.add_module(f"step_{number}", GraphModule(gm, _in_order(alike.graph, order)))
+    calls = next(n for n in alike.graph.nodes if n.op != "placeholder")
+    for given in (*alike.picked.values(), *alike.shared.values()):
+        calls.prepend(given)
     with graph.inserting_before(stack):
-        body = graph.get_attr(f"step_{number}")
+        body = add_body(gm, "step", GraphModule(gm, alike.graph))
         picked = tuple(_along(graph, p, len(parts)) for p in alike.picked)
         call = graph.call_function(every_step, (body, picked, tuple(alike.shared)))
         moved = graph.call_function(torch.movedim, (call, 0, dim))
@@ -331,18 +330,6 @@ def every_step(function: Any, picked: Sequence[Tensor], shared: Sequence[Tensor]
     dims = (*(0 for _ in picked), *(None for _ in shared))
     found: Tensor = torch.vmap(function, in_dims=dims)(*picked, *shared)
     return found
-
-
-def _in_order(graph: Graph, inputs: Sequence[Node]) -> Graph:
-    """The graph with its placeholders in an order."""
-    made = Graph()
-    known = {x: made.placeholder(f"x{k}") for k, x in enumerate(inputs)}
-    for n in graph.nodes:
-        if n.op == "output":
-            made.output(known[n.args[0]])
-        elif n not in known:
-            known[n] = made.node_copy(n, known.__getitem__)
-    return made
 
 
 class _Alike:
@@ -370,11 +357,12 @@ class _Alike:
         picks = [_pick(n) for n in nodes]
         start = picks[0]
         if len(set(nodes)) == 1:
-            found = self.shared.setdefault(first, self.graph.placeholder("s"))
+            name = f"s{len(self.shared)}"
+            found = self.shared.setdefault(first, self.graph.placeholder(name))
         elif start is not None and picks == [
             _Pick(start.of, start.dim, start.at + i) for i in range(len(nodes))
         ]:
-            found = self.picked.get(start) or self.graph.placeholder("p")
+            found = self.picked.get(start) or self.graph.placeholder(f"p{len(self.picked)}")
             self.picked[start] = found
             self.nodes += nodes
         else:

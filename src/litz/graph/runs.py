@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
+from torch.fx import Node
 
 LITERALS: Final = (
     type(None), bool, int, float, complex, str, type(...),
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
+
+
+def literal(x: object, of_node: Callable[[Node], object]) -> object:
+    """An argument of a call as a key.  of_node: the key of a node, no tuple.
+
+    Raises TypeError where it has none.
+    """
+    kind = type(x)
+    if kind is Node:
+        return of_node(x)  # type: ignore[arg-type]
+    if kind is int or x is None:
+        return kind, x
+    if isinstance(x, (tuple, list)):
+        return (kind, *[literal(e, of_node) for e in x])
+    if isinstance(x, dict):
+        return literal(tuple(x.items()), of_node)
+    if isinstance(x, slice):
+        return literal((x.start, x.stop, x.step), of_node)
+    if isinstance(x, LITERALS):
+        return kind, repr(x)
+    raise TypeError
+
+
+def numbered(kinds: Iterable[object | None]) -> list[int]:
+    """Equal kinds as equal numbers; None is like no other."""
+    known: dict[object, int] = {}
+    return [-1 - i if k is None else known.setdefault(k, len(known)) for i, k in enumerate(kinds)]
 
 
 def runs(

@@ -29,7 +29,7 @@ from litz.index.expr import (
     symbol,
     var,
 )
-from litz.index.layout import MixedRadix, RadixTerm, invert, linear, mixed_radix
+from litz.index.layout import MixedRadix, RadixTerm, contiguous_strides, invert, linear, mixed_radix
 from litz.index.logic import and_, eq, ge, gt, le, lt, max_, min_, ne, not_, or_, truth, where
 from litz.index.prove import provably_le, provably_lt
 from litz.index.query import (
@@ -53,10 +53,9 @@ Rules.recombine, Rules.to_text = recombine, to_text
 __all__ =[
     "CPP", "ONE", "PYTHON", "TRITON", "ZERO", "And", "Cmp", "Const", "Dialect", "Expr", "FloorDiv",
     "Max", "Min", "MixedRadix", "Mod", "Not", "Or", "Product", "RadixTerm", "Substitution", "Sum",
-    "Symbol", "Var", "and_", "as_expr", "bounds", "ceildiv", "coefficient", "const", "divides",
-    "eq", "evaluate", "exact_quotient", "floordiv", "ge", "gt", "invert", "le", "linear", "lt",
-    "max_", "min_", "mixed_radix", "mod", "ne", "not_", "or_", "parse", "product", "provably_le",
-    "provably_lt", "render", "size_hint", "split_linear", "substitute",
-    "substitution", "sum_", "symbol", "truth",
-    "var", "where",
+    "Symbol", "Var", "and_", "as_expr", "bounds", "ceildiv", "coefficient", "const",
+    "contiguous_strides", "divides", "eq", "evaluate", "exact_quotient", "floordiv", "ge", "gt",
+    "invert", "le", "linear", "lt", "max_", "min_", "mixed_radix", "mod", "ne", "not_", "or_",
+    "parse", "product", "provably_le", "provably_lt", "render", "size_hint", "split_linear",
+    "substitute", "substitution", "sum_", "symbol", "truth", "var", "where",
 ]  # fmt: skip

@@ -51,6 +51,18 @@ def linear(index: Sequence[Expr], strides: Sequence[Expr], offset: Expr = ZERO) 
     return total
 
 
+@lru_cache(maxsize=1024)
+def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Row-major strides, in elements, as torch makes them (a zero-sized dim counts as one)."""
+    strides: list[Expr] = []
+    step: Expr = ONE
+    for s in reversed(shape):
+        strides.append(step)
+        if s is not ZERO:
+            step = mul(step, s)
+    return tuple(reversed(strides))
+
+
 def mixed_radix(e: Expr, vars: Sequence[Var]) -> MixedRadix | None:
     """Decompose an index that is linear in ``vars``; None where it is not.
 

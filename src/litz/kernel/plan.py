@@ -69,6 +69,11 @@ class KernelPlan:
     def reduced(self) -> tuple[Expr, ...]:
         return tuple(d.var for d in self.dims if d.role == "r")
 
+    @property
+    def down(self) -> bool:
+        """Whether it goes down columns: neighbours in memory are of different rows."""
+        return self.lane is not None and self.lane in self.parallel
+
     def dtype(self, param: str) -> DType:
         for p in self.params:
             if p.name == param:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from litz.index import Expr, floordiv, linear
+from litz.index import Expr, contiguous_strides, floordiv, linear
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
 from litz.ir.dtype import DType, wrap
@@ -24,7 +24,7 @@ from litz.lowering.formulas import (
     where,
 )
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ONE, ZERO, TensorValue, axes, contiguous_strides, slice_dim
+from litz.lowering.values import ONE, ZERO, TensorValue, axes, slice_dim
 
 aten = torch.ops.aten
 

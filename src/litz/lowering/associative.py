@@ -16,7 +16,7 @@ from torch.fx import Node as FxNode
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import ASSOCIATIVE
 from litz.graph.values import attribute_value
-from litz.index import linear, var
+from litz.index import contiguous_strides, linear, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Load, Node, Op, Rewriter, Store, walk
@@ -26,7 +26,7 @@ from litz.ir.scans import function_faults
 from litz.lowering.context import Unsupported
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense
-from litz.lowering.values import ONE, ZERO, Opaque, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, Opaque, TensorValue, axes
 
 Inline = Callable[[GraphModule, Sequence[Any]], list[Any]]
 GIVEN = "~given"  # stands for the memory of a function's argument

@@ -18,14 +18,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.dataclass import dataclass
 from litz.graph.values import attribute_value, fake_mode
-from litz.index import const, linear
+from litz.index import const, contiguous_strides, linear
 from litz.ir import body
 from litz.ir.body import Node, Store
 from litz.lowering.indexing import bind, position
 from litz.lowering.score_functions import Inline
 from litz.lowering.state import GraphLowering
 from litz.lowering.torch_types import to_torch
-from litz.lowering.values import TensorValue, contiguous_strides
+from litz.lowering.values import TensorValue
 
 aten = torch.ops.aten
 

@@ -11,14 +11,14 @@ from litz.dataclass import dataclass
 from litz.errors import EagerOnly as EagerOnly
 from litz.errors import GraphUnsupported as GraphUnsupported
 from litz.errors import WrongMetadata as WrongMetadata
-from litz.index import Const, Expr, Var, coefficient, linear, symbol
+from litz.index import Const, Expr, Var, coefficient, contiguous_strides, linear, symbol
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
 from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
 from litz.lowering import eight_bits
-from litz.lowering.values import ONE, ZERO, Opaque, Shape, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, Opaque, Shape, TensorValue, axes
 from litz.runtime.numbers import float_bits
 
 Operand = TensorValue | Scalar | Expr | HostFloat

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
+from litz.index import contiguous_strides
 from litz.ir.program import Contraction
 from litz.lowering.externs import argument
 from litz.lowering.handed import handed
 from litz.lowering.numbers import require
 from litz.lowering.state import GraphLowering
-from litz.lowering.values import ZERO, TensorValue, contiguous_strides
+from litz.lowering.values import ZERO, TensorValue
 
 
 def contraction(low: GraphLowering, n: FxNode) -> TensorValue | None:

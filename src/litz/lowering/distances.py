@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr
+from litz.index import Const, Expr, contiguous_strides
 from litz.ir.body import Node, Scalar, op
 from litz.lowering import values
 from litz.lowering.context import Operand, Unsupported, WrongMetadata
@@ -15,7 +15,7 @@ from litz.lowering.promotion import as_tensors, common_dtype
 from litz.lowering.reductions import fold, norm, norm_of, reduce_one
 from litz.lowering.registry import Call, lower
 from litz.lowering.strides import same_layout
-from litz.lowering.values import ZERO, TensorValue, contiguous_strides
+from litz.lowering.values import ZERO, TensorValue
 
 aten = torch.ops.aten
 

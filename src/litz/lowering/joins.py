@@ -7,7 +7,20 @@ from collections.abc import Sequence
 import torch
 
 from litz.graph.aliasing import readers
-from litz.index import Expr, and_, as_expr, ceildiv, const, floordiv, le, lt, max_, min_, mod
+from litz.index import (
+    Expr,
+    and_,
+    as_expr,
+    ceildiv,
+    const,
+    contiguous_strides,
+    floordiv,
+    le,
+    lt,
+    max_,
+    min_,
+    mod,
+)
 from litz.ir import body
 from litz.ir.body import Node, Scalar
 from litz.ir.dtype import DType
@@ -16,7 +29,7 @@ from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal, padded
 from litz.lowering.registry import Call, Result, lower, lower_rows
 from litz.lowering.strides import dense
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -15,6 +15,7 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.index import Const, Expr, and_, as_expr, floordiv, le, linear, lt, max_, min_, var
+from litz.index.layout import contiguous_strides
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, StoreMode, op
@@ -30,7 +31,6 @@ from litz.lowering.values import (
     ZERO,
     TensorValue,
     axes,
-    contiguous_strides,
     product,
     strided,
     view_strides,

@@ -11,7 +11,7 @@ import math
 import torch
 
 from litz.graph.calls import is_random
-from litz.index import Expr, as_expr, const, linear
+from litz.index import Expr, as_expr, const, contiguous_strides, linear
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, op
@@ -19,7 +19,7 @@ from litz.ir.dtype import DType
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.pooling import stored
 from litz.lowering.registry import Call, lower
-from litz.lowering.values import ONE, ZERO, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, linear, min_, var
+from litz.index import Const, Expr, contiguous_strides, linear, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
@@ -24,7 +24,7 @@ from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.formulas import k, truth
 from litz.lowering.registry import Call, lower, lower_rows
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
 

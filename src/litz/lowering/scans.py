@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from litz.index import linear, var
+from litz.index import contiguous_strides, linear, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store
 from litz.ir.dtype import DType
 from litz.lowering.registry import Call, lower_rows
 from litz.lowering.strides import dense
-from litz.lowering.values import ONE, TensorValue, axes, contiguous_strides
+from litz.lowering.values import ONE, TensorValue, axes
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Expr, linear, size_hint, var
+from litz.index import Expr, contiguous_strides, linear, size_hint, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
@@ -32,7 +32,6 @@ from litz.lowering.values import (
     TensorValue,
     at_dims,
     axes,
-    contiguous_strides,
     product,
     reshape,
 )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from litz.index import Const, Expr, Var, linear, max_, mixed_radix
+from litz.index import Const, Expr, Var, contiguous_strides, linear, max_, mixed_radix
 from litz.ir.program import TensorRef
 from litz.lowering.registry import Result
-from litz.lowering.values import ONE, ZERO, Shape, axes, contiguous_strides
+from litz.lowering.values import ONE, ZERO, Shape, axes
 
 
 def dense(r: Result) -> bool:

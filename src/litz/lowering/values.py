@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from litz.dataclass import dataclass
 from litz.graph.calls import leaves
-from litz.index import Const, Expr, const, floordiv, linear, mod, var
+from litz.index import Const, Expr, const, contiguous_strides, floordiv, linear, mod, var
 from litz.ir import body
 from litz.ir.body import Node
 from litz.ir.dtype import DType
@@ -35,18 +35,6 @@ def product(sizes: Sequence[Expr]) -> Expr:
     for s in sizes:
         total = total * s
     return total
-
-
-@lru_cache(maxsize=1024)
-def contiguous_strides(shape: Shape) -> Shape:
-    """Row-major strides, in elements, as torch makes them (a zero-sized dim counts as one)."""
-    strides: list[Expr] = []
-    step = ONE
-    for s in reversed(shape):
-        strides.append(step)
-        if s is not ZERO:
-            step = step * s
-    return tuple(reversed(strides))
 
 
 def last(shape: Shape, strides: Shape) -> Expr:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Expr
+from litz.index import ZERO, contiguous_strides
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.passes.uses import Uses
 from litz.runtime.collectives import is_collective
@@ -55,17 +55,9 @@ def _given_away(uses: Uses, n: Extern) -> Buffer | None:
     (ref,) = (r for r in n.args if isinstance(r, TensorRef))
     buffer = uses.program.buffers[ref.buffer]
     whole = ref.offset == ZERO and ref.shape == buffer.shape
+    row_major = ref.strides == contiguous_strides(ref.shape)
     own = buffer.kind in ("temp", "fresh") and buffer.alias is None
-    if not (whole and own and _is_row_major(ref)):
+    if not (whole and own and row_major):
         return None
     alone = [*uses.readers[buffer.name]] == [n.name] and buffer.name not in uses.shown
     return buffer if alone else None
-
-
-def _is_row_major(ref: TensorRef) -> bool:
-    step: Expr = ONE
-    for size, stride in zip(reversed(ref.shape), reversed(ref.strides), strict=True):
-        if stride != step:
-            return False
-        step = step * size
-    return True

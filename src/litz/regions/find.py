@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
-from litz.graph.runs import LITERALS, runs
+from litz.graph.runs import literal, numbered, runs
 from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
 
@@ -56,12 +56,11 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     """
     calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
     states = _states(graph, calls)
-    numbers: dict[object, int] = {}
-    kinds = []
     metadata = _metadata(graph)
-    for i, (n, state) in enumerate(zip(calls, states, strict=True)):
-        kind = _kind(n, metadata) if state.grad is None else None
-        kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
+    kinds = numbered(
+        _kind(n, metadata) if state.grad is None else None
+        for n, state in zip(calls, states, strict=True)
+    )
     owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
     tensors = [n for n in graph.nodes if isinstance(value(n), torch.Tensor)]
     for n in tensors:
@@ -146,10 +145,18 @@ def _metadata(graph: Graph) -> dict[Node, int | None]:
 
 def _kind(n: Node, metadata: Mapping[Node, int | None]) -> object | None:
     """What equal calls agree in; None for a call that is like no other."""
-    if isinstance(n.target, HigherOrderOperator):
+    if isinstance(n.target, HigherOrderOperator) or metadata[n] is None:
         return None
-    out, args = metadata[n], _literal((n.args, n.kwargs), metadata)
-    return None if out is None or args is None else (n.op, n.target, args, out)
+
+    def handed(a: Node) -> int:
+        if (number := metadata[a]) is None:
+            raise TypeError
+        return number
+
+    try:
+        return n.op, n.target, literal((n.args, n.kwargs), handed), metadata[n]
+    except TypeError:
+        return None
 
 
 def _described(x: object) -> object | None:
@@ -163,20 +170,6 @@ def _described(x: object) -> object | None:
     if not all(type(s) is int for s in sizes) or x.is_conj() or x.is_neg():
         return None
     return (x.dim(), sizes, x.dtype, x.device, x.requires_grad, isinstance(x, torch.nn.Parameter))
-
-
-def _literal(x: object, metadata: Mapping[Node, int | None]) -> object | None:
-    """An argument as a key, with metadata for nodes."""
-    if isinstance(x, Node):
-        return metadata[x]
-    if isinstance(x, slice):
-        x = (x.start, x.stop, x.step)
-    if isinstance(x, dict):
-        x = tuple(x.items())
-    if isinstance(x, tuple | list):
-        parts = tuple(_literal(e, metadata) for e in x)
-        return None if None in parts else (type(x).__name__, parts)
-    return (type(x).__name__, repr(x)) if isinstance(x, LITERALS) else None
 
 
 # --- what repeats ---

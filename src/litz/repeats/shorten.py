@@ -21,12 +21,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 from litz.graph.calls import leaves
-from litz.graph.runs import LITERALS, runs
+from litz.graph.runs import LITERALS, literal, numbered, runs
 from litz.runtime.fake import FakeTensor
 
 KEPT: Final = 4
 FEWEST: Final = KEPT + 2  # copies from which it pays
-_SEVERAL: Final = (tuple, list)
 CALLS: Final = 32  # that are left out at least
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
 
@@ -64,11 +63,7 @@ def shortened(gm: GraphModule) -> Short:
     if len(calls) < CALLS:
         raise NotRepeating
     returned = Counter(leaves(gm.graph.output_node().args[0]))
-    numbers: dict[object, int] = {}
-    kinds = []
-    for i, n in enumerate(calls):
-        kind = _kind(n, returned[n])
-        kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
+    kinds = numbered(_kind(n, returned[n]) for n in calls)
     at = {n: i for i, n in enumerate(calls)}
     layouts = {n: _layout(n) for n in gm.graph.find_nodes(op="placeholder")}
     windows = [w for r in _likeliest(kinds) for w in _windows(calls, at, layouts, *r)]
@@ -154,30 +149,12 @@ def _kind(n: Node, returned: int) -> object | None:
         return None
     if isinstance(target, OpOverload) and target._schema.is_mutable and target is not COPY:
         return None
-    place = {a: i for i, a in enumerate(n.all_input_nodes)}
+    place = {a: i for i, a in enumerate(n.all_input_nodes)}.__getitem__
     try:
-        args = _literal(n.args, place), _literal(n.kwargs, place) if n.kwargs else None
+        args = literal(n.args, place), literal(n.kwargs, place) if n.kwargs else None
         return target, *args, _described(n.meta.get("val")), returned
     except TypeError:
         return None
-
-
-def _literal(x: object, place: Mapping[Node, int]) -> object:
-    """An argument as a key.  Raises TypeError where it has none."""
-    kind = type(x)
-    if kind is Node:
-        return place[x], "node"  # type: ignore[index]
-    if kind is int or x is None:
-        return kind, x
-    if isinstance(x, _SEVERAL):
-        return (kind, *[_literal(e, place) for e in x])
-    if isinstance(x, dict):
-        return _literal(tuple(x.items()), place)
-    if isinstance(x, slice):
-        return _literal((x.start, x.stop, x.step), place)
-    if isinstance(x, LITERALS):
-        return kind, repr(x)
-    raise TypeError
 
 
 def _layout(n: Node) -> object | None:
@@ -197,7 +174,7 @@ def _described(x: object) -> object:
         if x._has_symbolic_sizes_strides:
             sizes = tuple(map(str, sizes))
         return sizes, x.dtype, x.device
-    if isinstance(x, _SEVERAL):
+    if isinstance(x, (tuple, list)):
         return tuple(map(_described, x))
     if isinstance(x, LITERALS):
         return type(x), repr(x)

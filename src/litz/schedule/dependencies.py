@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from litz.graph.calls import is_random
 from litz.index import Const, Expr, split_linear
 from litz.ir.program import (
     Extern,
@@ -157,6 +158,25 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     return deps
 
 
+def hazards(
+    touched: Iterable[tuple[Iterable[str], Iterable[str]]],
+) -> Iterator[dict[int, None]]:
+    """For each step those before it that it has to follow, by number.
+
+    touched: the memory that each reads and that it writes.  What follows from others is left out:
+    of who wrote a memory the last alone counts, of who read it those since.
+    """
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for k, (reads, writes) in enumerate(touched):
+        found = {writer[b]: None for b in (*reads, *writes) if b in writer}
+        found.update((r, None) for b in writes for r in readers.pop(b, ()))
+        yield found
+        for b in reads:
+            readers.setdefault(b, []).append(k)
+        writer.update(dict.fromkeys(writes, k))
+
+
 def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
     """The kinds of effects that a step has beyond its arguments, its bodies' too.
 
@@ -169,9 +189,7 @@ def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for body in (program.bodies[b.name] for b in n.bodies):
         found.update(dict.fromkeys(kind for m in body.nodes for kind in effects_of(m, body)))
-    tags = getattr(n.target, "tags", ())
-    drawn = any(getattr(t, "name", "") == "nondeterministic_seeded" for t in tags)
-    if drawn or not (n.symbols or any(o is not None for o in n.outputs)):
+    if is_random(n.target) or not (n.symbols or any(o is not None for o in n.outputs)):
         found["other"] = None
     return (*found,)
 

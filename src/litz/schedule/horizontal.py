@@ -14,6 +14,7 @@ from dataclasses import replace
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.ir.program import Extern, Program
+from litz.schedule.dependencies import hazards
 from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
 Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
@@ -102,6 +103,11 @@ def _touched(program: Program, step: Step) -> tuple[dict[str, None], dict[str, N
     return reads, dict.fromkeys(map(program.root, step.write_buffers()))
 
 
+def _before(program: Program, run: Iterable[Step]) -> Iterator[dict[int, None]]:
+    """For each step of a run those that it has to follow, by number."""
+    return hazards(_touched(program, step) for step in run)
+
+
 def _versions(program: Program, steps: Iterable[Step]) -> dict[str, object]:
     """For each step how often all that it touches was written before it."""
     count: dict[str, int] = {}
@@ -130,15 +136,11 @@ def _find(
     program: Program, run: Sequence[Step], share: Share, numbers: Mapping[str, int]
 ) -> list[HorizontalGroup]:
     """The horizontal groups of a run."""
-    wrote: dict[str, int] = {}  # depths of who wrote a memory last, and of who read it
-    read: dict[str, int] = {}
+    depths: list[int] = []
     alike: dict[tuple[int, str, int | None], list[Group]] = {}
-    for step in run:
-        reads, writes = _touched(program, step)
-        before = [wrote.get(b, -1) for b in (*reads, *writes)] + [read.get(b, -1) for b in writes]
-        depth = max(before, default=-1) + 1
-        read.update((b, max(read.get(b, -1), depth)) for b in reads)
-        wrote.update(dict.fromkeys(writes, depth))
+    for step, before in zip(run, _before(program, run), strict=True):
+        depth = 1 + max((depths[i] for i in before), default=-1)
+        depths.append(depth)
         if isinstance(step, Group):
             key = (depth, step.device, numbers.get(step.name))
             alike.setdefault(key, []).append(step)
@@ -162,18 +164,9 @@ def _ordered(
     owner = [first.get(step.name, i) for i, step in enumerate(run)]
     launches: dict[int, list[Step]] = {}
     follows: dict[int, dict[int, None]] = {}
-    writer: dict[str, int] = {}
-    readers: dict[str, dict[int, None]] = {}
-    for step, own in zip(run, owner, strict=True):
+    for step, own, before in zip(run, owner, _before(program, run), strict=True):
         launches.setdefault(own, []).append(step)
-        before = follows.setdefault(own, {})
-        reads, writes = _touched(program, step)
-        before.update((writer[b], None) for b in (*reads, *writes) if b in writer)
-        for b in writes:
-            before.update(readers.pop(b, {}))
-        for b in reads:
-            readers.setdefault(b, {})[own] = None
-        writer.update(dict.fromkeys(writes, own))
+        follows.setdefault(own, {}).update((owner[i], None) for i in before)
     out: dict[int, None] = {}
     for top in launches:
         stack = [top]

@@ -23,7 +23,7 @@ from litz.index import Expr, size_hint
 from litz.ir.flops import call_ops
 from litz.ir.program import Extern, Program, Template, TensorRef
 from litz.runtime.collectives import is_collective, is_wait
-from litz.schedule.dependencies import Numbers, effects_of
+from litz.schedule.dependencies import Numbers, effects_of, hazards
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 
 SLACK: Final = 1 << 20  # bytes of temporaries that more may live at once for the sake of overlap
@@ -58,8 +58,6 @@ def overlap(schedule: Schedule, rates: Rates) -> Schedule:
 
     What would take much more memory stays where it is.
     """
-    if not any(isinstance(s, Extern) and is_collective(s.target) for s in schedule.steps):
-        return schedule
     steps = _Steps(schedule, rates)
     order = before = list(range(len(schedule.steps)))
     peak = steps.peak(before)
@@ -128,18 +126,10 @@ class _Steps:
         return reads, {self._memory(b) for s in (step, start) for b in s.write_buffers()}
 
     def _needs(self) -> Iterator[set[int]]:
-        writer: dict[str, int] = {}
-        readers: dict[str, set[int]] = {}
         numbers = Numbers(self.program)
         last: dict[str, int] = {}  # of each kind of effect
-        for k, step in enumerate(self.steps):
-            reads, writes = self.touched[k]
-            found = {writer[b] for b in reads | writes if b in writer}
-            found.update(r for b in writes for r in readers.pop(b, ()))
-            for b in reads:
-                readers.setdefault(b, set()).add(k)
-            writer.update(dict.fromkeys(writes, k))
-            found |= numbers.before(k, step)
+        for k, (step, before) in enumerate(zip(self.steps, hazards(self.touched), strict=True)):
+            found = {*before, *numbers.before(k, step)}
             for kind in effects_of(step, self.program):
                 found.add(last.get(kind, k))
                 last[kind] = k

@@ -89,21 +89,16 @@ def _serves(plan: KernelPlan) -> bool:
     """Whether rows are long, and too few to keep the machine busy."""
     size = hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
-    if is_down(plan):
+    if plan.down:
         return size >= TALL and 4 * max(-(-rows // WIDTH), 1) < PROGRAMS
     return size > LONG and rows < PROGRAMS
-
-
-def is_down(plan: KernelPlan) -> bool:
-    """Whether columns are scanned: neighbours in memory are of different rows."""
-    return plan.lane is not None and plan.lane in plan.parallel
 
 
 def configs_of(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     """The default configuration, then others that may be quicker."""
     assert axes.reduced is not None
     size, held = power_of_two(hint(axes.reduced.size)), state_bytes(plan)
-    if is_down(plan):
+    if plan.down:
         line = max(32, 128 // max(p.dtype.bytes for p in plan.params if p.name != NAME))
         rows = power_of_two(hint(axes.parallel[-1].size))
         return scanned_columns(line, rows, size, HELD // held)

@@ -141,10 +141,9 @@ def _reduction(plan: KernelPlan, axes: Axes, persistent: bool) -> tuple[Config, 
     if len(axes.blocked) == 3:
         return _pieces(axes)
     rows, size = hint(axes.parallel[-1].size), hint(axes.reduced.size)
-    down = plan.lane is not None and plan.lane in plan.parallel
     if sorts_of(plan.stores):
-        return _sorted(axes, rows, down)
-    if down:
+        return _sorted(axes, rows, plan.down)
+    if plan.down:
         return _columns(plan, rows, size, persistent)
     r = power_of_two(size)
     out = []

@@ -115,7 +115,7 @@ def _parts(plan: KernelPlan, kept: Loops, wanted: bool) -> int:
     """
     size = size_hint(product(extent(v) for v in plan.reduced if v not in kept))
     rows = size_hint(product(extent(v) for v in (*plan.parallel, *kept)), default=1 << 10)
-    down = bool(kept) or (plan.lane is not None and plan.lane in plan.parallel)
+    down = bool(kept) or plan.down
     blocks = max(-(-rows // WIDTH) if down else rows, 1)
     parts = min(PROGRAMS // blocks, size // (DEEP if down else PART))
     if wanted:

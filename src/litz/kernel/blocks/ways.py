@@ -109,17 +109,16 @@ def _useless(plan: KernelPlan, way: str) -> str:
     """Why a way is slower without doubt: rows too long for it, too short, or too many."""
     size = size_hint(product(extent(v) for v in plan.reduced))
     rows = size_hint(product(extent(v) for v in plan.parallel), default=1 << 10)
-    down = plan.lane is not None and plan.lane in plan.parallel
     values = size * streams(plan)
     if way == "looped":
-        held = size <= HELD_COLUMN if down else values < PERSISTENT
+        held = size <= HELD_COLUMN if plan.down else values < PERSISTENT
         return f"a block holds rows of {size} elements with ease" if held else ""
     if way == "persistent":
-        long = size > COLUMNS if down else values > 4 * PERSISTENT
+        long = size > COLUMNS if plan.down else values > 4 * PERSISTENT
         return f"its rows of {size} elements are too long" if long else ""
     if way in ("split", "lookback"):
-        if size < (TALL if down else LONG) // 2:
+        if size < (TALL if plan.down else LONG) // 2:
             return f"its rows of {size} elements are too short"
-        many = rows > 2 * PROGRAMS * (WIDTH if down else 1)
+        many = rows > 2 * PROGRAMS * (WIDTH if plan.down else 1)
         return f"its {rows} rows keep all programs busy" if many else ""
     return ""

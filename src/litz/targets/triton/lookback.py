@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from litz.ir.body import Scan
 from litz.ir.ops import TRITON_TYPES
-from litz.kernel.blocks.lookback import HEAD, is_down, pieces
+from litz.kernel.blocks.lookback import HEAD, pieces
 from litz.targets.triton.printer import Printer
 
 
@@ -26,8 +26,8 @@ class LookBack:
         assert p.made.words is not None and reduced is not None
         name, group = p.made.words
         points, number = p.index(p.axes.parallel[-1].size), p.pids["r"]
-        row = "xindex" if is_down(p.plan) else "xindex * rwords"
-        self.step = f" * ({points})" if is_down(p.plan) else ""  # between blocks of a row
+        row = "xindex" if p.plan.down else "xindex * rwords"
+        self.step = f" * ({points})" if p.plan.down else ""  # between blocks of a row
         for line in (
             f"rblocks = ({p.index(reduced.size)} + RBLOCK - 1) // RBLOCK",
             f"rwords = rblocks + rblocks // {group}",
