@@ -104,9 +104,9 @@ class Options:
     )
     host: str = _option(
         "auto",
-        "what runs between kernels: 'python': a printed Python function; 'native': Litz's "
-        "executor, where a program has a plan for it; 'auto': the executor for programs on CPUs, "
-        "if it was built when Litz was installed",
+        "what runs between kernels: 'python': a printed Python function; 'auto': Litz's executor, "
+        "where a program has a plan for it and the executor was built when Litz was installed; "
+        "'native': the executor, built at first use where it is not there",
         key=True,
         choices=("auto", "python", "native"),
     )

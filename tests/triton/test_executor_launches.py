@@ -75,7 +75,7 @@ class Gpu:
     def run(
         self, host: HostProgram, args: list[Any], kernels: Mapping[str, Callable[..., None]]
     ) -> Any:
-        plan = plan_native(host, {}, gpus=True)
+        plan = plan_native(host, {})
         assert isinstance(plan, Plan), plan
         return self.executor.program(plan, {}, kernels)(args)
 
@@ -231,7 +231,7 @@ def test_a_kernel_becomes_another(gpu: Gpu) -> None:
         ("b0", "b1"), {"b0": buffer("b0", x), "b1": buffer("b1", y)},
         (CallKernel("k", ("b0", "b1")), Return(())),
     )  # fmt: skip
-    made = plan_native(host, {}, gpus=True)
+    made = plan_native(host, {})
     assert isinstance(made, Plan)
     call = gpu.executor.program(made, {}, {"k": kernel})
     call([x, y])
@@ -274,7 +274,8 @@ def test_memory_and_devices(gpu: Gpu) -> None:
     with pytest.raises(CudaError):
         gpu.run(host, [x], {"k": kernel})
     assert gpu.guards == [0, -1] * 2
-    assert plan_native(host, {}) == "it works on cuda:0 (see the option host)"
+    elsewhere = replace(host, buffers={"b0": b0, "b1": replace(b1, device="xpu:0")})
+    assert plan_native(elsewhere, {}) == "it works on xpu:0"
 
 
 def test_memory_that_runs_out_is_said_as_python_says_it(
@@ -299,7 +300,7 @@ def blocks(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, scale: torch.Tenso
 def test_a_whole_program(gpu: Gpu) -> None:
     """Kernels, operators, memory, views and a number of the host's, as Python runs them."""
     specs = [data(64, 32), data(32, 48), data(48), data(device="cpu")]
-    (made,) = trace(blocks, *specs, training=False, host="native", check_calls=False)
+    (made,) = trace(blocks, *specs, training=False, check_calls=False)
     artifact = made.stages.artifact
     assert artifact is not None and isinstance(artifact.host.plan, Plan)
     parts = [part_of(k) for k in made.stages.kernels]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -28,12 +28,9 @@ from litz.runtime.shipped import BY_VALUE, ELSEWHERE
 
 
 class _Printer(Words):
-    def __init__(
-        self, host: HostProgram, values: Mapping[str, Value], devices: Collection[str]
-    ) -> None:
+    def __init__(self, host: HostProgram, values: Mapping[str, Value]) -> None:
         super().__init__()
         self.host = host
-        self.devices = devices
         self.buffers = host.buffers
         self.tensors: dict[str, int] = {name: i for i, name in enumerate(host.inputs)}
         self.count = len(host.inputs)
@@ -202,8 +199,8 @@ class _Printer(Words):
         return self.thing(torch.device(self.allowed(device)))
 
     def allowed(self, device: str) -> str:
-        if device.partition(":")[0] not in self.devices:
-            raise Unplanned(f"it works on {device} (see the option host)")
+        if device.partition(":")[0] not in ("cpu", "cuda"):
+            raise Unplanned(f"it works on {device}")
         return device
 
     def _workspace(self, name: str, nbytes: int, device: str) -> None:
@@ -440,15 +437,12 @@ def _identity(value: Value) -> object:
     return id(value.value) if isinstance(value, Live) else value
 
 
-def plan_native(
-    host: HostProgram, values: Mapping[str, Value], *, gpus: bool = False
-) -> Plan | str:
+def plan_native(host: HostProgram, values: Mapping[str, Value]) -> Plan | str:
     """The plan of a host program, or why it has none.
 
     values: what the printed program names and cannot spell; the plan names the same.
-    gpus: whether it may work on them.
     """
     try:
-        return _Printer(host, values, ("cpu", "cuda") if gpus else ("cpu",)).run()
+        return _Printer(host, values).run()
     except Unplanned as e:
         return str(e)
