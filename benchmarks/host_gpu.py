@@ -1,9 +1,11 @@
 """``python -m benchmarks.host --device cuda``: what issuing launches costs the host on a GPU.
 
 First a chain of small kernels: microseconds a launch beyond what Dynamo and AOTAutograd cost in all
-columns, beside the driver's own (cuLaunchKernelEx from a loop in C++, the same number of
-arguments).  Then whole steps: milliseconds until a step is issued, the GPU still at work.  Wall
-time, medians of turns, columns in turn.  Results of both hosts are compared bit by bit.
+columns, beside the driver's own: cuLaunchKernelEx from a loop in C++, the same number of arguments,
+and within the chain: what a call costs more than one whose launches stop in front of the driver
+(``Gate``).  Then whole steps: milliseconds until a step is issued, the GPU still at work, and the
+driver's share of that; what is left are operators of ATen and the host.  Wall time, medians of
+turns, columns in turn.  Results of both hosts are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -28,7 +31,7 @@ from benchmarks.step import Step
 from litz.dynamo import boxed
 from litz.runtime.cache import Cache
 from litz.runtime.triton.build import build as build_triton
-from litz.runtime.triton.driver import cuda_driver
+from litz.runtime.triton.driver import Driver, cuda_driver
 from litz.runtime.triton.job import KernelJob
 from litz.targets.cpp.toolchain import SourceUnit, build, find_toolchain
 
@@ -60,7 +63,55 @@ extern "C" double litz_bare(int (*launch)(void*, void*, void**, void**), void* c
         if (launch(config, function, params, nullptr)) return -1;
     return now() - start;
 }
+typedef int (*Launch)(void*, void*, void**, void**);
+static Launch driver;
+static long closed, launches;
+extern "C" void litz_gate_to(Launch launch) { driver = launch; }
+extern "C" long litz_gate_close(long now) {
+    closed = now;
+    long before = launches;
+    launches = 0;
+    return before;
+}
+extern "C" int litz_gate(void* config, void* function, void** params, void** extra) {
+    ++launches;
+    return closed ? 0 : driver(config, function, params, extra);
+}
 """
+
+
+def loops(cache: Cache) -> ctypes.CDLL:
+    """``LOOP``, built."""
+    (path,) = build([SourceUnit("a loop", LOOP)], find_toolchain(cache=cache), cache)
+    return ctypes.CDLL(str(path))
+
+
+class Gate:
+    """Stands in front of the driver's launch: closed, it says that all went well, and launches
+    nothing."""
+
+    def __init__(self, cache: Cache, driver: Driver) -> None:
+        self._library = loops(cache)
+        self._library.litz_gate_to(ctypes.c_void_p(driver.launch_address))
+        self.address = ctypes.cast(self._library.litz_gate, ctypes.c_void_p).value
+
+    def built(self) -> Any:
+        """A context in which the native executor's launches are bound to the gate."""
+        return mock.patch.object(Driver, "launch_address", self.address)
+
+    def close(self, closed: bool) -> int:
+        """Close or open it; how many launches came since it was last done."""
+        return int(self._library.litz_gate_close(ctypes.c_long(closed)))
+
+    def closed(self, call: Call) -> Call:
+        """``call`` without the driver's launches."""
+
+        def run() -> None:
+            self.close(True)
+            call()
+            self.close(False)
+
+        return run
 
 
 @dataclass(frozen=True)
@@ -84,8 +135,7 @@ class Bare:
         )
         (binary,) = build_triton([job], cache)
         function = device.load(binary)
-        (path,) = build([SourceUnit("a loop", LOOP)], find_toolchain(cache=cache), cache)
-        loop = ctypes.CDLL(str(path)).litz_bare
+        loop = loops(cache).litz_bare
         loop.restype = ctypes.c_double
         x = torch.zeros(128, device="cuda")
         cells = (ctypes.c_uint64 * 6)(*[x.data_ptr()] * 3, 128, 0, 0)
@@ -142,25 +192,29 @@ def launches(fn: Call, *args: Any) -> int:
 def run_chain(turns: int, times: int) -> None:
     args = torch.rand(64, 64, device="cuda") + 1, torch.rand(64, 64, device="cuda") + 1
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        bare = Bare.make(Cache(folder))
+        bare, gate = Bare.make(Cache(folder)), Gate(Cache(folder), cuda_driver())
         count = launches(chain, *args)
         sides = {host: torch.compile(own(chain), **compiled(host)) for host in HOSTS}
-        check("chain", [[side(*args)] for side in sides.values()])
+        with gate.built():
+            check("chain", [[side(*args)] for side in sides.values()])
         none = aot_autograd(fw_compiler=lambda *_: boxed(lambda _: [args[0]]))
         sides["common"] = torch.compile(own(chain), backend=none)
         sides["peer"] = torch.compile(own(chain))
         calls: dict[str, Call] = {k: lambda f=f: f(*args) for k, f in sides.items()}
-        calls["driver"] = lambda: None
+        calls["closed"] = gate.closed(calls["native"])
         found = medians(calls, turns, times)
         rounds = []
         for _ in range(turns):
             torch.cuda.synchronize()
             rounds.append(bare.seconds(count * times) / (count * times))
         driver = statistics.median(rounds)
-    print(f"chain: {count} launches of Litz's; microseconds a launch: driver {1e6 * driver:.2f}")
+    within = (found["native"] - found["closed"]) / count
+    print(f"chain: {count} launches of Litz's; microseconds a launch")
+    print(f"  driver   {1e6 * driver:6.2f}   in a loop, {1e6 * within:.2f} within the chain")
     for side in (*HOSTS, "peer"):
         each = (found[side] - found["common"]) / count
-        print(f"  {side:8} {1e6 * each:6.2f}   {each / driver:5.2f} times the driver's")
+        shares = f"{each / driver:5.2f} and {each / within:5.2f} times the driver's"
+        print(f"  {side:8} {1e6 * each:6.2f}   {shares}")
     print(f"  a call of it: {', '.join(f'{k} {1e6 * v:.1f} us' for k, v in found.items())}")
 
 
@@ -169,17 +223,24 @@ def run_step(name: str, turns: int, quick: bool) -> None:
     fn = traffic.workload.fn
     steps = {host: Step(traffic.workload, torch.compile(fn, **compiled(host))) for host in HOSTS}
     outcomes = []
-    for step in steps.values():
-        for _ in range(2):  # the first measures ways, with copies of what kernels write
-            torch.manual_seed(0)
-            found = [x.clone() for group in step.outcome().values() for x in group]
-        outcomes.append(found)
-    check(name, outcomes)
-    steps["peer"] = Step(traffic.workload, torch.compile(fn))
-    found_ms = medians(dict(steps), turns)
+    with tempfile.TemporaryDirectory() as folder:
+        gate = Gate(Cache(folder), cuda_driver())
+        with gate.built():
+            for step in steps.values():
+                for _ in range(2):  # the first measures ways, with copies of what kernels write
+                    torch.manual_seed(0)
+                    found = [x.clone() for group in step.outcome().values() for x in group]
+                outcomes.append(found)
+        check(name, outcomes)
+        steps["peer"] = Step(traffic.workload, torch.compile(fn))
+        gate.close(False)
+        steps["native"]()
+        count = gate.close(False)
+        found_ms = medians({**steps, "closed": gate.closed(steps["native"])}, turns)
     cells = "  ".join(f"{k} {1e3 * v:7.3f}" for k, v in found_ms.items())
-    share = found_ms["native"] / found_ms["peer"]
+    share, driver = found_ms["native"] / found_ms["peer"], found_ms["native"] - found_ms["closed"]
     print(f"{name}: milliseconds until a step is issued: {cells}  of the peer's: {share:.2f}")
+    print(f"  the driver's share: {1e3 * driver:.3f}, {count} launches of Litz's kernels")
 
 
 def check(name: str, sides: list[list[Tensor]]) -> None:

@@ -16,6 +16,7 @@ pytest.importorskip("triton.language")
 
 from traces import data, trace  # noqa: E402
 
+from benchmarks.host_gpu import Gate  # noqa: E402
 from litz.host.lines import (  # noqa: E402
     Allocate,
     BindSize,
@@ -209,6 +210,19 @@ def test_numbers_of_the_host_go_by_value(gpu: Gpu, of: DType) -> None:
     for _ in range(2):  # what loads the kernel, and what finds it
         (one,) = gpu.launch(kernel, x, y, torch.tensor(-3, dtype=kinds[of]))
         assert one.arguments[2] == -3
+
+
+def test_a_gate_in_front_of_the_driver(gpu: Gpu, tmp_path: Path) -> None:
+    """By which `benchmarks.host` tells the driver's share of a call."""
+    gate = Gate(Cache(tmp_path), gpu.site.device.driver)
+    with gate.built():
+        kernel = bound(gpu, plan(1 << 12))
+    x, y = memory(1 << 12), memory(1 << 12)
+    gpu.launch(kernel, x, y)  # by Python, which loads it
+    assert len(gpu.launch(kernel, x, y)) == 1 and gate.close(True) == 1
+    with pytest.raises(AssertionError):
+        gpu.launch(kernel, x, y)
+    assert gate.close(False) == 1 and len(gpu.launch(kernel, x, y)) == 1
 
 
 def test_what_fails_is_said_as_python_says_it(gpu: Gpu) -> None:
