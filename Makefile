@@ -55,7 +55,7 @@ $(STAMP): pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install -e '.[dev]'
 	@touch $@
 
-$(NATIVE): $(STAMP) hatch_build.py src/litz/runtime/shipped.py $(wildcard src/litz/runtime/csrc/*)
+$(NATIVE): $(STAMP) hatch_build.py src/litz/runtime/shipped.py $(wildcard src/litz/runtime/csrc/*) src/litz/native/plan.h
 	-$(BIN)/python hatch_build.py
 	@touch $@
 

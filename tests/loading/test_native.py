@@ -182,9 +182,10 @@ def test_damaged_files_under_sanitizers(small: Path, tmp_path: Path) -> None:
 
 
 def test_instructions_are_numbered_as_in_the_plan() -> None:
-    text = (NATIVE / "run.h").read_text()
-    for prefix, table in (("OP_", shipped.OPS), ("VALUE_", shipped.VALUES)):
+    text = (NATIVE / "plan.h").read_text()
+    tables = {"OP_": shipped.OPS, "VALUE_": shipped.VALUES, "CELL_": shipped.CELLS}
+    for prefix, table in tables.items():
         listed = re.search(rf"enum \w+ \{{\s*({prefix}[^}}]*)\}}", text)
         assert listed and re.findall(rf"{prefix}(\w+)", listed[1]) == list(table)
-    for name in ("OPTIONAL", "LIST", "OPTIONAL_LIST", "ELSEWHERE"):
+    for name in ("OPTIONAL", "LIST", "OPTIONAL_LIST", "ELSEWHERE", "BY_VALUE"):
         assert f" {name} = {getattr(shipped, name)}" in text

@@ -22,6 +22,7 @@ def hook(tmp_path: Path) -> Any:
     here = ROOT / "src" / "litz" / "runtime"
     shutil.copy(here / "shipped.py", runtime)
     shutil.copytree(here / "csrc", runtime / "csrc")
+    shutil.copytree(here.parent / "native", runtime.parent / "native")
     shutil.copy(ROOT / "hatch_build.py", tmp_path)
     spec = importlib.util.spec_from_file_location("hook", tmp_path / "hatch_build.py")
     assert spec and spec.loader

@@ -5,21 +5,13 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
+#include "plan.h"
 #include "reading.h"
 #include "torch.h"
 
 namespace litz {
-
-// In the order of OPS, VALUES and the bits of types in shipped.py.
-enum Op {
-    OP_number, OP_size, OP_load, OP_allocate, OP_recycled, OP_workspace, OP_view, OP_place,
-    OP_retype, OP_move, OP_free, OP_segment, OP_launch, OP_enter, OP_leave, OP_call, OP_aten,
-    OP_expect, OP_equal, OP_assert, OP_return, OP_add, OP_mul, OP_floordiv, OP_mod, OP_min,
-    OP_max, OP_eq, OP_ne, OP_lt, OP_le, OP_and, OP_or, OP_not, OP_skip, OP_start, OP_end
-};
-enum Kind { VALUE_tensor, VALUE_number, VALUE_object, VALUE_tuple, VALUE_list };
-enum { OPTIONAL = 8, LIST = 16, OPTIONAL_LIST = 32, ELSEWHERE = 1 };
 
 struct Module;
 
@@ -65,42 +57,89 @@ struct Any {
 };
 
 // One call.
-struct Run {
+struct Run : Runner<Run> {
     const Module& m;
-    std::vector<Tensor> slots;
-    std::vector<i64> ints;
     const std::vector<Value>& arguments;
-    const i64* w;
+    std::vector<Tensor> slots;
+    std::vector<i64> numbers;
     std::vector<Value> results;
+    bool done = false;
 
-    i64 next() { return *w++; }
-    i64& number() { return ints[(size_t)*w++]; }
-    Tensor& slot() { return slots[(size_t)*w++]; }
-    const Object& object() { return m.objects[(size_t)*w++]; }
-    int32_t code() { return (int32_t)object().code; }
+    Run(const Module& module, const std::vector<Value>& given)
+        : Runner<Run>{functions(), module.abi, nullptr, module.words.data()}, m(module),
+          arguments(given), slots((size_t)module.n_tensors + 1), numbers(module.numbers) {
+        ints = numbers.data();
+        for (size_t i = 0; i < given.size(); ++i)
+            if (given[i].kind == Value::IsTensor) slots.at(i) = given[i].tensor;
+    }
 
-    Handle there(const Tensor& t) {
-        if (!t) throw Error("litz: an argument or a result is no tensor");
+    Tensor& slot() { return slots[(size_t)next()]; }
+    const Object& object() { return m.objects[(size_t)next()]; }
+
+    [[noreturn]] bool error(const char* text) { throw Error(text); }
+    [[noreturn]] bool raise(i64 message) { throw Error(text(message)); }
+    [[noreturn]] bool refused() { throw Error(refusal()); }
+    bool exhausted() { refused(); }
+    bool again(i64, const i64*) { refused(); }
+    void* unlock() { return nullptr; }
+    void lock(void*) {}
+
+    i64 code(i64 object) { return m.objects[(size_t)object].code; }
+    bool nothing(i64 object) { return m.objects[(size_t)object].kind == Object::Nothing; }
+    const char* text(i64 object) { return m.objects[(size_t)object].text.c_str(); }
+
+    Handle there(i64 at) {
+        Tensor& t = slots[(size_t)at];
+        if (!t) error("litz: an argument or a result is no tensor");
         return t.get();
     }
-    std::vector<i64> dims() {
-        std::vector<i64> all((size_t)next());
-        for (i64& n : all) n = number();
-        return all;
+    bool set(i64 to, Handle t) {
+        slots[(size_t)to] = Tensor(t);
+        return true;
+    }
+    void release(i64 at) { slots[(size_t)at] = Tensor(); }
+    void move(i64 to, i64 from) { slots[(size_t)to] = std::exchange(slots[(size_t)from], Tensor()); }
+    bool address(i64 at, i64 how, void** out) {
+        there(at);
+        *out = slots[(size_t)at].data();
+        if (how & ELSEWHERE && !*out && !empty_shape(slots[(size_t)at]))
+            error("litz: an argument has no memory");
+        return true;
+    }
+    bool empty_shape(const Tensor& t) {
+        for (i64 n : t.shape())
+            if (!n) return true;
+        return false;
     }
 
+    void* steps(i64 which) { return m.segments[(size_t)which].get(); }
+    i64 run(void** packed) { return m.run_segment(packed); }
+    [[noreturn]] bool fault(i64, i64 status) {  // as litz/loading/segments.py numbers them
+        i64 number = status & 0xFFFFFFFF;
+        if (number == 2) error("litz: ZeroDivisionError in a compiled kernel");
+        if (number > 3) error("litz: no memory for the rows that a compiled kernel keeps");
+        error("litz: index out of range in a compiled kernel");
+    }
+
+    [[noreturn]] const Launcher* launcher(i64) { throw Error("litz: kernels for GPUs run from Python alone"); }
+    bool elsewhere(i64, const i64*, void* const*, i64) { return false; }
+    bool item(i64, void**) { return false; }
+    void drop(void*) {}
+    bool by_value(i64, void*, i64*) { return false; }
+    bool otherwise(Form&, const i64*, const i64*, const i64*, i64) { return false; }
+
     void values() {  // of a result, its leaves in order
-        Value v;
         switch (next()) {
             case VALUE_tensor: {
-                Tensor& t = slot();
-                there(t);
-                results.push_back(t);
+                i64 at = next();
+                there(at);
+                results.push_back(slots[(size_t)at]);
                 return;
             }
             case VALUE_number: results.push_back(number()); return;
             case VALUE_object: {
                 const Object& o = object();
+                Value v;
                 if (o.kind == Object::Constant) v = Value(o.tensor);
                 else if (o.kind == Object::Number) v = Value(o.code);
                 results.push_back(v);
@@ -111,108 +150,39 @@ struct Run {
         }
     }
 
-    void segment() {
-        Segment& s = *m.segments[(size_t)next()];
-        i64 n = next();
-        std::vector<void*> packed(1, &s);
-        for (i64 i = 0; i < n; ++i) {
-            Tensor& t = slot();
-            there(t);
-            char* address = (char*)t.data();
-            i64 offset = next();
-            if (next() & ELSEWHERE && !address && nothing(t)) throw Error("litz: an argument has no memory");
-            packed.push_back(address + offset);
-        }
-        for (i64 v : dims()) packed.push_back((void*)v);
-        // PyTorch hands its number of threads on to OpenMP lazily in each thread: asking makes it so.
-        unsigned threads;
-        torch_get_num_threads(&threads);
-        i64 status = m.run_segment(packed.data());
-        if (status) fault(status & 0xFFFFFFFF);
-    }
-    bool nothing(const Tensor& t) {
-        i64 count = 1;
-        for (i64 n : t.shape()) count *= n;
-        return count != 0;
-    }
-    [[noreturn]] void fault(i64 number) {  // as litz/loading/segments.py numbers them
-        if (number == 2) throw Error("litz: ZeroDivisionError in a compiled kernel");
-        if (number > 3) throw Error("litz: no memory for the rows that a compiled kernel keeps");
-        throw Error("litz: index out of range in a compiled kernel");
-    }
-
-    void stable(i64 type, i64* out) {
-        i64 optional = type & LIST ? OPTIONAL_LIST : OPTIONAL;
-        if (w[0] == VALUE_object && m.objects[(size_t)w[1]].kind == Object::Nothing) {
-            w += 2;
-            *out = 0;
-            return;
-        }
-        if (type & optional) {
-            i64* box = nullptr;
-            if (torch_new_stable_ivalue) must(torch_new_stable_ivalue(&box));
-            else box = (i64*)malloc(sizeof(i64));
-            *out = (i64)box;
-            return stable(type & ~optional, box);
-        }
-        i64 kind = next();
-        if (type & LIST) {
-            i64 n = next();
-            void* all;
-            must(torch_new_list_reserve_size((size_t)n, &all));
-            *out = (i64)all;
-            for (; n; --n) {
-                i64 one;
-                stable(type & ~LIST, &one);
-                must(torch_list_push_back(all, one));
+    bool special(i64 op) {
+        switch (op) {
+            case OP_number: {
+                i64& out = ints[next()];
+                out = arguments[(size_t)next()].number;
+                return true;
             }
-        } else if (kind == VALUE_tensor) {
-            Handle own;
-            must(aoti_torch_new_tensor_handle(there(slot()), &own));
-            *out = (i64)own;
-        } else *out = kind == VALUE_number ? number() : object().code;
+            case OP_load: {
+                Tensor& t = slot();
+                t = object().tensor;
+                return (bool)t || error("litz: an argument or a result is no tensor");
+            }
+            case OP_recycled: {
+                Tensor& t = slot();
+                int32_t type = Runner::code();
+                auto sizes = counted(), strides = counted();
+                t = empty(sizes, strides, type);
+                return true;
+            }
+            case OP_workspace: {
+                Tensor& t = slot();
+                t = empty({number()}, {1}, dtype_code("uint8"));
+                return true;
+            }
+            case OP_call: call(); return true;
+            case OP_return: values(); return done = true;
+        }
+        error("litz: a plan with an unknown instruction");
     }
-
-    void aten() {
-        const char *name = object().text.c_str(), *part = object().text.c_str();
-        object();
-        i64 direct = next(), stack[64], n = 0;
-        for (i64 count = next(); count; --count) {
-            i64 type = next();
-            stable(type, stack + n++);
-        }
-        for (i64 count = next(); count; --count) {
-            object();
-            i64 type = next();
-            stable(type, stack + n++);
-        }
-        i64 made = next();
-        if (direct < 0) must(torch_call_dispatcher(name, part, stack, m.abi));
-        else {
-            Tensor t[4];
-            for (int i = 0; i < 4; ++i) t[i] = Tensor((Handle)stack[i < 1 ? 5 : i - 1]);
-            double beta, alpha;
-            memcpy(&beta, stack + 3, sizeof beta);
-            memcpy(&alpha, stack + 4, sizeof alpha);
-            auto run = direct ? aoti_torch_cpu_baddbmm_out : aoti_torch_cpu_addmm_out;
-            must(run(t[0].get(), t[1].get(), t[2].get(), t[3].get(), beta, alpha));
-            made = 0;
-        }
-        n = next();
-        for (i64 i = 0; i < made; ++i) {
-            Tensor one((Handle)stack[i]);
-            if (i < n && w[i] >= 0) slots[(size_t)w[i]] = one;
-        }
-        w += n + 1;
-    }
-
-    void expect() {
-        Tensor& t = slot();
-        int32_t type = code();
-        auto sizes = dims(), strides = dims();
-        there(t);
-        if (t.dtype() == type && t.strides() == strides) return;
-        t = copied(t, sizes, strides, type);
+    std::vector<i64> counted() {
+        std::vector<i64> all((size_t)*w);
+        dims(all.data());
+        return all;
     }
 
     // --- calls of what is Python's elsewhere ---
@@ -313,128 +283,11 @@ struct Run {
         must(aoti_torch_get_storage_offset(t.get(), &offset));
         return (char*)t.data() - offset * (i64)aoti_torch_dtype_element_size(t.dtype());
     }
-
-    bool step() {  // false at the end
-        Handle made;
-        switch (i64 op = next()) {
-            case OP_number: {
-                i64& out = number();
-                out = arguments[(size_t)next()].number;
-                return true;
-            }
-            case OP_size: {
-                i64& out = number();
-                Handle t = there(slot());
-                must(aoti_torch_get_size(t, next(), &out));
-                return true;
-            }
-            case OP_load: {
-                Tensor& t = slot();
-                t = object().tensor;
-                there(t);
-                return true;
-            }
-            case OP_allocate:
-            case OP_recycled: {
-                Tensor& t = slot();
-                int32_t type = code();
-                if (op == OP_allocate) object();  // the device: the CPU
-                auto sizes = dims(), strides = dims();
-                t = empty(sizes, strides, type);
-                return true;
-            }
-            case OP_workspace: {
-                Tensor& t = slot();
-                t = empty({number()}, {1}, dtype_code("uint8"));
-                return true;
-            }
-            case OP_view: {
-                Tensor &t = slot(), &base = slot();
-                auto sizes = dims(), strides = dims();
-                must(aoti_torch__reinterpret_tensor(there(base), (i64)sizes.size(), sizes.data(),
-                                                    strides.data(), number(), &made));
-                t = Tensor(made);
-                return true;
-            }
-            case OP_place: {
-                Tensor &t = slot(), &base = slot();
-                int32_t type = code();
-                auto sizes = dims(), strides = dims();
-                must(aoti_torch__alloc_from_pool(there(base), next(), type, (i64)sizes.size(),
-                                                 sizes.data(), strides.data(), &made));
-                t = Tensor(made);
-                return true;
-            }
-            case OP_retype: {
-                Tensor &t = slot(), &base = slot();
-                must(aoti_torch_cpu_view_dtype(there(base), code(), &made));
-                t = Tensor(made);
-                return true;
-            }
-            case OP_move: {
-                Tensor &to = slot(), &from = slot();
-                to = std::move(from);
-                from = Tensor();
-                return true;
-            }
-            case OP_free: slot() = Tensor(); return true;
-            case OP_segment: segment(); return true;
-            case OP_call: call(); return true;
-            case OP_aten: aten(); return true;
-            case OP_expect: expect(); return true;
-            case OP_equal:
-            case OP_assert: {
-                i64 a = number(), good = op == OP_assert ? a : a == number();
-                const Object& message = object();
-                if (!good) throw Error(message.text);
-                return true;
-            }
-            case OP_return: values(); return false;
-            case OP_not: {
-                i64& out = number();
-                out = !number();
-                return true;
-            }
-            case OP_launch:
-            case OP_enter:
-            case OP_leave: throw Error("litz: kernels for GPUs run from Python alone");
-            default: return arithmetic(op);
-        }
-    }
-
-    bool arithmetic(i64 op) {
-        i64& out = number();
-        i64 a = number(), b = number();
-        if ((op == OP_floordiv || op == OP_mod) && !b) throw Error("litz: a size is divided by zero");
-        switch (op) {
-            case OP_add: out = a + b; break;
-            case OP_mul: out = a * b; break;
-            case OP_min: out = a < b ? a : b; break;
-            case OP_max: out = a > b ? a : b; break;
-            case OP_eq: out = a == b; break;
-            case OP_ne: out = a != b; break;
-            case OP_lt: out = a < b; break;
-            case OP_le: out = a <= b; break;
-            case OP_and: out = a && b; break;
-            case OP_or: out = a || b; break;
-            case OP_floordiv:
-            case OP_mod: {
-                i64 r = a % b, down = r && (r < 0) != (b < 0);
-                out = op == OP_floordiv ? a / b - down : r + (down ? b : 0);
-                break;
-            }
-            default: throw Error("litz: a plan with an unknown instruction");
-        }
-        return true;
-    }
 };
 
 inline std::vector<Value> Module::operator()(const std::vector<Value>& arguments) const {
-    Run run{*this, std::vector<Tensor>((size_t)n_tensors + 1), numbers, arguments, words.data(), {}};
-    for (size_t i = 0; i < arguments.size(); ++i)
-        if (arguments[i].kind == Value::IsTensor) run.slots.at(i) = arguments[i].tensor;
-    while (run.step()) {
-    }
+    Run run(*this, arguments);
+    while (!run.done) run.step();
     return run.results;
 }
 

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "litz.h"
+#include "plan.h"
 
-typedef AtenTensorOpaque* Handle;
+using litz::Handle;
 
 extern "C" {
 int32_t aoti_torch_device_type_cpu();
@@ -25,6 +26,7 @@ int32_t aoti_torch_get_dtype(Handle, int32_t*);
 int32_t aoti_torch_get_storage_offset(Handle, int64_t*);
 size_t aoti_torch_dtype_element_size(int32_t);
 int32_t aoti_torch_get_device_type(Handle, int32_t*);
+int32_t aoti_torch_get_device_index(Handle, int32_t*);
 int32_t aoti_torch_empty_strided(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
 int32_t aoti_torch_create_tensor_from_blob(void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t, Handle*);
 int32_t aoti_torch__reinterpret_tensor(Handle, int64_t, const int64_t*, const int64_t*, int64_t, Handle*);
@@ -45,10 +47,27 @@ __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
 
 namespace litz {
 
+inline const Torch& functions() {
+    static const Torch table = {
+        nullptr, torch_exception_get_what_without_backtrace, torch_get_num_threads,
+        aoti_torch_delete_tensor_object, aoti_torch_get_data_ptr, aoti_torch_get_dim,
+        aoti_torch_get_size, aoti_torch_get_strides, aoti_torch_get_dtype, aoti_torch_empty_strided,
+        aoti_torch__reinterpret_tensor, aoti_torch__alloc_from_pool, aoti_torch_cpu_view_dtype,
+        aoti_torch_copy_, torch_new_stable_ivalue, aoti_torch_new_tensor_handle,
+        torch_new_list_reserve_size, torch_list_push_back, torch_call_dispatcher,
+        aoti_torch_get_device_type, aoti_torch_get_device_index, nullptr, nullptr, nullptr,
+        {aoti_torch_cpu_addmm_out, aoti_torch_cpu_baddbmm_out, nullptr, nullptr}};
+    return table;
+}
+
+// What PyTorch said of the call that it refused last.
+inline const char* refusal() {
+    const char* what = functions().what ? functions().what() : "";
+    return *what ? what : "litz: PyTorch refused a call";
+}
+
 inline void must(int32_t status) {
-    if (!status) return;
-    const char* what = torch_exception_get_what_without_backtrace ? torch_exception_get_what_without_backtrace() : "";
-    throw Error(*what ? what : "litz: PyTorch refused a call");
+    if (status) throw Error(refusal());
 }
 
 inline int32_t dtype_code(const std::string& name) {

@@ -1,6 +1,6 @@
 """Launchers of GPU kernels, for Python and for the native executor.
 
-What the executor reads lies in structs of C, which mirror those of ``csrc/litz_executor.cpp``.  A
+What the executor reads lies in structs of C, which mirror those of ``native/plan.h``.  A
 launch has up to three variants (see ``litz.targets.triton.cuda``); one that is not loaded yet, or
 whose launch fails, goes by Python, which loads it, or says what is wrong.
 """

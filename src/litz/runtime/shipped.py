@@ -73,25 +73,17 @@ _FLAGS: Final = tuple(
 
 
 def executor_source() -> str:
-    """The C++ source of the executor: the tables of instructions stand before it."""
-    ops = ", ".join(f"OP_{name}" for name in OPS)
-    values = ", ".join(f"VALUE_{name}" for name in VALUES)
-    cells = ", ".join(f"CELL_{name}" for name in CELLS)
-    bits = f"OPTIONAL = {OPTIONAL}, LIST = {LIST}, OPTIONAL_LIST = {OPTIONAL_LIST}"
-    flags = f"ELSEWHERE = {ELSEWHERE}, BY_VALUE = {BY_VALUE}"
-    tables = {"Op": ops, "Kind": values, "Cell": cells, "Type": bits, "How": flags}
-    return "".join(f"enum {n} {{ {rows} }};\n" for n, rows in tables.items()) + _text(
-        "litz_executor.cpp"
-    )
+    """The C++ source of the executor: what it shares with packages stands before it."""
+    return _text("../native/plan.h") + _text("csrc/litz_executor.cpp")
 
 
 def runtime_source() -> str:
     """The C++ source of what runs segments, which is also all that kernels need by themselves."""
-    return _text("litz_rt.cpp")
+    return _text("csrc/litz_rt.cpp")
 
 
 def _text(name: str) -> str:
-    return (_HERE / "csrc" / name).read_text()
+    return (_HERE / name).read_text()
 
 
 @lru_cache(maxsize=1)

@@ -1,11 +1,10 @@
 // The native executor: runs a plan (runtime/plan.py) with one call from Python a call of the program.
-// No headers, so that compiling is quick and needs neither Python's nor PyTorch's: of Python it takes
-// the limited API, whose functions resolve in the running process; of PyTorch C functions, whose
-// addresses runtime/executor.py hands in; of CUDA the driver's launch, likewise.  Before it stand the
-// enums that shipped.py makes of its tables.
+// Before it stands native/plan.h, which has all that is not Python's.  No headers, so that compiling
+// is quick and needs none of Python's: it takes the limited API, whose functions resolve in the
+// running process.  The addresses of PyTorch's and CUDA's functions are handed in by
+// runtime/executor.py.
 
 typedef __INT64_TYPE__ i64;
-typedef __INT32_TYPE__ i32;
 typedef struct _object PyObject;
 typedef PyObject* (*Method)(PyObject*, PyObject*);
 struct PyMethodDef { const char* name; Method method; int flags; const char* doc; };
@@ -52,61 +51,7 @@ void free(void*);
 void* memcpy(void*, const void*, __SIZE_TYPE__);
 }
 
-typedef void* Tensor;  // an at::Tensor*, as PyTorch's C functions take it
-typedef void* const* Handle;
-
-// In the order of FUNCTIONS in runtime/executor.py; each returns 0 but those that return a value.
-struct Torch {
-    PyObject* (*wrap)(Tensor);
-    const char* (*what)();  // may be null
-    i32 (*num_threads)(unsigned*);
-    i32 (*erase)(Tensor);
-    i32 (*data_ptr)(Tensor, void**);
-    i32 (*dim)(Tensor, i64*);
-    i32 (*size)(Tensor, i64, i64*);
-    i32 (*strides)(Tensor, i64**);
-    i32 (*dtype)(Tensor, i32*);
-    i32 (*empty)(i64, const i64*, const i64*, i32, i32, i32, Tensor*);
-    i32 (*view)(Tensor, i64, const i64*, const i64*, i64, Tensor*);
-    i32 (*place)(Tensor, i64, i32, i64, const i64*, const i64*, Tensor*);
-    i32 (*retype)(Tensor, i32, Tensor*);
-    i32 (*copy)(Tensor, Tensor, i32);
-    i32 (*box)(i64**);  // may be null
-    i32 (*again)(Tensor, Tensor*);
-    i32 (*list)(__SIZE_TYPE__, void**);
-    i32 (*push)(void*, i64);
-    i32 (*dispatch)(const char*, const char*, i64*, i64);
-    i32 (*device_type)(Tensor, i32*);
-    i32 (*device_index)(Tensor, i32*);
-    i32 (*stream)(i32, void**);  // this and the next may be null
-    i32 (*guard)(i32, void**);
-    i32 (*unguard)(void*);
-    i32 (*direct[4])(Tensor, Tensor, Tensor, Tensor, double, double);
-};
-
-// Of runtime/launchers.py.
-struct Variant {
-    i64 function, threads, shared, hidden;
-};
-
-struct Config {  // CUlaunchConfig
-    unsigned grid[3], block[3], shared;
-    void *stream, *attributes;
-    unsigned n_attributes;
-};
-
-struct Form {
-    PyObject* call;
-    i32 (*launch)(const Config*, i64, void**, void**);
-    i64 device;
-    Variant variants[3];
-};
-
-struct Launcher {
-    const i64 *words, *numbers;
-    i64 n_numbers;
-    Form* const* forms;
-};
+namespace litz {
 
 // Of runtime/executor.py; behind it `segments`, `kernels`, `codes`, `numbers` and `words`.
 struct Header {
@@ -130,43 +75,48 @@ struct Program {
 
 // A tensor register: the tensor belongs to `owner`, a Python object, or else to the register.
 struct Slot {
-    Tensor tensor;
+    Handle tensor;
     PyObject* owner;
 };
 
-enum { MOST_ARGUMENTS = 64 };
 static const char* const NAME = "litz program";
 
 namespace {
 
-// What a launcher is called with: pointers, then integers; items: of values from the host.
-struct Arguments {
-    const i64* given;
-    PyObject* const* items;
-    Form* const* forms;
-};
-
-struct Run {
+struct Run : Runner<Run> {
     const Program& p;
-    const Torch& torch;
     Slot* slots;
-    i64* ints;
-    const i64* w;
     PyObject* result = nullptr;
-    void* guard = nullptr;
-    const Arguments* arguments = nullptr;
 
-    i64 next() { return *w++; }
-    i64 number() { return ints[*w++]; }
+    Run(const Program& program, Slot* registers, i64* numbers)
+        : Runner<Run>{program.h.torch, program.h.abi, numbers, program.words},
+          p(program), slots(registers) {}
+
     PyObject* object() { return p.objects[*w++]; }
     Slot& slot() { return slots[*w++]; }
-    i32 code() { return (i32)p.codes[*w++]; }
 
-    bool failed() {
-        const char* what = torch.what ? torch.what() : nullptr;
-        PyErr_SetString(PyExc_RuntimeError, what && *what ? what : "litz: PyTorch refused a call");
+    bool error(const char* text) {
+        PyErr_SetString(PyExc_RuntimeError, text);
         return false;
     }
+    bool refused() {
+        const char* what = torch.what ? torch.what() : nullptr;
+        return error(what && *what ? what : "litz: PyTorch refused a call");
+    }
+    bool raise(i64 message) {
+        PyErr_SetObject(PyExc_RuntimeError, p.objects[message]);
+        return false;
+    }
+    void* unlock() { return PyEval_SaveThread(); }
+    void lock(void* state) { PyEval_RestoreThread(state); }
+
+    // --- what instructions name ---
+
+    i64 code(i64 object) { return p.codes[object]; }
+    bool nothing(i64 object) { return p.objects[object] == (PyObject*)&_Py_NoneStruct; }
+    const char* text(i64 object) { return PyUnicode_AsUTF8AndSize(p.objects[object], nullptr); }
+
+    // --- tensor registers ---
 
     void release(Slot& s) {
         Slot old = s;
@@ -174,49 +124,73 @@ struct Run {
         if (old.owner) Py_DecRef(old.owner);
         else if (old.tensor) torch.erase(old.tensor);
     }
+    void release(i64 at) { release(slots[at]); }
 
-    bool set(Slot& s, Tensor t) {
-        release(s);
-        s.tensor = t;
+    void move(i64 to, i64 from) {
+        Slot moved = slots[from];
+        slots[from] = Slot{nullptr, nullptr};
+        release(to);
+        slots[to] = moved;
+    }
+
+    bool set(i64 to, Handle t) {
+        release(to);
+        slots[to].tensor = t;
         return true;
     }
 
     // Takes a reference over.  What is no tensor may be handed on, and nothing else.
-    bool own(Slot& s, PyObject* o) {
+    bool keep(Slot& s, PyObject* o) {
         if (!o) return false;
         release(s);
         PyObject* type = PyObject_Type(o);
         bool is = type == p.helpers[TENSOR] || PyType_IsSubtype(type, p.helpers[TENSOR]);
         Py_DecRef(type);
         s.owner = o;
-        s.tensor = is ? (char*)o + p.h.offset : nullptr;
+        s.tensor = is ? (Handle)((char*)o + p.h.offset) : nullptr;
         return true;
     }
 
-    bool there(const Slot& s) {
-        if (s.tensor) return true;
-        PyErr_SetString(PyExc_TypeError, "litz: an argument or a result is no tensor");
-        return false;
+    Handle there(i64 at) {
+        if (!slots[at].tensor)
+            PyErr_SetString(PyExc_TypeError, "litz: an argument or a result is no tensor");
+        return slots[at].tensor;
     }
 
     // A borrowed reference to the Python object of a register.
-    PyObject* python(Slot& s) {
+    PyObject* python(i64 at) {
+        Slot& s = slots[at];
         if (s.owner) return s.owner;
-        if (!there(s)) return nullptr;
-        PyObject* o = torch.wrap(s.tensor);
+        if (!there(at)) return nullptr;
+        PyObject* o = (PyObject*)torch.wrap(s.tensor);
         if (o) {
             torch.erase(s.tensor);
             s.owner = o;
-            s.tensor = (char*)o + p.h.offset;
+            s.tensor = (Handle)((char*)o + p.h.offset);
         }
         return o;
     }
+
+    // The address of a tensor; one that comes from elsewhere may have no memory behind it.
+    bool address(i64 at, i64 how, void** out) {
+        Handle t = there(at);
+        if (!t) return false;
+        if (torch.data_ptr(t, out)) return refused();
+        if (*out || !(how & ELSEWHERE)) return true;
+        PyObject* o = python(at);
+        if (!o) return false;
+        o = PyObject_CallFunctionObjArgs(p.helpers[IN_MEMORY], o, (PyObject*)nullptr);
+        return keep(slots[at], o) && there(at) &&
+               (!torch.data_ptr(slots[at].tensor, out) || refused());
+    }
+
+    // --- Python's values ---
 
     // Reads a Python value; a new reference.
     PyObject* value() {
         switch (next()) {
             case VALUE_tensor: {
-                PyObject* o = python(slot());
+                PyObject* o = python(next());
                 if (o) Py_IncRef(o);
                 return o;
             }
@@ -244,14 +218,6 @@ struct Run {
         return all;
     }
 
-    // Reads counted numbers into memory for as many, which `ROOM` makes.
-    i64 dims(i64* out) {
-        i64 n = next();
-        for (i64 i = 0; i < n; ++i) out[i] = number();
-        return n;
-    }
-#define ROOM() ((i64*)__builtin_alloca((*w + 1) * sizeof(i64)))
-
     PyObject* tuple() {  // of counted numbers
         i64 n = next();
         PyObject* all = PyTuple_New(n);
@@ -262,8 +228,15 @@ struct Run {
         return all;
     }
 
+    bool as_number(PyObject* o, i64& out) {
+        out = PyLong_AsLongLong(o);
+        return out != -1 || !PyErr_Occurred();
+    }
+
+    // --- memory that Python makes ---
+
     // A tensor that Python makes by sizes, strides and as many objects as stand before them.
-    bool made(Helper by, i64 count) {
+    bool by_python(Helper by, i64 count) {
         Slot& s = slot();
         PyObject* first = object();
         PyObject* second = count > 1 ? object() : nullptr;
@@ -273,23 +246,11 @@ struct Run {
             p.helpers[by], sizes, strides, first, second, (PyObject*)nullptr) : nullptr;
         if (sizes) Py_DecRef(sizes);
         if (strides) Py_DecRef(strides);
-        return own(s, out);
+        return keep(s, out);
     }
 
-    __attribute__((noinline)) bool allocate() {
-        const i64* at = w;
-        Slot& s = slot();
-        i32 type = code(), place = code();
-        i64* sizes = ROOM();
-        i64 n = dims(sizes);
-        i64* strides = ROOM();
-        dims(strides);
-        Tensor t;
-        if (!torch.empty(n, sizes, strides, type, place >> 8, (signed char)place, &t))
-            return set(s, t);
-        w = at;  // Python says what there is to say, of memory that runs out above all
-        return made(EMPTY, 2);
-    }
+    // Python says what there is to say, of memory that runs out above all.
+    bool exhausted() { return by_python(EMPTY, 2); }
 
     bool workspace() {
         Slot& s = slot();
@@ -298,84 +259,15 @@ struct Run {
         PyObject* made =
             PyObject_CallFunctionObjArgs(p.helpers[WORKSPACE], n, (PyObject*)nullptr);
         Py_DecRef(n);
-        return own(s, made);
+        return keep(s, made);
     }
 
-    __attribute__((noinline)) bool view() {
-        Slot &s = slot(), &base = slot();
-        i64* sizes = ROOM();
-        i64 n = dims(sizes);
-        i64* strides = ROOM();
-        dims(strides);
-        i64 offset = number();
-        Tensor t;
-        if (!there(base)) return false;
-        if (torch.view(base.tensor, n, sizes, strides, offset, &t)) return failed();
-        return set(s, t);
-    }
+    // --- kernels ---
 
-    __attribute__((noinline)) bool place() {
-        Slot &s = slot(), &base = slot();
-        i32 type = code();
-        i64* sizes = ROOM();
-        i64 n = dims(sizes);
-        i64* strides = ROOM();
-        dims(strides);
-        i64 offset = next();
-        Tensor t;
-        if (!there(base)) return false;
-        if (torch.place(base.tensor, offset, type, n, sizes, strides, &t)) return failed();
-        return set(s, t);
-    }
+    void* steps(i64 which) { return (void*)p.segments[which]; }
+    i64 run(void** packed) { return p.h.run_segment(packed); }
 
-    bool retype() {
-        Slot &s = slot(), &base = slot();
-        i32 type = code();
-        Tensor t;
-        if (!there(base)) return false;
-        if (torch.retype(base.tensor, type, &t)) return failed();
-        return set(s, t);
-    }
-
-    bool move() {
-        Slot &to = slot(), &from = slot();
-        Slot moved = from;
-        from = Slot{nullptr, nullptr};
-        release(to);
-        to = moved;
-        return true;
-    }
-
-    // The address of a tensor; one that comes from elsewhere may have no memory behind it.
-    bool address(Slot& s, bool foreign, void** out) {
-        if (!there(s)) return false;
-        if (torch.data_ptr(s.tensor, out)) return failed();
-        if (*out || !foreign) return true;
-        PyObject* o = python(s);
-        if (!o) return false;
-        o = PyObject_CallFunctionObjArgs(p.helpers[IN_MEMORY], o, (PyObject*)nullptr);
-        return own(s, o) && there(s) && (!torch.data_ptr(s.tensor, out) || failed());
-    }
-
-    __attribute__((noinline)) bool segment() {
-        i64 which = next(), n = next();
-        i64 count = 1 + n + w[3 * n];
-        void** packed = (void**)__builtin_alloca(count * sizeof(void*));
-        packed[0] = (void*)p.segments[which];
-        for (i64 i = 1; i <= n; ++i) {
-            Slot& s = slot();
-            i64 offset = next();
-            if (!address(s, next() & ELSEWHERE, packed + i)) return false;
-            packed[i] = (char*)packed[i] + offset;
-        }
-        dims((i64*)(packed + 1 + n));
-        // PyTorch hands set_num_threads() on to OpenMP lazily in each thread: asking makes it so.
-        unsigned threads;
-        torch.num_threads(&threads);
-        void* state = PyEval_SaveThread();
-        i64 status = p.h.run_segment(packed);
-        PyEval_RestoreThread(state);
-        if (!status) return true;
+    bool fault(i64 which, i64 status) {
         PyObject* raise =
             PyObject_GetAttrString(PyTuple_GetItem(p.helpers[SEGMENTS], which), "raise_fault");
         PyObject* number = raise ? PyLong_FromLongLong(status) : nullptr;
@@ -385,6 +277,14 @@ struct Run {
         if (number) Py_DecRef(number);
         if (raise) Py_DecRef(raise);
         return false;
+    }
+
+    const Launcher* launcher(i64 which) { return *(const Launcher**)p.kernels[which]; }
+
+    // A kernel that has no launcher so far.
+    bool elsewhere(i64 which, const i64* given, void* const* items, i64 count) {
+        PyObject* f = PyTuple_GetItem(p.helpers[KERNELS], which);
+        return call_python(f, given, (PyObject* const*)items, count);
     }
 
     // Calls a function of numbers, of which some are objects.
@@ -405,114 +305,20 @@ struct Run {
     }
 
     // The number of a tensor in the host's memory; a new reference.
-    PyObject* item(Slot& s) {
-        PyObject* o = python(s);
+    bool item(i64 at, void** out) {
+        PyObject* o = python(at);
         PyObject* get = o ? PyObject_GetAttrString(o, "item") : nullptr;
-        PyObject* number = get ? PyObject_CallFunctionObjArgs(get, (PyObject*)nullptr) : nullptr;
+        *out = get ? PyObject_CallFunctionObjArgs(get, (PyObject*)nullptr) : nullptr;
         if (get) Py_DecRef(get);
-        return number;
+        return *out;
     }
-
-    __attribute__((noinline)) bool launch() {
-        i64 which = next(), n = next(), count = n + w[3 * n];
-        i64* given = (i64*)__builtin_alloca((count + 1) * sizeof(i64));
-        PyObject** items = (PyObject**)__builtin_alloca((count + 1) * sizeof(PyObject*));
-        bool good = true;
-        for (i64 i = 0; i < n; ++i) {
-            Slot& s = slot();
-            i64 offset = next(), how = next();
-            items[i] = nullptr;
-            given[i] = 0;
-            if (good && how & BY_VALUE) good = (items[i] = item(s)) != nullptr;
-            else if (good) good = address(s, how & ELSEWHERE, (void**)given + i);
-            given[i] += offset;
-        }
-        for (i64 i = n; i < count; ++i) items[i] = nullptr;
-        dims(given + n);
-        const Launcher* launcher = *(const Launcher**)p.kernels[which];
-        if (good && launcher) good = launches(*launcher, given, items, n, count);
-        else if (good) {
-            PyObject* f = PyTuple_GetItem(p.helpers[KERNELS], which);
-            good = call_python(f, given, items, count);
-        }
-        for (i64 i = 0; i < n; ++i)
-            if (items[i]) Py_DecRef(items[i]);
-        return good;
-    }
-
-    // Runs a launcher, whose first numbers are the integers among what is given.
-    bool launches(const Launcher& l, const i64* given, PyObject* const* items, i64 n, i64 count) {
-        i64* own = (i64*)__builtin_alloca((l.n_numbers + 1) * sizeof(i64));
-        memcpy(own, l.numbers, l.n_numbers * sizeof(i64));
-        memcpy(own, given + n, (count - n) * sizeof(i64));
-        Arguments now{given, items, l.forms};
-        const i64* behind = w;
-        i64* numbers = ints;
-        w = l.words;
-        ints = own;
-        arguments = &now;
-        bool good = true;
-        while (good && *w != OP_end) good = step();
-        w = behind;
-        ints = numbers;
-        return good;
-    }
-
-    __attribute__((noinline)) bool start() {
-        i64 grid[3] = {number(), number(), number()};
-        const Form& form = *arguments->forms[next()];
-        i64 n = next(), pointers = 0, numbers = 0;
-        const i64* cells = w;
-        w += 2 * n;
-        if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return true;
-        bool fits = !((grid[0] | grid[1] | grid[2]) >> 32), sized = false;
-        i64* c = (i64*)__builtin_alloca((n + 2) * sizeof(i64));
-        void** params = (void**)__builtin_alloca((n + 2) * sizeof(void*));
-        for (i64 i = 0; i < n + 2; ++i) params[i] = c + i;
-        c[n] = c[n + 1] = 0;
-        for (i64 i = 0; i < n; ++i) {
-            i64 kind = cells[2 * i], at = cells[2 * i + 1];
-            switch (kind) {
-                case CELL_small:
-                    fits = fits && ints[at] == (i32)ints[at];  // and further, as the next
-                case CELL_number:
-                    numbers |= ints[at];
-                    sized = true;  // and further, as the next
-                case CELL_plain: c[i] = ints[at]; break;
-                case CELL_pointer: pointers |= arguments->given[at];  // and further, as the next
-                case CELL_address: c[i] = arguments->given[at]; break;
-                default: fits = by_value(kind, arguments->items[at], c + i) && fits;
-            }
-        }
-        const Variant& v = form.variants[pointers & 15 ? 2 : sized && !(numbers & 15) ? 0 : 1];
-        if (v.function && fits && torch.stream) {
-            Config config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
-                             {(unsigned)v.threads, 1, 1}, (unsigned)v.shared};
-            if (torch.stream((i32)form.device, &config.stream)) return failed();
-            // Where the device's queue is full, the driver waits for what other threads may have
-            // to do.
-            void* state = PyEval_SaveThread();
-            i32 status = form.launch(&config, v.function, params, nullptr);
-            PyEval_RestoreThread(state);
-            if (!status) return true;
-        }
-        return start_python(form.call, grid, cells, c, n);
-    }
-
-    // A launch that Python makes: of what is not loaded yet, and of what fails, again.
-    bool start_python(PyObject* f, const i64* grid, const i64* cells, const i64* c, i64 n) {
-        i64* numbers = (i64*)__builtin_alloca((n + 3) * sizeof(i64));
-        PyObject** items = (PyObject**)__builtin_alloca((n + 3) * sizeof(PyObject*));
-        memcpy(numbers, grid, 3 * sizeof(i64));
-        memcpy(numbers + 3, c, n * sizeof(i64));
-        for (i64 i = 0; i < n + 3; ++i) items[i] = nullptr;
-        for (i64 i = 0; i < n; ++i)
-            if (cells[2 * i] >= CELL_int) items[3 + i] = arguments->items[cells[2 * i + 1]];
-        return call_python(f, numbers, items, n + 3);
+    void drop(void* item) {
+        if (item) Py_DecRef((PyObject*)item);
     }
 
     // A Python number as a kernel takes it; false where it has no such form.
-    bool by_value(i64 kind, PyObject* o, i64* out) {
+    bool by_value(i64 kind, void* item, i64* out) {
+        PyObject* o = (PyObject*)item;
         double value = kind == CELL_int ? 0 : PyFloat_AsDouble(o);
         float narrow = (float)value;
         *out = 0;
@@ -524,15 +330,19 @@ struct Run {
         return good;
     }
 
-    bool enter() {
-        signed char index = (signed char)code();  // none: of the first
-        return !torch.guard(index < 0 ? 0 : index, &guard) || failed();
+    // A launch that Python makes: of what is not loaded yet, and of what fails, again.
+    bool otherwise(Form& form, const i64* grid, const i64* cells, const i64* c, i64 n) {
+        i64* numbers = (i64*)__builtin_alloca((n + 3) * sizeof(i64));
+        PyObject** items = (PyObject**)__builtin_alloca((n + 3) * sizeof(PyObject*));
+        memcpy(numbers, grid, 3 * sizeof(i64));
+        memcpy(numbers + 3, c, n * sizeof(i64));
+        for (i64 i = 0; i < n + 3; ++i) items[i] = nullptr;
+        for (i64 i = 0; i < n; ++i)
+            if (cells[2 * i] >= CELL_int) items[3 + i] = (PyObject*)arguments->items[cells[2 * i + 1]];
+        return call_python((PyObject*)form.call, numbers, items, n + 3);
     }
 
-    void leave() {
-        if (guard) torch.unguard(guard);
-        guard = nullptr;
-    }
+    // --- calls of Python's functions ---
 
     PyObject* keywords() {  // null without an error where there are none
         i64 n = next();
@@ -572,7 +382,7 @@ struct Run {
             if (single) Py_IncRef(out);
             PyObject* one = single ? out : PySequence_GetItem(out, i);
             if (to[i] >= 0) {
-                good = own(slots[to[i]], one);
+                good = keep(slots[to[i]], one);
                 continue;
             }
             good = one && as_number(one, ints[-2 - to[i]]);
@@ -582,100 +392,9 @@ struct Run {
         return good;
     }
 
-    // Reads a value as PyTorch's dispatcher takes it, which takes over what it refers to.
-    bool stable(i64 type, i64* out) {
-        i64 optional = type & LIST ? OPTIONAL_LIST : OPTIONAL;
-        if (w[0] == VALUE_object && p.objects[w[1]] == (PyObject*)&_Py_NoneStruct) {
-            w += 2;
-            *out = 0;
-            return true;
-        }
-        if (type & optional) {
-            i64* box = nullptr;
-            if (torch.box ? torch.box(&box) : !(box = (i64*)malloc(sizeof(i64)))) return failed();
-            *out = (i64)box;
-            return stable(type & ~optional, box);
-        }
-        i64 kind = next();
-        if (type & LIST) {
-            i64 n = next();
-            void* all;
-            if (torch.list(n, &all)) return failed();
-            *out = (i64)all;
-            for (i64 i = 0; i < n; ++i) {
-                i64 one;
-                if (!stable(type & ~LIST, &one)) return false;
-                if (torch.push(all, one)) return failed();
-            }
-            return true;
-        }
-        if (kind == VALUE_tensor) {
-            Slot& s = slot();
-            Tensor t = nullptr;
-            if (!there(s)) return false;
-            if (torch.again(s.tensor, &t)) return failed();
-            *out = (i64)t;
-        } else *out = kind == VALUE_number ? number() : p.codes[next()];
-        return true;
-    }
-
-    __attribute__((noinline)) bool aten() {
-        const char* name = PyUnicode_AsUTF8AndSize(object(), nullptr);
-        const char* part = PyUnicode_AsUTF8AndSize(object(), nullptr);
-        PyObject* target = object();
-        i64 direct = next();
-        const i64* args = w;
-        i64 stack[MOST_ARGUMENTS], n = 0, count;
-        for (count = next(); count; --count)
-            if (!stable(next(), stack + n++)) return false;
-        for (count = next(); count; --count) {
-            ++w;
-            if (!stable(next(), stack + n++)) return false;
-        }
-        i64 made = next();
-        i32 status = 1;
-        if (direct < 0) {
-            void* state = PyEval_SaveThread();
-            status = torch.dispatch(name, part, stack, p.h.abi);
-            PyEval_RestoreThread(state);
-        } else {
-            status = product(torch.direct[direct], stack);
-            made = 0;
-        }
-        if (status) return PyErr_Occurred() ? false : again(target, args);
-        n = next();
-        for (i64 i = 0; i < made; ++i) {
-            i64 to = i < n ? w[i] : -1;
-            if (to < 0) torch.erase((Tensor)stack[i]);
-            else set(slots[to], (Tensor)stack[i]);
-        }
-        w += n + 1;
-        return true;
-    }
-
-    // A product with a bias, of (bias, left, right, beta, alpha, out), which it lets go.  What has no
-    // memory (PyTorch's zero tensors) is not for it.
-    i32 product(i32 (*run)(Tensor, Tensor, Tensor, Tensor, double, double), const i64* stack) {
-        Tensor t[4] = {(Tensor)stack[5], (Tensor)stack[0], (Tensor)stack[1], (Tensor)stack[2]};
-        double beta, alpha;
-        memcpy(&beta, stack + 3, sizeof beta);
-        memcpy(&alpha, stack + 4, sizeof alpha);
-        void* address = nullptr;
-        i32 status = 0;
-        status = !run;
-        for (int i = 0; !status && i < 4; ++i)
-            status = torch.data_ptr(t[i], &address) || !address;
-        if (!status) {
-            void* state = PyEval_SaveThread();
-            status = run(t[0], t[1], t[2], t[3], beta, alpha);
-            PyEval_RestoreThread(state);
-        }
-        for (Tensor each : t) torch.erase(each);
-        return status;
-    }
-
-    // The same from Python, which raises what PyTorch raises there.
-    bool again(PyObject* target, const i64* args) {
+    // An operator that PyTorch refused, called from Python, which raises what PyTorch raises there.
+    bool again(i64 target, const i64* args) {
+        if (PyErr_Occurred()) return false;
         w = args;
         i64 n = next();
         PyObject* all = PyTuple_New(n);
@@ -693,137 +412,31 @@ struct Run {
             if (one) PyDict_SetItem(named, name, one);
             if (one) Py_DecRef(one);
         }
-        PyObject* out = PyErr_Occurred() ? nullptr : PyObject_Call(target, all, named);
+        PyObject* out = PyErr_Occurred() ? nullptr : PyObject_Call(p.objects[target], all, named);
         if (all) Py_DecRef(all);
         if (named) Py_DecRef(named);
         ++w;
         return out && results(out);
     }
 
-    __attribute__((noinline)) bool expect() {
-        Slot& s = slot();
-        i32 type = code(), is;
-        i64* sizes = ROOM();
-        i64 n = dims(sizes), dim, *actual;
-        i64* strides = ROOM();
-        dims(strides);
-        if (!there(s)) return false;
-        if (torch.dtype(s.tensor, &is) || torch.dim(s.tensor, &dim) ||
-            torch.strides(s.tensor, &actual))
-            return failed();
-        bool same = is == type && dim == n;
-        for (i64 i = 0; same && i < n; ++i) same = actual[i] == strides[i];
-        if (same) return true;
-        Tensor t;
-        i32 place, index;
-        if (torch.device_type(s.tensor, &place) || torch.device_index(s.tensor, &index) ||
-            torch.empty(n, sizes, strides, type, place, index, &t))
-            return failed();
-        bool copied = !torch.copy(t, s.tensor, 0);
-        if (!copied) failed();
-        set(s, t);
-        return copied;
-    }
-
-    bool raise(PyObject* message) {
-        PyErr_SetObject(PyExc_RuntimeError, message);
-        return false;
-    }
-
-    bool size() {
-        i64& out = ints[next()];
-        Slot& s = slot();
-        return there(s) && (!torch.size(s.tensor, next(), &out) || failed());
-    }
-
-    bool as_number(PyObject* o, i64& out) {
-        out = PyLong_AsLongLong(o);
-        return out != -1 || !PyErr_Occurred();
-    }
-
-    bool step() {
-#define BINARY(name, e)                 \
-    case OP_##name: {                   \
-        i64& out = ints[*w++];          \
-        i64 a = number(), b = number(); \
-        out = e;                        \
-        return true;                    \
-    }
-        switch (next()) {
+    bool special(i64 op) {
+        switch (op) {
             case OP_number: {
                 i64& out = ints[next()];
                 return as_number(slot().owner, out);
             }
-            case OP_size: return size();
             case OP_load: {
                 Slot& s = slot();
                 PyObject* o = object();
                 Py_IncRef(o);
-                return own(s, o);
+                return keep(s, o);
             }
-            case OP_allocate: return allocate();
-            case OP_recycled: return made(RECYCLED, 1);
+            case OP_recycled: return by_python(RECYCLED, 1);
             case OP_workspace: return workspace();
-            case OP_view: return view();
-            case OP_place: return place();
-            case OP_retype: return retype();
-            case OP_move: return move();
-            case OP_free: release(slot()); return true;
-            case OP_segment: return segment();
-            case OP_launch: return launch();
-            case OP_enter: return enter();
-            case OP_leave: leave(); return true;
-            case OP_start: return start();
-            case OP_skip: {
-                i64 good = number(), n = next();
-                w += good ? 0 : n;
-                return true;
-            }
             case OP_call: return call();
-            case OP_aten: return aten();
-            case OP_expect: return expect();
-            case OP_equal: {
-                i64 a = number(), b = number();
-                PyObject* message = object();
-                return a == b || raise(message);
-            }
-            case OP_assert: {
-                i64 good = number();
-                PyObject* message = object();
-                return good || raise(message);
-            }
             case OP_return: return (result = value()) != nullptr;
-            BINARY(add, a + b)
-            BINARY(mul, a * b)
-            BINARY(min, a < b ? a : b)
-            BINARY(max, a > b ? a : b)
-            BINARY(eq, a == b)
-            BINARY(ne, a != b)
-            BINARY(lt, a < b)
-            BINARY(le, a <= b)
-            BINARY(and, a && b)
-            BINARY(or, a || b)
-            case OP_floordiv:
-            case OP_mod: {
-                bool quotient = w[-1] == OP_floordiv;
-                i64& out = ints[next()];
-                i64 a = number(), b = number();
-                if (!b) {
-                    PyErr_SetString(PyExc_RuntimeError, "litz: a size is divided by zero");
-                    return false;
-                }
-                i64 r = a % b, down = r && (r < 0) != (b < 0);
-                out = quotient ? a / b - down : r + (down ? b : 0);
-                return true;
-            }
-            case OP_not: {
-                i64& out = ints[next()];
-                out = !number();
-                return true;
-            }
         }
-        PyErr_SetString(PyExc_RuntimeError, "litz: a plan with an unknown instruction");
-        return false;
+        return error("litz: a plan with an unknown instruction");
     }
 };
 
@@ -834,15 +447,15 @@ PyObject* call(PyObject* self, PyObject* args) {
         if (n >= 0) PyErr_SetString(PyExc_TypeError, "litz: a graph takes another number of arguments");
         return nullptr;
     }
-    Slot* slots = (Slot*)calloc(p.h.n_tensors + 1, sizeof(Slot) + 0);
+    Slot* slots = (Slot*)calloc(p.h.n_tensors + 1, sizeof(Slot));
     i64* ints = (i64*)malloc((p.h.n_numbers + 1) * sizeof(i64));
     memcpy(ints, p.numbers, p.h.n_numbers * sizeof(i64));
-    Run run{p, p.h.torch, slots, ints, p.words};
+    Run run(p, slots, ints);
     bool good = true;
     for (i64 i = 0; i < n; ++i) {
         PyObject* o = PyList_GetItem(args, i);
         Py_IncRef(o);
-        run.own(slots[i], o);
+        run.keep(slots[i], o);
     }
     PyList_SetSlice(args, 0, n, nullptr);
     while (good && !run.result) good = run.step();
@@ -868,8 +481,11 @@ PyMethodDef METHOD = {"call", call, 8 /* METH_O */, nullptr};
 
 }  // namespace
 
+}  // namespace litz
+
 // A callable of a plan.  header: a Header and what stands behind it; keep: a tuple of the helpers.
 extern "C" PyObject* litz_program(const i64* header, PyObject* keep) {
+    using namespace litz;
     Program* p = (Program*)calloc(1, sizeof(Program));
     memcpy(&p->h, header, sizeof(Header));
     const Header& h = p->h;
