@@ -1,9 +1,9 @@
 """The native executor: a plan becomes a callable that runs it without Python in between.
 
-It is C++ without headers (``native/plan.h``, ``csrc/litz_executor.cpp``), in the library that comes with the
-package (``litz.runtime.shipped``).  Of PyTorch it takes the C functions that exist for compiled
-models, and how Python's tensors hold theirs, which is found out by looking; where this PyTorch has
-others, an ``Executor`` cannot be made, and the printed Python serves.
+It is C++ without headers (``native/plan.h``, ``csrc/litz_executor.cpp``), in the library that comes
+with the package (``litz.runtime.shipped``).  Of PyTorch it takes the C functions that exist for
+compiled models, and how Python's tensors hold theirs, which is found out by looking; where this
+PyTorch has others, an ``Executor`` cannot be made, and the printed Python serves.
 """
 
 from __future__ import annotations
