@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from fake_cuda import ATTRIBUTES, FakeCuda
+from test_executor_launches import STREAM, Gpu
+from test_executor_launches import gpu as executing  # noqa: F401 - a fixture
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, export
@@ -95,6 +97,27 @@ def test_launches_take_the_binary_of_the_gpu_and_the_variant_of_the_call(
     )
     call(*(1 << 20,) * 3, *(64,) * n)
     assert len(fake.loaded) == len(binaries) and fake.launches[-1].grid == fake.launches[0].grid
+
+
+def test_the_executor_launches_what_python_does(
+    container: Container,
+    executing: Gpu,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake, kernel = bound(container, monkeypatch, executing.fake)
+    monkeypatch.setattr(gpu, "current_raw_stream", lambda index: STREAM)
+    fake.types = (u64, u64, u64)
+    n = len(launcher_of(container).launches[0].arguments) - 3
+    x, y, out = (torch.zeros(65, 96) for _ in range(3))
+    used = set()
+    for a, rows in ((x, 64), (x, 7), (x.view(-1)[1:97].view(1, 96), 7)):
+        for _ in range(2):  # what Python loads, and what it finds
+            (one,) = executing.launch(kernel, a, y, out, *(rows,) * n)
+        used.add(one.function)
+    assert len(used) == len(fake.loaded) > 1 and kernel._made is not None
+    for form in kernel._made._keep[-1]:
+        form.call = None  # nobody asks Python any more
+    assert len(executing.launch(kernel, x, y, out, *(64,) * n)) == 1
 
 
 @pytest.mark.parametrize(

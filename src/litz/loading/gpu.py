@@ -11,10 +11,13 @@ import torch
 from litz.errors import PackageError
 from litz.loading.container import Container
 from litz.loading.record import Launch, Launcher
+from litz.runtime import launchers as runtime
+from litz.runtime.launchers import Bound
 from litz.runtime.torch_private import current_raw_stream
 from litz.runtime.triton.driver import Device, cuda_driver
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.triton.launch import bind
+from litz.runtime.triton.launch import variant as variant_of
 
 __all__ = ["best", "launcher"]
 
@@ -39,7 +42,7 @@ def best(names: Iterable[str], generation: int) -> str | None:
     return max(ranked)[2] if ranked else None
 
 
-def launcher(kernel: Launcher, container: Container) -> Callable[..., None]:
+def launcher(kernel: Launcher, container: Container) -> Bound:
     """What the host program calls.  Raises PackageError where there is nothing for the GPU."""
     index = int(kernel.device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
@@ -48,10 +51,12 @@ def launcher(kernel: Launcher, container: Container) -> Callable[..., None]:
             f"{torch.cuda.device_count()} here"
         )
     device = cuda_driver().device(index)
-    scope: dict[str, Any] = {x.name: _Variants(x, container, device).call for x in kernel.launches}
+    found = [_Variants(x, container, device) for x in kernel.launches]
+    calls = [v.call for v in found]
+    scope: dict[str, Any] = {x.name: c for x, c in zip(kernel.launches, calls, strict=True)}
     exec(compile(kernel.source, f"<litz launcher of {kernel.name}>", "exec"), scope)
-    call: Callable[..., None] = scope["call"]
-    return call
+    forms = [v.form for v in found]
+    return Bound(scope["call"], partial(runtime.Launcher, kernel.words, kernel.numbers, forms))
 
 
 class _Variants:
@@ -63,6 +68,7 @@ class _Variants:
         self._scope: dict[str, Any] = {v: partial(self._first, v, e) for v, e in entries.items()}
         exec(compile(launch.choice, f"<litz variants of {launch.name}>", "exec"), self._scope)
         self.call: Callable[..., None] = self._scope["call"]
+        self.form = runtime.Form(self.call, device.driver.launch_address, device.index)
 
     def _chosen(self, names: Any) -> str:
         _, generation, _ = self._device.properties.target
@@ -77,7 +83,7 @@ class _Variants:
         self._container.entry(entry)
         return entry
 
-    def _first(self, variant: str, entry: str, *args: int) -> None:
+    def _first(self, variant: runtime.VariantName, entry: str, *args: int) -> None:
         x, index = self._launch, self._device.index
         binary = Binary.from_bytes(self._container.read(entry))
         function = self._device.load(binary)
@@ -86,4 +92,5 @@ class _Variants:
         memory = partial(torch.empty, dtype=torch.uint8, device=torch.device("cuda", index))
         launch = bind(function, job, stream, memory, x.packed)
         self._scope[variant] = launch
+        self.form.variants[runtime.VARIANTS.index(variant)] = variant_of(function, job)
         launch(*args)

@@ -35,6 +35,7 @@ from litz.runtime.arguments import BoxedCall, stride_fault
 from litz.runtime.cpu import cpu_flags
 from litz.runtime.executor import Executor
 from litz.runtime.native import Function, Library, Runtime
+from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.runtime.strided import copy_as_it_is
 from litz.runtime.torch_private import set_gradients, without_autocast
 from litz.version import __version__
@@ -287,12 +288,14 @@ class _Binder:
     def __init__(self, container: Container, target: Target) -> None:
         self._container = container
         self._runtime: Any = None
-        self._why = "litz: the package has no native executor"
-        if target.executor:
-            try:
+        self._why = f"litz: {NOT_BUILT}"
+        try:
+            if target.executor:
                 self._runtime = self._library(target.executor, Executor)
-            except ToolchainError as e:
-                self._why = str(e)
+            elif (path := shipped()) is not None:  # no kernel is C++: nothing was compiled
+                self._runtime = Executor(path)
+        except ToolchainError as e:
+            self._why = str(e)
         if self._runtime is None and target.runtime:  # the executor runs segments too
             self._runtime = self._library(target.runtime, Runtime)
 

@@ -134,11 +134,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class Launcher:
-    """A GPU kernel.  source: the text of a module whose ``call`` makes its launches."""
+    """A GPU kernel.
+
+    source: the text of a module whose ``call`` makes its launches.  words, numbers: the same for
+    the native executor (``litz.runtime.launchers.Launcher``).
+    """
 
     name: str
     device: str
     source: str
+    words: tuple[int, ...]
+    numbers: tuple[int | None, ...]
     launches: tuple[Launch, ...]
 
 
@@ -156,7 +162,8 @@ class Target:
     """The program as it was built for an instruction set.
 
     needs: abilities of the processor, as Linux names them.  artifact, runtime, executor: entries;
-    the last two are shared objects, and empty where nothing needs them.  runtime, which runs
+    the last two are shared objects, and empty where no kernel is C++: there the process that loads
+    the package has the executor.  runtime, which runs
     segments, is for processes without Python and where the executor, which does so too, fits not.
     """
 

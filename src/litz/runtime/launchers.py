@@ -10,9 +10,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
+
+from litz.runtime.plan import packed
 
 Key = TypeVar("Key")
+VariantName = Literal["even", "aligned", "general"]
+VARIANTS: Final[tuple[VariantName, ...]] = ("even", "aligned", "general")
 
 
 class Variant(ctypes.Structure):
@@ -26,7 +30,7 @@ class Form(ctypes.Structure):
     """A launch in one width of integers.
 
     call: the Python function, of grid and arguments.  launch: cuLaunchKernelEx.  device: PyTorch's
-    index.  variants: even, aligned, general.
+    index.  variants: those of ``VARIANTS``.
     """
 
     _fields_ = (
@@ -53,11 +57,14 @@ class Launcher:
     launches, by their places.
     """
 
-    def __init__(self, words: bytes, numbers: Sequence[int | None], forms: Sequence[Form]) -> None:
+    def __init__(
+        self, words: Sequence[int], numbers: Sequence[int | None], forms: Sequence[Form]
+    ) -> None:
+        text = packed(words)
         registers = struct.pack(f"={len(numbers)}q", *(n or 0 for n in numbers))
         table = (ctypes.c_void_p * max(len(forms), 1))(*map(ctypes.addressof, forms))
-        self._keep = (words, registers, table, tuple(forms))
-        self._own = _Launcher(words, registers, len(numbers), ctypes.addressof(table))
+        self._keep = (text, registers, table, tuple(forms))
+        self._own = _Launcher(text, registers, len(numbers), ctypes.addressof(table))
 
     @property
     def address(self) -> int:

@@ -14,17 +14,18 @@ from litz.kernel.blocks.recipe import Config
 from litz.loading import record
 from litz.loading.container import Writer
 from litz.runtime.cache import Cache
+from litz.runtime.launchers import VARIANTS
 from litz.runtime.triton.build import submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.targets.parts import TritonPart
 from litz.targets.triton.cuda import (
-    VARIANTS,
     choice_text,
     default_configs,
     job_of,
     packed_types,
 )
 from litz.targets.triton.launcher import forms, print_launcher
+from litz.targets.triton.native import launcher_words
 from litz.targets.triton.source import Launch
 
 __all__ = ["GpuParts", "generations"]
@@ -80,7 +81,8 @@ class GpuParts:
     ) -> record.Launcher:
         kernel, configs = part.kernel, default_configs(part.kernel)
         launches = tuple(self._launch(*form, made) for form in forms(kernel, configs))
-        return record.Launcher(part.name, part.device, print_launcher(kernel, configs), launches)
+        text, (words, numbers) = print_launcher(kernel, configs), launcher_words(kernel, configs)
+        return record.Launcher(part.name, part.device, text, words, numbers, launches)
 
     def _job(self, launch: Launch, config: Config, variant: str, target: str) -> KernelJob:
         kind, _, number = target.partition("_")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,7 +19,8 @@ from litz.index import size_hint
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.cache import Cache
-from litz.runtime.launchers import Bound, Form
+from litz.runtime.launchers import VARIANTS, Bound, Form
+from litz.runtime.launchers import VariantName as Variant
 from litz.runtime.torch_private import current_raw_stream
 from litz.runtime.triton.build import build
 from litz.runtime.triton.driver import Device, cuda_driver
@@ -31,8 +32,6 @@ from litz.targets.triton.native import launcher_of
 from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Launch, TritonKernel
 
-Variant = Literal["even", "aligned", "general"]
-VARIANTS: tuple[Variant, ...] = ("even", "aligned", "general")
 ALIGNMENT = 16
 
 

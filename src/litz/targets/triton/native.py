@@ -9,7 +9,7 @@ from litz.index import Expr, and_, as_expr, const, lt
 from litz.kernel.blocks.reach import LIMIT
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.launchers import Form, Launcher
-from litz.runtime.plan import NUMBER_OF, packed
+from litz.runtime.plan import NUMBER_OF
 from litz.runtime.shipped import CELLS
 from litz.targets.triton.launcher import NEVER, grid
 from litz.targets.triton.signature import scalar_type
@@ -19,13 +19,20 @@ _CELL = {name: i for i, name in enumerate(CELLS)}
 _VALUES = {"fp32": "f32", "fp64": "f64"}  # of scalars; the others are integers
 
 
-def launcher_of(kernel: TritonKernel, configs: Sequence[Config], forms: Sequence[Form]) -> Launcher:
-    """configs: one for each launch.  forms: of each launch, its narrow one behind it."""
+def launcher_words(
+    kernel: TritonKernel, configs: Sequence[Config]
+) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """A launcher's instructions and registers.  configs: one for each launch."""
     printer = _Printer(kernel)
     for launch, config in zip(kernel.launches, configs, strict=True):
         printer.either(launch, config)
     printer.emit("end")
-    return Launcher(packed(printer.words), printer.numbers, forms)
+    return tuple(printer.words), tuple(printer.numbers)
+
+
+def launcher_of(kernel: TritonKernel, configs: Sequence[Config], forms: Sequence[Form]) -> Launcher:
+    """forms: of each launch, its narrow one behind it."""
+    return Launcher(*launcher_words(kernel, configs), forms)
 
 
 class _Printer(Words):
