@@ -64,7 +64,8 @@ class _Variants:
 
     def __init__(self, launch: Launch, container: Container, device: Device) -> None:
         self._launch, self._container, self._device = launch, container, device
-        entries = {v: self._chosen(names) for v, names in launch.binaries.items()}
+        by = launch.binaries
+        entries = {v: self._chosen(by[v]) for v in runtime.VARIANTS if v in by}
         self._scope: dict[str, Any] = {v: partial(self._first, v, e) for v, e in entries.items()}
         exec(compile(launch.choice, f"<litz variants of {launch.name}>", "exec"), self._scope)
         self.call: Callable[..., None] = self._scope["call"]
