@@ -95,7 +95,7 @@ def compile_graph(
     program = schedule.program
     s.program, s.schedule = program, schedule
     with s.timed("horizontal"):
-        if not options.verify:  # which watches every call by itself
+        if not options.by_steps:
             numbers = {k: n for hook in options.partition for k, n in hook(schedule).items()}
             schedule = arranged(schedule, bound, target_of, numbers, options.check_ir)
             s.schedule = schedule
@@ -120,12 +120,16 @@ def compile_graph(
             for g in schedule.steps
             if isinstance(g, Group) and g.name not in several
         }
-        native = target_of("cpu").segments and not options.verify
+        native = target_of("cpu").segments and not options.by_steps
         s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
-        if options.verify:
+        if options.by_steps:
             s.host = host = with_probes(host, [k.name for k in s.kernels if k.target.segments])
         elif s.timer is not None:
             s.host = host = with_marks(host)
+        if options.inspect and not options.verify:
+            from litz.host.looks import looked_at  # only who asks for it pays
+
+            s.host = host = looked_at(host, options, schedule.steps, gm.graph)
         if options.check_calls or options.verify:
             s.host = host = with_checks(host, handed)
         s.source = source = print_host(host)
@@ -231,7 +235,7 @@ def _artifact(
         count=len(program.inputs),
         arguments=arguments(program),
         always=options.verify or not guarded,
-        recording=recording(program, options.verify),
+        recording=recording(program, options.by_steps),
         externs=tuple(ExternCall(e.target_name, e.reason, e.origins) for e in s.externs()),
         options=options.given(),
         versions=versions(),

@@ -111,6 +111,21 @@ class Options:
         choices=("auto", "python", "native"),
     )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
+    inspect: str = _option(
+        "",
+        "steps whose tensors are looked at while a program runs, comma separated: kernels, "
+        "operators, graph nodes, buffers or lines (model.py:14), '*' for any letters",
+        key=True,
+    )
+    inspect_how: str = _option(
+        "print",
+        "'print' what such tensors hold; 'check': an error for the first nan or infinity; 'sum': "
+        "append records with checksums to inspect_dir, which `litz compare` reads; 'save': the "
+        "tensors too",
+        key=True,
+        choices=("print", "check", "sum", "save"),
+    )
+    inspect_dir: str = _option("litz_inspect", "folder for the records of 'inspect'", key=True)
     cxx: str = _option("", "the C++ compiler command (default: $CXX, g++, c++, clang++)", key=True)
     isa: str = _option("", "instruction set: generic, avx2, avx512, neon (default: best)", key=True)
     cxx_timeout: int = _option(
@@ -179,6 +194,11 @@ class Options:
     jobs: int = _option(
         0, "compiler processes at once (0: one a core, fewer where memory is short)", key=False
     )
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether each step is a call of its own, which somebody looks at."""
+        return self.verify or bool(self.inspect)
 
     @property
     def tunes_widely(self) -> bool:

@@ -336,6 +336,22 @@ def test_a_whole_program(gpu: Gpu) -> None:
     assert gpu.guards == [0, -1] * 2
 
 
+def test_looks_at_tensors_on_a_gpu(gpu: Gpu, capfd: pytest.CaptureFixture[str]) -> None:
+    specs = [data(64, 32), data(32, 48), data(48), data(device="cpu")]
+    (made,) = trace(blocks, *specs, training=False, check_calls=False, inspect="k*")
+    artifact = made.stages.artifact
+    assert artifact is not None and isinstance(artifact.host.plan, Plan)
+    assert artifact.recording.reason == "its kernels are looked at one by one"
+    parts = [part_of(k) for k in made.stages.kernels]
+    natives = {p.name: bind_cuda(p.kernel, gpu.site) for p in parts if isinstance(p, TritonPart)}
+    call = gpu.executor.program(artifact.host.plan, namespace(artifact.host.values), natives)
+    inputs = [torch.randn(s.shape) for s in specs]
+    call([inputs[_position(a.shape, inputs)] for a in artifact.arguments])
+    shown = capfd.readouterr().err.splitlines()
+    assert all(f" {name} " in "\n".join(shown) for name in natives)
+    assert {s.split()[1] for s in shown} == {"before", "after"}
+
+
 def _position(shape: Any, inputs: list[torch.Tensor]) -> int:
     """The input of a shape, in whatever order the graph takes them."""
     return [tuple(x.shape) for x in inputs].index(tuple(shape))

@@ -13,12 +13,12 @@ from litz.ir.program import Buffer, Extern, Program
 from litz.runtime.collectives import is_collective
 
 
-def recording(program: Program, verify: bool = False) -> Recording:
+def recording(program: Program, by_steps: bool = False) -> Recording:
     """What recording a program as a CUDA graph needs, or why it cannot be.
 
-    verify: whether its runs are checked.
+    by_steps: whether somebody looks at each call.
     """
-    reason = "its kernels are checked one by one" if verify else why_not_recorded(program)
+    reason = "its kernels are looked at one by one" if by_steps else why_not_recorded(program)
     if reason:
         return Recording(reason)
     return Recording("", gpu_of(program), *varying_and_written(program))

@@ -12,7 +12,7 @@ from itertools import chain
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.program import Buffer, Extern, root_of
+from litz.ir.program import Buffer, Extern, TensorRef, root_of
 from litz.ir.text import ValuePrinter, buffer_text, extern_text
 from litz.lowering.bindings import Handed
 
@@ -152,6 +152,27 @@ class Probe(Line):
 
 
 @dataclass(frozen=True, slots=True)
+class Look(Line):
+    """A look at tensors before or after a step (``litz.runtime.looking.look``, whose arguments
+    these are)."""
+
+    step: int
+    after: bool
+    kernel: str
+    nodes: tuple[str, ...]
+    line: str
+    how: str
+    folder: str
+    names: tuple[str, ...] = ()
+    refs: tuple[TensorRef, ...] = ()
+
+    def given(self) -> tuple[object, ...]:
+        """The arguments, tensors last."""
+        head = (self.step, self.after, self.kernel, self.nodes, self.line, self.how, self.folder)
+        return (*head, self.names, *self.refs)
+
+
+@dataclass(frozen=True, slots=True)
 class EnterDevice(Line):
     """Make ``device`` current up to the matching ``LeaveDevice``."""
 
@@ -248,6 +269,9 @@ def line_text(line: Line, values: ValuePrinter) -> str:
             return f"check {extern.target_name}({', '.join(t.node for t in handed.tensors)})"
         case Probe(step, after, buffers, _):
             return f"probe {'after' if after else 'before'} {step}: {', '.join(buffers)}"
+        case Look():
+            when = "after" if line.after else "before"
+            return f"look {when} {line.step} {line.kernel}: {', '.join(line.names)}"
         case EnterDevice(device):
             return f"enter {device}"
         case LeaveDevice(device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -23,6 +23,7 @@ from litz.ir.text import is_whole
 from litz.lowering.bindings import ALIGNED, Handed
 from litz.lowering.torch_types import to_torch
 from litz.runtime.checks import check_call
+from litz.runtime.looking import look
 from litz.runtime.plan import DIRECT, VALUE_OF, Plan, packed
 from litz.runtime.shipped import BY_VALUE, ELSEWHERE
 
@@ -175,6 +176,8 @@ class _Printer(Words):
                 self.emit("return", value)
             case lines.CheckCall(extern, handed):
                 self._check_call(extern, handed)
+            case lines.Look():
+                self._python(look, [self.value(v) for v in line.given()])
             case lines.Probe():
                 raise Unplanned("its runs are checked")
             case _:
@@ -189,11 +192,13 @@ class _Printer(Words):
             (t.node, t.ref, t.dtype, torch.device(t.device), t.strides, ALIGNED if t.aligned else 1)
             for t in handed.tensors
         ]
-        given = [
-            w for v in (e.target_name, e.origins, handed.stack, *stated) for w in self.value(v)
-        ]
-        check = self.entry("name", f"{check_call.__module__}:{check_call.__name__}")
-        self.emit("call", check, 3 + len(stated), given, 0, 0, 0)
+        given = e.target_name, e.origins, handed.stack, *stated
+        self._python(check_call, [self.value(v) for v in given])
+
+    def _python(self, function: Callable[..., None], values: Sequence[list[int]]) -> None:
+        """Call a function of Litz's that returns nothing."""
+        name = self.entry("name", f"{function.__module__}:{function.__name__}")
+        self.emit("call", name, len(values), [w for v in values for w in v], 0, 0, 0)
 
     def device(self, device: str) -> int:
         return self.thing(torch.device(self.allowed(device)))

@@ -230,6 +230,9 @@ class _Printer:
                 places = [self.holder(b) for b in buffers]
                 shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
                 self.emit(f"{PROBE}({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
+            case lines.Look():
+                given = ", ".join(self.value(v) for v in line.given())
+                self.emit(f"{self.prelude('look')}({given})")
             case lines.EnterDevice(device):
                 index = device.partition(":")[2] or "0"
                 self.emit(f"with torch.cuda.device({index}):")

@@ -5,22 +5,19 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-import torch
 from torch.fx import Node
 
+from litz.graph.frames import FRAME, is_own
 from litz.report.record import Line
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<number>\d+)(?:, in (?P<function>.+))?')
 _LARGE = 1 << 20  # characters of a file that a report carries whole
-_LIBRARIES = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
 
 
 def lines_of(trace: str) -> tuple[Line, ...]:
     """The frames of a printed stack trace, outermost first."""
     return tuple(
-        line(m["file"], int(m["number"]), m["function"] or "") for m in _FRAME.finditer(trace)
+        line(m["file"], int(m["number"]), m["function"] or "") for m in FRAME.finditer(trace)
     )
 
 
@@ -29,11 +26,6 @@ def line(file: str, number: int, function: str = "") -> Line:
     text = linecache.getline(file, number).strip()
     name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", function.strip())
     return Line(f"{file}:{number}", file, number, name, text)
-
-
-def is_own(file: str) -> bool:
-    """Whether a file is neither PyTorch's nor Litz's nor Python's import machinery."""
-    return not file.startswith((*_LIBRARIES, "<frozen"))
 
 
 def users_line(frames: Iterable[Line]) -> Line | None:

@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from litz.dataclass import dataclass
+from litz.graph.frames import is_own
 from litz.ir.flops import call_ops
-from litz.report.lines import is_own, line
+from litz.report.lines import line
 from litz.report.record import Line
 
 Call = Callable[[list[Any]], Any]

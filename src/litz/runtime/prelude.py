@@ -7,11 +7,13 @@ reinterpret(base, size, stride, offset)  another shape over base's storage, from
 in_memory(tensor)                        a tensor at no address, with memory for its elements
 retype(base, dtype)                      all of base's storage as a flat tensor of `dtype`
 check_call(...)                          an operator's arguments against the graph's metadata
+look(...)                                a look at what a step reads or writes
 """
 
 from __future__ import annotations
 
 from litz.runtime.checks import check_call
+from litz.runtime.looking import look
 from litz.runtime.memory import default_allocator, in_memory, retype
 from litz.runtime.torch_private import empty_strided_cpu as empty_strided
 from litz.runtime.torch_private import reinterpret
@@ -21,6 +23,7 @@ __all__ = [
     "empty_large",
     "empty_strided",
     "in_memory",
+    "look",
     "reinterpret",
     "retype",
     "workspace",

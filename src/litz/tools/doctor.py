@@ -27,7 +27,7 @@ from litz.version import __version__
 if TYPE_CHECKING:
     from litz.tools.machine import Machine
 
-TOOLS: Final = ("cache", "explain", "package", "profile")
+TOOLS: Final = ("cache", "compare", "explain", "package", "profile")
 """What else the command can do: modules beside this one, each with a ``main``."""
 State = Literal["ok", "warning", "missing"]
 

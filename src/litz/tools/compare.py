@@ -1,0 +1,69 @@
+"""``litz compare A B``: the first kernel whose output differs between two runs.
+
+A, B: folders that runs under ``inspect_how="sum"`` or ``"save"`` wrote (``docs/reports.md``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from litz.runtime.looking import RECORDS
+
+__all__ = ["first_difference", "main"]
+
+_SAME = ("step", "when", "buffer", "dtype", "shape")
+
+
+def first_difference(a: Path | str, b: Path | str) -> str:
+    """The first record in which two runs differ, in words; "" where they are equal to the bit.
+
+    a, b: folders.  The runs are of one program: their records are compared in order.
+    Raises OSError for a folder without records.
+    """
+    runs = [_records(Path(f)) for f in (a, b)]
+    for one, other in zip(*runs, strict=False):
+        if any(one[k] != other[k] for k in _SAME):
+            return f"the runs look at other tensors from here: {_text(one)}, and {_text(other)}"
+        if one["sha256"] != other["sha256"]:
+            how = _difference(one, other, (Path(a), Path(b)))
+            return f"{_text(one)} is not equal{how}"
+    counts = [len(r) for r in runs]
+    return "" if counts[0] == counts[1] else f"equal as far as both go: {counts} records"
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / RECORDS).read_text().splitlines()]
+
+
+def _text(r: dict[str, Any]) -> str:
+    nodes = ", ".join(r["nodes"])
+    return f"{r['buffer']} {r['when']} step {r['step']}, {r['kernel']} ({nodes}; {r['line']})"
+
+
+def _difference(one: dict[str, Any], other: dict[str, Any], folders: tuple[Path, Path]) -> str:
+    if "file" not in one or "file" not in other:
+        said = (f"{r['min']} to {r['max']}, {r['nan']} nan, {r['inf']} inf" for r in (one, other))
+        return ": " + "; and ".join(said)
+    x, y = (
+        torch.load(f / r["file"], weights_only=True)
+        for f, r in zip(folders, (one, other), strict=True)
+    )
+    x, y = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (x, y))
+    wrong = ~((x == y) | (x.isnan() & y.isnan()))
+    most = float((x - y).abs().nan_to_num(0.0).max()) if x.numel() else 0.0
+    return f": {int(wrong.sum())} of {x.numel()} elements, by at most {most:.3g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 1 where the runs differ."""
+    parser = argparse.ArgumentParser(prog="litz compare", description=__doc__)
+    parser.add_argument("runs", nargs=2, metavar="FOLDER", type=Path)
+    found = first_difference(*parser.parse_args(arguments).runs)
+    print(found or "equal to the bit")
+    return int(bool(found))
