@@ -42,6 +42,7 @@ from litz.runtime.executor import Executor  # noqa: E402
 from litz.runtime.launchers import Bound  # noqa: E402
 from litz.runtime.plan import Plan  # noqa: E402
 from litz.runtime.triton.driver import CudaError, Driver  # noqa: E402
+from litz.runtime.tune import Choice  # noqa: E402
 from litz.targets.parts import TritonPart  # noqa: E402
 from litz.targets.records import part_of  # noqa: E402
 from litz.targets.tools import Tools  # noqa: E402
@@ -258,12 +259,14 @@ def test_a_kernel_becomes_another(gpu: Gpu) -> None:
 
 def test_a_kernel_that_the_first_call_measures(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, x, y = render(choose(plan(1 << 12)), "k"), memory(1 << 12), memory(1 << 12)
-    measured = tuned._Tuned(kernel, gpu.site, print, tuned._Budget(1.0, 1), False, lambda c: None)
+    notes: list[Choice] = []
+    measured = tuned._Tuned(kernel, gpu.site, print, tuned._Budget(1.0, 1), False, notes.append)
     measured.outside = outside = Bound(measured.call)
     assert outside.cell.value is None
     monkeypatch.setattr(torch, "as_tensor", lambda *_, **__: x)
     measured.tune([x.data_ptr(), y.data_ptr()], [x.nbytes] * 2)
-    assert outside.cell.value is not None
+    assert outside.cell.value is not None and len(notes) == 1
+    assert notes[0].configs == (kernel.launches[0].configs[0],), "packages record these"
     measured.done = True
     assert len(gpu.launch(outside, x, y)) == 1
 

@@ -21,11 +21,16 @@ pytest.importorskip("triton.language")
 
 import litz  # noqa: E402
 from litz import OptionError, PackageError  # noqa: E402
-from litz.artifact import from_bytes  # noqa: E402
+from litz.artifact import Artifact, from_bytes  # noqa: E402
 from litz.loading import gpu  # noqa: E402
 from litz.loading.container import Container  # noqa: E402
 from litz.loading.record import Launcher, from_json  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
+from litz.runtime.triton.job import Binary  # noqa: E402
+from litz.runtime.tune import Choice  # noqa: E402
+from litz.targets.parts import TritonPart  # noqa: E402
+from litz.targets.records import part_from  # noqa: E402
+from litz.tools import package_tune  # noqa: E402
 
 u64 = ctypes.c_uint64
 
@@ -143,6 +148,31 @@ def test_a_gpu_for_which_there_is_nothing(
             litz.package(exported(), container.path.with_name("none.litz"))
     with pytest.raises(OptionError, match="no GPU generation 'hopper'"):
         litz.package(exported(), container.path.with_name("none.litz"), targets=("hopper",))
+
+
+def test_what_was_chosen_when_it_was_made_is_launched(
+    container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+
+    def tuned(made: Artifact, *_: Any) -> dict[str, Choice]:
+        (part,) = map(part_from, made.kernels)
+        assert isinstance(part, TritonPart)
+        chosen.extend(launch.configs[-1] for launch in part.kernel.launches)
+        return {part.name: Choice(0, (None,), True, tuple(chosen))}
+
+    path = tmp_path / "tuned.litz"
+    options = {"autotune": 5, "mode": "max-autotune"}
+    if not torch.cuda.is_available():
+        with pytest.raises(PackageError, match="tuned .autotune. where its GPU is: none is here"):
+            litz.package(exported(), path, targets=("sm_90",), options=options)
+    monkeypatch.setattr(package_tune, "tuned", tuned)
+    litz.package(exported(), path, targets=("sm_90",), options=options)
+    made = Container(path)
+    names = [x.binaries["general"]["sm_90"] for x in launcher_of(made).launches]
+    assert [Binary.from_bytes(made.read(n)).num_warps for n in names] == [c.warps for c in chosen]
+    default = [x.binaries["general"]["sm_90"] for x in launcher_of(container).launches]
+    assert names != default
 
 
 class Both(nn.Module):

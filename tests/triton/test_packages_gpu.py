@@ -57,6 +57,22 @@ def test_a_package_computes_what_is_compiled(tmp_path: Path) -> None:
         program(x.cpu())
 
 
+def test_tuned_when_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program's example inputs, of which its buffers keep nothing; not where it runs."""
+    module, x = Block().cuda(), torch.randn(64, 96, device="cuda")
+    path, shapes = tmp_path / "tuned.litz", ({0: Dim("b", max=4096)},)
+    litz.package(module, path, (x,), dynamic_shapes=shapes, options={"autotune": 5})
+    assert not module.seen.any()
+    monkeypatch.setattr("litz.runtime.tune.choose", None)
+    program = litz.load(path)
+    with torch.no_grad():
+        for y in (x, torch.randn(7, 96, device="cuda")):
+            torch.testing.assert_close(program(y), module(y), rtol=1e-4, atol=1e-4)
+    other = f"sm_{60 if torch.cuda.get_device_capability()[0] != 6 else 70}"
+    with pytest.raises(PackageError, match="cannot be tuned on"):
+        litz.package(module, path, (x,), targets=(other,), options={"autotune": 5})
+
+
 def test_threads_on_streams_of_their_own(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(96, 512), nn.GELU(), nn.Linear(512, 96)).cuda()
     x = torch.randn(64, 96, device="cuda")

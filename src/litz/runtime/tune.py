@@ -86,12 +86,14 @@ class Choice:
     """What was found.
 
     index: of the chosen candidate.  seconds: the median of each, None for those that failed or
-    were not reached.  measured: whether it was found now, not before.
+    were not reached.  measured: whether it was found now, not before.  configs: of the launches of
+    the kernel that was chosen, where candidates are kernels.
     """
 
     index: int
     seconds: tuple[float | None, ...]
     measured: bool
+    configs: tuple[Any, ...] = ()
 
 
 def known(key: Sequence[str], count: int, cache: Cache) -> Choice | None:

@@ -48,7 +48,7 @@ class Exported:
     graph: functional but for writes of arguments at its end; takes the constants, then the inputs
     that are not fixed.  constants: tensors by name, in order; written: names of those that the
     program writes into.  env: the shape environment, None without symbols; conditions: those that
-    it was traced under, in PyTorch's terms.
+    it was traced under, in PyTorch's terms.  examples: the leaves of what it was exported with.
     """
 
     graph: GraphModule
@@ -62,6 +62,7 @@ class Exported:
     out_spec: str
     env: Any
     conditions: tuple[Any, ...]
+    examples: tuple[Any, ...] = ()
 
     @property
     def on_cpu(self) -> bool:
@@ -116,6 +117,7 @@ def exported(program: ExportedProgram) -> Exported:
         _text(spec.out_spec, "results"),
         sizes.env,
         () if sizes.env is None else tuple(g.expr for g in sizes.env.guards),
+        tuple(pytree.tree_leaves(program.example_inputs or ())),
     )
 
 

@@ -27,6 +27,7 @@ from litz.runtime.collector import uncollected
 from litz.runtime.cpu import needs, plain_isa
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.torch_private import recording_guards, widen
+from litz.runtime.tune import Choice
 from litz.targets.cpp.build import make_units
 from litz.targets.cpp.toolchain import (
     SourceUnit,
@@ -93,14 +94,14 @@ def _targets(
     if not isas and not found.on_cpu:
         made, conditions = _compiled(found, options)
         if not any(k.language == "c++" for a in _all(made) for k in a.kernels):
-            return (_Parts(options, None, gpus, out).target(made),), conditions
+            return (_Parts(options, None, gpus, out).target(made, found),), conditions
     cxx, cache = options.cxx or None, Tools(options).cache
     named = [find_toolchain(cxx, plain_isa(name), cache) for name in dict.fromkeys(isas)]
     # The best first: that is what a machine with several takes.
     for toolchain in sorted(named or [Tools(options).toolchain], key=lambda t: -t.lanes_f32):
         own = replace(options, isa=toolchain.isa)
         made, more = _compiled(found, own)
-        targets.append(_Parts(own, toolchain, gpus, out).target(made))
+        targets.append(_Parts(own, toolchain, gpus, out).target(made, found))
         conditions += more
     return tuple(targets), conditions
 
@@ -153,6 +154,10 @@ def _all(made: Artifact) -> Iterator[Artifact]:
         yield from _all(body)
 
 
+def _on_gpus(made: Artifact) -> bool:
+    return any(isinstance(part_from(k), TritonPart) for k in made.kernels)
+
+
 class _Parts:
     """Writes what is built for one instruction set; toolchain: None where no kernel is of C++."""
 
@@ -161,9 +166,14 @@ class _Parts:
     ) -> None:
         self._options, self._toolchain, self._gpus, self._out = options, toolchain, gpus, out
         self._folder = toolchain.isa if toolchain else "any"
+        self._choices: dict[str, Choice] = {}
 
-    def target(self, made: Artifact) -> Target:
+    def target(self, made: Artifact, found: Exported) -> Target:
         t, name = self._toolchain, self._folder
+        if self._options.tuning_seconds and any(_on_gpus(a) for a in _all(made)):
+            from litz.tools.package_tune import tuned  # only who asks for it pays
+
+            self._choices = tuned(made, found, self._options, self._gpus)
         built = self._built(made, name)
         self._out.add(f"{name}/artifact", to_bytes(_bare(made)))
         here = f"{sys.platform} {platform.machine()}"
@@ -198,7 +208,8 @@ class _Parts:
         from litz.tools.package_gpu import GpuParts, generations  # the CPU does without it
 
         cache, jobs = Tools(self._options).cache, self._options.jobs
-        return GpuParts(generations(self._gpus), cache, jobs or None, self._out).launchers(own)
+        targets = generations(self._gpus)
+        return GpuParts(targets, cache, jobs or None, self._out, self._choices).launchers(own)
 
     def _objects(self, units: Sequence[SourceUnit]) -> list[bytes]:
         """The shared objects of translation units."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -17,6 +17,7 @@ from litz.runtime.cache import Cache
 from litz.runtime.launchers import VARIANTS
 from litz.runtime.triton.build import submit
 from litz.runtime.triton.job import Binary, KernelJob
+from litz.runtime.tune import Choice
 from litz.targets.parts import TritonPart
 from litz.targets.triton.cuda import (
     choice_text,
@@ -26,7 +27,7 @@ from litz.targets.triton.cuda import (
 )
 from litz.targets.triton.launcher import forms, print_launcher
 from litz.targets.triton.native import launcher_words
-from litz.targets.triton.source import Launch
+from litz.targets.triton.source import Launch, TritonKernel
 
 __all__ = ["GpuParts", "generations"]
 
@@ -57,19 +58,29 @@ def generations(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class GpuParts:
-    """Builds GPU kernels and writes them: equal binaries have one entry in the whole package."""
+    """Builds GPU kernels and writes them: equal binaries have one entry in the whole package.
+
+    choices: which of its ways a kernel runs, in which configurations, by its name; the default
+    where nobody measured.
+    """
 
     def __init__(
-        self, targets: Sequence[str], cache: Cache, workers: int | None, out: Writer
+        self,
+        targets: Sequence[str],
+        cache: Cache,
+        workers: int | None,
+        out: Writer,
+        choices: Mapping[str, Choice],
     ) -> None:
         self._targets, self._cache, self._workers, self._out = targets, cache, workers, out
+        self._choices = choices
 
     def launchers(self, parts: Sequence[TritonPart]) -> tuple[record.Launcher, ...]:
         """The launchers of kernels.  Raises ToolchainError where one cannot be built."""
         jobs = [
             self._job(launch, config, variant, target)
             for p in parts
-            for _, launch, config in forms(p.kernel, default_configs(p.kernel))
+            for _, launch, config in forms(*self._way(p))
             for variant in _variants(launch)
             for target in self._targets
         ]
@@ -79,10 +90,17 @@ class GpuParts:
     def _launcher(
         self, part: TritonPart, made: dict[KernelJob, Binary | ToolchainError]
     ) -> record.Launcher:
-        kernel, configs = part.kernel, default_configs(part.kernel)
+        kernel, configs = self._way(part)
         launches = tuple(self._launch(*form, made) for form in forms(kernel, configs))
         text, (words, numbers) = print_launcher(kernel, configs), launcher_words(kernel, configs)
         return record.Launcher(part.name, part.device, text, words, numbers, launches)
+
+    def _way(self, part: TritonPart) -> tuple[TritonKernel, Sequence[Config]]:
+        """What is launched of a kernel."""
+        found = self._choices.get(part.name)
+        if found is None:
+            return part.kernel, default_configs(part.kernel)
+        return part.kernel.ways[found.index], found.configs
 
     def _job(self, launch: Launch, config: Config, variant: str, target: str) -> KernelJob:
         kind, _, number = target.partition("_")

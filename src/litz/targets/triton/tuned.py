@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -141,7 +141,7 @@ class _Tuned:
                 if not self.configs:  # it was compiled while the host went on: nobody chose that
                     start += time.perf_counter() - before
                 found = search.choose(clock, share)
-            self.note(found)
+            self.note(replace(found, configs=tuple(configs[found.index])))
             bound = search.bound(found)
             self.run = bound.call
             if self.outside is not None:
