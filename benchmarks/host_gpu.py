@@ -202,6 +202,9 @@ def run_chain(turns: int, times: int) -> None:
         sides["peer"] = torch.compile(own(chain))
         calls: dict[str, Call] = {k: lambda f=f: f(*args) for k, f in sides.items()}
         calls["closed"] = gate.closed(calls["native"])
+        gate.close(False)
+        calls["native"]()
+        direct = gate.close(False)
         found = medians(calls, turns, times)
         rounds = []
         for _ in range(turns):
@@ -209,7 +212,7 @@ def run_chain(turns: int, times: int) -> None:
             rounds.append(bare.seconds(count * times) / (count * times))
         driver = statistics.median(rounds)
     within = (found["native"] - found["closed"]) / count
-    print(f"chain: {count} launches of Litz's; microseconds a launch")
+    print(f"chain: {count} launches of Litz's, {direct} by the executor; microseconds a launch")
     print(f"  driver   {1e6 * driver:6.2f}   in a loop, {1e6 * within:.2f} within the chain")
     for side in (*HOSTS, "peer"):
         each = (found[side] - found["common"]) / count

@@ -24,6 +24,7 @@ from litz.host.lines import (
 from litz.host.memory import plan_memory
 from litz.host.plan import plan
 from litz.host.python import print_host
+from litz.index import as_expr
 from litz.loading.values import load_host
 from litz.schedule.groups import Group, Schedule
 
@@ -58,8 +59,12 @@ def test_plans_keep_results(made):
     pairs = pairs_of(schedule)
     expected, _ = run(plain, schedule)
     ideal = peak_bytes(plain)
-    for options in ({"segments": False}, {"slack": 0}, {}, {"slack": 1 << 12}):
-        planned = plan_memory(plain, pairs, **options)
+    for options in ({"segments": False}, {"slack": 0}, {}, {"slack": 1 << 12}, None):
+        if options is None:  # as on a GPU
+            options, planned = {}, moved(plan_memory(moved(plain, "cuda:0"), pairs), "cpu")
+            assert not planned.segments()
+        else:
+            planned = plan_memory(plain, pairs, **options)
         got, arena = run(planned, schedule)
         for e, g in zip(expected, got, strict=True):
             assert torch.equal(e, g), host_text(planned)
@@ -67,6 +72,33 @@ def test_plans_keep_results(made):
         peak = peak_bytes(planned)
         assert peak <= ideal + options.get("slack", 1 << 20), host_text(planned)
         assert arena.peak <= peak, host_text(planned)
+
+
+def moved(host: HostProgram, device: str) -> HostProgram:
+    """A program of one device on another."""
+    lines = [replace(x, device=device) if isinstance(x, Workspace) else x for x in host.lines]
+    buffers = {n: replace(b, device=device) for n, b in host.buffers.items()}
+    return replace(host, buffers=buffers, lines=tuple(lines))
+
+
+def test_small_temporaries_on_a_gpu_share_an_arena():
+    """But for those that more than kernels see, and large ones."""
+    maker = Maker(1)
+    (a,) = maker.group("flip", ["arg0_1"], 1, 8)
+    (b,) = maker.group("flip", [a], 1, 8)
+    c = maker.extern("out", b)
+    (d,) = maker.group("flip", [c], 1, 8)
+    (e,) = maker.group("flip", [d], 1, 8)
+    plain = moved(plan(maker.finish([e]), maker.kernels), "cuda:0")
+    planned = plan_memory(plain)
+    (arena,) = [x for x in planned.lines if isinstance(x, Workspace)]
+    assert (arena.nbytes, arena.device) == (256, "cuda:0")
+    assert {x.buffer for x in planned.lines if isinstance(x, Place)} == {a, d}
+    side, one = as_expr(1 << 10), as_expr(1)
+    layout = {"shape": (side, side), "strides": (side, one)}
+    large = {n: replace(x, **layout) for n, x in plain.buffers.items()}
+    planned = plan_memory(replace(plain, buffers=large))
+    assert not any(isinstance(x, Workspace) for x in planned.lines), host_text(planned)
 
 
 def pairs_of(schedule: Schedule) -> dict[str, tuple[tuple[str, str], ...]]:

@@ -2,9 +2,10 @@
 
 In order: an output takes over the memory of an input that dies in its kernel, where the caller
 allows it; consecutive kernel calls become segments; buffers that live inside one segment share a
-workspace; temporaries lie in one arena and in results that are written later; what is left, a dead
-buffer's memory serves for a later one of equal size.  None of this may lift the peak above what
-freeing everything at once would need (an arena by a little): a segment that would is cut.
+workspace; temporaries lie in one arena and in results that are written later (on GPUs small ones
+that kernels alone see, in an arena); what is left, a dead buffer's memory serves for a later one of
+equal size.  None of this may lift the peak above what freeing everything at once would need (an
+arena by a little): a segment that would is cut.
 
 Memory that a kernel needs during its call alone is planned likewise (``CallKernel.temporaries``),
 but for what depends on the number of threads (parts of a reduction that they divide, a thread's own
@@ -44,6 +45,7 @@ from litz.index import Expr
 Pairs = tuple[tuple[str, str], ...]
 SLACK = 1 << 18
 HEAP = 16 << 20
+SMALL = 1 << 20  # bytes below which PyTorch's allocator for GPUs has blocks of 2 MiB
 ARENA = "arena"
 
 
@@ -65,6 +67,12 @@ class _Plan:
     scratch: dict[int, int] = field(default_factory=dict)
     arena: Arena = Arena({}, (), 0, ())
     lenders: dict[str, Block] = field(default_factory=dict)
+
+    @property
+    def arena_device(self) -> str:
+        """Where temporaries share an arena: a GPU where all memory is there."""
+        found = {b.device for b in self.blocks}
+        return found.pop() if len(found) == 1 else "cpu"
 
     @property
     def peak(self) -> int:
@@ -258,9 +266,12 @@ def _lay_out(p: _Plan, pooled: set[str], slack: int) -> None:
     mine = [
         b
         for b in p.blocks
-        if b.size.is_const and b.nbytes and b.device == "cpu" and not b.given
+        if b.size.is_const and b.nbytes and b.device == p.arena_device and not b.given
         if b.members[0] not in pooled
     ]
+    if p.arena_device != "cpu":
+        _lay_out_small(p, mine)
+        return
     lent = _lent(p)
     items = [_item(b, lent) for b in mine if b.death < p.times.end]
     items += [
@@ -287,6 +298,23 @@ def _lay_out(p: _Plan, pooled: set[str], slack: int) -> None:
         if found is not None:
             p.arena, p.live = found, list(found.live)
             return
+
+
+def _lay_out_small(p: _Plan, blocks: Iterable[Block]) -> None:
+    """The same on a GPU, of small buffers that kernels alone see: to allocate each takes time.
+
+    Large ones PyTorch's allocator serves, which keeps them for what other programs need.
+    """
+    some = [b for b in blocks if b.death < p.times.end and b.nbytes <= SMALL]
+    some = [b for b in some if not any(m in p.times.visible for m in b.members)]
+    if len(some) < 2:
+        return
+    spans: list[Span] = [(b.birth, b.death, -b.nbytes) for b in some]
+    others = list(map(add, p.live, summed(spans, len(p.live))))
+    items = [Item(b.members[0], b.nbytes, b.birth, b.death) for b in some]
+    found = lay_out(items, (), others, p.peak + SMALL)
+    if found is not None:
+        p.arena, p.live = found, list(found.live)
 
 
 def _margin(p: _Plan, slack: int) -> int:
@@ -374,7 +402,7 @@ def _emit(p: _Plan) -> Iterator[Line]:
         steps = range(first, last + 1)
         yield from (line for i in steps if i for line in p.times.kept.get(i, ()))
         if first <= arena[0] <= last:
-            yield Workspace(ARENA, p.arena.extent, "cpu")
+            yield Workspace(ARENA, p.arena.extent, p.arena_device)
         if p.scratch.get(first):
             yield _scratch(p, first)
         for block, m in (x for i in steps for x in born.get(i, ())):
