@@ -17,7 +17,7 @@ from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
-from litz.runtime.products import Products, product
+from litz.runtime.products import Instance, Products, product
 from litz.runtime.tune import Choice
 from litz.targets.building import Build
 from litz.targets.parts import Part
@@ -42,9 +42,16 @@ class Binder:
     compiling still has to do.
     """
 
-    def __init__(self, options: Options, choices: dict[str, Choice] | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        choices: dict[str, Choice] | None = None,
+        products: dict[str, Instance] | None = None,
+    ) -> None:
         self.choices: dict[str, Choice] = {} if choices is None else choices
         """Which of its ways each kernel runs, by name: filled when kernels are first called."""
+        self._products: dict[str, Instance] = {} if products is None else products
+        """What computes each product that was tuned (``Products.chosen``)."""
         self._options = options
         self._tools = Tools(options)
         self._build: Build | None = None
@@ -66,7 +73,9 @@ class Binder:
 
     def _builds(self, artifact: Artifact) -> Iterator[Build]:
         yield self._build or self._start([part_from(k) for k in artifact.kernels])
-        self._bodies = {name: Binder(self._options, self.choices) for name in artifact.bodies}
+        self._bodies = {
+            name: Binder(self._options, self.choices, self._products) for name in artifact.bodies
+        }
         for name, binder in self._bodies.items():
             yield from binder._builds(artifact.bodies[name])
 
@@ -92,7 +101,8 @@ class Binder:
         values = namespace(artifact.host.values, bodies, kernels)
         if self._options.tuning_seconds and any(v is product for v in values.values()):
             seconds = float(self._options.tuning_seconds)
-            tuned = Products(libraries, self._tools.cache, seconds).product
+            cache = self._tools.cache
+            tuned = Products(libraries, cache, seconds, chosen=self._products).product
             values = {name: tuned if v is product else v for name, v in values.items()}
         call = bind_host(artifact.host, values, natives, lambda: self._tools.executor)
         if watch is not None:

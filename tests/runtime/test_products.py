@@ -131,6 +131,10 @@ def test_the_quickest_way_is_chosen_once_and_kept(tmp_path: Path) -> None:
     again = Slow("second 1", [8, 1, -1])  # another process
     products(tmp_path, first, again).product(o.left, o.right, out=o.out)
     assert again.bound == again.ran == ["1"]
+    packaged = Slow("second 1", [8, 1, -1])  # without a cache, as packages run
+    alone = Products(lambda _: (first, packaged), None, 0.0, lambda _: Wall(), made.chosen)
+    alone.product(o.left, o.right, out=o.out)
+    assert packaged.bound == packaged.ran == ["1"]
     newer = Slow("second 2", [8])  # another version: nothing is known of its ways
     products(tmp_path, first, newer).product(o.left, o.right, out=o.out)
     assert "8" in newer.ran and first.ran[-1] == "4"

@@ -25,6 +25,7 @@ from litz.artifact import Artifact, from_bytes  # noqa: E402
 from litz.loading import gpu  # noqa: E402
 from litz.loading.container import Container  # noqa: E402
 from litz.loading.record import Launcher, from_json  # noqa: E402
+from litz.runtime.products import Instance  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
 from litz.runtime.triton.job import Binary  # noqa: E402
 from litz.runtime.tune import Choice  # noqa: E402
@@ -155,11 +156,12 @@ def test_what_was_chosen_when_it_was_made_is_launched(
 ) -> None:
     chosen: list[Any] = []
 
-    def tuned(made: Artifact, *_: Any) -> dict[str, Choice]:
+    def tuned(made: Artifact, *_: Any) -> package_tune.Tuned:
         (part,) = map(part_from, made.kernels)
         assert isinstance(part, TritonPart)
         chosen.extend(launch.configs[-1] for launch in part.kernel.launches)
-        return {part.name: Choice(0, (None,), True, tuple(chosen))}
+        choices = {part.name: Choice(0, (None,), True, tuple(chosen))}
+        return package_tune.Tuned(choices, {"a problem": Instance("a library", "its way", 64)})
 
     path = tmp_path / "tuned.litz"
     options = {"autotune": 5, "mode": "max-autotune"}
@@ -173,6 +175,8 @@ def test_what_was_chosen_when_it_was_made_is_launched(
     assert [Binary.from_bytes(made.read(n)).num_warps for n in names] == [c.warps for c in chosen]
     default = [x.binaries["general"]["sm_90"] for x in launcher_of(container).launches]
     assert names != default
+    (target,) = from_json(made.read("program.json")).targets
+    assert target.products == {"a problem": Instance("a library", "its way", 64)}
 
 
 class Both(nn.Module):

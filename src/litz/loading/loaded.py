@@ -33,8 +33,10 @@ from litz.loading.segments import bind_segments
 from litz.loading.values import bind_host, namespace
 from litz.runtime.arguments import BoxedCall, stride_fault
 from litz.runtime.cpu import cpu_flags
+from litz.runtime.cublaslt import libraries as libraries_of
 from litz.runtime.executor import Executor
 from litz.runtime.native import Function, Library, Runtime
+from litz.runtime.products import Products, product
 from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.runtime.strided import copy_as_it_is
 from litz.runtime.torch_private import set_gradients, without_autocast
@@ -286,7 +288,7 @@ class _Binder:
     """Binds artifacts to their binaries."""
 
     def __init__(self, container: Container, target: Target) -> None:
-        self._container = container
+        self._container, self._products = container, target.products
         self._runtime: Any = None
         self._why = f"litz: {NOT_BUILT}"
         try:
@@ -319,4 +321,8 @@ class _Binder:
             from litz.loading.gpu import launcher  # the CPU does without it
 
             natives |= {x.name: launcher(x, self._container) for x in built.launchers}
-        return bind_host(host, namespace(host.values, bodies), natives, self._executor)
+        values = namespace(host.values, bodies)
+        if self._products:
+            chosen = Products(libraries_of, None, 0.0, chosen=dict(self._products)).product
+            values = {name: chosen if v is product else v for name, v in values.items()}
+        return bind_host(host, values, natives, self._executor)

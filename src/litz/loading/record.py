@@ -13,6 +13,7 @@ import torch
 
 from litz.artifact import dtype_of
 from litz.dataclass import dataclass
+from litz.runtime.products import Instance
 from litz.runtime.records import Leaf, Records
 
 Plain = None | bool | int | float | str
@@ -163,7 +164,8 @@ class Target:
 
     needs: abilities of the processor, as Linux names them.  artifact, runtime, executor: entries;
     the last two are shared objects, and empty where no kernel is C++: there the process that loads
-    the package has the executor.  runtime, which runs
+    the package has the executor.  products: what computes libraries' products
+    (``Products.chosen``), as far as they were tuned.  runtime, which runs
     segments, is for processes without Python and where the executor, which does so too, fits not.
     """
 
@@ -174,6 +176,7 @@ class Target:
     built: Built
     runtime: str
     executor: str
+    products: Mapping[str, Instance]
 
 
 @dataclass(frozen=True)

@@ -224,13 +224,16 @@ class Products:
     """Products by whichever way was the fastest of its problem.
 
     libraries: of a device; the first one's first instance is the default.  clock: of a GPU.
+    cache: where to look for what was found before, and to keep it.
     seconds: that are left to measure in.  bound: the call of each problem on each device.
+    chosen: what is known, by device, libraries and problem: packages have it along.
     """
 
     libraries: Callable[[torch.device], Sequence[Library]]
-    cache: Cache
+    cache: Cache | None
     seconds: float
     clock: Callable[[int], Clock] = CudaClock
+    chosen: dict[str, Instance] = field(default_factory=dict)
     bound: dict[tuple[torch.device, Problem], Call] = field(default_factory=dict)
 
     def product(
@@ -265,19 +268,21 @@ class Products:
             return first.bind(p, first.instances(p, 1)[0]), True
         libraries, clock = {x.version: x for x in (first, *more)}, self.clock(device.index or 0)
         key = content_key(clock.device_name, *libraries, json.dumps(asdict(p), default=str))
-        known = self._known(key, libraries)
+        known = self.chosen.get(key) or self._known(key, libraries)
         recording = given.out.is_cuda and torch.cuda.is_current_stream_capturing()
-        if known is None and not recording and self.seconds > 0:
+        if known is None and not recording and self.seconds > 0 and self.cache is not None:
             begin = clock.now()
-            known = self._fastest(key, p, libraries, given, clock)
+            known = self._fastest(key, p, libraries, given, clock, self.cache)
             self.seconds -= clock.now() - begin
             self.cache.put(KIND, key, json.dumps(asdict(known)), ".json")
         if known is None:
             known = first.instances(p, 1)[0]
+        else:
+            self.chosen[key] = known
         return libraries[known.library].bind(p, known), not recording
 
     def _known(self, key: str, libraries: dict[str, Library]) -> Instance | None:
-        text = self.cache.get_text(KIND, key, ".json")
+        text = None if self.cache is None else self.cache.get_text(KIND, key, ".json")
         try:
             found = Instance(**json.loads(text)) if text else None
         except (ValueError, TypeError):
@@ -291,6 +296,7 @@ class Products:
         libraries: dict[str, Library],
         given: Operands,
         clock: Clock,
+        cache: Cache,
     ) -> Instance:
         default, *others = (i for x in libraries.values() for i in _offered(x, p))
         if p.epilogue:
@@ -298,7 +304,7 @@ class Products:
         ways = [default, *others]
         runs = [_run(libraries[i.library], p, i, given) for i in ways]
         args, budget = given.all, min(self.seconds, SHARE)
-        found = choose((key,), runs, args, (len(args) - 1,), clock, self.cache, budget)
+        found = choose((key,), runs, args, (len(args) - 1,), clock, cache, budget)
         return ways[found.index]
 
 

@@ -27,7 +27,6 @@ from litz.runtime.collector import uncollected
 from litz.runtime.cpu import needs, plain_isa
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.torch_private import recording_guards, widen
-from litz.runtime.tune import Choice
 from litz.targets.cpp.build import make_units
 from litz.targets.cpp.toolchain import (
     SourceUnit,
@@ -40,7 +39,9 @@ from litz.targets.cpp.toolchain import (
 from litz.targets.parts import CppPart, Part, TritonPart
 from litz.targets.records import part_from
 from litz.targets.tools import Tools
+from litz.tools import package_tune
 from litz.tools.exported import Exported, exported, guards_of, place_of
+from litz.tools.package_tune import Tuned
 
 __all__ = ["main", "package"]
 
@@ -166,25 +167,25 @@ class _Parts:
     ) -> None:
         self._options, self._toolchain, self._gpus, self._out = options, toolchain, gpus, out
         self._folder = toolchain.isa if toolchain else "any"
-        self._choices: dict[str, Choice] = {}
+        self._tuned = Tuned()
 
     def target(self, made: Artifact, found: Exported) -> Target:
         t, name = self._toolchain, self._folder
         if self._options.tuning_seconds and any(_on_gpus(a) for a in _all(made)):
-            from litz.tools.package_tune import tuned  # only who asks for it pays
-
-            self._choices = tuned(made, found, self._options, self._gpus)
+            self._tuned = package_tune.tuned(made, found, self._options, self._gpus)
         built = self._built(made, name)
         self._out.add(f"{name}/artifact", to_bytes(_bare(made)))
         here = f"{sys.platform} {platform.machine()}"
         if t is None:
-            return Target(name, here, (), f"{name}/artifact", built, "", "")
+            products = self._tuned.products
+            return Target(name, here, (), f"{name}/artifact", built, "", "", products)
         entries = f"{name}/runtime.so", f"{name}/executor.so"
         objects = self._objects([runtime_unit(), executor_unit()])
         for entry, data in zip(entries, objects, strict=True):
             self._out.add(entry, data)
         wanted = needs(t.isa, t.features)
-        return Target(name, here, wanted, f"{name}/artifact", built, *entries)
+        products = self._tuned.products
+        return Target(name, here, wanted, f"{name}/artifact", built, *entries, products)
 
     def _built(self, made: Artifact, folder: str) -> Built:
         every = [part_from(k) for k in made.kernels]
@@ -209,7 +210,7 @@ class _Parts:
 
         cache, jobs = Tools(self._options).cache, self._options.jobs
         targets = generations(self._gpus)
-        return GpuParts(targets, cache, jobs or None, self._out, self._choices).launchers(own)
+        return GpuParts(targets, cache, jobs or None, self._out, self._tuned.choices).launchers(own)
 
     def _objects(self, units: Sequence[SourceUnit]) -> list[bytes]:
         """The shared objects of translation units."""

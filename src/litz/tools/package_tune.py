@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 
 import torch
 
 from litz.artifact import Artifact
 from litz.binding import Binder
+from litz.dataclass import dataclass
 from litz.errors import PackageError
 from litz.loading.record import FixedInput
 from litz.options import Options
+from litz.runtime.products import Instance
 from litz.runtime.torch_private import without_autocast
 from litz.runtime.tune import Choice
 from litz.tools.exported import Exported
 
-__all__ = ["tuned"]
+__all__ = ["Tuned", "tuned"]
 
 
-def tuned(
-    made: Artifact, found: Exported, options: Options, targets: Sequence[str]
-) -> dict[str, Choice]:
-    """Which of its ways and configurations each kernel runs best, by its name.
+@dataclass(frozen=True)
+class Tuned:
+    """What was quickest: ways and configurations by kernels' names; libraries' products by what
+    ``Products.chosen`` has them under."""
+
+    choices: dict[str, Choice] = field(default_factory=dict)
+    products: dict[str, Instance] = field(default_factory=dict)
+
+
+def tuned(made: Artifact, found: Exported, options: Options, targets: Sequence[str]) -> Tuned:
+    """What runs best.
 
     targets: the generations that the package is for.  Measured on the GPU at hand, with the inputs
     that the program was exported with, in ``options.tuning_seconds``; nothing is kept of the run.
@@ -37,10 +47,10 @@ def tuned(
     given = zip(found.inputs, found.examples, strict=True)
     inputs = [x for i, x in given if not isinstance(i, FixedInput)]
     arguments = [*found.constants.values(), *inputs]
-    choices: dict[str, Choice] = {}
-    binder = Binder(options, choices)
+    best = Tuned()
+    binder = Binder(options, best.choices, best.products)
     binder.wait(made)
     with torch.no_grad(), without_autocast():
         # The program may write into what it is given.
         binder.load(made)([x.clone() if isinstance(x, torch.Tensor) else x for x in arguments])
-    return choices
+    return best
