@@ -47,6 +47,19 @@ SUMS: Final[Mapping[DType, DType]] = {
     **dict.fromkeys((F16, BF16, F32, *STORED), F32), I8: I32
 }  # fmt: skip
 
+# Of what libraries compute from 16-bit floats:
+WHOLE: Final = 8  # elements of 16 bytes, as which their fast kernels read rows
+LONG: Final = 1 << 12  # a size from which tiles of 64 lose nothing
+SHORT: Final = 256  # a size below which idle elements would cost too much
+
+
+def padded_size(n: int) -> int:
+    """The size that takes the place of ``n`` where rows are of whole 16 bytes."""
+    if n % WHOLE == 0:
+        return n
+    step = 64 if n >= LONG else 2 * WHOLE
+    return -(-n // step) * step
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
