@@ -6,7 +6,9 @@ several programs share each: they leave parts in temporary memory, which a secon
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +25,8 @@ from litz.kernel.nodes import extent, int_value
 from litz.kernel.phases import Phases, Temporary, linear, phase
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, choose_tiling
+from litz.passes.choose import OWN
+from litz.passes.costs import LARGE
 
 GRID = 65535  # programs along the second and third axis of a grid
 LEAST = 16  # of a side that matrix units take
@@ -39,6 +43,7 @@ RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where fa
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
 TEAM = 4  # warps then that wait for each other: others of the multiprocessor run meanwhile
 PART = 512  # elements of a sum that are worth a program of their own
+WIDEN = 3  # operations that it takes to bring a factor's element to matrix units, beside its own
 
 # Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
 # ones have as many stages as memory needs bytes under way.
@@ -109,8 +114,11 @@ def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
     return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
 
 
-def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
-    """Blocks to choose from, the likeliest first: as large as the result fills the machine with."""
+def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple[Config, ...]:
+    """Blocks to choose from, the likeliest first: as large as the result fills the machine with.
+
+    counts: how many programs may share a sum.
+    """
     z, y, x, r = (hint(a.size) for a in axes.all)
     if not axes.blocked[0].size.is_const:
         y = max(y, OPEN)
@@ -126,7 +134,13 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     computed = _is_computed(p)
     found: dict[Config, None] = {}
     team = SIDE * TEAM if y <= FEW and computed else 1 << 30
-    for block in sorted(table, key=lambda b: (b[1] > team, _turns(b, z, y, x))):
+
+    def order(b: Block) -> tuple[bool, float]:
+        if _is_weighed(p, y):
+            return False, min(_seconds(p, b, (z, y, x, r), n) for n in counts)
+        return b[1] > team, _turns(b, z, y, x)
+
+    for block in sorted(table, key=order):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
         warps = max(1, n // SIDE) if y <= FEW and computed else warps
@@ -158,6 +172,33 @@ def _turns(block: Block, z: int, y: int, x: int) -> float:
     m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
     programs = z * -(-y // m) * -(-x // n)
     return -(-programs // BUSY) * m * n * (1 + 64 / m + 64 / n)
+
+
+def _is_weighed(p: matmul.Parts, y: int) -> bool:
+    """Whether rows are many, and the other factor is not read as matrix units take it."""
+    computed = isinstance(p.left, Load) and not isinstance(p.right, Load)
+    return y > FEW and computed and p.group is None
+
+
+def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) -> float:
+    """How long a large machine takes with blocks of a size where ``count`` programs share a sum.
+
+    Memory, the cache from which each block reads its rows and columns, and the processors, whose
+    warps compute factors and hide each other's steps, work at a time; the slowest counts.
+    """
+    (z, y, x, r), (m, n, _, warps, _) = sizes, block
+    m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
+    high, wide, element, width = -(-y // m), -(-x // n), p.left.dtype.bytes, _width(p)
+    programs = z * high * wide * count
+    each = -(-programs // BUSY)  # one after another, or beside each other
+    idle = each * BUSY / programs
+    work = 2 * z * high * m * wide * n * r / (OWN * LARGE.matrix)
+    hidden = math.sqrt(min(1, each * warps / RESIDENT))
+    work += z * high * x * r * (WIDEN + cost(p.right)) / (LARGE.single * hidden)
+    cached = z * r * (wide * y * element + high * x * width) / LARGE.cache
+    memory = z * r * (y * element + x * width) / LARGE.memory
+    parts = 2 * count * z * y * x * p.product.dtype.bytes / LARGE.cache + LARGE.launch
+    return max(idle * max(work, cached), memory) + (parts if count > 1 else 0)
 
 
 def groups(p: matmul.Parts) -> tuple[int, ...]:
@@ -215,6 +256,14 @@ def divide(plan: KernelPlan) -> Phases | None:
 def _parts(plan: KernelPlan, p: matmul.Parts, inner: int) -> int:
     """How many programs share a sum, each with whole blocks of it."""
     axes = _axes(p)
+    sizes = tuple(hint(a.size) for a in axes.all)
+    if _is_weighed(p, sizes[1]):
+        most = next(n for n in itertools.count() if inner % (2 << n) or inner >> n < 2 * PART)
+        counts = [1 << n for n in range(most + 1)]
+        c = _configs(p, axes, counts)[0]
+        counts = [n for n in counts if inner % (n * c.block("r")) == 0]
+        block = (c.block("y"), c.block("x"), c.block("r"), c.warps, c.stages)
+        return min(counts or [1], key=lambda n: _seconds(p, block, sizes, n))
     config = _configs(p, axes)[0]
     blocks = 1
     for a in axes.parallel:
