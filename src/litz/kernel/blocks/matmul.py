@@ -6,13 +6,22 @@ several programs share each: they leave parts in temporary memory, which a secon
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from litz.index import Expr, FloorDiv, Mod, Substitution, product, var
+from litz.index import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Substitution,
+    coefficient,
+    const,
+    floordiv,
+    product,
+    var,
+)
 from litz.ir import body, matmul
 from litz.ir.body import Index, Load, Rewriter, Store, cost, load, loads, replaced, walk
 from litz.ir.dtype import STORED
@@ -42,6 +51,7 @@ STEPS = 2  # cost of a factor's element from which it counts as computed: casts 
 RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
 TEAM = 4  # warps then that wait for each other: others of the multiprocessor run meanwhile
+IDLE = 9 / 8  # blocks along a sum that programs have time for, of those that there are
 PART = 512  # elements of a sum that are worth a program of their own
 WIDEN = 3  # operations that it takes to bring a factor's element to matrix units, beside its own
 
@@ -78,6 +88,7 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
         for a in (y, x, r)
         if a.size.is_const and all(int_value(a.size) % c.block(a.name) == 0 for c in configs)
         if a is not y or p.group is None
+        if a is not r or all(_ends_whole(p, unrolled, c.block("r")) for c in configs)
     )
     count = 0 if p.which is None else min(int_value(extent(p.which)), hint(y.size))
     beyond = count * max(c.block("y") for c in configs)
@@ -95,6 +106,27 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
 def _axes(p: matmul.Parts, unrolled: tuple[Expr, ...] = ()) -> Axes:
     parallel = Axis("z", p.batch), Axis("y", p.rows), Axis("x", p.columns)
     return Axes(parallel, Axis("r", tuple(v for v in p.inner if v not in unrolled)))
+
+
+def sum_end(p: matmul.Parts, unrolled: Sequence[Expr]) -> Expr | None:
+    """Where the sum of a program ends, if not where its axis does.
+
+    The place at which it does counts that axis in steps that divide all parts of a sum.
+    """
+    if p.end is None:
+        return None
+    (k,), (place, size) = (v for v in p.inner if v not in unrolled), p.end
+    step = coefficient(place, k)
+    assert step is not None
+    return floordiv(size - Substitution(dict.fromkeys(p.inner, const(0)))(place), step)
+
+
+def _ends_whole(p: matmul.Parts, unrolled: Sequence[Expr], block: int) -> bool:
+    """Whether blocks along the sum end where it does."""
+    if (end := sum_end(p, unrolled)) is None:
+        return True
+    at = Substitution(dict.fromkeys(p.batch, const(0)))(end)
+    return at.is_const and int_value(at) % block == 0
 
 
 def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
@@ -235,15 +267,18 @@ def divide(plan: KernelPlan) -> Phases | None:
     if len(p.inner) != 1 or p.group is not None or not extent(p.inner[0]).is_const:
         return None
     (k,) = p.inner
-    count = _parts(plan, p, int_value(extent(k)))
+    inner = int_value(extent(k))
+    count, part = _parts(p, inner)
     if count < 2:
         return None
-    part = int_value(extent(k)) // count
     which, within, back = var("xpart", count), var("rpart", part), var("rparts", count)
     points, at = product(extent(v) for v in plan.parallel), linear(plan.parallel)
     t = Temporary("part0", p.product.dtype, points * count)
     move = Rewriter(Substitution({k: which * part + within}))
-    of_part = body.reduce("sum", (within,), move(p.product.args[0]))
+    summed = move(p.product.args[0])
+    if part * count > inner:
+        summed = matmul.guarded(summed, which * part + within, const(inner))
+    of_part = body.reduce("sum", (within,), summed)
     first = _phase(
         plan, t, (which, *plan.parallel), (within,),
         (Store(t.name, which * points + at, of_part),), lane=False,
@@ -253,34 +288,43 @@ def divide(plan: KernelPlan) -> Phases | None:
     return Phases((replace(first, skeleton=plan.skeleton), last), (t,))
 
 
-def _parts(plan: KernelPlan, p: matmul.Parts, inner: int) -> int:
-    """How many programs share a sum, each with whole blocks of it."""
+def _parts(p: matmul.Parts, inner: int) -> tuple[int, int]:
+    """How many programs share a sum, and its elements in each but for the last."""
     axes = _axes(p)
-    sizes = tuple(hint(a.size) for a in axes.all)
-    if _is_weighed(p, sizes[1]):
-        most = next(n for n in itertools.count() if inner % (2 << n) or inner >> n < 2 * PART)
-        counts = [1 << n for n in range(most + 1)]
-        c = _configs(p, axes, counts)[0]
-        counts = [n for n in counts if inner % (n * c.block("r")) == 0]
+    sizes = z, y, x, _ = tuple(hint(a.size) for a in axes.all)
+    weighed = _is_weighed(p, y)
+    counts = [1 << n for n in range(inner.bit_length()) if n == 0 or inner >> n >= PART]
+    c = _configs(p, axes, counts if weighed else (1,))[0]
+    parts = {n: part for n in counts if (part := _part(inner, c.block("r"), n))}
+    if weighed:
         block = (c.block("y"), c.block("x"), c.block("r"), c.warps, c.stages)
-        return min(counts or [1], key=lambda n: _seconds(p, block, sizes, n))
-    config = _configs(p, axes)[0]
+        return min(parts.items(), key=lambda n: _seconds(p, block, sizes, n[0]), default=(1, inner))
     blocks = 1
     for a in axes.parallel:
-        blocks *= -(-hint(a.size) // config.block(a.name))
-    z, y, x = (hint(a.size) for a in axes.parallel)
+        blocks *= -(-hint(a.size) // c.block(a.name))
     # Warps that compute factors wait for their own steps: others of the multiprocessor fill in.
     beside = BUSY * (RESIDENT if y <= FEW and _is_computed(p) else 0)
     through = 2 * z * y * x * p.product.dtype.bytes  # bytes that each part writes and reads again
     most = elements(p.right.vars) * _width(p) // 8
-    count = 1
-    step = config.block("r")
-    while inner % (2 * count * step) == 0 and inner // (2 * count) >= PART:
-        few = 2 * count * blocks <= BUSY
-        if not few and (2 * count * blocks * config.warps > beside or 2 * count * through > most):
+    found = 1, inner
+    for n, part in parts.items():
+        few = n * blocks <= BUSY
+        if not few and (n * blocks * c.warps > beside or n * through > most):
             break
-        count *= 2
-    return count
+        found = n, part
+    return found
+
+
+def _part(inner: int, step: int, count: int) -> int:
+    """Elements of one of ``count`` parts, in blocks of ``step``; 0 where there are too few.
+
+    The last part may have fewer blocks, as long as that leaves little idle.
+    """
+    blocks = inner // step
+    each = -(-blocks // count)
+    whole = inner % step == 0 and (count - 1) * each < blocks
+    fits = whole and each * count <= IDLE * blocks and each * step >= PART
+    return each * step if fits else 0
 
 
 def _phase(
