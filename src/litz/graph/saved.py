@@ -49,7 +49,7 @@ def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None
     for n in both.saved:
         if isinstance(n, Node) and n.target in PRODUCTS:
             both.widen(n)
-    for gm in (forward, backward):
+    for gm in (forward, backward) if both.changed else ():
         gm.graph.lint()
         gm.recompile()
 
@@ -59,6 +59,7 @@ class _Parts:
 
     def __init__(self, forward: Graph, backward: Graph, results: int) -> None:
         self.forward, self.backward, self.results = forward, backward, results
+        self.changed = False
         (self.output,) = forward.find_nodes(op="output")
         self.inputs = {n.name: n for n in backward.find_nodes(op="placeholder")}
 
@@ -78,6 +79,7 @@ class _Parts:
             with self.backward.inserting_before(u):
                 like = add_call(u, aten.full.default, ([*val.shape], 0), named)
             u.replace_input_with(own, like)
+            self.changed = True
             if own.op == "placeholder" and not own.users and own.name in saved:
                 self._save(saved[own.name], own, ())
                 self.backward.erase_node(own)
@@ -93,6 +95,7 @@ class _Parts:
         if own is None or found is None or not self._passes(made, n):
             return
         again, sources = found
+        self.changed = True
         with self.forward.inserting_before(made):
             wide = _wide(made, x)
             top = add_call(made, aten.amax.default, (wide, [dim], True), {})
