@@ -16,6 +16,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import Graph, GraphModule, Interpreter
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from litz.graph.saved import save_less
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import quick_cuts
@@ -43,6 +44,8 @@ def compile_through_aot(
         place(joint.graph)
         with quick_cuts():
             parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        forward, backward = parts
+        save_less(forward, backward, kwargs["num_fwd_outputs"])
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
     compiled: Callable[..., Any] = aot_autograd(

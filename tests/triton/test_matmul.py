@@ -185,6 +185,24 @@ def test_long_sums_are_shared() -> None:
     assert (first.form, second.plan.skeleton) == ("matmul", None)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_last_part_of_a_sum_may_be_shorter(packed: bool) -> None:
+    """Blocks do not divide the sum into equal parts: a program's loop ends where the sum does."""
+    if packed:
+        fn, *args = int4, rand(16, 1408), ints(64, 704, dtype=torch.uint8, least=0), rand(64, 11)
+    else:
+        fn, *args = int8, rand(7, 2816), ints(64, 2816), rand(64)
+    result, s = stages(fn, *args)
+    check(result, fn, tuple(args))
+    (kernel,) = s.kernels
+    first, second = kernel.recipe.kernels
+    assert first.form == "matmul" and second.plan.skeleton is None  # type: ignore[union-attr]
+    assert "rend = tl.minimum(" in kernel.source and "for rstart in range(0, rend" in kernel.source
+    assert "rmask" not in kernel.source
+    verify_recipe(kernel.recipe)
+    assert parse_recipe(kernel.recipe.text) == kernel.recipe
+
+
 def test_scales_are_read_once_a_block_and_bytes_once() -> None:
     _, s = stages(*_flat(CASES["int4"]))
     (kernel,) = s.kernels

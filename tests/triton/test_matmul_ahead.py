@@ -16,7 +16,7 @@ from test_ahead_of_time import H200, SHARED, check  # noqa: E402
 from litz.ir.parse import parse  # noqa: E402
 from litz.ir.program import Template  # noqa: E402
 from litz.kernel.blocks.choose import choose  # noqa: E402
-from litz.kernel.blocks.recipe import Style  # noqa: E402
+from litz.kernel.blocks.recipe import BlockRecipe, Style  # noqa: E402
 from litz.kernel.build import KernelBuilder  # noqa: E402
 from litz.kernel.verify import verify as verify_recipe  # noqa: E402
 from litz.passes.choose import TakeTemplates  # noqa: E402
@@ -146,16 +146,30 @@ def meant(name: str) -> object:
     )
 
 
-def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
-    text = (call if kind in CALLS else program)(kind, *SIZES[size])
+def recipe(kind: str, sizes: tuple[int, int, int], widely: bool) -> BlockRecipe:
+    text = (call if kind in CALLS else program)(kind, *sizes)
     always = Pipeline((TakeTemplates({"cuda": LARGE}, math.inf),))
     made = run_passes(parse(text, resolve=meant), always, check=True)
     (step,) = schedule(made).steps
     assert isinstance(step, Template)
-    recipe = choose(KernelBuilder(made.buffers)(step).plan, Style(widely))
-    verify_recipe(recipe)
-    launches = render(recipe, "kernel").launches
+    found = choose(KernelBuilder(made.buffers)(step).plan, Style(widely))
+    verify_recipe(found)
+    return found
+
+
+def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
+    launches = render(recipe(kind, SIZES[size], widely), "kernel").launches
     return [job_of(x, c, H200, likely_variant(x)) for x in launches for c in x.configs]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("columns", [4096, 11008])
+def test_few_blocks_of_many_rows_share_sums(kind: str, columns: int) -> None:
+    """Narrow ones would read the other factor from the cache too often."""
+    first, second = recipe(kind, (64 if kind == "int8" else 128, columns, 4096), False).kernels
+    assert first.form == "matmul" and second.form != "matmul"
+    assert min(first.configs[0].block(a) for a in ("y", "x")) >= 64
+    assert first.configs[0].block("x") >= 128
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -123,3 +123,27 @@ def test_bfloat16_beyond_what_float16_holds() -> None:
         lambda x, y: (y.float() * y.float().reciprocal()).half(),
     ):
         assert torch.equal(torch.compile(fn, backend="litz")(half, wide), fn(half, wide))
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["saved", "returned"])
+def test_logits_of_an_uneven_vocabulary(shown: bool) -> None:
+    """Saved with padded rows, unless the caller sees them."""
+
+    def loss(h: Tensor, w: Tensor, y: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        logits = F.linear(h, w)
+        found = F.cross_entropy(logits.float(), y)
+        return (found, logits) if shown else found
+
+    def step(fn: Callable[..., object], dtype: torch.dtype) -> list[Tensor]:
+        torch.manual_seed(0)
+        h, w = (torch.randn(*s, device="cuda").bfloat16() for s in ((512, 320), (5003, 320)))
+        h, w = (t.to(dtype).requires_grad_() for t in (h, w))
+        found = fn(h, w, torch.arange(512, device="cuda"))
+        first = found[0] if isinstance(found, tuple) else found
+        assert isinstance(first, Tensor)
+        return [first.detach(), *torch.autograd.grad(first, (h, w))]
+
+    exact, eager = step(loss, torch.float64), step(loss, torch.bfloat16)
+    made = step(torch.compile(loss, backend="litz"), torch.bfloat16)
+    for a, e, x in zip(made, eager, exact, strict=True):
+        assert (a.double() - x).norm() <= 2 * (e.double() - x).norm() + 1e-6 * x.norm()

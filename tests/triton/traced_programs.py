@@ -585,6 +585,23 @@ def test_several_results_in_the_memory_of_an_uneven_product() -> None:
     assert whole.buffer == flat.buffer and "272" in str(made.stages.externs()[0])
 
 
+def test_saved_logits_keep_padded_rows() -> None:
+    """They are saved where the product leaves them: nothing as large is stored beside them."""
+    forward, backward = trace(
+        uneven_loss, floats(300, 264, dtype=BF16), floats(1003, 264, dtype=BF16),
+        data(300, dtype=torch.int64),
+    )  # fmt: skip
+    for t in (forward, backward):
+        of_logits = [
+            b for b in t.stages.program.buffers.values() if str(b.shape).startswith("(300, 10")
+        ]
+        assert of_logits and {str(b.strides) for b in of_logits} == {"(1008, 1)"}
+        assert len(of_logits) == (1 if t is forward else 2)
+    (mm,) = (n for n in backward.graph.graph.nodes if n.op == "placeholder" and n.name == "mm")
+    assert mm.meta["val"].stride() == (1008, 1)
+    assert str(forward.stages.externs()[0].reason).count("1008 for 1003") == 1
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_bias_of_convolutions_is_added_by_the_kernel_behind_them(training: bool) -> None:
     images = Spec((4, 8, 9, 9), F16, training, torch.channels_last)

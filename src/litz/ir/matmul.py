@@ -20,20 +20,24 @@ from dataclasses import replace
 from typing import Final
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Substitution, Var, size_hint, var
+from litz.index import Expr, Substitution, Var, as_expr, size_hint, var
 from litz.ir.body import (
+    Const,
     Index,
     Load,
+    Masked,
     Node,
     Op,
     Reduce,
     Rewriter,
     Store,
     cast,
+    const,
     cost,
     index,
     load,
     loads,
+    masked,
     op,
     reduce,
     walk,
@@ -47,6 +51,19 @@ SUMS: Final[Mapping[DType, DType]] = {
     **dict.fromkeys((F16, BF16, F32, *STORED), F32), I8: I32
 }  # fmt: skip
 
+# Of what libraries compute from 16-bit floats:
+WHOLE: Final = 8  # elements of 16 bytes, as which their fast kernels read rows
+LONG: Final = 1 << 12  # a size from which tiles of 64 lose nothing
+SHORT: Final = 256  # a size below which idle elements would cost too much
+
+
+def padded_size(n: int) -> int:
+    """The size that takes the place of ``n`` where rows are of whole 16 bytes."""
+    if n % WHOLE == 0:
+        return n
+    step = 64 if n >= LONG else 2 * WHOLE
+    return -(-n // step) * step
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -55,7 +72,7 @@ class Parts:
     product: the sum.  left, right: its factors, before they are cast.  batch, rows, columns: the
     axes of ``b``, ``m`` and ``n``; inner: of ``k``.  group: if rows are in groups, a variable that
     stands for the group's number in the right factor.  ends: the load of groups' ends, over
-    ``which``.
+    ``which``.  end: a place along the sum, and the size from which on there is nothing to add.
     """
 
     product: Reduce
@@ -68,6 +85,7 @@ class Parts:
     group: Expr | None = None
     ends: Load | None = None
     which: Expr | None = None
+    end: tuple[Expr, Expr] | None = None
 
 
 def number(ends: Load, which: Expr, row: Expr) -> Node:
@@ -88,7 +106,7 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     if len(sums) != 1 or len(numbers) > 1:
         raise ValueError("there is more than one sum")
     (found,) = sums
-    factors = found.args[0]
+    factors, end = _guarded(found.args[0])
     if found.kind != "sum" or not isinstance(factors, Op) or factors.name != "mul":
         raise ValueError("what is summed is no product")
     free = (v for s in stores for vs in (s.index.free, *(r.vars for r in s.roots())) for v in vs)
@@ -108,7 +126,7 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     batch = tuple(v for v in axes if v in left.vars and v in right.vars)
     rows = tuple(v for v in axes if v not in right.vars)
     columns = tuple(v for v in axes if v not in left.vars)
-    whole = Parts(found, left, right, batch, rows, columns, found.axes)
+    whole = Parts(found, left, right, batch, rows, columns, found.axes, end=end)
     if group is None:
         return whole
     if batch or rows != (group.row,) or _reads(left, group.sum):
@@ -116,6 +134,24 @@ def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     if any(_reads(r, group.sum, found) for s in stores for r in s.roots()):
         raise ValueError("something else depends on a group")
     return replace(whole, group=group.at, ends=group.ends, which=group.which)
+
+
+def guarded(product: Node, place: Expr, size: Expr) -> Node:
+    """What is summed, but nothing where a place is not below a size: the last part of a sum."""
+    inside = op("lt", index(place), index(size))
+    return masked(inside, product, const(product.dtype, 0))
+
+
+def _guarded(n: Node) -> tuple[Node, tuple[Expr, Expr] | None]:
+    """What is summed without such a guard, and what that says."""
+    if isinstance(n, Masked):
+        cond, value, other = n.args
+        a, b = cond.args if len(cond.args) == 2 else (cond, cond)
+        if isinstance(a, Index) and isinstance(b, Index | Const):
+            size = b.expr if isinstance(b, Index) else as_expr(int(b.value))
+            if n is guarded(value, a.expr, size):
+                return value, (a.expr, size)
+    return n, None
 
 
 def is_number(n: Reduce) -> bool:

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
+from litz.graph.aliasing import is_returned
+from litz.graph.values import eager_value
 from litz.index import contiguous_strides
 from litz.ir.program import Contraction
 from litz.lowering.externs import argument
 from litz.lowering.handed import handed
 from litz.lowering.numbers import require
 from litz.lowering.state import GraphLowering
+from litz.lowering.strides import spaced
 from litz.lowering.values import ZERO, TensorValue
 
 
@@ -33,7 +36,9 @@ def contraction(low: GraphLowering, n: FxNode) -> TensorValue | None:
     *bias, left, right = refs
     numbers: dict[str, Any] = {k: argument(low, v, n) for k, v in n.kwargs.items()}
     require(low, *r.shape)
-    out = low.b.new_buffer(r.dtype, r.shape, r.strides, r.device)
+    kept = low.result(eager_value(n)) if is_returned(n) else None  # what is saved may have gaps
+    strides = kept.strides if kept is not None and spaced(kept) else r.strides
+    out = low.b.new_buffer(r.dtype, r.shape, strides, r.device)
     made = Contraction(
         f"product{len(low.b.nodes)}", left, right, bias[0] if bias else None, out.name,
         r.dtype.opmath, r.device, origins=low.b.origins, **numbers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from litz.lowering.layouts import laid_out
 from litz.lowering.registry import Result
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, in_order, spaced
-from litz.lowering.values import ZERO, Shape, TensorValue
+from litz.lowering.values import ZERO, Shape, TensorValue, axes
 
 
 def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
@@ -25,8 +26,8 @@ def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: 
         return out
     if out.lazy is None:
         return own(low, n, out, r)
-    loads = len(body.loads((out.lazy,)))
-    shared = n_users > 1 and (loads > 1 or body.cost(out.lazy) > RECOMPUTE_COST)
+    loads = body.loads((out.lazy,))
+    shared = n_users > 1 and (_reads_more(out, loads) or body.cost(out.lazy) > RECOMPUTE_COST)
     wanted = shared or is_returned(n)
     wanted = wanted or (low.settings.keep_random and is_random(n.target))
     constant = not loads and body.cost(out.lazy) == 0
@@ -37,6 +38,13 @@ def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: 
             r = low.result(eager_value(n)) or r
         return stored(low, n, out, r)
     return low.b.limit(out)
+
+
+def _reads_more(v: TensorValue, loads: Sequence[body.Load]) -> bool:
+    """Whether a value is computed from more than it is, beside what is one number a row, say."""
+    own = [a for a in axes(v.shape) if a is not ZERO]
+    whole = [n.dtype.bytes for n in loads if all(a in n.vars for a in own)]
+    return len(loads) > 1 and (len(whole) > 1 or sum(whole) > v.dtype.bytes)
 
 
 def stored(low: GraphLowering, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:

@@ -13,19 +13,17 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from litz.dataclass import dataclass
 from litz.index import ONE, ZERO, Const, Expr, Substitution, Var, const, mod, split_linear, var
 from litz.ir import body
 from litz.ir.body import Node, Rewriter, Store
+from litz.ir.matmul import SHORT, WHOLE, padded_size
 from litz.ir.program import Buffer, Contraction, Loops, Program, ProgramNode, TensorRef
 from litz.passes.costs import Costs
 from litz.passes.relay import Ints, Relaying, relaying
 
-WHOLE: Final = 8  # elements of 16 bytes
-LONG: Final = 1 << 12  # a size from which tiles of 64 lose nothing
-SHORT: Final = 256  # a size below which idle elements would cost too much
 # Of what matrix units can do: what libraries reach on rows of whole 16 bytes, and on others.
 FAST, SLOW = 0.55, 0.13
 
@@ -59,14 +57,6 @@ class PadContractions:
 def kind_of(c: Contraction) -> str:
     """The kind of device that a product runs on."""
     return c.device.partition(":")[0]
-
-
-def padded_size(n: int) -> int:
-    """The size that takes the place of ``n``."""
-    if n % WHOLE == 0:
-        return n
-    step = 64 if n >= LONG else 2 * WHOLE
-    return -(-n // step) * step
 
 
 def _ints(sizes: Sequence[Expr]) -> Ints | None:

@@ -22,6 +22,7 @@ from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 from litz.graph.calls import leaves
 from litz.graph.runs import LITERALS, literal, numbered, runs
+from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import FakeTensor
 
 KEPT: Final = 4
@@ -152,7 +153,8 @@ def _kind(n: Node, returned: int) -> object | None:
     place = {a: i for i, a in enumerate(n.all_input_nodes)}.__getitem__
     try:
         args = literal(n.args, place), literal(n.kwargs, place) if n.kwargs else None
-        return target, *args, _described(n.meta.get("val")), returned
+        laid = (_described(n.meta[EAGER_VAL]),) if EAGER_VAL in n.meta else ()
+        return target, *args, _described(n.meta.get("val")), *laid, returned
     except TypeError:
         return None
 

@@ -7,10 +7,21 @@ several programs share each: they leave parts in temporary memory, which a secon
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from litz.index import Expr, FloorDiv, Mod, Substitution, product, var
+from litz.index import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Substitution,
+    coefficient,
+    const,
+    floordiv,
+    product,
+    var,
+)
 from litz.ir import body, matmul
 from litz.ir.body import Index, Load, Rewriter, Store, cost, load, loads, replaced, walk
 from litz.ir.dtype import STORED
@@ -23,6 +34,8 @@ from litz.kernel.nodes import extent, int_value
 from litz.kernel.phases import Phases, Temporary, linear, phase
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.tiling import accesses_of, choose_tiling
+from litz.passes.choose import OWN
+from litz.passes.costs import LARGE
 
 GRID = 65535  # programs along the second and third axis of a grid
 LEAST = 16  # of a side that matrix units take
@@ -38,7 +51,9 @@ STEPS = 2  # cost of a factor's element from which it counts as computed: casts 
 RESIDENT = 16  # warps of a multiprocessor that hide each other's steps where factors are computed
 SIDE = 16  # columns of a block for each warp then, so that what they compute stays in registers
 TEAM = 4  # warps then that wait for each other: others of the multiprocessor run meanwhile
+IDLE = 9 / 8  # blocks along a sum that programs have time for, of those that there are
 PART = 512  # elements of a sum that are worth a program of their own
+WIDEN = 3  # operations that it takes to bring a factor's element to matrix units, beside its own
 
 # Blocks of rows, columns and sum, warps and stages, for 16-bit factors; the likeliest first.  Thin
 # ones have as many stages as memory needs bytes under way.
@@ -73,6 +88,7 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
         for a in (y, x, r)
         if a.size.is_const and all(int_value(a.size) % c.block(a.name) == 0 for c in configs)
         if a is not y or p.group is None
+        if a is not r or all(_ends_whole(p, unrolled, c.block("r")) for c in configs)
     )
     count = 0 if p.which is None else min(int_value(extent(p.which)), hint(y.size))
     beyond = count * max(c.block("y") for c in configs)
@@ -92,6 +108,27 @@ def _axes(p: matmul.Parts, unrolled: tuple[Expr, ...] = ()) -> Axes:
     return Axes(parallel, Axis("r", tuple(v for v in p.inner if v not in unrolled)))
 
 
+def sum_end(p: matmul.Parts, unrolled: Sequence[Expr]) -> Expr | None:
+    """Where the sum of a program ends, if not where its axis does.
+
+    The place at which it does counts that axis in steps that divide all parts of a sum.
+    """
+    if p.end is None:
+        return None
+    (k,), (place, size) = (v for v in p.inner if v not in unrolled), p.end
+    step = coefficient(place, k)
+    assert step is not None
+    return floordiv(size - Substitution(dict.fromkeys(p.inner, const(0)))(place), step)
+
+
+def _ends_whole(p: matmul.Parts, unrolled: Sequence[Expr], block: int) -> bool:
+    """Whether blocks along the sum end where it does."""
+    if (end := sum_end(p, unrolled)) is None:
+        return True
+    at = Substitution(dict.fromkeys(p.batch, const(0)))(end)
+    return at.is_const and int_value(at) % block == 0
+
+
 def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
     """A plan whose sum is cut where factors cut it finely, as packed numbers do; and the cut dim.
 
@@ -109,8 +146,11 @@ def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
     return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
 
 
-def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
-    """Blocks to choose from, the likeliest first: as large as the result fills the machine with."""
+def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple[Config, ...]:
+    """Blocks to choose from, the likeliest first: as large as the result fills the machine with.
+
+    counts: how many programs may share a sum.
+    """
     z, y, x, r = (hint(a.size) for a in axes.all)
     if not axes.blocked[0].size.is_const:
         y = max(y, OPEN)
@@ -126,7 +166,13 @@ def _configs(p: matmul.Parts, axes: Axes) -> tuple[Config, ...]:
     computed = _is_computed(p)
     found: dict[Config, None] = {}
     team = SIDE * TEAM if y <= FEW and computed else 1 << 30
-    for block in sorted(table, key=lambda b: (b[1] > team, _turns(b, z, y, x))):
+
+    def order(b: Block) -> tuple[bool, float]:
+        if _is_weighed(p, y):
+            return False, min(_seconds(p, b, (z, y, x, r), n) for n in counts)
+        return b[1] > team, _turns(b, z, y, x)
+
+    for block in sorted(table, key=order):
         m, n, k, warps, stages = block
         m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
         warps = max(1, n // SIDE) if y <= FEW and computed else warps
@@ -158,6 +204,33 @@ def _turns(block: Block, z: int, y: int, x: int) -> float:
     m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
     programs = z * -(-y // m) * -(-x // n)
     return -(-programs // BUSY) * m * n * (1 + 64 / m + 64 / n)
+
+
+def _is_weighed(p: matmul.Parts, y: int) -> bool:
+    """Whether rows are many, and the other factor is not read as matrix units take it."""
+    computed = isinstance(p.left, Load) and not isinstance(p.right, Load)
+    return y > FEW and computed and p.group is None
+
+
+def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) -> float:
+    """How long a large machine takes with blocks of a size where ``count`` programs share a sum.
+
+    Memory, the cache from which each block reads its rows and columns, and the processors, whose
+    warps compute factors and hide each other's steps, work at a time; the slowest counts.
+    """
+    (z, y, x, r), (m, n, _, warps, _) = sizes, block
+    m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
+    high, wide, element, width = -(-y // m), -(-x // n), p.left.dtype.bytes, _width(p)
+    programs = z * high * wide * count
+    each = -(-programs // BUSY)  # one after another, or beside each other
+    idle = each * BUSY / programs
+    work = 2 * z * high * m * wide * n * r / (OWN * LARGE.matrix)
+    hidden = math.sqrt(min(1, each * warps / RESIDENT))
+    work += z * high * x * r * (WIDEN + cost(p.right)) / (LARGE.single * hidden)
+    cached = z * r * (wide * y * element + high * x * width) / LARGE.cache
+    memory = z * r * (y * element + x * width) / LARGE.memory
+    parts = 2 * count * z * y * x * p.product.dtype.bytes / LARGE.cache + LARGE.launch
+    return max(idle * max(work, cached), memory) + (parts if count > 1 else 0)
 
 
 def groups(p: matmul.Parts) -> tuple[int, ...]:
@@ -194,15 +267,18 @@ def divide(plan: KernelPlan) -> Phases | None:
     if len(p.inner) != 1 or p.group is not None or not extent(p.inner[0]).is_const:
         return None
     (k,) = p.inner
-    count = _parts(plan, p, int_value(extent(k)))
+    inner = int_value(extent(k))
+    count, part = _parts(p, inner)
     if count < 2:
         return None
-    part = int_value(extent(k)) // count
     which, within, back = var("xpart", count), var("rpart", part), var("rparts", count)
     points, at = product(extent(v) for v in plan.parallel), linear(plan.parallel)
     t = Temporary("part0", p.product.dtype, points * count)
     move = Rewriter(Substitution({k: which * part + within}))
-    of_part = body.reduce("sum", (within,), move(p.product.args[0]))
+    summed = move(p.product.args[0])
+    if part * count > inner:
+        summed = matmul.guarded(summed, which * part + within, const(inner))
+    of_part = body.reduce("sum", (within,), summed)
     first = _phase(
         plan, t, (which, *plan.parallel), (within,),
         (Store(t.name, which * points + at, of_part),), lane=False,
@@ -212,26 +288,43 @@ def divide(plan: KernelPlan) -> Phases | None:
     return Phases((replace(first, skeleton=plan.skeleton), last), (t,))
 
 
-def _parts(plan: KernelPlan, p: matmul.Parts, inner: int) -> int:
-    """How many programs share a sum, each with whole blocks of it."""
+def _parts(p: matmul.Parts, inner: int) -> tuple[int, int]:
+    """How many programs share a sum, and its elements in each but for the last."""
     axes = _axes(p)
-    config = _configs(p, axes)[0]
+    sizes = z, y, x, _ = tuple(hint(a.size) for a in axes.all)
+    weighed = _is_weighed(p, y)
+    counts = [1 << n for n in range(inner.bit_length()) if n == 0 or inner >> n >= PART]
+    c = _configs(p, axes, counts if weighed else (1,))[0]
+    parts = {n: part for n in counts if (part := _part(inner, c.block("r"), n))}
+    if weighed:
+        block = (c.block("y"), c.block("x"), c.block("r"), c.warps, c.stages)
+        return min(parts.items(), key=lambda n: _seconds(p, block, sizes, n[0]), default=(1, inner))
     blocks = 1
     for a in axes.parallel:
-        blocks *= -(-hint(a.size) // config.block(a.name))
-    z, y, x = (hint(a.size) for a in axes.parallel)
+        blocks *= -(-hint(a.size) // c.block(a.name))
     # Warps that compute factors wait for their own steps: others of the multiprocessor fill in.
     beside = BUSY * (RESIDENT if y <= FEW and _is_computed(p) else 0)
     through = 2 * z * y * x * p.product.dtype.bytes  # bytes that each part writes and reads again
     most = elements(p.right.vars) * _width(p) // 8
-    count = 1
-    step = config.block("r")
-    while inner % (2 * count * step) == 0 and inner // (2 * count) >= PART:
-        few = 2 * count * blocks <= BUSY
-        if not few and (2 * count * blocks * config.warps > beside or 2 * count * through > most):
+    found = 1, inner
+    for n, part in parts.items():
+        few = n * blocks <= BUSY
+        if not few and (n * blocks * c.warps > beside or n * through > most):
             break
-        count *= 2
-    return count
+        found = n, part
+    return found
+
+
+def _part(inner: int, step: int, count: int) -> int:
+    """Elements of one of ``count`` parts, in blocks of ``step``; 0 where there are too few.
+
+    The last part may have fewer blocks, as long as that leaves little idle.
+    """
+    blocks = inner // step
+    each = -(-blocks // count)
+    whole = inner % step == 0 and (count - 1) * each < blocks
+    fits = whole and each * count <= IDLE * blocks and each * step >= PART
+    return each * step if fits else 0
 
 
 def _phase(

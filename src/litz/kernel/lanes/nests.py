@@ -93,9 +93,9 @@ def in_order(stores: Sequence[Store], space: Space, done: set[Reduce]) -> list[l
 def online(
     stores: Sequence[Store], space: Space, reduces: Sequence[Reduce], passes: Sequence[Pass]
 ) -> tuple[tuple[int, int], ...]:
-    """A softmax's sum and its maximum, where long rows are read once more after both."""
+    """A softmax's sum and its maximum, of long rows."""
     row = product(extent(v) for v in space.reduced)
-    if len(reduces) != 2 or len(passes) != 3 or any(p.stores for p in passes[:2]):
+    if len(reduces) != 2 or len(passes) > 3 or any(p.stores for p in passes[:2]):
         return ()
     if scans(reduces):
         return ()  # which begin with a row, not with a chunk of it

@@ -21,6 +21,7 @@ from litz.index import (
     coefficient,
     const,
     floordiv,
+    min_,
     render,
     var,
 )
@@ -28,7 +29,7 @@ from litz.ir import body, matmul
 from litz.ir.body import Const, Load, Node, Op, Reduce, Rewriter, walk
 from litz.ir.dtype import BOOL, F8E4, F8E5
 from litz.ir.ops import TRITON_TYPES
-from litz.kernel.blocks.matmul import groups
+from litz.kernel.blocks.matmul import groups, sum_end
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.values import Value, Values
@@ -151,6 +152,9 @@ class MatmulPrinter(Printer):
         axis = self.axes.reduced
         assert axis is not None
         size = self.index(axis.size)
+        if (end := sum_end(self.parts, self.made.unrolled)) is not None:
+            self.top.emit(f"rend = {self.index(min_(axis.size, end))}")
+            size = "rend"
         wide = ".to(tl.int64)" if self.made.wide else ""
         child = Scope(2, self.top)
         for name, a in (("r", axis), ("q", self.q)):

@@ -1,0 +1,227 @@
+"""What a forward graph saves for its backward graph, with as few bytes as that can have.
+
+A log-softmax that the forward graph itself need not store is not saved: the backward graph computes
+it anew, to the same bits, from what it was made of and from two numbers a row.  Products that are
+saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
+computes more columns, and kernels read such rows whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from litz.graph.aliasing import is_view_op, owner
+from litz.graph.calls import is_random
+from litz.graph.values import EAGER_VAL, add_call, fake_mode
+from litz.ir.matmul import GROWTH, SHORT, padded_size
+
+aten = torch.ops.aten
+
+MOST: Final = 16  # calls in front of a softmax that the backward graph makes again
+DESCRIPTIONS: Final = "desc"  # of results, one each, where PyTorch's output nodes have them
+COPIES: Final = frozenset({aten._to_copy.default, aten.clone.default})
+# Beside what works element by element, those that read a value without having it stored.
+PASSING: Final = frozenset({
+    aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.gather.default,
+    aten.nll_loss_forward.default, aten.nll_loss2d_forward.default,
+})  # fmt: skip
+PRODUCTS: Final = frozenset({
+    aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
+})  # fmt: skip
+# Of what the forward call was given, these read the sizes alone.
+SIZES: Final = frozenset({aten.nll_loss_backward.default, aten.nll_loss2d_backward.default})
+
+
+def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None:
+    """Change both parts of a joint graph.  results: of the forward part, ahead of what is saved."""
+    both = _Parts(forward.graph, backward.graph, results)
+    both.forget_sizes()
+    for n in dict.fromkeys(both.saved):
+        made = _attached(n) if isinstance(n, Node) else None
+        if made is not None and made.target is aten._log_softmax.default:
+            both.leave_out(n, made)
+    for n in both.saved:
+        if isinstance(n, Node) and n.target in PRODUCTS:
+            both.widen(n)
+    for gm in (forward, backward) if both.changed else ():
+        gm.graph.lint()
+        gm.recompile()
+
+
+class _Parts:
+    """Both parts of a joint graph: what one saves are inputs of the other, by their names."""
+
+    def __init__(self, forward: Graph, backward: Graph, results: int) -> None:
+        self.forward, self.backward, self.results = forward, backward, results
+        self.changed = False
+        (self.output,) = forward.find_nodes(op="output")
+        self.inputs = {n.name: n for n in backward.find_nodes(op="placeholder")}
+
+    @property
+    def saved(self) -> Sequence[Any]:
+        values: Any = self.output.args[0]
+        found: Sequence[Any] = values[self.results :]
+        return found
+
+    def forget_sizes(self) -> None:
+        """Save nothing for the sake of its sizes."""
+        saved = {n.name: n for n in self.saved if isinstance(n, Node)}
+        for u in [*self.backward.nodes]:
+            if u.target not in SIZES or (val := u.args[1].meta["val"])._has_symbolic_sizes_strides:
+                continue
+            own, named = u.args[1], {"dtype": val.dtype, "device": val.device}
+            with self.backward.inserting_before(u):
+                like = add_call(u, aten.full.default, ([*val.shape], 0), named)
+            u.replace_input_with(own, like)
+            self.changed = True
+            if own.op == "placeholder" and not own.users and own.name in saved:
+                self._save(saved[own.name], own, ())
+                self.backward.erase_node(own)
+
+    def leave_out(self, n: Node, made: Node) -> None:
+        """Save what a log-softmax is made of in its place, where that is no more.
+
+        n: what is saved.  made: the call that ``n`` is, or is detached from.
+        """
+        x, dim, own = made.args[0], made.args[1], self.inputs.get(n.name)
+        assert isinstance(x, Node)
+        found = next(filter(None, (self._sources(made, a) for a in (self._made_of(x), []))), None)
+        if own is None or found is None or not self._passes(made, n):
+            return
+        again, sources = found
+        self.changed = True
+        with self.forward.inserting_before(made):
+            wide = _wide(made, x)
+            top = add_call(made, aten.amax.default, (wide, [dim], True), {})
+            low = add_call(made, aten.sub.Tensor, (wide, top), {})
+            powers = add_call(made, aten.exp.default, (low,), {})
+            total = add_call(made, aten.sum.dim_IntList, (powers, [dim], True), {})
+            logs = add_call(made, aten.log.default, (total,), {})
+            value = _less(made, low, logs)
+        known = {a: self.inputs[a.name] for a in sources if a in self.saved}
+        fresh = [a for a in (*sources, top, logs) if a not in known]
+        known |= zip(fresh, self._save(n, own, fresh), strict=True)
+        made.replace_all_uses_with(value)
+        self.forward.erase_node(made)
+        first = next(a for a in self.backward.nodes if a.op != "placeholder")
+        with self.backward.inserting_before(first):
+            for c in again:
+                known[c] = self.backward.node_copy(c, known.__getitem__)
+            low = add_call(own, aten.sub.Tensor, (_wide(own, known[x]), known[top]), {})
+            own.replace_all_uses_with(_less(own, low, known[logs]))
+        self.backward.erase_node(own)
+
+    def widen(self, n: Node) -> None:
+        """Let rows of a product begin at whole 16 bytes, unless results show how it lies."""
+        val, own = n.meta["val"], self.inputs.get(n.name)
+        fast = val.device.type == "cuda" and val.dtype in (torch.float16, torch.bfloat16)
+        plain = fast and not val._has_symbolic_sizes_strides and val.is_contiguous()
+        if own is None or not plain or min(val.shape[-2:]) < SHORT:
+            return
+        columns = val.shape[-1]
+        wide = padded_size(columns)
+        lies: Any = self.output.args[0]
+        shown = [k for k, a in enumerate(lies) if isinstance(a, Node) and owner(a) is n]
+        if wide == columns or len(shown) > 1 or shown[0] < self.results:
+            return
+        strides = (*(s // columns * wide for s in val.stride()[:-1]), 1)
+        with fake_mode(self.forward):
+            laid = torch.empty_strided(val.shape, strides, dtype=val.dtype, device=val.device)
+        n.meta[EAGER_VAL] = laid
+        own.meta = own.meta | {"val": laid}
+
+    def _made_of(self, x: Node) -> list[Node]:
+        """The calls that compute a value from what is saved or is no more made of anything."""
+        found, todo = dict[Node, None](), [x]
+        while todo:
+            n = todo.pop()
+            if n not in found and n not in self.saved and _is_cheap(n, x):
+                found[n] = None
+                todo += n.all_input_nodes
+        return [n for n in self.forward.nodes if n in found]
+
+    def _sources(self, n: Node, again: list[Node]) -> tuple[list[Node], list[Node]] | None:
+        """The calls to make again, and what is saved for them; None where that is more."""
+        read = dict.fromkeys(a for c in (*again, n) for a in c.all_input_nodes if a not in again)
+        fresh = [a for a in read if a not in self.saved]
+        given = any(not isinstance(a.meta["val"], Tensor) or a.op == "placeholder" for a in fresh)
+        less = sum(map(_bytes, fresh)) <= GROWTH * _bytes(n) and len(again) <= MOST
+        return (again, [*read]) if less and not given else None
+
+    def _passes(self, n: Node, saved: Node) -> bool:
+        """Whether all readers of a value, and of views of it, take it as it is computed.
+
+        saved: the one that is no more.
+        """
+        for u in n.users:
+            if u.op == "output":
+                passes = n is saved and n not in self.output.args[0][: self.results]
+            elif is_view_op(u.target):
+                passes = self._passes(u, saved)
+            else:
+                passes = u.target in (*PASSING, *COPIES) or _is_pointwise(u)
+            if not passes:
+                return False
+        return True
+
+    def _save(self, n: Node, own: Node, fresh: Sequence[Node]) -> list[Node]:
+        """Save values in the place of one, whose input is ``own``; the inputs of those."""
+        results: Any = self.output.args[0]
+        described = self.output.meta.get(DESCRIPTIONS)
+        at = results.index(n, self.results)
+        self.output.args = ((*results[:at], *fresh, *results[at + 1 :]),)
+        if described is not None:
+            described = [*described[:at], *(described[at] for _ in fresh), *described[at + 1 :]]
+            self.output.meta[DESCRIPTIONS] = described
+        with self.backward.inserting_before(own):
+            made = [self.backward.placeholder(a.name) for a in fresh]
+        for a, p in zip(fresh, made, strict=True):
+            p.meta = dict(a.meta)
+            self.inputs[a.name] = p
+        return made
+
+
+def _wide(n: Node, x: Node) -> Node:
+    """``x`` in the type that sums for ``n`` have."""
+    found = x.meta["val"].dtype
+    wide = torch.float32 if found.itemsize == 2 else found
+    return x if found is wide else add_call(n, aten._to_copy.default, (x,), {"dtype": wide})
+
+
+def _less(n: Node, low: Node, logs: Node) -> Node:
+    """What is left when the logarithms of sums are taken away, in the type of ``n``."""
+    found, dtype = add_call(n, aten.sub.Tensor, (low, logs), {}), n.meta["val"].dtype
+    narrow = found.meta["val"].dtype is not dtype
+    return add_call(n, aten._to_copy.default, (found,), {"dtype": dtype}) if narrow else found
+
+
+def _attached(n: Node) -> Node:
+    """What a value is that is detached, or is not."""
+    while n.target is aten.detach.default:
+        n = n.args[0]  # type: ignore[assignment]
+    return n
+
+
+def _is_pointwise(n: Node) -> bool:
+    tags = getattr(n.target, "tags", ())
+    return torch.Tag.pointwise in tags and not is_random(n.target)
+
+
+def _is_cheap(n: Node, like: Node) -> bool:
+    """Whether a call that moves or computes each element by itself, on the device of ``like``."""
+    known = is_view_op(n.target) or n.target in COPIES or _is_pointwise(n)
+    val = n.meta.get("val")
+    return known and isinstance(val, Tensor) and val.device == like.meta["val"].device
+
+
+def _bytes(n: Node) -> int:
+    """Of a tensor; open sizes are those that they were traced with."""
+    val: Any = n.meta["val"]
+    sizes = (s.node.hint or 1 if isinstance(s, torch.SymInt) else s for s in val.shape)
+    return math.prod(sizes) * int(val.itemsize)

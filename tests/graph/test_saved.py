@@ -1,0 +1,150 @@
+"""What a forward graph saves: no log-softmax where statistics of its rows will do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from litz.backend import compile_with
+from litz.options import make_options
+from litz.stages import Stages
+from tests.quick import some
+
+aten = torch.ops.aten
+LOG_SOFTMAX = aten._log_softmax.default
+Loss = Callable[[Tensor, Tensor, Tensor], Any]
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(4)).to(dtype)
+
+
+def shifted(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """As language models have it: each position says what the next one is."""
+    logits = (x @ w).view(4, 6, -1).float()[:, :-1].contiguous()
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), y.view(4, 6)[:, 1:].reshape(-1))
+
+
+def capped(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(20 * torch.tanh((x @ w).float() / 20), y, ignore_index=3)
+
+
+def images(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy((x @ w).view(2, 3, 4, -1).permute(0, 3, 1, 2), y.view(2, 3, 4))
+
+
+def preferred(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """Log-probabilities of what was chosen."""
+    return F.log_softmax(x @ w, -1).gather(1, y[:, None]).sum().sigmoid()
+
+
+def twice_read(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    logits = x @ w
+    return F.cross_entropy(logits, y), logits
+
+
+def returned(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    p = F.log_softmax(x @ w, -1)
+    return F.nll_loss(p, y), p
+
+
+def multiplied(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    return (F.log_softmax(x @ w, -1) @ w.t()).sum() * y.sum()
+
+
+# Whether the forward graph saves the log-softmax itself.
+LOSSES: dict[str, tuple[Loss, bool]] = {
+    "plain": (lambda x, w, y: F.cross_entropy(x @ w, y), False),
+    "smoothed": (lambda x, w, y: F.cross_entropy(x @ w, y, label_smoothing=0.1), False),
+    "shifted": (shifted, False),
+    "capped": (capped, False),
+    "images": (images, False),
+    "preferred": (preferred, False),
+    "logits too": (twice_read, False),
+    "returned": (returned, True),
+    "multiplied": (multiplied, True),
+}
+
+
+def compiled(fn: Any, found: list[tuple[str, GraphModule]], **how: Any) -> Any:
+    def backend(gm: GraphModule, inputs: Any) -> Any:
+        def observe(kind: str, graph: GraphModule, _: Stages) -> None:
+            found.append((kind, graph))
+
+        return compile_with(gm, inputs, make_options({}), observe)
+
+    torch._dynamo.reset()
+    return torch.compile(fn, backend=backend, **how)
+
+
+@pytest.mark.parametrize("dtype", some([torch.float32, torch.bfloat16], 1), ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_log_softmax_is_computed_again(name: str, dtype: torch.dtype) -> None:
+    loss, kept = LOSSES[name]
+
+    def step(fn: Any, to: torch.dtype) -> list[Tensor]:
+        given = (draw(24, 8, dtype=dtype) * 3, draw(8, 40, dtype=dtype))
+        x, w = (t.to(to).requires_grad_() for t in given)
+        out = fn(x, w, torch.arange(24) % 40)
+        first = out[0] if isinstance(out, tuple) else out
+        return [first.detach(), *torch.autograd.grad(first, (x, w))]
+
+    graphs: list[tuple[str, GraphModule]] = []
+    found, own = step(compiled(loss, graphs), dtype), step(loss, dtype)
+    for a, e, exact in zip(found, own, step(loss, torch.float64), strict=True):
+        assert a.dtype is e.dtype
+        limit = 2 * (e.double() - exact).norm() + 1e-6 * exact.norm()
+        assert (a.double() - exact).norm() <= limit
+    names = {n.target for n in graphs[0][1].graph.nodes if isinstance(n, FxNode)}
+    assert graphs[0][0] == "forward" and (LOG_SOFTMAX in names) is kept
+
+
+def test_infinite_and_missing_logits_stay_as_in_eager_mode() -> None:
+    """A row's largest element may be infinite, all of them -inf, or one nan."""
+    x = draw(5, 7)
+    x[0, 2], x[1], x[2, 3], x[3, :6] = torch.inf, -torch.inf, torch.nan, -torch.inf
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(x * 1.0, y, reduction="none")
+
+    def step(fn: Any) -> list[Tensor]:
+        given = x.clone().requires_grad_()
+        out = fn(given, torch.tensor([2, 0, 1, 6, 3]))
+        return [out.detach(), *torch.autograd.grad(out.sum(), given)]
+
+    for a, e in zip(step(compiled(loss, [])), step(loss), strict=True):
+        torch.testing.assert_close(a, e, equal_nan=True)
+
+
+def test_what_is_given_is_not_saved_in_its_place() -> None:
+    """Whoever gave logits may write them, as in eager mode, before the backward graph runs."""
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(x, y)
+
+    def step(fn: Any) -> Tensor:
+        x, y = draw(6, 9).requires_grad_(), torch.arange(6)
+        logits = x * 2
+        out = fn(logits, y)
+        logits.mul_(3)
+        return torch.autograd.grad(out, x)[0]
+
+    torch.testing.assert_close(step(compiled(loss, [])), step(loss))
+
+
+def test_open_sizes() -> None:
+    graphs: list[tuple[str, GraphModule]] = []
+    loss = compiled(LOSSES["plain"][0], graphs, dynamic=True)
+    for rows in (6, 11):
+        x, w, y = draw(rows, 8), draw(8, 40).requires_grad_(), torch.arange(rows)
+        found = torch.autograd.grad(loss(x, w, y), w)[0]
+        torch.testing.assert_close(found, torch.autograd.grad(F.cross_entropy(x @ w, y), w)[0])
+    assert len(graphs) == 2
+    assert not any(n.target is LOG_SOFTMAX for n in graphs[0][1].graph.nodes)
