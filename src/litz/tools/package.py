@@ -243,15 +243,19 @@ def _constants(found: Exported, out: Writer) -> tuple[Tensor, ...]:
     )
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz package", description=__doc__)
+    made.add_argument("program", help="a file that torch.export.save wrote (.pt2)")
+    made.add_argument("path", help="the package to write")
+    made.add_argument("--isa", action="append", default=[], help="an instruction set, repeated")
+    made.add_argument("--target", action="append", default=[], help="as sm_90, repeated")
+    made.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="litz package", description=__doc__)
-    parser.add_argument("program", help="a file that torch.export.save wrote (.pt2)")
-    parser.add_argument("path", help="the package to write")
-    parser.add_argument("--isa", action="append", default=[], help="an instruction set, repeated")
-    parser.add_argument("--target", action="append", default=[], help="as sm_90, repeated")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    asked = parser.parse_args(arguments)
+    asked = parser().parse_args(arguments)
     try:
         options = dict(o.split("=", 1) for o in asked.option)
         program = torch.export.load(asked.program)
