@@ -26,6 +26,7 @@ from litz.runtime.cache import unsealed
 from litz.runtime.collector import uncollected
 from litz.runtime.cpu import needs, plain_isa
 from litz.runtime.fake import unset_fake_temporarily
+from litz.runtime.progress import Progress
 from litz.runtime.torch_private import recording_guards, widen
 from litz.targets.cpp.build import make_units
 from litz.targets.cpp.toolchain import (
@@ -64,7 +65,8 @@ def package(
     if chosen.verify:
         raise PackageError("litz: checked runs (verify) cannot be packaged")
     found = exported(program)
-    with Writer(path) as out, uncollected(), unset_fake_temporarily():
+    said = Progress(lambda: f"packaging {Path(path).name}", chosen.progress)
+    with said, Writer(path) as out, uncollected(), unset_fake_temporarily():
         built, conditions = _targets(found, chosen, isas, targets, out)
         record = Program(
             found.inputs,
