@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import litz.tools
+from litz import version
 from litz.tools.commands import COMMANDS, completion, main, words
 
 
@@ -54,3 +56,24 @@ def test_other_shells_take_the_script(shell: str) -> None:
     if path := shutil.which(shell):
         done = subprocess.run([path, "-n"], input=text, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def test_what_is_deprecated_goes_in_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Path(litz.tools.__path__[0]).parent
+    calls = r'\bdeprecated\([^)]*?"([0-9.]+)"\)'
+    found = {v for f in place.rglob("*.py") for v in re.findall(calls, f.read_text(), re.DOTALL)}
+    assert found and all(numbers(v) > numbers(version.__version__) for v in found)
+
+
+def test_the_old_call_of_doctor_works_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from litz.tools import doctor
+
+    given: list[list[str]] = []
+    monkeypatch.setattr(doctor, "main", lambda arguments: given.append(arguments) or 0)
+    with pytest.warns(FutureWarning, match="goes away in version 0.3.0; call `litz doctor --json`"):
+        assert main(["--json"]) == 0
+    assert given == [["--json"]]

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
-from litz.version import __version__
+from litz.version import __version__, deprecated
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given or given[0] in ("-h", "--help"):
         print(overview())
         return 0
+    if given[0] == "--json":
+        deprecated("`litz --json`", "call `litz doctor --json`", "0.3.0")
+        given = ["doctor", *given]
     name, *rest = given
     if name == "--version":
         print(f"litz {__version__}")
