@@ -92,7 +92,9 @@ class Binder:
         values = namespace(artifact.host.values, bodies, kernels)
         if self._options.tuning_seconds and any(v is product for v in values.values()):
             seconds = float(self._options.tuning_seconds)
-            tuned = Products(libraries, self._tools.cache, seconds).product
+            tuned = Products(
+                libraries, self._tools.cache, seconds, progress=self._options.progress
+            ).product
             values = {name: tuned if v is product else v for name, v in values.items()}
         call = bind_host(artifact.host, values, natives, lambda: self._tools.executor)
         if watch is not None:
