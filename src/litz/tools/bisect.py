@@ -204,13 +204,16 @@ def _of_fusion(compiled: Compiled, names: tuple[str, ...]) -> Run:
     given = (n for n in graph.graph.nodes if n.op == "placeholder")
     whole = Case(graph, tuple(example_input(n.meta.get("val")) for n in given))
     values = values_of(whole)
-    wanted = [n for n in whole.calls if n.name in names]
-    case = None if values is None else part(whole, wanted, values)
-    if case is None:
+    if values is None:
         return Run("Fusion", message)
     what = f"fused, {', '.join(names)} give other numbers"
-    path = _small(case, _says(replay.fuses, options), what, options, "fuses")
-    return Run("Fusion", message, path)
+    own = [n for n in whole.calls if n.name in names]
+    for calls in (own, whole.calls):  # by themselves they may be fused otherwise
+        case = part(whole, calls, values)
+        fails = _says(replay.fuses, options)
+        if case and (path := _small(case, fails, what, options, "fuses")):
+            return Run("Fusion", message, path)
+    return Run("Fusion", f"{message}\n  It does not show in the graph's calls by themselves.")
 
 
 def _kind(error: LitzError) -> tuple[str, str | None]:
