@@ -19,6 +19,10 @@ PYTEST_ARGS ?=
 # Each of two workers begins with one half of the tests, whose neighbours share what they build, and
 # takes over half of what the other has left.
 TWO := -n 2 -q --dist worksteal
+# Environments of their own, outside of the one that tests run in.
+LIBRARIES ?= .venv-libraries
+SITE ?= .venv-site
+LIBRARIES_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?= --count 400
 
@@ -29,12 +33,17 @@ OLDEST_STAMP := $(OLDEST)/.litz-installed
 NATIVE := $(VENV)/.litz-native
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest replay size sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-oldest examples libraries wheels types site replay size sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
 	@echo 'make test    the tests (without the slow ones)'
 	@echo 'make test-oldest  a choice of them with the oldest PyTorch (downloads 2.7 GB once)'
+	@echo 'make examples  the programs in examples/notebooks'
+	@echo 'make libraries  examples with accelerate, lightning, diffusers, ... at their newest versions'
+	@echo 'make wheels  a wheel, alone in every Python from 3.10 to 3.14 on the machine'
+	@echo 'make types   the public names, checked by pyright'
+	@echo 'make site    these docs as pages in build/site'
 	@echo 'make replay  kernels launched and bytes moved by a corpus of graphs, as expected'
 	@echo '             (REPLAY_ARGS=HEAD~1: what differs from a revision)'
 	@echo 'make size    lines of code of every room, beside their budgets'
@@ -77,6 +86,33 @@ test: $(NATIVE)
 test-oldest: $(OLDEST_STAMP)
 	-$(OLDEST)/bin/python hatch_build.py
 	$(OLDEST)/bin/python -m pytest $(TWO) -m 'not slow' $(OLDEST_TESTS) $(PYTEST_ARGS)
+
+$(LIBRARIES)/.installed: pyproject.toml examples/libraries/requirements.txt
+	$(PYTHON) -m venv $(LIBRARIES)
+	$(LIBRARIES)/bin/python -m pip install $(TORCH)
+	$(LIBRARIES)/bin/python -m pip install -r examples/libraries/requirements.txt -e .
+	@touch $@
+
+libraries: $(LIBRARIES)/.installed
+	$(LIBRARIES)/bin/python -m tests.examples examples/libraries $(LIBRARIES_ARGS)
+
+examples: $(NATIVE)
+	$(BIN)/python -m tests.examples examples/notebooks
+
+wheels: $(NATIVE)
+	$(BIN)/python -m tests.wheels
+
+$(SITE)/.installed: docs/requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install -r docs/requirements.txt
+	@touch $@
+
+types: $(STAMP) $(SITE)/.installed
+	$(SITE)/bin/pyright --pythonpath $(BIN)/python
+
+site: $(STAMP) $(SITE)/.installed
+	$(BIN)/python -m tests.pages --check
+	$(SITE)/bin/mkdocs build --strict --quiet --site-dir build/site
 
 replay: $(NATIVE)
 	$(BIN)/python -m tests.replay $(or $(REPLAY_ARGS),--check)

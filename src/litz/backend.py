@@ -57,6 +57,7 @@ from litz.reporting import (
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
+from litz.runtime.progress import Progress
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -105,7 +106,8 @@ def compile_with(
             if wrong:
                 call = _through_aten(graph, stages, kind, wrong[0])
             else:
-                call = compile_or_fall_back(graph, options, stages, kind)
+                with Progress(lambda: f"{kind} graph, {stages.at}", options.progress):
+                    call = compile_or_fall_back(graph, options, stages, kind)
             if stages.wrong_metadata:
                 wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
@@ -137,7 +139,8 @@ def compile_with(
         return made
 
     try:
-        return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
+        with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
+            return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), recompile, tell)
     except RuntimeError as e:

@@ -101,8 +101,10 @@ class Binder:
         values = namespace(artifact.host.values, bodies, kernels)
         if self._options.tuning_seconds and any(v is product for v in values.values()):
             seconds = float(self._options.tuning_seconds)
-            cache = self._tools.cache
-            tuned = Products(libraries, cache, seconds, chosen=self._products).product
+            cache, progress = self._tools.cache, self._options.progress
+            tuned = Products(
+                libraries, cache, seconds, chosen=self._products, progress=progress
+            ).product
             values = {name: tuned if v is product else v for name, v in values.items()}
         call = bind_host(artifact.host, values, natives, lambda: self._tools.executor)
         if watch is not None:

@@ -20,6 +20,7 @@ from litz.graph.saved import save_less
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import quick_cuts
+from litz.runtime.torch_private import random_states_as_tensors
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
@@ -42,7 +43,7 @@ def compile_through_aot(
 
     def partition(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
         place(joint.graph)
-        with quick_cuts():
+        with quick_cuts(), random_states_as_tensors():
             parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
         forward, backward = parts
         save_less(forward, backward, kwargs["num_fwd_outputs"])

@@ -55,7 +55,8 @@ class VerificationError(LitzError):
     """A run under ``options={"verify": True}`` went wrong; always a bug in Litz.
 
     kernel: the compiled kernel, or the operator that ATen ran.  nodes: the graph nodes it computes.
-    inputs, repro: paths of the saved inputs and of a Python file that shows the fault from them.
+    ir: the kernel's text with a mark.  inputs, repro: paths of the saved inputs and of a Python
+    file that shows the fault from them.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class VerificationError(LitzError):
         detail: str,
         others: tuple[str, ...] = (),
         user_stack: str = "",
+        ir: str = "",
         inputs: str | None = None,
         repro: str | None = None,
     ) -> None:
         self.message, self.kernel, self.nodes, self.detail = message, kernel, nodes, detail
         self.others, self.user_stack, self.inputs, self.repro = others, user_stack, inputs, repro
+        self.ir = ir
         parts = [message, f"  {detail}"]
         if others:
             parts.append(f"  wrong too: {', '.join(others)}")
@@ -79,6 +82,8 @@ class VerificationError(LitzError):
             parts.append(f"  graph nodes: {', '.join(nodes)}")
         if user_stack:
             parts.append("  in your code:\n" + user_stack.rstrip())
+        if ir:
+            parts.append("  what it computes:\n" + ir)
         if inputs:
             parts.append(f"  inputs: {inputs}")
         if repro:

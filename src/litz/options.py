@@ -79,6 +79,12 @@ class Options:
         "stages to print, comma separated: graph, program, schedule, kernels, host, code, time",
         key=False,
     )
+    progress: bool = _option(
+        True,
+        "a line on the terminal about what takes longer than two seconds: first calls, tuning, "
+        "packaging (never where standard error is no terminal)",
+        key=False,
+    )
     metrics: str = _option(
         "", "file to which each compile appends its counters, as a line of JSON", key=False
     )

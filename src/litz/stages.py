@@ -56,6 +56,7 @@ class Stages:
     timer: who takes the time of the graph's runs.  watch: it, or what checks them.
     recompile: the guard whose failure had the graph compiled, or ''.
     repeats: which of its copies were scheduled once, or why none were.
+    at: the stage that runs, or the last that did.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
     """
@@ -68,6 +69,7 @@ class Stages:
     host: HostProgram | None = None
     source: HostSource | None = None
     artifact: Artifact | None = None
+    at: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""
     wrong_metadata: bool = False
@@ -99,7 +101,7 @@ class Stages:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        start = self.clock()
+        start, self.at = self.clock(), name
         try:
             yield
         finally:

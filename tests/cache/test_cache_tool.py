@@ -15,7 +15,7 @@ from litz import compiler
 from litz.artifact import Artifact
 from litz.cache import store
 from litz.runtime.cache import Cache
-from litz.tools.doctor import main
+from litz.tools.commands import main
 
 
 def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:

@@ -253,7 +253,7 @@ def test_the_command() -> None:
 def test_the_command_without_a_compiler(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     missing = {"LITZ_CXX": "nonesuch", "LITZ_CACHE_DIR": str(tmp_path / "file"), "LITZ_FUL": "1"}
-    done = run("litz.tools.doctor", "doctor", **missing)
+    done = run("litz", "doctor", **missing)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     for words in (

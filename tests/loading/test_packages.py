@@ -25,7 +25,7 @@ from litz.artifact import from_bytes
 from litz.loading import loaded
 from litz.loading.container import Container
 from litz.runtime import cpu
-from litz.tools.doctor import main
+from litz.tools.commands import main
 
 QUICK = ("mlp", "writes", "cond", "sized")
 

@@ -63,6 +63,9 @@ def test_wrong_spelling_of_an_op(tmp_path: Path, monkeypatch: Patch) -> None:
     e = caught(tmp_path, lambda x: x.sin() * 2, r(5, 7))
     assert {"sin", "mul"} <= set(e.nodes)
     assert "x.sin() * 2" in str(e) and "elements are wrong" in str(e)
+    marked, _, below = e.ir.partition(">>> ")[2].partition("\n")
+    assert marked.lstrip().startswith("store ") and below.lstrip().startswith("^ 35 of 35")
+    assert e.ir in str(e)
 
 
 def test_wrong_lowering(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -26,6 +26,7 @@ from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
 from litz.graph.products import name_products_of_bytes
 from litz.graph.reinplace import read_what_was_written, write_in_place
+from litz.graph.rng_states import unwrap_what_draws_nothing
 from litz.graph.statistics import give_true_types
 from litz.graph.storage import make_storage_explicit
 from litz.graph.tokens import drop_tokens
@@ -150,6 +151,7 @@ PIPELINE: tuple[PassGroup, ...] = (
         "after_storage",
         (
             GraphPass("effects", drop_tokens),
+            GraphPass("states of random numbers", unwrap_what_draws_nothing),
             # Joint graphs are mended before they are split.
             GraphPass("types of statistics", lambda gm: give_true_types(gm.graph), inference=True),
             GraphPass("products of bytes", name_products_of_bytes),

@@ -32,10 +32,12 @@ def inputs():
     ]
 
 
+OPTIONS = {options}
+
 if __name__ == "__main__":
     module = Repro()
     expected = module(*inputs())
-    actual = torch.compile(module, backend="litz", options={options})(*inputs())
+    actual = torch.compile(module, backend="litz", options=OPTIONS)(*inputs())
     print("compiled; largest differences:")
     for a, b in zip(actual, expected):
         if isinstance(a, torch.Tensor):
@@ -43,10 +45,21 @@ if __name__ == "__main__":
 """
 
 
+def example_input(val: Any) -> Any:
+    """What a repro calls a graph on in place of ``val``."""
+    if not isinstance(val, torch.Tensor):
+        return _hint(val) if isinstance(val, torch.SymInt | int) else None
+    size, stride = ([_hint(s) for s in sizes] for sizes in (val.shape, val.stride()))
+    x = torch.empty_strided(size, stride, dtype=val.dtype, device=val.device)
+    if val.dtype.is_floating_point:
+        return x.copy_(torch.randn(size))
+    return x.copy_(torch.rand(size) > 0.5 if val.dtype is torch.bool else torch.zeros(size))
+
+
 def _input_text(val: Any) -> str:
     if isinstance(val, torch.Tensor):
-        size = [int(_hint(s)) for s in val.shape]
-        stride = [int(_hint(s)) for s in val.stride()]
+        size = [_hint(s) for s in val.shape]
+        stride = [_hint(s) for s in val.stride()]
         if val.dtype.is_floating_point:
             fill = f"torch.randn({size}).to({val.dtype})"
         elif val.dtype is torch.bool:
@@ -55,7 +68,7 @@ def _input_text(val: Any) -> str:
             fill = f"torch.zeros({size}, dtype={val.dtype})"
         where = "" if val.device.type == "cpu" else f", device={str(val.device)!r}"
         return f"torch.empty_strided({size}, {stride}, dtype={val.dtype}{where}).copy_({fill})"
-    return repr(int(_hint(val))) if isinstance(val, torch.SymInt | int) else "None"
+    return repr(_hint(val)) if isinstance(val, torch.SymInt | int) else "None"
 
 
 def _hint(value: Any) -> int:

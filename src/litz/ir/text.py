@@ -201,6 +201,13 @@ def node_lines(n: ProgramNode | Nest, values: ValuePrinter | None = None) -> lis
     return nest_lines(n, n.origins if isinstance(n, Loops | Template) else ())
 
 
+def marked(lines: Sequence[str], at: int, message: str) -> list[str]:
+    """The lines with a mark on one of them, and a message below it."""
+    out = ["    " + line for line in lines]
+    out[at : at + 1] = [">>> " + lines[at], f"    ^ {message}"]
+    return out
+
+
 def program_symbols(p: Program) -> tuple[Expr, ...]:
     """Every size symbol of a program, in order of first use; data binds others in place."""
     found: list[Expr | HostFloat] = [s for s, _, _ in p.symbols]

@@ -30,7 +30,7 @@ from litz.ir.program import (
 )
 from litz.ir.scans import faults as scan_faults
 from litz.ir.skeletons import fault
-from litz.ir.text import ValuePrinter, node_lines
+from litz.ir.text import ValuePrinter, marked, node_lines
 
 KINDS: Final = ("input", "temp", "extern", "fresh", "constant", "opaque")
 
@@ -510,11 +510,7 @@ def _around(
             lines = [*lines[:1], "  ..."] if len(lines) > 3 else lines
             out += ["    " + line for line in lines]
             continue
-        mark = _line_of(steps[i], culprit) if len(lines) > 1 else 0
-        for number, line in enumerate(lines):
-            out.append((">>> " if number == mark else "    ") + line)
-            if number == mark:
-                out.append(f"    ^ {message}")
+        out += marked(lines, _line_of(steps[i], culprit) if len(lines) > 1 else 0, message)
     return "\n".join(out)
 
 

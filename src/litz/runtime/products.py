@@ -17,6 +17,7 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
+from litz.runtime.progress import Progress
 from litz.runtime.tune import Clock, CudaClock, Run, choose
 
 aten = torch.ops.aten
@@ -225,7 +226,8 @@ class Products:
 
     libraries: of a device; the first one's first instance is the default.  clock: of a GPU.
     cache: where to look for what was found before, and to keep it.
-    seconds: that are left to measure in.  bound: the call of each problem on each device.
+    seconds: that are left to measure in; spent: those that are not.  progress: whether to say so on
+    the terminal.  bound: the call of each problem on each device.
     chosen: what is known, by device, libraries and problem: packages have it along.
     """
 
@@ -234,6 +236,8 @@ class Products:
     seconds: float
     clock: Callable[[int], Clock] = CudaClock
     chosen: dict[str, Instance] = field(default_factory=dict)
+    progress: bool = False
+    spent: float = 0.0
     bound: dict[tuple[torch.device, Problem], Call] = field(default_factory=dict)
 
     def product(
@@ -272,8 +276,10 @@ class Products:
         recording = given.out.is_cuda and torch.cuda.is_current_stream_capturing()
         if known is None and not recording and self.seconds > 0 and self.cache is not None:
             begin = clock.now()
-            known = self._fastest(key, p, libraries, given, clock, self.cache)
-            self.seconds -= clock.now() - begin
+            with Progress(lambda: "timing products", self.progress, self.spent):
+                known = self._fastest(key, p, libraries, given, clock, self.cache)
+            used = clock.now() - begin
+            self.seconds, self.spent = self.seconds - used, self.spent + used
             self.cache.put(KIND, key, json.dumps(asdict(known)), ".json")
         if known is None:
             known = first.instances(p, 1)[0]

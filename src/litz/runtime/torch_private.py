@@ -13,7 +13,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -293,6 +293,15 @@ def bundled_entries(
         manager.record_artifact(kind, name, content)
 
     return record
+
+
+def random_states_as_tensors() -> AbstractContextManager[Any]:
+    """The partitioner hands states of random numbers on as tensors, no generators, on GPUs too."""
+    config = getattr(torch._functorch, "config", None)
+    if config is None or not hasattr(config, "graphsafe_rng_functionalization"):
+        return nullcontext()
+    patched: AbstractContextManager[Any] = config.patch(graphsafe_rng_functionalization=False)
+    return patched
 
 
 def backward_autocasts_as_forward() -> bool:

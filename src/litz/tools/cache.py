@@ -104,10 +104,9 @@ def take_in(cache: Cache, file: str) -> int:
     return bool(bad)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="litz cache", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz cache", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
     for name, about in (
         ("list", "what is there"),
         ("verify", "read every entry"),
@@ -116,7 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands.add_parser(name, help=about)
     for name, about in (("export", "write it to a file"), ("import", "take in such a file")):
         commands.add_parser(name, help=about).add_argument("file")
-    asked = parser.parse_args(arguments)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    asked = parser().parse_args(arguments)
     cache = Tools(make_options()).cache
     try:
         if asked.command == "clear":

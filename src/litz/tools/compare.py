@@ -15,7 +15,7 @@ import torch
 
 from litz.runtime.looking import RECORDS
 
-__all__ = ["first_difference", "main"]
+__all__ = ["first_difference", "main", "parser"]
 
 _SAME = ("step", "when", "buffer", "dtype", "shape")
 
@@ -60,10 +60,14 @@ def _difference(one: dict[str, Any], other: dict[str, Any], folders: tuple[Path,
     return f": {int(wrong.sum())} of {x.numel()} elements, by at most {most:.3g}"
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz compare", description=__doc__)
+    made.add_argument("runs", nargs=2, metavar="FOLDER", type=Path)
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 1 where the runs differ."""
-    parser = argparse.ArgumentParser(prog="litz compare", description=__doc__)
-    parser.add_argument("runs", nargs=2, metavar="FOLDER", type=Path)
-    found = first_difference(*parser.parse_args(arguments).runs)
+    found = first_difference(*parser().parse_args(arguments).runs)
     print(found or "equal to the bit")
     return int(bool(found))

@@ -14,9 +14,8 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from litz.dataclass import dataclass
 from litz.errors import OptionError
@@ -27,8 +26,6 @@ from litz.version import __version__
 if TYPE_CHECKING:
     from litz.tools.machine import Machine
 
-TOOLS: Final = ("cache", "compare", "explain", "package", "profile")
-"""What else the command can do: modules beside this one, each with a ``main``."""
 State = Literal["ok", "warning", "missing"]
 
 
@@ -267,17 +264,15 @@ def table(checks: Sequence[Check]) -> str:
     return "\n".join(lines)
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz doctor", description=__doc__)
+    made.add_argument("--json", action="store_true", help="print a JSON object")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] and given[0] in TOOLS:
-        tool = import_module(f"litz.tools.{given[0]}")
-        return int(tool.main(given[1:]))
-    parser = argparse.ArgumentParser(prog="litz", description=__doc__)
-    choices = ["doctor", *TOOLS]
-    parser.add_argument("tool", nargs="?", choices=choices, help="what the command litz can do")
-    parser.add_argument("--json", action="store_true", help="print a JSON object")
-    asked = parser.parse_args(given)
+    asked = parser().parse_args(arguments)
     checks = look_here()
     good = all(c.state != "missing" for c in checks)
     if asked.json:

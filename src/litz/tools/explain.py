@@ -169,14 +169,18 @@ def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
     return collector.report(Path(path).name, make_options())
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz explain", description=__doc__)
+    made.add_argument("file", help="a Python program to run, or a report that --json wrote")
+    made.add_argument("arguments", nargs="*", help="what the program is given")
+    made.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    made.add_argument("--html", metavar="FILE", help="write the report as a page")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="litz explain", description=__doc__)
-    parser.add_argument("file", help="a Python program to run, or a report that --json wrote")
-    parser.add_argument("arguments", nargs="*", help="what the program is given")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    asked = parser.parse_args(arguments)
+    asked = parser().parse_args(arguments)
     if asked.file.endswith(".json"):
         report = from_json(Path(asked.file).read_text())
     else:

@@ -26,6 +26,7 @@ from litz.runtime.cache import unsealed
 from litz.runtime.collector import uncollected
 from litz.runtime.cpu import needs, plain_isa
 from litz.runtime.fake import unset_fake_temporarily
+from litz.runtime.progress import Progress
 from litz.runtime.torch_private import recording_guards, widen
 from litz.targets.cpp.build import make_units
 from litz.targets.cpp.toolchain import (
@@ -66,7 +67,8 @@ def package(
     if chosen.verify:
         raise PackageError("litz: checked runs (verify) cannot be packaged")
     found = exported(program)
-    with Writer(path) as out, uncollected(), unset_fake_temporarily():
+    said = Progress(lambda: f"packaging {Path(path).name}", chosen.progress)
+    with said, Writer(path) as out, uncollected(), unset_fake_temporarily():
         built, conditions = _targets(found, chosen, isas, targets, out)
         record = Program(
             found.inputs,
@@ -255,15 +257,19 @@ def _constants(found: Exported, out: Writer) -> tuple[Tensor, ...]:
     )
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz package", description=__doc__)
+    made.add_argument("program", help="a file that torch.export.save wrote (.pt2)")
+    made.add_argument("path", help="the package to write")
+    made.add_argument("--isa", action="append", default=[], help="an instruction set, repeated")
+    made.add_argument("--target", action="append", default=[], help="as sm_90, repeated")
+    made.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="litz package", description=__doc__)
-    parser.add_argument("program", help="a file that torch.export.save wrote (.pt2)")
-    parser.add_argument("path", help="the package to write")
-    parser.add_argument("--isa", action="append", default=[], help="an instruction set, repeated")
-    parser.add_argument("--target", action="append", default=[], help="as sm_90, repeated")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    asked = parser.parse_args(arguments)
+    asked = parser().parse_args(arguments)
     try:
         options = dict(o.split("=", 1) for o in asked.option)
         program = torch.export.load(asked.program)

@@ -256,16 +256,20 @@ def profile_script(path: str, arguments: Sequence[str] = ()) -> Profile:
     return session.profile(Path(path).name, calls or 1, watched)
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="litz profile", description=__doc__)
+    made.add_argument("file", help="a Python program to run")
+    made.add_argument("arguments", nargs="*", help="what the program is given")
+    made.add_argument("--csv", metavar="FILE", help="write a line for each step")
+    made.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
+    made.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    made.add_argument("--html", metavar="FILE", help="write the report as a page")
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="litz profile", description=__doc__)
-    parser.add_argument("file", help="a Python program to run")
-    parser.add_argument("arguments", nargs="*", help="what the program is given")
-    parser.add_argument("--csv", metavar="FILE", help="write a line for each step")
-    parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    asked = parser.parse_args(arguments)
+    asked = parser().parse_args(arguments)
     found = profile_script(asked.file, asked.arguments)
     for file, text in ((asked.csv, found.to_csv), (asked.trace, found.to_trace)):
         if file:

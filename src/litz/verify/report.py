@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from torch.fx import Graph, GraphModule, Node
 from litz.dataclass import dataclass
 from litz.errors import VerificationError
 from litz.index import Expr
+from litz.ir.text import marked
 from litz.verify.compare import Difference
 from litz.verify.reference import RULES
 from litz.verify.targets import Key, Target
 
 aten = torch.ops.aten
+AROUND = 12
+"""Lines of a kernel's text that an error shows on each side of the marked one."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class WatchedStep:
 
     kernel: its name (of an extern: the operator).  before, after: the buffers that the probes
     around it show.  numbers: integers that it makes.  written: the buffers whose memory it writes.
-    origins: names of graph nodes.
+    origins: names of graph nodes.  lines: its text in the schedule.
     """
 
     kernel: str
@@ -35,6 +38,18 @@ class WatchedStep:
     numbers: tuple[Expr, ...]
     written: frozenset[str]
     origins: tuple[str, ...]
+    lines: Callable[[], list[str]]
+
+    def marked(self, buffer: str, message: str) -> str:
+        """What it computes, the message under the line that stores the buffer."""
+        lines = self.lines()
+        stores = (k for k, x in enumerate(lines) if x.lstrip().startswith(f"store {buffer}["))
+        at = next(stores, 0)
+        if at > AROUND:
+            lines[1 : at - AROUND] = ["  ..."]
+            at = AROUND + 2
+        lines[at + AROUND :] = ["  ..."] * (len(lines) > at + AROUND)
+        return "\n".join(marked(lines, at, message))
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,7 @@ class Report:
             kernel="" if step is None else step.kernel,
             nodes=tuple(names),
             detail="\n  ".join((first.text(), *hints)),
+            ir="" if step is None else step.marked(first.target.binding.ref.buffer, first.text()),
             others=tuple(f.node.name for f in findings[1:]),
             user_stack=self.lines(tuple(names)),
             inputs=inputs,
@@ -134,24 +150,38 @@ class Report:
         if not known:
             return None, None
         gm, leaves = subgraph(known)
-        text = _text(
-            gm, f"{what}: {known[0].text()}", self.options, _environment(leaves, self.options)
-        )
-        name = "litz_wrong_" + hashlib.sha256(text.encode()).hexdigest()[:10]
-        try:
-            place = Path(self.folder or ".") / name
-            place.mkdir(parents=True, exist_ok=True)
-            inputs, repro = place / "inputs.pt", place / "repro.py"
-            saved = {
-                "inputs": leaves,
-                "wrong": [f.actual.detach().clone() for f in known],
-                "exact": [f.exact for f in known],
-            }
-            torch.save(saved, inputs)
-            repro.write_text(text)
-        except OSError:
-            return None, None
-        return str(inputs), str(repro)
+        saved = {
+            "inputs": leaves,
+            "wrong": [f.actual.detach().clone() for f in known],
+            "exact": [f.exact for f in known],
+        }
+        return save(Path(self.folder or "."), gm, saved, f"{what}: {known[0].text()}", self.options)
+
+
+def save(
+    folder: Path,
+    gm: GraphModule,
+    saved: Mapping[str, Any],
+    what: str,
+    options: Mapping[str, object],
+    check: str = "replay",
+) -> tuple[str | None, str | None]:
+    """Write a repro into a folder of its own in ``folder``; paths as of ``Report.save``.
+
+    saved: what goes into the file of inputs, under ``inputs`` those of ``gm``.  check: the function
+    of ``litz.verify.replay`` that shows the fault.
+    """
+    inputs = saved["inputs"]
+    given = {k: v for k, v in options.items() if k != "verify"}
+    text = _text(gm, what, given, _environment(inputs, given), check)
+    place = folder / ("litz_wrong_" + hashlib.sha256(text.encode()).hexdigest()[:10])
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        torch.save(saved, place / "inputs.pt")
+        (place / "repro.py").write_text(text)
+    except OSError:
+        return None, None
+    return str(place / "inputs.pt"), str(place / "repro.py")
 
 
 def subgraph(findings: Sequence[Finding]) -> tuple[GraphModule, list[Any]]:
@@ -203,7 +233,7 @@ import torch
 from torch import device, inf, nan, tensor  # noqa: F401  (names that the graph may use)
 
 import litz  # noqa: F401
-from litz.verify.replay import replay
+from litz.verify.replay import {check}
 
 
 {module}
@@ -212,16 +242,21 @@ OPTIONS = {options}
 
 if __name__ == "__main__":
     saved = torch.load(Path(__file__).with_name("inputs.pt"), weights_only=True)
-    sys.exit(replay(Repro(), saved["inputs"], OPTIONS))
+    sys.exit({check}(Repro(), saved["inputs"], OPTIONS))
 '''
 
 
-def _text(gm: GraphModule, what: str, options: Mapping[str, object], environment: str) -> str:
+def _text(
+    gm: GraphModule, what: str, options: Mapping[str, object], environment: str, check: str
+) -> str:
     code = gm.print_readable(print_output=False, include_stride=False, include_device=False)
-    lines = [line for line in code.splitlines() if line.strip()]
+    lines = [
+        line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
     first = next(k for k, line in enumerate(lines) if line.startswith("class "))
     lines[first] = "class Repro(torch.nn.Module):"
     module = "\n".join(lines)
     what = what.replace('"""', "'''")
-    given = repr(dict(options))
-    return _TEXT.format(what=what, environment=environment, module=module, options=given)
+    return _TEXT.format(
+        what=what, environment=environment, module=module, options=dict(options), check=check
+    )

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,12 @@ from litz.graph.aliasing import is_view_op
 from litz.host.lines import CallKernel, HostProgram, Probe
 from litz.index import Expr, const, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
+from litz.ir.text import ValuePrinter
 from litz.lowering.torch_types import to_torch
 from litz.runtime.arguments import BoxedCall
 from litz.runtime.strided import addresses, copy_as_it_is
 from litz.schedule.groups import Schedule
+from litz.schedule.text import step_lines
 from litz.verify.compare import Difference, compare, same_bits
 from litz.verify.random import doubt
 from litz.verify.reference import Reference, reads_storage
@@ -395,6 +398,7 @@ def _with_storage(value: Any) -> Any:
 
 def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
     """The steps of a host program with probes, one a step of the schedule."""
+    values = ValuePrinter(schedule.program.buffers, schedule.program.constants)
     probes = {(p.step, p.after): p for p in host.lines if isinstance(p, Probe)}
     kernels = host.kernel_calls()
     steps = []
@@ -409,6 +413,7 @@ def steps_of(schedule: Schedule, host: HostProgram) -> tuple[WatchedStep, ...]:
                 after.numbers,
                 frozenset((*s.write_buffers(), *own)),
                 s.origins,
+                partial(step_lines, s, values),
             )
         )
     return tuple(steps)

@@ -31,7 +31,7 @@ class TritonBuild:
             o = tools.options
             # Ways differ in the order of their sums.
             choosing = 0 if torch.are_deterministic_algorithms_enabled() else o.choosing_seconds
-            limits = Limits(o.tuning_seconds or choosing, o.tuning_seconds > 0)
+            limits = Limits(o.tuning_seconds or choosing, o.tuning_seconds > 0, o.progress)
             self._finish = start(made, tools.cache, o.jobs or None, limits, choices)
 
     def cancel(self) -> None:

@@ -15,6 +15,7 @@ from litz.errors import RefusedSourceError
 from litz.index import evaluate
 from litz.kernel.blocks.recipe import Config
 from litz.runtime.launchers import Bound, in_python
+from litz.runtime.progress import Progress
 from litz.runtime.triton.build import default_workers, job_key, submit
 from litz.runtime.triton.job import Binary, KernelJob
 from litz.runtime.tune import Choice, CudaClock, Run, choose, known
@@ -54,7 +55,7 @@ def tuning(
     choices: filled with which of its ways each kernel runs, by the kernel's name.
     """
     open_ = [p for p in parts if p.kernel.extents is not None and limits.counts(p.kernel)]
-    left, first = _Budget(limits.seconds, len(open_)), in_python(bound)
+    left, first = _Budget(limits.seconds, len(open_), limits.progress), in_python(bound)
     out: dict[str, Callable[..., None]] = dict(bound)
     for p in open_:
         site, note = sites[p.device], partial(choices.__setitem__, p.name)
@@ -65,10 +66,14 @@ def tuning(
 
 @dataclass(frozen=True)
 class Limits:
-    """How long first calls may try, all together, and whether configurations or ways alone."""
+    """How long first calls may try, all together, and whether configurations or ways alone.
+
+    progress: whether to say so on the terminal.
+    """
 
     seconds: float = 0.0
     configs: bool = False
+    progress: bool = False
 
     def counts(self, kernel: TritonKernel) -> bool:
         """Whether there is something to try."""
@@ -82,10 +87,17 @@ class _Budget:
 
     seconds: float
     kernels: int
+    progress: bool = False
+    spent: float = 0.0
 
     def take(self, used: float) -> None:
         self.seconds -= used
+        self.spent += used
         self.kernels -= 1
+
+    def said(self) -> Progress:
+        """What the terminal shows meanwhile."""
+        return Progress(lambda: f"timing {self.kernels} kernels", self.progress, self.spent)
 
     @property
     def share(self) -> float:
@@ -110,7 +122,8 @@ class _Tuned:
             sizes = self.bytes(args)
             if all(n is None or n > 0 for n in sizes):
                 self.done = True
-                self.tune(args, sizes)
+                with self.left.said():
+                    self.tune(args, sizes)
         self.run(*args)
 
     def bytes(self, args: Sequence[int]) -> list[int | None]:

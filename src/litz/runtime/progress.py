@@ -1,0 +1,64 @@
+"""A line on the terminal about what takes longer than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TextIO
+
+AFTER: Final = 2.0  # seconds without a line
+EVERY: Final = 0.25  # seconds between lines
+
+
+class Progress:
+    """Says at the foot of a terminal what goes on while it does, and wipes that in the end.
+
+    what: gives the text, a line, asked every now and then from another thread, which lives no
+    longer than the context.  wanted: option ``progress``.  spent: seconds of the same work before.
+    Inside of another one, its text takes the place of that one's.  Nothing is said, and no thread
+    started, where standard error is no terminal.
+    """
+
+    def __init__(self, what: Callable[[], str], wanted: bool = True, spent: float = 0.0) -> None:
+        self._what, self._wanted, self._spent = what, wanted, spent
+        self._line: _Line | None = None
+
+    def __enter__(self) -> Progress:
+        if self._wanted and sys.stderr is not None and sys.stderr.isatty():
+            # Python keeps who talks: there is one line at the foot of a terminal.
+            lines = (t for t in threading.enumerate() if isinstance(t, _Line))
+            self._line = next(lines, None) or _Line(sys.stderr, self._spent)
+            self._line.texts.append(self._what)
+            if not self._line.is_alive():
+                self._line.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._line is not None:
+            self._line.texts.remove(self._what)
+            if not self._line.texts:
+                self._line.over.set()
+                self._line.join()
+
+
+class _Line(threading.Thread):
+    def __init__(self, out: TextIO, spent: float) -> None:
+        super().__init__(name="litz progress", daemon=True)
+        self.texts: list[Callable[[], str]] = []
+        self.out, self.spent = out, spent
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        start = time.monotonic() - self.spent
+        pause, written = max(0.0, AFTER - self.spent), False
+        while not self.over.wait(pause):
+            what = self.texts[-1:]
+            text = f"litz: {what[0]() if what else ''}, {time.monotonic() - start:.0f} s"
+            self.out.write(f"\r{text[:78]}\x1b[K")
+            self.out.flush()
+            pause, written = EVERY, True
+        if written:
+            self.out.write("\r\x1b[K")
+            self.out.flush()

@@ -1,0 +1,79 @@
+"""The command ``litz``: what it lists, what it runs, and what completes it in a shell."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import litz.tools
+from litz import version
+from litz.tools.commands import COMMANDS, completion, main, words
+
+
+def test_every_tool_with_a_main_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    files = Path(litz.tools.__path__[0]).glob("*.py")
+    tools = {f.stem for f in files if "\ndef main(" in f.read_text()} - {"commands"}
+    assert tools == set(COMMANDS) - {"completion"}
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in COMMANDS)
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explian"]) == 2
+    assert "did you mean 'explain'" in capsys.readouterr().err
+
+
+def test_what_follows_a_command_comes_from_its_parser() -> None:
+    found = words()
+    assert {"list", "verify", "import"} <= found["cache"].keys()
+    assert {"--html", "--json"} <= found["explain"].keys()
+    assert {"bash", "zsh", "fish"} <= found["completion"].keys()
+
+
+@pytest.mark.parametrize(
+    "typed, expected",
+    [("litz ex", "explain"), ("litz cache ver", "verify"), ("litz profile --tr", "--trace")],
+)
+def test_bash_completes(typed: str, expected: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash")
+    n = len(typed.split()) - 1
+    run = f'COMP_WORDS=({typed}); COMP_CWORD={n}; _litz; echo "${{COMPREPLY[*]}}"'
+    done = subprocess.run([bash, "-c", completion("bash") + run], capture_output=True, text=True)
+    assert done.stdout.split() == [expected], done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_take_the_script(shell: str) -> None:
+    text = completion(shell)
+    assert "explain" in text and ("--html" in text or "-l html" in text)
+    if path := shutil.which(shell):
+        done = subprocess.run([path, "-n"], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def test_what_is_deprecated_goes_in_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Path(litz.tools.__path__[0]).parent
+    calls = r'\bdeprecated\([^)]*?"([0-9.]+)"\)'
+    found = {v for f in place.rglob("*.py") for v in re.findall(calls, f.read_text(), re.DOTALL)}
+    assert found and all(numbers(v) > numbers(version.__version__) for v in found)
+
+
+def test_the_old_call_of_doctor_works_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from litz.tools import doctor
+
+    given: list[list[str]] = []
+    monkeypatch.setattr(doctor, "main", lambda arguments: given.append(arguments) or 0)
+    with pytest.warns(FutureWarning, match="goes away in version 0.3.0; call `litz doctor --json`"):
+        assert main(["--json"]) == 0
+    assert given == [["--json"]]
