@@ -19,6 +19,7 @@ from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.attention import leave_out_unread_blocks
 from litz.graph.calls import is_random
+from litz.graph.complex_pairs import compute_in_pairs
 from litz.graph.constants import fold_constants
 from litz.graph.convolutions import add_bias_apart
 from litz.graph.dialect import Dialect, border
@@ -142,8 +143,9 @@ class PassGroup:
     passes: tuple[GraphPass, ...] = ()
 
 
-# Storage comes first: it asks which values eager has as views of which.  Then constants: a folded
-# one can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what others left.
+# Storage comes first: it asks which values eager has as views of which.  Then complex numbers:
+# their parts may be constant; then constants: a folded one can make a no-op.
+# All leave dead calls.  Layout comes last: it looks at what others left.
 PIPELINE: tuple[PassGroup, ...] = (
     PassGroup("before_passes"),
     PassGroup(
@@ -162,6 +164,7 @@ PIPELINE: tuple[PassGroup, ...] = (
     PassGroup(
         "after_simplifying",
         (
+            GraphPass("complex numbers", compute_in_pairs),
             GraphPass("constants", fold_constants),
             GraphPass("no-ops", drop_no_ops),
             GraphPass("blocks of attention", leave_out_unread_blocks),

@@ -64,6 +64,27 @@ template <class T, int N> LITZ_FN void store_back(same<T>* p, Vec<T, N> v) {
   }
 }
 
+// p[0] = a[0], p[1] = b[0], p[2] = a[1], ..
+template <class T, int N> LITZ_FN void store_pairs(T* p, Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (is_half<T>) {
+    T x[N], y[N];
+    store(x, a);
+    store(y, b);
+    store_pairs((u16*)p, load<N>((const u16*)x), load<N>((const u16*)y));
+  } else if constexpr (is_same<T, bool>) {
+    for (int j = 0; j < N; j++) p[2 * j] = a[j], p[2 * j + 1] = b[j];
+  } else {
+    store(p, detail::zip_low(a, b));
+    store(p + N, detail::zip_high(a, b));
+  }
+}
+// Of the first n lanes.
+template <class T, int N> LITZ_FN void store_pairs(T* p, Vec<T, N> a, Vec<T, N> b, i64 n) {
+  T x[2 * N];
+  store_pairs(x, a, b);
+  for (i64 j = 0; j < 2 * n; j++) p[j] = x[j];
+}
+
 // ---- what no stride describes
 
 // Each element in K lanes, one after the other.
