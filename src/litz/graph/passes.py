@@ -25,6 +25,7 @@ from litz.graph.convolutions import add_bias_apart
 from litz.graph.dialect import Dialect, border
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
+from litz.graph.positions import name_positions
 from litz.graph.products import name_products_of_bytes
 from litz.graph.reinplace import read_what_was_written, write_in_place
 from litz.graph.statistics import give_true_types
@@ -165,6 +166,7 @@ PIPELINE: tuple[PassGroup, ...] = (
         "after_simplifying",
         (
             GraphPass("complex numbers", compute_in_pairs),
+            GraphPass("positions", name_positions),
             GraphPass("constants", fold_constants),
             GraphPass("no-ops", drop_no_ops),
             GraphPass("blocks of attention", leave_out_unread_blocks),

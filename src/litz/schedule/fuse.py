@@ -458,14 +458,22 @@ class Fusion:
         return not (a.space.reduce_axes and _follows(a, b)) or _only_scans(a)
 
     def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
-        """Some buffer is touched by both sides at one index in the fused loops."""
+        """Whether the fused loops touch at one place what a group hands on, or else most bytes
+        of what both touch: a matrix that one of them walks across would be read in strides."""
         sub_a, sub_b = substitution(how.left), substitution(how.right)
-        for x in (*a.writes, *a.reads):
-            mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
+        kept = apart = 0
+        for x in dict.fromkeys((*a.writes, *a.reads)):
             theirs = (*b.reads.get(x, ()), *b.writes.get(x, ()))
-            if any(sub_b(i) in mine for i in theirs):
+            if not theirs:
+                continue
+            mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
+            if not any(sub_b(i) in mine for i in theirs):
+                apart += self.bytes[x]
+            elif x in a.writes:
                 return True
-        return False
+            else:
+                kept += self.bytes[x]
+        return kept > 0 and kept >= apart
 
     # --- result -------------------------------------------------------------------------------
 
