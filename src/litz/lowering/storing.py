@@ -58,9 +58,9 @@ def _converges(n: FxNode) -> bool:
     """Whether all that reads a value is elementwise and goes into one value, soon."""
     left = dict.fromkeys(n.users)
     for _ in range(CONVERGES):
-        if len(left) == 1:
-            return True
         u = min(left)
+        if len(left) == 1:
+            return not is_view_op(u.target)
         if not _is_pointwise(u.target) or not same_dims(u.meta["val"].shape, n.meta["val"].shape):
             return False
         del left[u]
