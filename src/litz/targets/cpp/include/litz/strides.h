@@ -120,7 +120,14 @@ template <int N, bool Up, bool Down, class T, class F> LITZ_FN Vec<T, N> load_ne
 template <int N, bool Up, bool Down, class T, class F>
 LITZ_FN Vec<T, N> load_near(const T* p, i64 n, F f) {
   if (Up && f(n - 1) - f(0) == n - 1) return load_partial<N>(p + f(0), n);
-  return each<N>(n, [&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
+  if constexpr (N > 4) {
+    if (n <= N / 2) return join(load_near<N / 2, Up, Down>(p, n, f), Vec<T, N / 2>(T{}));
+    return join(load_near<N / 2, Up, Down>(p, f),
+                load_near<N / 2, Up, Down>(p, n - N / 2,
+                                           [&](i64 j) LITZ_LAMBDA { return f(j + N / 2); }));
+  } else {
+    return each<N>(n, [&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
+  }
 }
 template <int N, bool Up, bool Down, class T, class F>
 LITZ_FN Vec<T, N> load_near(const T* p, Vec<bool, N> m, F f) {
