@@ -48,7 +48,7 @@ BLOCK: Final = 256 * 16
 
 # What rows of several blocks give may be found in parts: of so many elements in all, so that ATen,
 # which walks over them a few times, waits for launches; and of few that are wanted of each part.
-SPLIT: Final = 1 << 22
+SPLIT: Final = 1 << 21
 FEW: Final = 8
 
 
