@@ -255,11 +255,11 @@ def test_chunk_cat(dtype: torch.dtype) -> None:
 def test_slices_are_written_where_their_tensor_lies() -> None:
     """Circular padding copies edges within one tensor; what is read later is not overwritten."""
 
-    def shifted(x: Tensor) -> Tensor:
+    def shifted(x: torch.Tensor) -> torch.Tensor:
         y = F.pad(x, (1, 1), mode="circular")
         return y.slice_scatter(y[:, :4] + 1, 1, 2, 6)  # the two overlap
 
-    def kept(x: Tensor) -> tuple[Tensor, Tensor]:
+    def kept(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x * 2 + x.sin()
         return y.slice_scatter(y[:, :2], 1, 3, 5), y
 
