@@ -250,3 +250,23 @@ def test_chunk_cat(dtype: torch.dtype) -> None:
     check(lambda *ts: torch.ops.aten._chunk_cat(list(ts), 0, 3), x, y, z)
     check(lambda *ts: torch._chunk_cat(list(ts), 1, 4), x, x[:, 1:6] * 2)
     check(lambda *ts: torch._chunk_cat(list(ts), -1, 5), x, x + 1)
+
+
+def test_slices_are_written_where_their_tensor_lies() -> None:
+    """Circular padding copies edges within one tensor; what is read later is not overwritten."""
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        y = F.pad(x, (1, 1), mode="circular")
+        return y.slice_scatter(y[:, :4] + 1, 1, 2, 6)  # the two overlap
+
+    def kept(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2 + x.sin()
+        return y.slice_scatter(y[:, :2], 1, 3, 5), y
+
+    x = torch.randn(3, 7)
+    for pad in ((2, 1), (0, 3)):
+        program = check(lambda x, p=pad: F.pad(x, p, mode="circular"), x)
+        assert sum(b.kind == "temp" for b in program.buffers.values()) == 1
+    check(lambda x: F.pad(x, (1, 2, 2, 1), mode="circular"), torch.randn(2, 3, 5, 6))
+    check(shifted, x)
+    check(kept, x)

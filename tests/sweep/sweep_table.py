@@ -36,7 +36,8 @@ written by `tests/sweep/op_sweep.py` from its results. *native*: every sample's 
 Litz's own kernels and views. *partly*: some samples are. *ATen*: a call of ATen, fused around but
 not into. A call of ATen is right by construction; only its speed and its memory are eager's.
 Entries count by their float32 samples, or by those of another type where they take no float32;
-complex numbers always go to ATen. `operators.md` is about CPUs, `operators_cuda.md` about a GPU.
+views of complex numbers' memory, at both ends, are ATen's.
+`operators.md` is about CPUs, `operators_cuda.md` about a GPU.
 """
 ON_GPU = """\
 On a GPU samples are counted in batches: *with ATen* says that some sample calls it.

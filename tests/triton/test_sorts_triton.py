@@ -37,6 +37,17 @@ def test_the_network(width: int) -> None:
     agree(lambda x: torch.sort(x, stable=True), rows(2, width, seed=width), **TRITON)
 
 
+@pytest.mark.parametrize("count", [1, 7, 60])
+def test_the_first_of_long_rows_are_found_in_parts(count: int) -> None:
+    x = torch.randn(2, 3001)
+    x[1, 7] = torch.nan
+    for down, dtype in ((True, torch.float32), (False, torch.bfloat16)):
+        fn = lambda x, d=down: torch.topk(x * 2, count, largest=d).values  # noqa: E731
+        agree(fn, x.to(dtype), **TRITON)
+    agree(lambda x: torch.topk(x, count), x, **TRITON)
+    agree(lambda x: torch.topk(x, count, 0), x.t().contiguous(), **TRITON)
+
+
 def test_one_row_and_none() -> None:
     agree(lambda x: torch.sort(x, stable=True), rows(50), **TRITON)
     agree(lambda x: torch.sort(x, dim=1, stable=True), rows(0, 50), **TRITON)

@@ -19,11 +19,13 @@ from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.attention import leave_out_unread_blocks
 from litz.graph.calls import is_random
+from litz.graph.complex_pairs import compute_in_pairs
 from litz.graph.constants import fold_constants
 from litz.graph.convolutions import add_bias_apart
 from litz.graph.dialect import Dialect, border
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
+from litz.graph.positions import name_positions
 from litz.graph.products import name_products_of_bytes
 from litz.graph.reinplace import read_what_was_written, write_in_place
 from litz.graph.rng_states import unwrap_what_draws_nothing
@@ -143,8 +145,9 @@ class PassGroup:
     passes: tuple[GraphPass, ...] = ()
 
 
-# Storage comes first: it asks which values eager has as views of which.  Then constants: a folded
-# one can make a no-op.  Both leave dead calls.  Layout comes last: it looks at what others left.
+# Storage comes first: it asks which values eager has as views of which.  Then complex numbers:
+# their parts may be constant; then constants: a folded one can make a no-op.
+# All leave dead calls.  Layout comes last: it looks at what others left.
 PIPELINE: tuple[PassGroup, ...] = (
     PassGroup("before_passes"),
     PassGroup(
@@ -164,6 +167,8 @@ PIPELINE: tuple[PassGroup, ...] = (
     PassGroup(
         "after_simplifying",
         (
+            GraphPass("complex numbers", compute_in_pairs),
+            GraphPass("positions", name_positions),
             GraphPass("constants", fold_constants),
             GraphPass("no-ops", drop_no_ops),
             GraphPass("blocks of attention", leave_out_unread_blocks),

@@ -18,7 +18,7 @@ from litz.kernel.guards import unguarded
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
 from litz.kernel.tiling import accesses_of, best_score, choose_tiling, loop_order
-from litz.kernel.unfold import unfold_where_better
+from litz.kernel.unfold import halves_apart, unfold_where_better
 from litz.schedule.groups import Group
 
 
@@ -94,6 +94,8 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
 
     sizes = {name: b.dtype.bytes for name, b in buffers.items()}
     nest = (group.axes, group.reduce_axes, group.stores)
+    if group.device == "cpu":  # where lanes may be any, each has a branch of its own
+        nest = halves_apart(nest)
     axes, reduced, stores = merge_loops(*unfold_where_better(nest, contiguous))
     if not run_along(stores, reduced):
         raise ValueError("a scan has to run along the one reduced loop of its kernel")

@@ -1,10 +1,22 @@
-"""Loops are cut where that makes more bytes contiguous (see ``litz.ir.unfold``)."""
+"""Loops are cut where that makes more bytes contiguous, or tells apart what is computed.
+
+See ``litz.ir.unfold``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 
+from litz.index import Const as Number
+from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const
+from litz.ir import body
+from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
+from litz.ir.dtype import BOOL
 from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
+from litz.kernel.nodes import extent
+
+_COMPARED = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 
 GAIN = 1.05  # less is not worth the shorter loops
 
@@ -23,3 +35,56 @@ def unfold_where_better(nest: Nest, score: Callable[[Nest], float]) -> Nest:
         if new > GAIN * best:
             nest, best = made, new
     return nest
+
+
+def halves_apart(nest: Nest) -> Nest:
+    """The nest whose odd and even places are stores of their own, where that tells more of them.
+
+    So the parts of ``stack([x, y], -1)`` are each computed once, and not for either place; and
+    what is read at ``(i + 1) // 2`` is contiguous.
+    """
+    axes, reduced, stores = nest
+    if reduced or any(s.mode != "set" for s in stores):
+        return nest
+    nodes = list(walk(r for s in stores for r in s.roots()))
+    masks = walk([n.args[0] for n in nodes if _chooses(n)])
+    exprs = [n.expr for n in masks if isinstance(n, Index)]
+    found = [e.num for e in exprs if isinstance(e, Mod) and e.den is const(2)]
+    found += [v for n in nodes if isinstance(n, Load) for v in _shifted_halves(n.index)]
+    for v in found:
+        if v not in axes or not _is_even(extent(v)):
+            continue
+        axes, _, cut = cut_loop(nest, v, (2,))
+        (bit,) = (u for u in axes if u not in nest[0] and extent(u) is const(2))
+        each = [Rewriter(Substitution({bit: const(k)}), _settled) for k in range(2)]
+        stores = tuple(place.store(s) for s in cut for place in each)
+        return tuple(u for u in axes if u is not bit), reduced, stores
+    return nest
+
+
+def _shifted_halves(e: Expr) -> Iterator[Expr]:
+    """The loops of which an index has the half behind a shift."""
+    stack = [e]
+    while stack:
+        part = stack.pop()
+        stack.extend(part.children())
+        if isinstance(part, FloorDiv) and part.den is const(2) and isinstance(part.num, Sum):
+            yield from (v for v, c in part.num.terms if c == 1)
+
+
+def _is_even(size: Expr) -> bool:
+    return isinstance(size, Number) and size.value > 2 and size.value % 2 == 0
+
+
+def _settled(_: Node, n: Node) -> Node:
+    """Comparisons of numbers, and what they choose."""
+    if isinstance(n, Op) and n.name in _COMPARED and all(isinstance(a, Const) for a in n.args):
+        a, b = (x.value for x in n.args if isinstance(x, Const))
+        return body.const(BOOL, _COMPARED[n.name](a, b))
+    if isinstance(n, Op) and n.name == "where" and isinstance(n.args[0], Const):
+        return n.args[1 if n.args[0].value else 2]
+    return n
+
+
+def _chooses(n: Node) -> bool:
+    return isinstance(n, Masked) or isinstance(n, Op) and n.name == "where"

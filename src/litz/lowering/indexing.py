@@ -15,6 +15,7 @@ from litz.ir.body import Load, Node, Rewriter, Scalar, op
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import literal
+from litz.lowering.places import is_quick, place_of
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, TensorValue, axes, product
@@ -112,7 +113,7 @@ def _through(
     return Rewriter(Substitution(mapping), with_bindings)(x.node)
 
 
-def position(node: Node, size: Expr, *, negative: bool = False) -> Node:
+def position(node: Node, size: Expr, *, negative: bool = False, on_gpu: bool = False) -> Node:
     """An index element as an i64 node in [0, size): checked, and from the end if negative.
 
     Where the check fails, it is 0, so that there must be an element.
@@ -127,10 +128,11 @@ def position(node: Node, size: Expr, *, negative: bool = False) -> Node:
         at = int(i.value) + (int(extent.value) if negative and i.value < 0 else 0)
         if 0 <= at < extent.value:
             return body.const(d.I64, at)
-    if isinstance(i, body.Index) and isinstance(size, Const):
-        lo, hi = i.expr.lo, i.expr.hi
+    place = place_of(i)
+    if place is not None and isinstance(size, Const):
+        lo, hi = place.lo, place.hi
         if lo is not None and hi is not None and lo >= 0 and hi < size.value:
-            return i
+            return body.index(place) if is_quick(place, on_gpu) else i
     if negative:
         below = op("lt", i, body.const(d.I64, 0))
         i = op("where", below, op("add", i, extent), i)
@@ -230,18 +232,21 @@ def indexed(
         positions[k] = i
     for k, i in zip(after, own[len(before) + rank :], strict=True):
         positions[k] = i
+    on_gpu = ctx.b.settings.on_gpu(x.device)
     for k, t in zip(given, tensors, strict=True):
         at = t.at(middle[rank - t.ndim :])
         if clamp:
-            positions[k] = _clamped(body.cast(at, d.I64), x.shape[k])
+            positions[k] = _clamped(body.cast(at, d.I64), x.shape[k], on_gpu)
         else:
-            positions[k] = position(at, x.shape[k], negative=True)
+            positions[k] = position(at, x.shape[k], negative=True, on_gpu=on_gpu)
     return Indexed(shape, tuple(positions))
 
 
-def _clamped(i: Node, size: Expr) -> Node:
+def _clamped(i: Node, size: Expr, on_gpu: bool) -> Node:
     zero = body.const(d.I64, 0)
-    return op("maximum", op("minimum", i, body.index(size - 1)), zero)
+    at = op("maximum", op("minimum", i, body.index(size - 1)), zero)
+    place = place_of(at)
+    return at if place is None or not is_quick(place, on_gpu) else body.index(place)
 
 
 # "Unsafe" frees a kernel from checking; the check costs little and keeps a wrong index an error.

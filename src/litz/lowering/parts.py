@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from litz.graph.aliasing import is_returned
-from litz.index import Expr, and_, as_expr, eq, floordiv, le, lt, mod
+from litz.index import Const, Expr, and_, as_expr, eq, floordiv, le, linear, lt, mod
 from litz.ir import body
-from litz.lowering import views
+from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
 from litz.lowering.registry import Call, lower_rows
@@ -64,8 +64,50 @@ def scatter(ctx: Call, part: Part, x: TensorValue, src: TensorValue, **which: An
         raise Unsupported("a result with the gaps in memory that its argument has")
     if x.ref is not None and not apart(ctx.result):
         raise Unsupported("a write into a part of memory that lies under other elements too")
+    stays = ctx.n_users > 1 or is_returned(ctx.node)
+    if part is sliced and stays and _written(ctx, x, src, **which):
+        return x
     inside, at = part(x.shape, **which)
     return x.with_node(body.masked(holds(inside), ctx.cast(src).at(at), x.node))
+
+
+def _written(
+    ctx: Call,
+    x: TensorValue,
+    src: TensorValue,
+    *,
+    dim: int,
+    start: Expr | int | None,
+    end: Expr | int | None,
+    step: Expr | int,
+) -> bool:
+    """Write a slice of memory that nothing else reads, and the new value not where it is written.
+
+    It may be computed from other elements along ``dim``, as circular padding is.
+    """
+    if x.ref is None or step != 1 or not ctx.last_use(x, src):
+        return False
+    dim = views.wrap(dim, x.ndim)
+    first, by, size = (
+        views.clamp_position(start, x.shape[dim], ZERO),
+        x.ref.strides[dim],
+        src.shape[dim],
+    )
+    to, value = values.slice_dim(x, dim, first, size, ONE), ctx.cast(src)
+    assert to.ref is not None
+    root, here = ctx.b.root(x.ref.buffer), linear(axes(src.shape), to.ref.strides, to.ref.offset)
+    for n in body.loads((value.node,)):
+        if ctx.b.root(n.buffer) != root:
+            continue
+        known = (n.index - here, first, by, size, x.shape[dim])
+        if n.buffer != x.ref.buffer or not all(isinstance(e, Const) for e in known):
+            return False
+        apart, first_, by_, size_, all_ = (e.value for e in known if isinstance(e, Const))
+        off, rest = divmod(apart, by_)
+        if rest or abs(off) < size_ or not 0 <= first_ + off <= all_ - size_:
+            return False
+    ctx.b.store_into(value, to)
+    return True
 
 
 @lower_rows(

@@ -40,8 +40,10 @@ aten = torch.ops.aten
 
 # Windows of up to this many elements are unrolled; larger ones are reductions.
 MAX_TAPS = 32
-# A lazy input that costs more than this is stored before windows read it several times.
+# A lazy input that costs more than this is stored before windows read it several times; and one of
+# so many nodes in all of a window before they read it once.
 MAX_TAP_COST = 3
+MAX_TAP_NODES = 400
 Sizes = Sequence[int] | int
 
 
@@ -90,9 +92,12 @@ def windows(
     return Windows(k, spread(stride, k), spread(padding), spread(dilation))
 
 
-def shared(ctx: Call, x: TensorValue) -> TensorValue:
-    """``x`` so that reading an element several times costs little."""
-    if x.lazy is None:
+def shared(ctx: Call, x: TensorValue, once: int = 0) -> TensorValue:
+    """``x`` so that reading an element several times costs little.
+
+    once: how many elements a window has, where none is in two.
+    """
+    if x.lazy is None or 0 < once * len(list(body.walk((x.lazy,)))) <= MAX_TAP_NODES:
         return x
     cheap = body.cost(x.lazy) <= MAX_TAP_COST and len(body.loads((x.lazy,))) <= 1
     return x if cheap else ctx.b.keep(x)
@@ -159,11 +164,18 @@ class Taps:
 
     kernel: sizes of the longest window.  first: its first position that is no padding.  at: from
     steps into the window to a position, and whether the window has it.
+    apart: whether no element lies in two windows.
     """
 
     kernel: tuple[int, ...]
     first: Sequence[Expr]
     at: Callable[[Sequence[Expr]], tuple[list[Expr], Expr]]
+    apart: bool = False
+
+    @property
+    def once(self) -> int:
+        """How many elements a window reads that no other does."""
+        return math.prod(self.kernel) if self.apart else 0
 
 
 def sliding(ctx: Call, x: TensorValue, w: Windows) -> Taps:
@@ -175,7 +187,9 @@ def sliding(ctx: Call, x: TensorValue, w: Windows) -> Taps:
         here = [s + j * dil for s, j, dil in zip(starts, js, w.dilation, strict=True)]
         return here, inside(here, sizes)
 
-    return Taps(w.kernel, [_first_valid(s, d) for s, d in zip(starts, w.dilation, strict=True)], at)
+    first = [_first_valid(s, d) for s, d in zip(starts, w.dilation, strict=True)]
+    apart = all(k <= s for k, s in zip(w.kernel, w.stride, strict=True))
+    return Taps(w.kernel, first, at, apart and w.dilation == (1,) * w.rank)
 
 
 def _first_valid(start: Expr, dilation: int) -> Expr:
@@ -257,7 +271,7 @@ def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, 
     rank, wanted = len(taps.kernel), 1 in ctx.used
     if wanted and math.prod(taps.kernel) > MAX_TAPS:
         raise Unsupported("positions of maxima in large windows")
-    x = shared(ctx, x)
+    x = shared(ctx, x, taps.once)
     lead = axes(ctx.shape)[:-rank]
     strides = contiguous_strides(x.shape[-rank:])
     low = body.const(x.dtype.opmath, MAX.identity(x.dtype))
@@ -379,7 +393,7 @@ def adaptive_avg_pool(ctx: Call, rank: int, x: TensorValue) -> TensorValue:
 def _averages(ctx: Call, x: TensorValue, taps: Taps, counts: Sequence[Expr]) -> TensorValue:
     if not x.dtype.is_float:
         raise Unsupported("averages of integers")
-    x = shared(ctx, x)
+    x = shared(ctx, x, taps.once)
     lead = axes(ctx.shape)[: -len(taps.kernel)]
     zero = body.const(x.dtype.opmath, 0)
 

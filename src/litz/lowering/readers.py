@@ -60,16 +60,19 @@ class Readers:
         """How often a value is read behind the call ``by``."""
         return self.uses_left[n] - (n in by.all_input_nodes)
 
-    def is_last(self, n: FxNode, given: Sequence[Any], v: TensorValue) -> bool:
+    def is_last(self, n: FxNode, given: Sequence[Any], v: TensorValue, beside: Any = None) -> bool:
         """Whether ``v``, one of the arguments ``given`` to ``n``, is all that reads its memory.
 
         That has to be memory of the program's own, which nobody sees but through its values.
+        beside: another argument, which may read it too.
         """
         if v.ref is None:
             return False
         root = self.b.root(v.ref.buffer)
         live = [a for a in given if a is not v]
-        if len(live) + 1 != len(given) or self.b.buffers[root].kind != "temp":
+        last = len(live) + 1 == len(given)
+        live = [a for a in live if a is not beside or a is None]
+        if not last or self.b.buffers[root].kind != "temp":
             return False
         for m, value in self.env.items():
             if self.wanted(m, n) > 0:

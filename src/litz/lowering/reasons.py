@@ -22,7 +22,7 @@ _PREFIXES: Final = (
     ("cholesky", _ALGEBRA),
     ("lu_", _ALGEBRA),
     ("_conj", _COMPLEX),
-    ("view_as_", _COMPLEX),
+    ("view_as_", "a view of complex numbers in memory"),
     ("as_strided", _STORAGE),
     ("to_sparse", _SPARSE),
     ("_to_sparse", _SPARSE),

@@ -48,7 +48,8 @@ class Call:
     result: metadata of the (first) tensor result.
     results: of all results (None for non-tensors).  n_users: how often the result is read.
     used: positions of results that are read, for ops with several.
-    last_use: whether a value lies in memory that may be written, as nothing else reads it later.
+    last_use: whether a value lies in memory that may be written, as nothing else reads it later,
+    but perhaps another argument beside it.
     meta: the fake-tensor value of the node, for what else a lowering needs to know.
     """
 
@@ -58,7 +59,7 @@ class Call:
     results: tuple[Result | None, ...]
     n_users: int
     used: frozenset[int]
-    last_use: Callable[[TensorValue], bool] = lambda v: False
+    last_use: Callable[..., bool] = lambda v, beside=None: False
 
     @property
     def result(self) -> Result:

@@ -8,18 +8,19 @@ equal elements keep their order, and nothing else has to move along.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Expr, contiguous_strides, linear, size_hint, var
+from litz.index import Const, Expr, const, contiguous_strides, linear, size_hint, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store, op
 from litz.ir.dtype import DType
+from litz.ir.program import Buffer
 from litz.ir.reductions import reduction
 from litz.lowering.context import Unsupported
 from litz.lowering.formulas import is_zero, k, where
@@ -43,6 +44,12 @@ _MANTISSAS: Final = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 # A GPU's program holds a row's ranks in registers, 16 bytes a thread: of longer rows each level of
 # the network goes through shared memory, and ATen's radix sort passes over them less often.
 BLOCK: Final = 256 * 16
+
+
+# What rows of several blocks give may be found in parts: of so many elements in all, so that ATen,
+# which walks over them a few times, waits for launches; and of few that are wanted of each part.
+SPLIT: Final = 1 << 21
+FEW: Final = 8
 
 
 @dataclass(frozen=True)
@@ -241,10 +248,65 @@ def topk(
     dim = dim % x.ndim if x.ndim else 0
     if (known := _single(ctx, x, dim)) is not None:
         return known
+    if (parts := _in_parts(ctx, x, dim, count, largest)) is not None:
+        return parts
     found = rows(ctx, x, dim, FIRST, largest)
     at = found.own[dim]
     mask = op("lt", body.index(at), number(d.I64, count))
     return found.results(found.at(at), lambda strides: linear(found.own, strides), mask)
+
+
+def _in_parts(
+    ctx: Call, x: TensorValue, dim: int, count: Expr | int, down: bool
+) -> tuple[Any, ...] | None:
+    """The first of few long rows on a GPU: of parts that a block sorts, and then of what is left.
+
+    None where rows are not such.
+    """
+    n, b, total = x.shape[dim], ctx.b, product(x.shape)
+    if not b.settings.on_gpu(x.device) or not isinstance(n, Const) or not isinstance(count, int):
+        return None
+    ranks = ranks_of(x.dtype, n, down, 1 in ctx.used)
+    part, left = BLOCK // ranks.word.bytes, n.value
+    if left <= part or count * FEW > part or size_hint(total, SPLIT) > SPLIT:
+        return None
+    lead = (*x.shape[:dim], *x.shape[dim + 1 :])
+    word, last = ranks.word, body.const(ranks.word, (1 << ranks.word.bits - 1) - 1)
+
+    buf: Buffer | None = None
+
+    def read(row: Sequence[Expr], place: Expr) -> Node:
+        """A rank of those that are left."""
+        if buf is None:
+            return ranks.of(x.at([*row[:dim], place, *row[dim:]]), place)
+        return body.load(buf.dtype, buf.name, linear(row, buf.strides[:-2]) + place)
+
+    while left > part:
+        parts = -(-left // part)
+        own = axes((*lead, const(parts), const(part)))
+        *row, p, at = own
+        over = var("r0", const(part))
+        place = p * part + over
+        rank = read(row, place)
+        if left % part:
+            inside = op("lt", body.index(place), number(d.I64, left))
+            rank = body.masked(inside, rank, last)
+        shape = (*lead, const(parts), const(count))
+        buf = b.new_buffer(word, shape, contiguous_strides(shape), x.device)
+        mask = op("lt", body.index(at), number(d.I64, count))
+        found = body.scan("sort", "value", over, at, (rank,))
+        store = Store(buf.name, linear(own, buf.strides), found, mask=mask)
+        b.add_loops(own, (over,), (store,), x.device)
+        left = parts * count
+
+    size = const(left)
+    own, over = axes((*x.shape[:dim], size, *x.shape[dim + 1 :])), var("r0", size)
+    at = own[dim]
+    rank = read((*own[:dim], *own[dim + 1 :]), over)
+    found = body.scan("sort", "value", over, at, (rank,))
+    mask = op("lt", body.index(at), number(d.I64, count))
+    made = Rows(ctx, x, dim, ranks, own, over)
+    return made.results(found, lambda strides: linear(own, strides), mask)
 
 
 def _pick(ctx: Call, x: TensorValue, dim: int, place: Callable[[Rows], Node]) -> tuple[Any, ...]:

@@ -10,14 +10,19 @@ from torch.fx import Node as FxNode
 
 from litz.graph.aliasing import is_returned, is_view_op, sharing, viewed
 from litz.graph.calls import is_random
-from litz.graph.values import eager_value
+from litz.graph.values import eager_value, same_dims
 from litz.ir import body
 from litz.lowering.context import RECOMPUTE_COST
 from litz.lowering.layouts import laid_out
+from litz.lowering.places import is_quick, place_of
 from litz.lowering.registry import Result
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, in_order, spaced
 from litz.lowering.values import ZERO, Shape, TensorValue, axes
+
+CONVERGES = 8  # calls that are looked at
+# Of what a GPU computes from positions alone: a table of it would be a launch of its own.
+TABLE_COST = 16
 
 
 def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: int) -> TensorValue:
@@ -28,6 +33,7 @@ def settle(low: GraphLowering, n: FxNode, out: TensorValue, r: Result, n_users: 
         return own(low, n, out, r)
     loads = body.loads((out.lazy,))
     shared = n_users > 1 and (_reads_more(out, loads) or body.cost(out.lazy) > RECOMPUTE_COST)
+    shared = shared and not _converges(n) and not _is_table(low, out)
     wanted = shared or is_returned(n)
     wanted = wanted or (low.settings.keep_random and is_random(n.target))
     constant = not loads and body.cost(out.lazy) == 0
@@ -45,6 +51,33 @@ def _reads_more(v: TensorValue, loads: Sequence[body.Load]) -> bool:
     own = [a for a in axes(v.shape) if a is not ZERO]
     whole = [n.dtype.bytes for n in loads if all(a in n.vars for a in own)]
     return len(loads) > 1 and (len(whole) > 1 or sum(whole) > v.dtype.bytes)
+
+
+def _is_table(low: GraphLowering, v: TensorValue) -> bool:
+    """Whether a value that nothing is loaded for is better computed where it is read."""
+    assert v.lazy is not None
+    on_gpu = low.settings.on_gpu(v.device)
+    if (place := place_of(v.lazy)) is not None:
+        return is_quick(place, on_gpu)
+    return on_gpu and not body.loads((v.lazy,)) and body.cost(v.lazy) <= TABLE_COST
+
+
+def _converges(n: FxNode) -> bool:
+    """Whether all that reads a value is elementwise and goes into one value, soon."""
+    left = dict.fromkeys(n.users)
+    for _ in range(CONVERGES):
+        u = min(left)
+        if len(left) == 1:
+            return not is_view_op(u.target)
+        if not _is_pointwise(u.target) or not same_dims(u.meta["val"].shape, n.meta["val"].shape):
+            return False
+        del left[u]
+        left.update(dict.fromkeys(u.users))
+    return False
+
+
+def _is_pointwise(target: object) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
 def stored(low: GraphLowering, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:

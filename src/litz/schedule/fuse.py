@@ -126,12 +126,15 @@ def _joined(a: FusionGroup, b: FusionGroup, space: Space, stores: tuple[Store, .
 
 
 def merge(
-    a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str]
+    a: FusionGroup, b: FusionGroup, how: Alignment, roots: Mapping[str, str], ordered: bool
 ) -> FusionGroup | str:
-    """``a`` then ``b`` as one group under ``how``; the reason where that would change a result."""
+    """``a`` then ``b`` as one group under ``how``; the reason where that would change a result.
+
+    ordered: whether one has to follow the other: else what both write are parts that lie apart.
+    """
     if not (_scans_stay(a, b, how.left, how.space) and _scans_stay(b, a, how.right, how.space)):
         return SCANS
-    if not _accesses_agree(a, b, how, roots):
+    if ordered and not _accesses_agree(a, b, how, roots):
         return ELSEWHERE
     left = _rewrite(a.stores, how.left, {})
     right = _rewrite(b.stores, how.right, {s.buffer: s.value for s in left if s.buffer in b.reads})
@@ -141,7 +144,7 @@ def merge(
         and _updates_as_often(b, right, how.right, how.space)
     ):
         return OFTEN
-    overwritten = {s.buffer for s in right}
+    overwritten = {s.buffer for s in right if ordered}
     kept = tuple(s for s in left if s.buffer not in overwritten)
     made = _joined(a, b, how.space, (*kept, *right))
     return made if _reduced_in_time(made, roots) else OFTEN
@@ -417,11 +420,12 @@ class Fusion:
             for j in (*second.reads.get(x, ()), *second.writes.get(x, ()))
         ]
         why = LOOPS
+        ordered = self.deps.before(self.number(first), self.number(second))
         for how in alignments(first.space, second.space, tuple(shared[:8])):
             if not self._worth(first, second, how):
                 why = ROWS
                 continue
-            merged = merge(first, second, how, self.roots)
+            merged = merge(first, second, how, self.roots, ordered)
             if isinstance(merged, str):
                 why = merged
             elif not self._saves(first, second, how):
@@ -454,14 +458,22 @@ class Fusion:
         return not (a.space.reduce_axes and _follows(a, b)) or _only_scans(a)
 
     def _saves(self, a: FusionGroup, b: FusionGroup, how: Alignment) -> bool:
-        """Some buffer is touched by both sides at one index in the fused loops."""
+        """Whether the fused loops touch at one place what a group hands on, or else most bytes
+        of what both touch: a matrix that one of them walks across would be read in strides."""
         sub_a, sub_b = substitution(how.left), substitution(how.right)
-        for x in (*a.writes, *a.reads):
-            mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
+        kept = apart = 0
+        for x in dict.fromkeys((*a.writes, *a.reads)):
             theirs = (*b.reads.get(x, ()), *b.writes.get(x, ()))
-            if any(sub_b(i) in mine for i in theirs):
+            if not theirs:
+                continue
+            mine = {sub_a(i) for i in (*a.writes.get(x, ()), *a.reads.get(x, ()))}
+            if not any(sub_b(i) in mine for i in theirs):
+                apart += self.bytes[x]
+            elif x in a.writes:
                 return True
-        return False
+            else:
+                kept += self.bytes[x]
+        return kept > 0 and kept >= apart
 
     # --- result -------------------------------------------------------------------------------
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import prod
 
 from litz.dataclass import dataclass
-from litz.index import Expr, ceildiv, const, min_, product, render, var
+from litz.index import Expr, ceildiv, coefficient, const, min_, product, render, var
 from litz.ir.body import Node, Reduce, Scan, Store, substitute, walk
 from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import DType
@@ -459,11 +460,11 @@ class TreeBuilder(Placer):
     def point(self, scope: Scope) -> None:
         """All that one point of the parallel dims computes and stores."""
         self.reduce_first(roots(self.stores), scope)
-        puts = [self.put(s, scope) for s in self.flat_stores()]
+        puts = self.puts(self.flat_stores(), scope)
         for dims, stores in self.last_passes():
             levels, _ = self.open_levels(dims, scope)
             inner = levels[-1].scope
-            inner.body.extend([self.put(s, inner) for s in stores])
+            inner.body.extend(self.puts(stores, inner))
             self.close(levels)
         scope.body.extend(puts)
 
@@ -488,6 +489,27 @@ class TreeBuilder(Placer):
             bound = all(v in free or scope.binds(v) is not None for v in n.vars)
             if n in needed and bound and scope.find(n) is None:
                 self.emit_reduce(n, scope)
+
+    def puts(self, stores: Sequence[Store], scope: Scope) -> list[tree.Put]:
+        """Stores at one point; those that fill each other's gaps are one."""
+        found: list[tree.Put] = []
+        for s in stores:
+            own = self.put(s, scope)
+            at = next((k for k, p in enumerate(found) if self.interleave(p, own)), None)
+            if at is None:
+                found.append(own)
+            else:
+                found[at] = replace(found[at], between=own.value)
+        return found
+
+    def interleave(self, p: tree.Put, q: tree.Put) -> bool:
+        """Whether ``q`` stores one element behind each of ``p``, along the lanes."""
+        a, b = p.store, q.store
+        if a.buffer != b.buffer or self.lane is None or p.between is not None:
+            return False
+        plain = all(x.store.mode == "set" and not x.indirect and x.mask is None for x in (p, q))
+        beside = b.index - a.index is const(1) and coefficient(a.index, self.lane) is const(2)
+        return plain and beside
 
     def put(self, s: Store, scope: Scope) -> tree.Put:
         self.reduce_first(s.roots(), scope)

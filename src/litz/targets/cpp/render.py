@@ -81,6 +81,7 @@ _BY_NAME = (
     ("litz::load_evens<", "litz/strides.h"),
     ("litz::load_back<", "litz/strides.h"),
     ("litz::store_back(", "litz/strides.h"),
+    ("litz::store_pairs(", "litz/strides.h"),
     ("litz::store_stream(", "litz/memory.h"),
 )
 

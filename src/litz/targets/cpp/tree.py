@@ -62,13 +62,17 @@ class Let(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Put(Stmt):
-    """Store ``value``; ``mask`` joins the store's own with those around it."""
+    """Store ``value``; ``mask`` joins the store's own with those around it.
+
+    between: what is stored behind each lane, where every second element is one.
+    """
 
     store: Store
     value: Ref
     indirect: tuple[Ref, ...] = ()
     mask: Ref | None = None
     stream: bool = False
+    between: Ref | None = None
 
 
 @dataclass(slots=True, eq=False)

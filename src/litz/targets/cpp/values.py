@@ -290,6 +290,10 @@ class Speller:
             return self._put_scalar(s, data)
         value = self.vector(s.value)
         mask = self.mask(s.mask)
+        if s.between is not None:
+            at = f"{store.buffer} + ({self.scalar_index(store.index, data)})"
+            count = f", {self.count}" if self.count else ""
+            return f"litz::store_pairs({at}, {value}, {self.vector(s.between)}{count});"
         how = self.access(store.index, data)
         if how.kind == "next" and store.mode == "set":
             p = f"{store.buffer} + ({self.scalar_index(store.index, data)})"

@@ -64,6 +64,27 @@ template <class T, int N> LITZ_FN void store_back(same<T>* p, Vec<T, N> v) {
   }
 }
 
+// p[0] = a[0], p[1] = b[0], p[2] = a[1], ..
+template <class T, int N> LITZ_FN void store_pairs(T* p, Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (is_half<T>) {
+    T x[N], y[N];
+    store(x, a);
+    store(y, b);
+    store_pairs((u16*)p, load<N>((const u16*)x), load<N>((const u16*)y));
+  } else if constexpr (is_same<T, bool>) {
+    for (int j = 0; j < N; j++) p[2 * j] = a[j], p[2 * j + 1] = b[j];
+  } else {
+    store(p, detail::zip_low(a, b));
+    store(p + N, detail::zip_high(a, b));
+  }
+}
+// Of the first n lanes.
+template <class T, int N> LITZ_FN void store_pairs(T* p, Vec<T, N> a, Vec<T, N> b, i64 n) {
+  T x[2 * N];
+  store_pairs(x, a, b);
+  for (i64 j = 0; j < 2 * n; j++) p[j] = x[j];
+}
+
 // ---- what no stride describes
 
 // Each element in K lanes, one after the other.
@@ -99,7 +120,14 @@ template <int N, bool Up, bool Down, class T, class F> LITZ_FN Vec<T, N> load_ne
 template <int N, bool Up, bool Down, class T, class F>
 LITZ_FN Vec<T, N> load_near(const T* p, i64 n, F f) {
   if (Up && f(n - 1) - f(0) == n - 1) return load_partial<N>(p + f(0), n);
-  return each<N>(n, [&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
+  if constexpr (N > 4) {
+    if (n <= N / 2) return join(load_near<N / 2, Up, Down>(p, n, f), Vec<T, N / 2>(T{}));
+    return join(load_near<N / 2, Up, Down>(p, f),
+                load_near<N / 2, Up, Down>(p, n - N / 2,
+                                           [&](i64 j) LITZ_LAMBDA { return f(j + N / 2); }));
+  } else {
+    return each<N>(n, [&](i64 j) LITZ_LAMBDA { return p[f(j)]; });
+  }
 }
 template <int N, bool Up, bool Down, class T, class F>
 LITZ_FN Vec<T, N> load_near(const T* p, Vec<bool, N> m, F f) {

@@ -1,0 +1,156 @@
+"""Complex numbers in kernels: results, memory and the calls that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from quick import some
+from torch import Tensor
+
+import litz
+
+
+def compiled(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, list[str], int]:
+    """What a function gives, the calls of ATen that are left, and how many kernels it takes."""
+    from litz.backend import compile_with
+    from litz.options import make_options
+
+    calls: list[str] = []
+    kernels = 0
+
+    def observe(kind: str, graph: Any, stages: Any) -> None:
+        nonlocal kernels
+        assert not stages.fallback, stages.fallback
+        calls.extend(x.target_name for x in stages.externs())
+        kernels += len(stages.kernels)
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        return compile_with(gm, inputs, make_options({"check_ir": True}), observe)
+
+    torch._dynamo.reset()
+    out = torch.compile(fn, backend=backend, **options)(*args)
+    return out, calls, kernels
+
+
+def complexes(*shape: int, dtype: torch.dtype = torch.complex64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype)
+
+
+def rotated(x: Tensor, turn: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turn).flatten(-2).type_as(x)
+
+
+ROPE = ["aten.view_as_real.default"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rotary_embeddings_are_one_kernel(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 8, 3, 32).to(dtype)
+    turn = torch.polar(torch.ones(8, 1, 16), torch.randn(8, 1, 16))
+    got, calls, kernels = compiled(rotated, x, turn)
+    assert torch.equal(got, rotated(x, turn))
+    assert (calls, kernels) == (ROPE, 1)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "product": (lambda x, y: (x * y).real * 2, (complexes(5, 7), complexes(5, 7))),
+    "product of a real one": (
+        lambda x, y: (x * y + y).imag.relu(),
+        (complexes(5, 7), torch.randn(7)),
+    ),
+    "number": (
+        lambda x: (x * (2 - 1j) - 3 + 2j * x).abs(),
+        (complexes(9, dtype=torch.complex128),),
+    ),
+    "returned whole": (lambda x, y: x * y + x.conj(), (complexes(4, 6), complexes(4, 6))),
+    "turned": (lambda x, y: x.t() * y.t() - x.t(), (complexes(4, 6), complexes(4, 6))),
+    "conjugate of what is computed": (lambda x: (x * x + 1).conj(), (complexes(6),)),
+    "views": (
+        lambda x: (x[1:, ::2].transpose(0, 1).reshape(-1) * 2j).view(3, -1).sum(0).abs(),
+        (complexes(5, 6),),
+    ),
+    "polar": (
+        lambda r, a: torch.polar(r, a) * torch.complex(a, r),
+        (torch.rand(8), torch.randn(8)),
+    ),
+    "joined": (
+        lambda x, y: torch.view_as_real(torch.cat([x * y, torch.stack([y, x])[0]], -1)),
+        (complexes(3, 4), complexes(3, 4)),
+    ),
+    "spectrum": (
+        lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.arange(9) * 1j),
+        (torch.randn(2, 16),),
+    ),
+    "where": (
+        lambda x, y: torch.view_as_real(torch.where(x.abs() > 1, x * y, 0) + y),
+        (complexes(12), complexes(12)),
+    ),
+    "written": (lambda x, y: x.mul_(y).add_(1).angle(), (complexes(12), complexes(12))),
+    "returned view": (lambda x: (x[1], x * x + 1), (complexes(3, 4),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some(list(CASES), 6))
+def test_values_strides_and_memory_are_eagers(name: str) -> None:
+    fn, args = CASES[name]
+    given = [a.clone() for a in args]
+    expected = fn(*given)
+    mine = [a.clone() for a in args]
+    got, _, _ = compiled(fn, *mine)
+    several = isinstance(got, tuple)
+    tolerance = {"rtol": 2e-6, "atol": 2e-6}  # the last lanes of eager's own loops round otherwise
+    for g, e in zip(got if several else [got], expected if several else [expected], strict=True):
+        assert (g.dtype, g.stride(), g.is_conj()) == (e.dtype, e.stride(), e.is_conj())
+        torch.testing.assert_close(g, e, **tolerance)
+    for g, e in zip(mine, given, strict=True):
+        torch.testing.assert_close(g, e, **tolerance)
+    if name == "returned view":
+        assert got[0]._base is mine[0] or got[0].data_ptr() == mine[0][1].data_ptr()
+
+
+def test_gradients() -> None:
+    def loss(x: Tensor, turn: Tensor) -> Tensor:
+        z = torch.view_as_complex(x.reshape(5, -1, 2)) * turn
+        return (z * z.conj()).real.mean() + z.abs().sum()
+
+    args = torch.randn(5, 8, dtype=torch.float64), complexes(4, dtype=torch.complex128)
+    mine, eager = ([a.clone().requires_grad_() for a in args] for _ in range(2))
+    got, _, _ = compiled(loss, *mine)
+    got.backward()
+    loss(*eager).backward()
+    for m, e in zip(mine, eager, strict=True):
+        torch.testing.assert_close(m.grad, e.grad)
+
+
+def test_open_sizes() -> None:
+    fn = lambda x, y: (x * y + x).abs().sum(-1)  # noqa: E731
+    args = complexes(5, 7), complexes(5, 7)
+    got, calls, kernels = compiled(fn, *args, dynamic=True)
+    torch.testing.assert_close(got, fn(*args))
+    assert (set(calls), kernels) == ({"aten.view_as_real.default"}, 1)
+
+
+def test_special_values_are_eagers() -> None:
+    odd = torch.tensor([0.0, -0.0, 1.0, -3e38, float("inf"), float("-inf"), float("nan"), 1e-45])
+    x = torch.complex(*torch.meshgrid(odd, odd, indexing="ij")).flatten()
+    fn = lambda x, y: torch.view_as_real(x * y - y)  # noqa: E731
+    for y in (x.flip(0), x):
+        got, _, _ = compiled(fn, x, y)
+        assert torch.equal(*(t.nan_to_num(7.5).view(torch.int32) for t in (got, fn(x, y))))
+
+
+def test_a_call_alone_stays_one() -> None:
+    x = complexes(6)
+    got, calls, kernels = compiled(lambda x: torch.fft.fft(x * x), x)
+    torch.testing.assert_close(got, torch.fft.fft(x * x))
+    assert kernels == 0
+    assert calls == ["aten.mul.Tensor", "aten._fft_c2c.default"]
+
+
+def test_explain_knows(capsys: Any) -> None:
+    report = litz.explain(lambda x, y: (x * y).abs(), complexes(4), complexes(4))
+    assert "view_as_real" in str(report)
