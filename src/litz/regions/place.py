@@ -8,7 +8,7 @@ graph is then the one that PyTorch would have traced.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, cast
@@ -19,13 +19,21 @@ from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
+from litz.regions.placing import Placing
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.torch_private import storage_address
 
 Tangents = tuple[Layout | None, ...]
 OUTSIDE = -1
+MARK = "litz_region"
+"""Metadata of what a part is copied to where four parts stay: the region's number, which of the
+four, and which of its nodes, ``What``."""
+FORWARD, BACKWARD, INPUT = "forward", "backward", "input"
 TRIES = 4  # how often gradients may arrive in another layout
+What = tuple[str, int]
+Parts = dict[int, dict[Node, Node]]
+"""Copies of the first trace's nodes, by part."""
 
 _LIBRARY = torch.library.Library("litz", "FRAGMENT")  # type: ignore[no-untyped-call]
 _SCHEMA = "region(Tensor[] given, int[] which, str results) -> Tensor[]"
@@ -208,27 +216,20 @@ def compiled(
     gm: GraphModule,
     found: Sequence[Repeat],
     tracer: Tracer,
-    compile_graph: Callable[[Callable[[Graph], None], str], Callable[..., Any]],
+    compile_graph: Callable[[Placing], Callable[..., Any]],
 ) -> Callable[..., Any]:
     """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
     regions = [Region(r, tracer, i) for i, r in enumerate(found)]
     shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
-    traced = False
-
-    def placed(graph: Graph) -> None:
-        nonlocal traced
-        traced = True
-        place(graph, regions)
-
     for _ in range(TRIES):
-        traced = False
+        placing = Placing(regions, f"equal regions are traced once: {shared}")
         try:
             with outlined(gm, regions):
-                return compile_graph(placed, f"equal regions are traced once: {shared}")
+                return compile_graph(placing)
         except Unseen:
             continue
         except Exception as e:
-            if traced:  # what came after the trace failed
+            if placing.begun:  # what came after the trace failed
                 raise
             raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
     raise NotEqual("gradients arrive in many layouts")
@@ -237,18 +238,14 @@ def compiled(
 # --- placed back ---
 
 
-def place(graph: Graph, regions: Sequence[Region]) -> None:
-    """Put the calls of its part in place of each opaque operator of a traced graph.
+def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) -> None:
+    """Put the calls of its parts in place of each opaque operator of a traced graph.
 
-    Raises Unseen where the trace has to be made again.
+    short: regions of which four parts are put there, the first and last two, and marked as MARK
+    says.  Raises Unseen where the trace has to be made again.
     """
-    late = [r for r in regions if r.unseen]
-    for r in late:
-        r.record(r.unseen[0])
-        r.unseen.clear()
-    if late:
-        raise Unseen
-    forward: dict[int, list[dict[Node, Node]]] = {}  # each part's copies of the first trace
+    check_seen(regions)
+    forward: dict[int, Parts] = {}
     joint = False
     memory = _Memory()  # of what stood for results, as what has taken their place
     stood = []  # addresses are theirs as long as they live
@@ -261,10 +258,10 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
         region = regions[number := n.args[1][0]]
         with graph.inserting_before(n), unset_fake_temporarily():
             if number not in forward:
-                forward[number], made = _forward(region, n)
+                forward[number], made = _forward(region, n, number in short)
             else:
                 joint = True
-                made = _backward(region, n, forward[number])
+                made = _backward(region, n, number in short, forward[number])
         for pick in tuple(n.users):
             new = made[pick.args[1]]
             stood.append(pick.meta["val"])
@@ -276,20 +273,40 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
         graph.eliminate_dead_code()
 
 
-def _forward(region: Region, n: Node) -> tuple[list[dict[Node, Node]], list[Node]]:
+def check_seen(regions: Sequence[Region]) -> None:
+    """Trace what has not been seen before, and raise Unseen if there was such a thing."""
+    late = [r for r in regions if r.unseen]
+    for r in late:
+        r.record(r.unseen[0])
+        r.unseen.clear()
+    if late:
+        raise Unseen
+
+
+def _stay(region: Region, short: bool) -> list[tuple[int, int | None]]:
+    """The parts to be put there, and their marks."""
+    count = len(region.reads)
+    if not short:
+        return [(k, None) for k in range(count)]
+    return [(k, c) for c, k in enumerate((0, 1, count - 2, count - 1))]
+
+
+def _forward(region: Region, n: Node, short: bool) -> tuple[Parts, dict[int, Node]]:
     """The copies of each part's calls, put where one call stands for all parts, and its results."""
     trace = region.first
-    parts: list[dict[Node, Node]] = []
+    parts: Parts = {}
     given: Any = n.args[0]
-    for reads in region.reads:
-        read = [given[i] if j == OUTSIDE else parts[j][trace.results[i]] for j, i in reads]
-        copies = dict(zip(trace.inputs, read, strict=True))
-        _copy(trace.forward, copies, n)
-        parts.append(copies)
-    return parts, [parts[k][trace.results[o]] for k, o in region.results]
+    for k, mark in _stay(region, short):
+        read = [
+            given[i] if j == OUTSIDE else parts[j if j in parts else 1][trace.results[i]]
+            for j, i in region.reads[k]
+        ]
+        parts[k] = dict(zip(trace.inputs, read, strict=True))
+        _copy(trace.forward, parts[k], n, mark, FORWARD)
+    return parts, {i: parts[k][trace.results[o]] for i, (k, o) in enumerate(region.results)}
 
 
-def _backward(region: Region, n: Node, parts: Sequence[dict[Node, Node]]) -> list[Node]:
+def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, Node]:
     """The same for the gradients; parts: what ``_forward`` has made."""
     _, *variants = cast(list[int], n.args[1])
     tangents = iter(cast(list[Node], n.args[0]))
@@ -297,37 +314,50 @@ def _backward(region: Region, n: Node, parts: Sequence[dict[Node, Node]]) -> lis
     for k, o in region.results:
         if variants[k] >= 0 and region.variant(variants[k])[0][o] is not None:
             arrived[k, o] = next(tangents)
+    known = {
+        i
+        for v, reads in zip(variants, region.reads, strict=True)
+        if v >= 0
+        for (j, i), g in zip(reads, region.variant(v)[1].gradients, strict=True)
+        if g is not None and j == OUTSIDE
+    }
+    place = {i: at for at, i in enumerate(sorted(known))}
     found: dict[int, Node] = {}
-    for k in reversed(range(len(variants))):
+    for k, mark in reversed(_stay(region, short)):
         if variants[k] < 0:
             continue
         key, trace = region.variant(variants[k])
-        known = [parts[k][c] for c in region.first.early]
+        early = [parts[k][c] for c in region.first.early]
         given = [arrived[k, o] for o, t in enumerate(key) if t is not None]
-        copies = dict(zip((*trace.early, *trace.tangents), (*known, *given), strict=True))
-        _copy(trace.backward, copies, n)
+        copies = dict(zip((*trace.early, *trace.tangents), (*early, *given), strict=True))
+        _copy(trace.backward, copies, n, mark, BACKWARD)
         for (j, i), g in zip(region.reads[k], trace.gradients, strict=True):
             if g is not None and j == OUTSIDE:
-                found[i] = copies[g]
+                found[place[i]] = copies[g]
             elif g is not None:
-                arrived[j, i] = copies[g]
-    return [found[i] for i in sorted(found)]
+                arrived[j if j in parts else 1, i] = copies[g]
+    return found
 
 
-def _copy(nodes: Sequence[Node], copies: dict[Node, Node], instead: Node) -> None:
+def _copy(
+    nodes: Sequence[Node], copies: dict[Node, Node], instead: Node, part: int | None, kind: str
+) -> None:
     """Copy calls of a trace to where ``instead`` stands.
 
-    copies: of what they read; gets theirs.
+    copies: of what they read; gets theirs.  part: which one they are marked as.
     """
     memory = _Memory()
     for old, new in copies.items():
         memory.note(old.meta["val"], new.meta["val"])
-    tag = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
-    for n in nodes:
+    meta = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
+    number = cast(list[int], instead.args[1])[0]
+    for i, n in enumerate(nodes):
         args, kwargs = map_arg((n.args, n.kwargs), copies.__getitem__)
         assert callable(n.target)
         new = copies[n] = instead.graph.call_function(n.target, args, kwargs)
-        new.meta = {**n.meta, **tag, "val": memory(n.meta["val"])}
+        new.meta = {**n.meta, **meta, "val": memory(n.meta["val"])}
+        if part is not None:
+            new.meta[MARK] = (number, part, (kind, i))
 
 
 def check_equal(a: Recorded, b: Recorded) -> None:
@@ -376,22 +406,24 @@ class _Memory:
             return x
         if id(x) not in self.made:
             at = _address(x)
-            first = at not in self.storages
-            if first:
-                view = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-                own = view.untyped_storage()
-                # Memory of another size than its first tensor's has room for more.
-                if x.storage_offset() or own.nbytes() != x.untyped_storage().nbytes():
-                    nbytes = x.untyped_storage().nbytes()
-                    own = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
-                    first = False
-                self.storages[at] = own, 0
-            if not first:
-                storage, moved = self.storages[at]
-                empty = torch.empty(0, dtype=x.dtype, device="meta")
-                view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
-            self.made[id(x)] = FakeTensor(x.fake_mode, view, x.device)
+            storage, moved = self.storages.get(at, (None, 0))
+            self.made[id(x)] = made = laid_out(x, storage, moved)
+            self.storages.setdefault(at, (made.untyped_storage(), 0))
         return self.made[id(x)]
+
+
+def laid_out(x: FakeTensor, storage: torch.UntypedStorage | None, moved: int = 0) -> FakeTensor:
+    """A tensor like ``x``, in memory of its own of the same size unless it is given."""
+    if storage is None:
+        view = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        nbytes = x.untyped_storage().nbytes()
+        if not x.storage_offset() and view.untyped_storage().nbytes() == nbytes:
+            return FakeTensor(x.fake_mode, view, x.device)
+        # Memory of another size than its first tensor's has room for more.
+        storage = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
+    empty = torch.empty(0, dtype=x.dtype, device="meta")
+    view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
+    return FakeTensor(x.fake_mode, view, x.device)
 
 
 def _address(x: torch.Tensor) -> int:
