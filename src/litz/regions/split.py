@@ -342,15 +342,15 @@ class _Lengthening:
         for i, n in enumerate(calls):
             if (key := self.key(n)) and key[1][0] == kind:
                 last[key[0]] = i
-        if not last and not any(map(self.key, calls)):
+        if all((key := self.key(n)) is None or key[0] in (FIRST, LAST) for n in calls):
             return {}
         order = range(4) if kind == FORWARD else range(3, -1, -1)
-        stops = [last.get(c, -1) for c in order]
-        if stops != sorted(stops) or stops[0] < 0:
+        stops = [last.get(c, -1) for c in order[:-1]]
+        if stops != sorted(stops) or not last.keys() >= {EARLY, LATE}:
             raise NotEqual("parts' calls are not in order")
         block: dict[Node, int] = {}
         start = 0
-        for c, stop in zip(order, (*stops[:-1], len(calls)), strict=True):
+        for c, stop in zip(order, (*stops, len(calls)), strict=True):
             block |= dict.fromkeys(calls[start : stop + 1], c)
             start = stop + 1
         return block
