@@ -58,6 +58,7 @@ from litz.reporting import (
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
+from litz.runtime.min_cut import Cut
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -128,9 +129,11 @@ def compile_with(
         def split(
             joint: GraphModule, forwards: int, static: Sequence[int], parted: dynamo.Split
         ) -> Sequence[GraphModule]:
-            def typed(graph: GraphModule, static: Sequence[int]) -> Sequence[GraphModule]:
+            def typed(
+                graph: GraphModule, static: Sequence[int], cuts: list[Cut]
+            ) -> Sequence[GraphModule]:
                 give_true_types(graph.graph)
-                return parted(graph, static)
+                return parted(graph, static, cuts)
 
             return regions.split(joint, forwards, static, typed)
 

@@ -18,11 +18,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.min_cut import quick_cuts
+from litz.runtime.min_cut import Cut, quick_cuts
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
-Split = Callable[[GraphModule, Sequence[int]], Sequence[GraphModule]]
+Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 
@@ -49,8 +49,10 @@ def compile_through_aot(
         static_lifetime_input_indices: Sequence[int] | None = None,
         **more: Any,
     ) -> Any:
-        def parted(graph: GraphModule, static: Sequence[int]) -> Sequence[GraphModule]:
-            with quick_cuts():
+        def parted(
+            graph: GraphModule, static: Sequence[int], cuts: list[Cut]
+        ) -> Sequence[GraphModule]:
+            with quick_cuts(cuts):
                 parts: Sequence[GraphModule] = min_cut_rematerialization_partition(
                     graph,
                     _inputs,
@@ -61,7 +63,9 @@ def compile_through_aot(
             return parts
 
         static = static_lifetime_input_indices or ()
-        parts = split(joint, num_fwd_outputs, static, parted) if split else parted(joint, static)
+        parts = (
+            split(joint, num_fwd_outputs, static, parted) if split else parted(joint, static, [])
+        )
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
     compiled: Callable[..., Any] = aot_autograd(

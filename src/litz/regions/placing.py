@@ -9,12 +9,15 @@ from torch.fx import Graph, GraphModule
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual
+from litz.runtime.min_cut import Cut
 
 if TYPE_CHECKING:
     from litz.regions.place import Region
 
-Split = Callable[[GraphModule, Sequence[int]], Sequence[GraphModule]]
-"""Parts a joint graph in forward and backward; some of its inputs stay where they are."""
+Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
+"""Parts a joint graph in forward and backward; some of its inputs stay where they are.
+
+The list gets the cuts that were made for it."""
 
 
 @dataclass(eq=False)
@@ -41,7 +44,7 @@ class Placing:
         """The forward and backward part of a joint graph; see ``split_short``."""
         self.begun = True
         if not self.regions:
-            return split(joint, static)
+            return split(joint, static, [])
         from litz.regions.place import place
         from litz.regions.split import split_short
 
@@ -51,4 +54,4 @@ class Placing:
             if e.args:
                 self.said += f"; forward and backward are parted whole: {e}"
         place(joint.graph, self.regions)
-        return split(joint, static)
+        return split(joint, static, [])

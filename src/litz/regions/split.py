@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.graph.calls import leaves
+from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
 from litz.regions.find import NotEqual
 from litz.regions.place import (
     BACKWARD,
@@ -33,9 +35,9 @@ from litz.regions.place import (
 )
 from litz.regions.placing import Split
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
+from litz.runtime.min_cut import Cut
 from litz.runtime.torch_private import storage_address
 
-FIRST, EARLY, LATE, LAST = range(4)  # the parts that stay, as their marks say
 FEWEST: Final = 6  # parts from which it pays
 Images = dict[tuple[int, What], Node]
 """The nodes of a graph that parts have become, by part."""
@@ -92,7 +94,12 @@ def split_short(
             n.meta[MARK] = marks[n.name]
     place(short, regions, [r.number for r in long])
     at = {i: k for k, i in enumerate(stays)}
-    parts = split(_LazyGraphModule(joint, short), [at[i] for i in static if i in at])
+    gm = _LazyGraphModule(joint, short)
+    cuts: list[Cut] = []
+    parts = split(gm, [at[i] for i in static if i in at], cuts)
+    if len(cuts) != 1:
+        raise NotEqual("PyTorch's partitioner does not cut a network once")
+    check_cut(gm.graph, cuts[0], [(r.parts, partial(_key, r.number)) for r in long])
     forward, backward = (p.graph for p in parts)
     with unset_fake_temporarily():
         for r in long:
@@ -103,6 +110,12 @@ def split_short(
         for n in g.nodes:
             n.meta.pop(MARK, None)
     return parts
+
+
+def _key(region: int, n: Node) -> tuple[int, What] | None:
+    """Which of a region's four parts a node is of, and which of its nodes."""
+    number, *key = n.meta.get(MARK, (None,))
+    return cast(tuple[int, What], tuple(key)) if number == region else None
 
 
 def _long(region: Region, graph: Graph, position: Mapping[Node, int]) -> _Long:
@@ -194,12 +207,8 @@ class _Lengthening:
         self.inputs, self.stays, self.forwards, self.told = inputs, stays, forwards, told
         self.between = range(2, long.parts - 2)
         self.values: dict[tuple[int, What], Any] = {}
+        self.key = partial(_key, long.number)
         self.memory = _Memory(long, self.key, (forward, backward))
-
-    def key(self, n: Node) -> tuple[int, What] | None:
-        """Which of the four parts a node is of, and which of its nodes."""
-        number, *key = n.meta.get(MARK, (None,))
-        return cast(tuple[int, What], tuple(key)) if number == self.long.number else None
 
     def _kind(self, n: Node) -> str:
         key = self.key(n)
