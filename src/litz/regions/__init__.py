@@ -8,7 +8,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from litz.regions.find import NotEqual, repeats
-from litz.regions.placing import Placing
+from litz.regions.placing import Placing, compiled
 from litz.regions.trace import Tracer
 
 
@@ -26,9 +26,6 @@ def traced_once(
     try:
         found, reasons = repeats(gm.graph) if wanted else ([], ["they are not asked for"])
         if found:
-            # An operator is registered there, for which PyTorch looks through all modules.
-            from litz.regions.place import compiled
-
             return compiled(gm, found, tracer, compile_graph)
     except NotEqual as e:
         reasons = [str(e)]

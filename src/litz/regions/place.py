@@ -19,7 +19,6 @@ from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat, value
-from litz.regions.placing import Placing
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.torch_private import storage_address
@@ -30,7 +29,6 @@ MARK = "litz_region"
 """Metadata of what a part is copied to where four parts stay: the region's number, which of the
 four, and which of its nodes, ``What``."""
 FORWARD, BACKWARD, INPUT = "forward", "backward", "input"
-TRIES = 4  # how often gradients may arrive in another layout
 What = tuple[str, int]
 Parts = dict[int, dict[Node, Node]]
 """Copies of the first trace's nodes, by part."""
@@ -210,29 +208,6 @@ def _caller(region: Region) -> Callable[..., Any]:
         return _Call.apply(region, *given)  # type: ignore[no-untyped-call]
 
     return litz_region
-
-
-def compiled(
-    gm: GraphModule,
-    found: Sequence[Repeat],
-    tracer: Tracer,
-    compile_graph: Callable[[Placing], Callable[..., Any]],
-) -> Callable[..., Any]:
-    """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
-    regions = [Region(r, tracer, i) for i, r in enumerate(found)]
-    shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
-    for _ in range(TRIES):
-        placing = Placing(regions, f"equal regions are traced once: {shared}")
-        try:
-            with outlined(gm, regions):
-                return compile_graph(placing)
-        except Unseen:
-            continue
-        except Exception as e:
-            if placing.begun:  # what came after the trace failed
-                raise
-            raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
-    raise NotEqual("gradients arrive in many layouts")
 
 
 # --- placed back ---
