@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
 from litz import dynamo
 from litz.artifact import Artifact
@@ -43,6 +43,7 @@ from litz.graph.user_kernels import launched
 from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
+from litz.regions.placing import Placing
 from litz.reporting import (
     Observer,
     report_compiled,
@@ -57,13 +58,12 @@ from litz.reporting import (
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
+from litz.runtime.min_cut import Cut
 from litz.runtime.progress import Progress
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
 Boxed = Callable[[list[Any]], Any]
-Place = Callable[[Graph], None]
-"""What puts equal regions back into a graph of ATen calls, before anything else is done with it."""
 
 
 def compile_with(
@@ -96,11 +96,11 @@ def compile_with(
 
     program: Program | None = None
 
-    def compiler(kind: str, place: Place, regions: str) -> dynamo.GraphCompiler:
+    def compiler(kind: str, regions: Placing) -> dynamo.GraphCompiler:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
-                place(graph.graph)
-            stages = Stages(regions=regions, recompile=recompile, timer=timer_of(graph))
+                regions.whole(graph.graph)
+            stages = Stages(regions=regions.said, recompile=recompile, timer=timer_of(graph))
             report_graph(kind, count_calls(graph))
             guards = len(dynamo.guards(graph))
             if wrong:
@@ -119,21 +119,28 @@ def compile_with(
 
         return compile_one
 
-    def through_aot(place: Place, regions: str) -> Callable[..., Any]:
+    def through_aot(regions: Placing) -> Callable[..., Any]:
         nonlocal program
         differentiate_scans(gm)
         kinds = ("forward", "backward", "inference")
-        compilers = {kind: compiler(kind, place, regions) for kind in kinds}
+        compilers = {kind: compiler(kind, regions) for kind in kinds}
         if known and cache:
             program = Program(known, partial(store.save_program, cache, known.key))
             compilers = program.compilers(compilers)
 
-        def prepared(joint: Graph) -> None:
-            place(joint)
-            give_true_types(joint)
+        def split(
+            joint: GraphModule, forwards: int, static: Sequence[int], parted: dynamo.Split
+        ) -> Sequence[GraphModule]:
+            def typed(
+                graph: GraphModule, static: Sequence[int], cuts: list[Cut]
+            ) -> Sequence[GraphModule]:
+                give_true_types(graph.graph)
+                return parted(graph, static, cuts)
+
+            return regions.split(joint, forwards, static, typed)
 
         with program.compiling() if program else nullcontext():
-            made = dynamo.compile_through_aot(gm, example_inputs, place=prepared, **compilers)
+            made = dynamo.compile_through_aot(gm, example_inputs, split=split, **compilers)
         if program is not None:
             program.finished(made)
         return made

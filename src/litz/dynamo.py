@@ -13,17 +13,18 @@ from functorch.compile import (  # type: ignore[import-untyped]
     min_cut_rematerialization_partition,
 )
 from torch._dynamo.backends.common import aot_autograd
-from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.graph.saved import save_less
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.min_cut import quick_cuts
+from litz.runtime.min_cut import Cut, quick_cuts
 from litz.runtime.torch_private import random_states_as_tensors
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
+Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 
@@ -34,19 +35,41 @@ def compile_through_aot(
     forward: GraphCompiler,
     backward: GraphCompiler,
     inference: GraphCompiler,
-    place: Callable[[Graph], None] = lambda graph: None,
+    split: Callable[[GraphModule, int, Sequence[int], Split], Sequence[GraphModule]] | None = None,
 ) -> Callable[..., Any]:
     """Split ``gm`` by AOTAutograd into functional ATen graphs and compile each.
 
-    place: changes a joint graph before it is split; ``inference`` changes its own.
+    split: gives the forward and backward part of a joint graph, of which so many results are the
+    forward's and these inputs stay where they are, by way of PyTorch's partitioner.
     """
 
-    def partition(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
-        place(joint.graph)
-        with quick_cuts(), random_states_as_tensors():
-            parts = min_cut_rematerialization_partition(joint, *args, **kwargs)
-        forward, backward = parts
-        save_less(forward, backward, kwargs["num_fwd_outputs"])
+    def partition(
+        joint: GraphModule,
+        _inputs: Any,
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: Sequence[int] | None = None,
+        **more: Any,
+    ) -> Any:
+        def parted(
+            graph: GraphModule, static: Sequence[int], cuts: list[Cut]
+        ) -> Sequence[GraphModule]:
+            with quick_cuts(cuts), random_states_as_tensors():
+                parts: Sequence[GraphModule] = min_cut_rematerialization_partition(
+                    graph,
+                    _inputs,
+                    num_fwd_outputs=num_fwd_outputs,
+                    static_lifetime_input_indices=list(static),
+                    **more,
+                )
+            return parts
+
+        static = static_lifetime_input_indices or ()
+        parts = (
+            split(joint, num_fwd_outputs, static, parted) if split else parted(joint, static, [])
+        )
+        before, after = parts
+        save_less(before, after, num_fwd_outputs)
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
     compiled: Callable[..., Any] = aot_autograd(

@@ -188,7 +188,7 @@ class Options:
         True,
         "trace and differentiate equal regions of a graph, such as layers, once, and schedule few "
         "of many equal copies",
-        key=False,
+        key=True,
     )
     cuda_graph_shapes: int = _option(
         8,

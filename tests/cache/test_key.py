@@ -118,6 +118,7 @@ def test_near_misses_of_options() -> None:
         {"fuel": 1},
         {"isa": "generic"},
         {"mode": "max-autotune"},
+        {"equal_regions": False},
     ]
     keys = [key(gm, make_options({"check_calls": False, **g}, environ={})) for g in given]
     keys += [key(gm, inference=False), key(gm, guarded=False)]

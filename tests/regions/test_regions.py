@@ -120,10 +120,10 @@ def stack(*blocks: nn.Module) -> nn.Module:
 X = torch.randn(3, 5, 16)
 
 
-def encoder(dropout: float = 0.1) -> nn.Module:
+def encoder(dropout: float = 0.1, layers: int = 3) -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout, batch_first=True)
-    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
 def test_training_with_dropout() -> None:
@@ -183,6 +183,54 @@ class Gradless(nn.Module):
 
 def test_modes_that_are_set_back() -> None:
     check(Gradless(), [X], "traced once: 3 x")
+
+
+# --- parted with four parts ---
+
+MANY = {
+    "encoder": lambda: encoder(layers=8).train(),
+    "pre-norm": lambda: stack(*(Block() for _ in range(7))),
+    "two kinds": lambda: stack(*(Block(then=f) for _ in range(6) for f in (torch.tanh, torch.exp))),
+    "two stacks": lambda: stack(
+        *(Block() for _ in range(6)), nn.Linear(16, 24), *(Block(24) for _ in range(7))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", some(list(MANY), 2))
+def test_many_layers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partitioner sees few of them, and forward and backward are what they were."""
+    seen: list[int] = []
+    own = dynamo.min_cut_rematerialization_partition
+
+    def counted(joint: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        seen.append(len(joint.graph.nodes))
+        return own(joint, *args, **kwargs)
+
+    monkeypatch.setattr(dynamo, "min_cut_rematerialization_partition", counted)
+    check(MANY[kind](), [X], "traced once")
+    whole, *_, short = seen
+    assert short < 0.85 * whole
+
+
+class Scaled(nn.Module):
+    """Each layer has a scale that is computed before all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = stack(*(Block() for _ in range(6)))
+        self.scales = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scales = [(k * self.scales).sum() for k in range(6)]
+        x = self.layers[0](x)
+        for layer, scale in zip(self.layers[1:], scales, strict=True):
+            x = layer(x) * scale
+        return x
+
+
+def test_parted_whole() -> None:
+    check(Scaled(), [X], "parted whole: parts read what is made before them")
 
 
 # --- the plain way ---

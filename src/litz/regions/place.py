@@ -8,10 +8,10 @@ graph is then the one that PyTorch would have traced.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -24,7 +24,14 @@ from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.torch_private import storage_address
 
 Tangents = tuple[Layout | None, ...]
-TRIES = 4  # how often gradients may arrive in another layout
+OUTSIDE = -1
+MARK = "litz_region"
+"""Metadata of what a part is copied to where four parts stay: the region's number, which of the
+four, and which of its nodes, ``What``."""
+FORWARD, BACKWARD, INPUT = "forward", "backward", "input"
+What = tuple[str, int]
+Parts = dict[int, dict[Node, Node]]
+"""Copies of the first trace's nodes, by part."""
 
 _LIBRARY = torch.library.Library("litz", "FRAGMENT")  # type: ignore[no-untyped-call]
 _SCHEMA = "region(Tensor[] given, int[] which, str results) -> Tensor[]"
@@ -53,10 +60,14 @@ class Unseen(Exception):
 
 @dataclass(eq=False)
 class Region:
-    """Equal parts and their traces: one for each layout of the gradients that arrive.
+    """Equal parts that follow each other, and their traces: one for each layout of the gradients
+    that arrive.
 
     tracer: makes the functional graph of ATen calls of a program.  unseen: layouts that have
-    arrived without such a trace.
+    arrived without such a trace.  inputs: what comes from outside of all parts, by first use.
+    reads: for each input of each part, by number, the part and the result of it that it is, or
+    OUTSIDE and which of ``inputs``.  results: the part and the result of it that each value is
+    which somebody outside reads.
     """
 
     repeat: Repeat
@@ -66,9 +77,23 @@ class Region:
     unseen: list[Tangents] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        results = [value(self.repeat.parts[0][i]) for i in self.repeat.outputs]
-        self.has_gradient = [x.requires_grad for x in results]
-        self.record(tuple(layout(x) if x.requires_grad else None for x in results))
+        parts, outputs = self.repeat.parts, self.repeat.outputs
+        made = {p[at]: (k, o) for k, p in enumerate(parts) for o, at in enumerate(outputs)}
+        outer: dict[Node, int] = {}
+        self.reads = [
+            [made.get(n) or (OUTSIDE, outer.setdefault(n, len(outer))) for n in inputs]
+            for inputs in self.repeat.inputs
+        ]
+        self.inputs = tuple(outer)
+        inside = {n: k for k, part in enumerate(parts) for n in part}
+        self.results = [at for n, at in made.items() if any(u not in inside for u in n.users)]
+        self.has_gradient = [value(parts[0][i]).requires_grad for i in outputs]
+        self.record(
+            tuple(
+                layout(value(parts[0][i])) if g else None
+                for i, g in zip(outputs, self.has_gradient, strict=True)
+            )
+        )
 
     def record(self, tangents: Tangents) -> None:
         made = record(self.repeat, tangents, self.tracer)
@@ -80,33 +105,64 @@ class Region:
     def first(self) -> Recorded:
         return next(iter(self.traces.values()))
 
+    def variant(self, number: int) -> tuple[Tangents, Recorded]:
+        return list(self.traces.items())[number]
+
+    def differentiated(self, given: Sequence[Layout | None]) -> tuple[list[int], list[Node | None]]:
+        """The variant of each part where the results' gradients are laid out so, -1 for none, and
+        what in it stands for the gradient of each of ``inputs``."""
+        arrived = dict(zip(self.results, given, strict=True))
+        gradients: list[Node | None] = [None] * len(self.inputs)
+        variants = []
+        for k in reversed(range(len(self.reads))):
+            key = tuple(arrived.get((k, o)) for o in range(len(self.has_gradient)))
+            if not any(key):
+                variants.append(-1)
+                continue
+            if key not in self.traces:  # the rest of this trace is for nothing
+                self.unseen.append(key)
+                key = next(iter(self.traces))
+            variants.append(list(self.traces).index(key))
+            for (j, i), g in zip(self.reads[k], self.traces[key].gradients, strict=True):
+                if g is not None and j == OUTSIDE:
+                    gradients[i] = g
+                elif g is not None:
+                    arrived[j, i] = layout(g.meta["val"])
+        return variants[::-1], gradients
+
 
 class _Call(torch.autograd.Function):
-    """One part, forward and backward."""
+    """All parts of a region, forward and backward.
+
+    Autograd would run their gradients one behind the other too: nothing else reads what a part
+    hands to the next.
+    """
 
     @staticmethod
-    def forward(ctx: Any, region: Region, call: int, *given: torch.Tensor) -> Any:
-        ctx.region, ctx.call = region, call
+    def forward(ctx: Any, region: Region, *given: torch.Tensor) -> Any:
+        ctx.region = region
         ctx.set_materialize_grads(False)
-        which = [region.number, call, -1]
-        out = tuple(OPERATOR(list(given), which, _results(region.first.results)))
+        made = region.first.results
+        results = _results([made[o] for _, o in region.results])
+        out = tuple(OPERATOR(list(given), [region.number], results))
         ctx.mark_non_differentiable(
-            *(x for x, g in zip(out, region.has_gradient, strict=True) if not g)
+            *(
+                x
+                for x, (_, o) in zip(out, region.results, strict=True)
+                if not region.has_gradient[o]
+            )
         )
         return out
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         region: Region = ctx.region
-        key = tuple(None if t is None else layout(t) for t in tangents)
-        if key not in region.traces:  # the rest of this trace is for nothing
-            region.unseen.append(key)
-            key = next(iter(region.traces))
-        variant = list(region.traces).index(key)
-        gradients = region.traces[key].gradients
-        which = [region.number, ctx.call, variant]
+        variants, gradients = region.differentiated(
+            [None if t is None else layout(t) for t in tangents]
+        )
+        which = [region.number, *variants]
         found = iter(OPERATOR([t for t in tangents if t is not None], which, _results(gradients)))
-        return None, None, *(None if g is None else next(found) for g in gradients)
+        return None, *(None if g is None else next(found) for g in gradients)
 
 
 @contextmanager
@@ -121,12 +177,11 @@ def outlined(gm: GraphModule, regions: Sequence[Region]) -> Iterator[None]:
 
 
 def _outlined(before: Graph, regions: Sequence[Region]) -> Graph:
-    ends: dict[Node, tuple[Region, int]] = {}
+    ends: dict[Node, Region] = {}
     inside: set[Node] = set()
     for r in regions:
-        for k, part in enumerate(r.repeat.parts):
-            ends[part[-1]] = r, k
-            inside.update(part)
+        ends[r.repeat.parts[-1][-1]] = r
+        inside.update(*r.repeat.parts)
     graph = Graph()
     copies: dict[Node, Node] = {}
     for n in before.nodes:
@@ -135,11 +190,10 @@ def _outlined(before: Graph, regions: Sequence[Region]) -> Graph:
             own = vars(new)  # Dynamo notes on inputs where they come from
             own.update({k: v for k, v in vars(n).items() if k not in own})
         elif n in ends:
-            r, k = ends[n]
-            given = tuple(copies[x] for x in r.repeat.inputs[k])
-            call = graph.call_function(_caller(r, k), given)
-            for i, at in enumerate(r.repeat.outputs):
-                old = r.repeat.parts[k][at]
+            r = ends[n]
+            call = graph.call_function(_caller(r), tuple(copies[x] for x in r.inputs))
+            for i, (k, o) in enumerate(r.results):
+                old = r.repeat.parts[k][r.repeat.outputs[o]]
                 copies[old] = graph.call_function(_pick, (call, i))
                 copies[old].meta = dict(old.meta)
     return graph
@@ -149,58 +203,24 @@ def _pick(results: tuple[torch.Tensor, ...], at: int) -> torch.Tensor:
     return results[at]
 
 
-def _caller(region: Region, call: int) -> Callable[..., Any]:
+def _caller(region: Region) -> Callable[..., Any]:
     def litz_region(*given: torch.Tensor) -> Any:
-        return _Call.apply(region, call, *given)  # type: ignore[no-untyped-call]
+        return _Call.apply(region, *given)  # type: ignore[no-untyped-call]
 
     return litz_region
-
-
-def compiled(
-    gm: GraphModule,
-    found: Sequence[Repeat],
-    tracer: Tracer,
-    compile_graph: Callable[[Callable[[Graph], None], str], Callable[..., Any]],
-) -> Callable[..., Any]:
-    """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
-    regions = [Region(r, tracer, i) for i, r in enumerate(found)]
-    shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
-    traced = False
-
-    def placed(graph: Graph) -> None:
-        nonlocal traced
-        traced = True
-        place(graph, regions)
-
-    for _ in range(TRIES):
-        traced = False
-        try:
-            with outlined(gm, regions):
-                return compile_graph(placed, f"equal regions are traced once: {shared}")
-        except Unseen:
-            continue
-        except Exception as e:
-            if traced:  # what came after the trace failed
-                raise
-            raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
-    raise NotEqual("gradients arrive in many layouts")
 
 
 # --- placed back ---
 
 
-def place(graph: Graph, regions: Sequence[Region]) -> None:
-    """Put the calls of its part in place of each opaque operator of a traced graph.
+def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) -> None:
+    """Put the calls of its parts in place of each opaque operator of a traced graph.
 
-    Raises Unseen where the trace has to be made again.
+    short: regions of which four parts are put there, the first and last two, and marked as MARK
+    says.  Raises Unseen where the trace has to be made again.
     """
-    late = [r for r in regions if r.unseen]
-    for r in late:
-        r.record(r.unseen[0])
-        r.unseen.clear()
-    if late:
-        raise Unseen
-    forward: dict[tuple[int, int], dict[Node, Node]] = {}  # copies of the first trace, by part
+    check_seen(regions)
+    forward: dict[int, Parts] = {}
     joint = False
     memory = _Memory()  # of what stood for results, as what has taken their place
     stood = []  # addresses are theirs as long as they live
@@ -210,22 +230,15 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
                 with unset_fake_temporarily():
                     n.meta["val"] = memory.moved(n.meta["val"])
             continue
-        number, call, variant = n.args[1]
-        region = regions[number]
-        if variant < 0:
-            trace = region.first
-            copies = forward[number, call] = dict(zip(trace.inputs, n.args[0], strict=True))
-            calls, wanted = trace.forward, trace.results
-        else:
-            trace = list(region.traces.values())[variant]
-            joint = True
-            known = [forward[number, call][c] for c in region.first.early]
-            copies = dict(zip((*trace.early, *trace.tangents), (*known, *n.args[0]), strict=True))
-            calls, wanted = trace.backward, [g for g in trace.gradients if g is not None]
+        region = regions[number := n.args[1][0]]
         with graph.inserting_before(n), unset_fake_temporarily():
-            _copy(calls, copies, n)
+            if number not in forward:
+                forward[number], made = _forward(region, n, number in short)
+            else:
+                joint = True
+                made = _backward(region, n, number in short, forward[number])
         for pick in tuple(n.users):
-            new = copies[wanted[pick.args[1]]]
+            new = made[pick.args[1]]
             stood.append(pick.meta["val"])
             memory.note(stood[-1], new.meta["val"])
             pick.replace_all_uses_with(new)
@@ -235,20 +248,91 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
         graph.eliminate_dead_code()
 
 
-def _copy(nodes: Sequence[Node], copies: dict[Node, Node], instead: Node) -> None:
+def check_seen(regions: Sequence[Region]) -> None:
+    """Trace what has not been seen before, and raise Unseen if there was such a thing."""
+    late = [r for r in regions if r.unseen]
+    for r in late:
+        r.record(r.unseen[0])
+        r.unseen.clear()
+    if late:
+        raise Unseen
+
+
+def _stay(region: Region, short: bool) -> list[tuple[int, int | None]]:
+    """The parts to be put there, and their marks."""
+    count = len(region.reads)
+    if not short:
+        return [(k, None) for k in range(count)]
+    return [(k, c) for c, k in enumerate((0, 1, count - 2, count - 1))]
+
+
+def _forward(region: Region, n: Node, short: bool) -> tuple[Parts, dict[int, Node]]:
+    """The copies of each part's calls, put where one call stands for all parts, and its results."""
+    trace = region.first
+    parts: Parts = {}
+    given: Any = n.args[0]
+    for k, mark in _stay(region, short):
+        read = [
+            given[i] if j == OUTSIDE else parts[j if j in parts else 1][trace.results[i]]
+            for j, i in region.reads[k]
+        ]
+        parts[k] = dict(zip(trace.inputs, read, strict=True))
+        _copy(trace.forward, parts[k], n, mark, FORWARD)
+    return parts, {i: parts[k][trace.results[o]] for i, (k, o) in enumerate(region.results)}
+
+
+def _backward(region: Region, n: Node, short: bool, parts: Parts) -> dict[int, Node]:
+    """The same for the gradients; parts: what ``_forward`` has made."""
+    _, *variants = cast(list[int], n.args[1])
+    tangents = iter(cast(list[Node], n.args[0]))
+    arrived: dict[tuple[int, int], Node] = {}
+    for k, o in region.results:
+        if variants[k] >= 0 and region.variant(variants[k])[0][o] is not None:
+            arrived[k, o] = next(tangents)
+    known = {
+        i
+        for v, reads in zip(variants, region.reads, strict=True)
+        if v >= 0
+        for (j, i), g in zip(reads, region.variant(v)[1].gradients, strict=True)
+        if g is not None and j == OUTSIDE
+    }
+    place = {i: at for at, i in enumerate(sorted(known))}
+    found: dict[int, Node] = {}
+    for k, mark in reversed(_stay(region, short)):
+        if variants[k] < 0:
+            continue
+        key, trace = region.variant(variants[k])
+        early = [parts[k][c] for c in region.first.early]
+        given = [arrived[k, o] for o, t in enumerate(key) if t is not None]
+        copies = dict(zip((*trace.early, *trace.tangents), (*early, *given), strict=True))
+        _copy(trace.backward, copies, n, mark, BACKWARD)
+        for (j, i), g in zip(region.reads[k], trace.gradients, strict=True):
+            if g is not None and j == OUTSIDE:
+                found[place[i]] = copies[g]
+            elif g is not None:
+                arrived[j if j in parts else 1, i] = copies[g]
+    return found
+
+
+def _copy(
+    nodes: Sequence[Node], copies: dict[Node, Node], instead: Node, part: int | None, kind: str
+) -> None:
     """Copy calls of a trace to where ``instead`` stands.
 
-    copies: of what they read; gets theirs.
+    copies: of what they read; gets theirs.  part: which one they are marked as.
     """
     memory = _Memory()
     for old, new in copies.items():
         memory.note(old.meta["val"], new.meta["val"])
-    tag = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
-    for n in nodes:
+    meta = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
+    number = cast(list[int], instead.args[1])[0]
+    for i, n in enumerate(nodes):
         args, kwargs = map_arg((n.args, n.kwargs), copies.__getitem__)
         assert callable(n.target)
         new = copies[n] = instead.graph.call_function(n.target, args, kwargs)
-        new.meta = {**n.meta, **tag, "val": memory(n.meta["val"])}
+        new.meta = {**n.meta, **meta, "val": memory(n.meta["val"])}
+        if part is not None:
+            new.meta[MARK] = (number, part, (kind, i))
 
 
 def check_equal(a: Recorded, b: Recorded) -> None:
@@ -297,22 +381,24 @@ class _Memory:
             return x
         if id(x) not in self.made:
             at = _address(x)
-            first = at not in self.storages
-            if first:
-                view = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-                own = view.untyped_storage()
-                # Memory of another size than its first tensor's has room for more.
-                if x.storage_offset() or own.nbytes() != x.untyped_storage().nbytes():
-                    nbytes = x.untyped_storage().nbytes()
-                    own = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
-                    first = False
-                self.storages[at] = own, 0
-            if not first:
-                storage, moved = self.storages[at]
-                empty = torch.empty(0, dtype=x.dtype, device="meta")
-                view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
-            self.made[id(x)] = FakeTensor(x.fake_mode, view, x.device)
+            storage, moved = self.storages.get(at, (None, 0))
+            self.made[id(x)] = made = laid_out(x, storage, moved)
+            self.storages.setdefault(at, (made.untyped_storage(), 0))
         return self.made[id(x)]
+
+
+def laid_out(x: FakeTensor, storage: torch.UntypedStorage | None, moved: int = 0) -> FakeTensor:
+    """A tensor like ``x``, in memory of its own of the same size unless it is given."""
+    if storage is None:
+        view = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        nbytes = x.untyped_storage().nbytes()
+        if not x.storage_offset() and view.untyped_storage().nbytes() == nbytes:
+            return FakeTensor(x.fake_mode, view, x.device)
+        # Memory of another size than its first tensor's has room for more.
+        storage = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
+    empty = torch.empty(0, dtype=x.dtype, device="meta")
+    view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
+    return FakeTensor(x.fake_mode, view, x.device)
 
 
 def _address(x: torch.Tensor) -> int:

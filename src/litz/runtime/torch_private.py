@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.fx import Node
 from torch.library import Library
 
 from litz.dataclass import dataclass
@@ -141,6 +142,21 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 def attention_order() -> object:
     """In which order attention's implementations are tried."""
     return torch._C._get_sdp_priority_order()
+
+
+def chained_calls() -> tuple[Callable[[Node, Node], bool], Callable[[Node], bool]]:
+    """Which pairs of calls PyTorch's partitioner takes for chains of elementwise ones, and which
+    calls for views: more pairs and fewer views where it does not say."""
+    ops = private("_functorch.partitioners", "get_default_op_list")
+    if ops is None:
+        return lambda a, b: True, lambda n: False
+    known = ops()
+
+    def chains(a: Node, b: Node) -> bool:
+        elementwise = known.is_fusible(a) and known.is_fusible(b)
+        return bool(elementwise) or "cat" in str(b.target)
+
+    return chains, known.is_view
 
 
 def in_transform() -> bool:

@@ -1,0 +1,85 @@
+"""What a graph is compiled through while equal parts of it are one call each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.fx import Graph, GraphModule
+
+from litz.dataclass import dataclass
+from litz.regions.find import NotEqual, Repeat
+from litz.regions.trace import Tracer
+from litz.runtime.min_cut import Cut
+
+if TYPE_CHECKING:
+    from litz.regions.place import Region
+
+Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
+"""Parts a joint graph in forward and backward; some of its inputs stay where they are.
+
+The list gets the cuts that were made for it."""
+TRIES: Final = 4  # how often gradients may arrive in another layout
+
+
+@dataclass(eq=False)
+class Placing:
+    """What puts equal regions back into a traced graph, before anything else is done with it.
+
+    said: what is shared, or why nothing is.  begun: whether there was such a graph.
+    """
+
+    regions: Sequence[Region]
+    said: str
+    begun: bool = False
+
+    def whole(self, graph: Graph) -> None:
+        self.begun = True
+        if self.regions:
+            from litz.regions.place import place
+
+            place(graph, self.regions)
+
+    def split(
+        self, joint: GraphModule, forwards: int, static: Sequence[int], split: Split
+    ) -> Sequence[GraphModule]:
+        """The forward and backward part of a joint graph; see ``split_short``."""
+        self.begun = True
+        if not self.regions:
+            return split(joint, static, [])
+        from litz.regions.place import place
+        from litz.regions.split import split_short
+
+        try:
+            return split_short(joint, self.regions, forwards, static, split)
+        except NotEqual as e:
+            if e.args:
+                self.said += f"; forward and backward are parted whole: {e}"
+        place(joint.graph, self.regions)
+        return split(joint, static, [])
+
+
+def compiled(
+    gm: GraphModule,
+    found: Sequence[Repeat],
+    tracer: Tracer,
+    compile_graph: Callable[[Placing], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """``traced_once`` with these parts.  Raises NotEqual where the plain way is to be taken."""
+    # An operator is registered there, for which PyTorch looks through all modules.
+    from litz.regions.place import Region, Unseen, outlined
+
+    regions = [Region(r, tracer, i) for i, r in enumerate(found)]
+    shared = ", ".join(f"{len(r.parts)} x {len(r.parts[0])} calls" for r in found)
+    for _ in range(TRIES):
+        placing = Placing(regions, f"equal regions are traced once: {shared}")
+        try:
+            with outlined(gm, regions):
+                return compile_graph(placing)
+        except Unseen:
+            continue
+        except Exception as e:
+            if placing.begun:  # what came after the trace failed
+                raise
+            raise NotEqual(f"PyTorch does not trace the rest by itself: {e}") from e
+    raise NotEqual("gradients arrive in many layouts")
