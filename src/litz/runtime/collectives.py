@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from litz.runtime.torch_private import gpu_backend
+
+RECORDED: Final = ("nccl",)
+"""Backends of process groups whose transfers are calls on a stream, which a CUDA graph holds."""
 NAMESPACES: Final = ("_c10d_functional", "c10d", "c10d_functional", "_dtensor")
 
 
@@ -25,3 +29,11 @@ def group_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> s
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     found = given.get("group_name", "")
     return str(getattr(found, "group_name", found))
+
+
+def why_not_recorded(name: str) -> str:
+    """Why a CUDA graph cannot hold what a process group transfers; "" where it can."""
+    backend = gpu_backend(name)
+    if backend in RECORDED:
+        return ""
+    return f"process group {name} communicates by {backend or 'a backend that is not known'}"

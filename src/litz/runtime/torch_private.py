@@ -510,6 +510,17 @@ def process_group(name: str) -> tuple[Any, str, Sequence[int]] | None:
     return live, distributed.get_backend(live), distributed.get_process_group_ranks(live)
 
 
+def gpu_backend(name: str) -> str:
+    """By what a process group communicates between GPUs; "" where that is not known."""
+    if (found := process_group(name)) is None:
+        return ""
+    try:
+        backend: str = found[0]._get_backend(torch.device("cuda")).name()
+    except RuntimeError:
+        return ""
+    return backend
+
+
 def default_store() -> Any:
     """What all processes of the world read and write."""
     return private("distributed.distributed_c10d", "_get_default_store")()
