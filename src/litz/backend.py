@@ -31,6 +31,7 @@ from litz.errors import (
     WrongMetadata,
 )
 from litz.graph.calls import count_calls
+from litz.graph.communicate import narrow_before_gathering, share_calls
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
@@ -185,13 +186,18 @@ def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, pro
         return compile_or_fall_back(graph, options, stages, kind)
     with dynamo.real_tensors(), through_aten():
         options = found.informed(options)
+    from litz.schedule.overlap import worth_a_call  # only programs that communicate pay for it
+
+    narrow_before_gathering(graph)
+    share_calls(graph, worth_a_call(found.kind, options.bandwidth))
+    calls = found.calls()
     try:
         call = compile_or_fall_back(graph, options, stages, kind)
     except LitzError as e:
-        found.reached(str(e))
+        found.reached(calls, str(e))
         raise
     with stages.timed("ranks"):
-        found.reached()
+        found.reached(calls)
     return call
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,15 +30,15 @@ SIZED: Final = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor",
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """What a graph communicates: the calls of each group of several processes.
+    """A graph that communicates with other processes.
 
     program: the graph's name among those that a process compiles.  kind: of the devices.
     seconds: for which others are waited for.
     """
 
+    graph: GraphModule
     program: str
     kind: str
-    calls: dict[str, list[Any]]
     groups: tuple[Group, ...]
     seconds: float
 
@@ -49,14 +49,21 @@ class Agreement:
         found = [bandwidth(g, self.kind, self.program, self.seconds) for g in self.groups]
         return replace(options, bandwidth=min((b for b in found if b), default=0))
 
-    def reached(self, failure: str = "") -> None:
+    def calls(self) -> dict[str, list[Any]]:
+        """The collectives of each group, in order."""
+        found: dict[str, list[Any]] = {}
+        for n in _starts(self.graph):
+            name = group_name(n.target, n.args, n.kwargs)
+            found.setdefault(name, []).append(_call(n))
+        return found
+
+    def reached(self, calls: Mapping[str, list[Any]], failure: str = "") -> None:
         """Wait until all ranks have compiled the graph, or say that this one could not.
 
-        Raises CompilationError where another rank failed, or communicates otherwise.
+        Raises CompilationError where another rank failed, RanksDiffer where it calls otherwise.
         """
         for g in self.groups:
-            calls = self.calls[g.name]
-            word = json.dumps({"failed": failure} if failure else {"calls": calls})
+            word = json.dumps({"failed": failure} if failure else {"calls": calls[g.name]})
             said = exchange(g, self.program, word, 0 if failure else self.seconds)
             words = {rank: json.loads(text) for rank, text in said.items()}
             if not failure:
@@ -65,18 +72,18 @@ class Agreement:
 
 def agreement(graph: GraphModule, program: str, options: Options) -> Agreement | None:
     """What a graph of ATen calls has ranks agree on; None where it communicates with nobody."""
-    nodes = [n for n in graph.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
+    nodes = _starts(graph)
     if not nodes or not options.agreement:
         return None
-    calls: dict[str, list[Any]] = {}
-    for n in nodes:
-        name = group_name(n.target, n.args, n.kwargs)
-        calls.setdefault(name, []).append(_call(n))
-    groups = known(calls)
+    groups = known(group_name(n.target, n.args, n.kwargs) for n in nodes)
     kind = next((t.device.type for n in nodes for t in _tensors(n)), "")
     if not groups or kind not in ("cpu", "cuda"):
         return None
-    return Agreement(program, kind, calls, tuple(groups), options.agreement)
+    return Agreement(graph, program, kind, tuple(groups), options.agreement)
+
+
+def _starts(graph: GraphModule) -> list[Node]:
+    return [n for n in graph.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
 
 
 def program_name(gm: GraphModule) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -177,6 +177,43 @@ def hybrid() -> None:
         return fully_shard(net, mesh=mesh)
 
     compare(make, data(), inside=True)
+
+
+class Sharded(nn.Module):
+    """A product whose weight lies in parts; the graph gathers it and reduces its gradient."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        whole = torch.randn(fan_out, fan_in) / fan_in**0.5
+        self.weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Any = self.weight
+        whole = weight.redistribute(placements=[Replicate()])
+        return F.linear(x, whole.to_local(grad_placements=[Partial("avg")]).to(x.dtype)).relu()
+
+
+@case
+def sharded() -> None:
+    """Collectives of several parameters share calls, forward and backward."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(Sharded(32, 32) for _ in range(5)))
+
+    kinds: list[str] = []
+
+    def hear(c: Any) -> None:
+        names = [n.target_name for n in c.stages.schedule.steps if hasattr(n, "target_name")]
+        kinds.extend(name for name in names if "coalesced" in name)
+
+    with Listener(hear, stages=True):
+        compare(make, data())
+    assert any("gather" in k for k in kinds) and any("scatter" in k for k in kinds), kinds
+    torch._dynamo.reset()
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(make, data().bfloat16(), 3e-2)
 
 
 @case

@@ -13,7 +13,7 @@ if not dist.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
 RANKS = Path(__file__).with_name("ranks.py")
-FEW = ("collectives", "ddp", "fsdp", "tensor_parallel", "agreement", "one_compiles")
+FEW = ("collectives", "ddp", "fsdp", "sharded", "tensor_parallel", "agreement", "one_compiles")
 MORE = ("alone", "uneven", "fsdp_mixed", "hybrid", "distributed_tensors", "pipeline")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from collective_cases import compiled, one_process
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from litz.graph.communicate import share_calls
 from litz.ir.program import Extern
 from litz.runtime.collectives import is_collective, is_wait
 
@@ -60,3 +63,62 @@ def test_casts_move_before_gathers(fn: Callable[[Tensor], Tensor], x: Tensor, se
     (ref,) = start.refs()
     assert stages.program.buffers[ref.buffer].dtype.name == sent
     assert torch.equal(out, fn(x)) and torch.equal(out.signbit(), fn(x).signbit())
+
+
+def scattered(x: Tensor) -> Tensor:
+    name = dist.group.WORLD.group_name
+    return ops.wait_tensor(ops.reduce_scatter_tensor(x, "sum", 1, name))
+
+
+def layers(x: Tensor, *weights: Tensor) -> Tensor:
+    for w in weights:
+        x = torch.tanh(x @ gathered(w * 2))
+    return x
+
+
+def gradients(x: Tensor, *weights: Tensor) -> list[Tensor]:
+    found = []
+    for w in weights:
+        x = torch.tanh(x @ w)
+        found.append(scattered(x) * 3)
+    return found
+
+
+def chained(x: Tensor, *weights: Tensor) -> Tensor:
+    """What is sent next is made of what was received."""
+    for w in weights:
+        x = gathered(x @ w)
+        x = scattered(x)
+    return scattered(scattered(x))
+
+
+def writing(x: Tensor, *weights: Tensor) -> Tensor:
+    """What is sent is written in between."""
+    first = gathered(x)
+    x.add_(1)
+    return first + gathered(x) + gathered(weights[0])
+
+
+@pytest.mark.parametrize(
+    ("fn", "limit", "calls"),
+    [
+        (layers, 1 << 20, [4]),
+        (layers, 2 * 36 * 4, [2, 2]),
+        (layers, 36, [1, 1, 1, 1]),
+        (gradients, 1 << 20, [4]),
+        (gradients, 3 * 36 * 4, [3, 1]),
+        (chained, 1 << 20, [1] * 10),
+        (writing, 1 << 20, [1, 2]),
+    ],
+)
+def test_small_transfers_share_calls(fn: Any, limit: int, calls: list[int]) -> None:
+    args = [torch.randn(6, 6) for _ in range(5)]
+    gm = make_fx(fn)(*(a.clone() for a in args))
+    share_calls(gm, limit)
+    gm.graph.lint()
+    gm.recompile()
+    starts = [n for n in gm.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
+    assert [len(n.all_input_nodes) for n in starts] == calls
+    mine, eager = gm(*(a.clone() for a in args)), fn(*(a.clone() for a in args))
+    for a, b in zip(*(x if isinstance(x, list) else [x] for x in (mine, eager)), strict=True):
+        assert torch.equal(a, b)
