@@ -3,6 +3,7 @@
     python -m benchmarks.distributed                         # GPUs and NCCL where there are some
     python -m benchmarks.distributed --device cpu --ranks 2  # gloo, tiny models
     python -m benchmarks.distributed --full --steps 50       # the sizes of docs/benchmarks.md
+    python -m benchmarks.distributed --simulate              # 2 to 1,024 ranks, by estimates
 
 Each case runs in processes of its own, one a rank, all backends in turns.  A row says: seconds of
 the first step; milliseconds of a step (median of turns, the slowest rank's); how many times faster
@@ -447,6 +448,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a backend's turn")
     parser.add_argument("--limit", type=float, default=170.0, help="seconds that a case may take")
     parser.add_argument("--out", type=Path, help="rows as they come, a line of JSON each")
+    parser.add_argument("--simulate", action="store_true", help="estimate, and run nothing")
+    parser.add_argument("--inside", type=float, default=200.0, help="GB/s within a host, estimated")
+    parser.add_argument("--across", type=float, default=40.0, help="GB/s between hosts, estimated")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -458,6 +462,12 @@ def main() -> None:
     args = arguments()
     if args.rank is not None:
         rank_main(args)
+        return
+    if args.simulate:
+        from benchmarks.simulated import Network
+        from benchmarks.simulated import table as predictions
+
+        print(predictions(Network(inside=1e9 * args.inside, across=1e9 * args.across)))
         return
     rows: list[dict[str, Any]] = []
     for case in args.only or CASES:

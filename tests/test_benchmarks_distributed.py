@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.distributed import merged, table, uncovered
+from benchmarks.simulated import Network, predicted
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,20 @@ def test_the_slowest_rank_counts_and_failures_are_notes() -> None:
         "0.0e+00",
     ]
     assert text[3:] == ["FAIL c on inductor: rank 0: no"]
+
+
+def test_a_prediction_for_eight_ranks_hides_most() -> None:
+    row = predicted(8, Network(), layers=1, width=256, tokens=(2, 64))
+    ranks, calls, megabytes, *times = map(float, row)
+    assert ranks == 8 and calls == 2  # one gathers, one reduces
+    # Gathered in two bytes an element, reduced in four.
+    assert megabytes == pytest.approx(12 * 256 * 256 * 6 / 1e6, abs=1)
+    compute, transfers, exposed, written = times
+    assert 0 < compute and 0 < exposed <= written <= transfers + 1e-6
+
+
+def test_rings_are_as_slow_as_what_they_leave_the_host_by() -> None:
+    network = Network(latency=1.0, inside=8.0, across=2.0, host=4)
+    assert network.between(2) == (1.0, 16.0)
+    assert network.between(4) == (2.0, 8.0 * 4 / 3)
+    assert network.between(8) == (3.0, 2.0 * 8 / 7)

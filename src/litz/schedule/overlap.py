@@ -90,6 +90,11 @@ def overlap(schedule: Schedule, rates: Rates) -> Schedule:
     return replace(schedule, steps=found, transfers=tuple(transfers))
 
 
+def seconds(schedule: Schedule, rates: Rates) -> float:
+    """How long all steps take in their order, by estimate, with the time in which some wait."""
+    return _Steps(schedule, rates).run(range(len(schedule.steps)))[0]
+
+
 class _Steps:
     """The steps of a schedule by number: what they need of each other, and how long they take.
 
