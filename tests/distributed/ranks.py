@@ -200,7 +200,7 @@ def sharded() -> None:
 
     def make() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(*(Sharded(32, 32) for _ in range(5)))
+        return nn.Sequential(*(Sharded(32, 32) for _ in range(3)))
 
     kinds: list[str] = []
 
@@ -340,7 +340,8 @@ def alone() -> None:
 @case
 def one_compiles() -> None:
     """The first call of many processes costs one compile where they share a folder."""
-    options = {"cache_dir": str(Path(sys.argv[3]).parent / "cache")}
+    folder = str(Path(sys.argv[3]).parent / "cache")
+    options = {"cache_dir": folder, "check_calls": False}
     hits: list[Any] = [None] * dist.get_world_size()
     found: list[bool] = []
     with Listener(lambda c: found.append("passes" not in c.stages.seconds)):

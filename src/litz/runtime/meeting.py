@@ -67,9 +67,10 @@ def group_of(name: str) -> Group | None:
     if found is None:
         return None
     live, backend, ranks = found
-    if len(ranks) < 2 or backend == "fake":
+    store = default_store()
+    if len(ranks) < 2 or backend == "fake" or store is None:
         return None
-    return Group(name, tuple(ranks), torch.distributed.get_rank(), default_store(), live)
+    return Group(name, tuple(ranks), torch.distributed.get_rank(), store, live)
 
 
 def exchange(group: Group, topic: str, word: str, seconds: float) -> dict[int, str]:
