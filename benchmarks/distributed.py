@@ -121,8 +121,12 @@ def ddp(model: nn.Module, device: str) -> nn.Module:
 
 def step_of(model: nn.Module, run: Any, draw: Callable[[], tuple[Tensor, Tensor]]) -> Step:
     """A step of training under autocast, on data that its number and the rank say."""
-    device = next(model.parameters()).device.type
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    parameters = [*model.parameters()]
+    device = parameters[0].device.type
+    # Tensors in parts have a group of their own: one call takes no mixture of them and others.
+    kinds = {type(p): [q for q in model.parameters() if type(q) is type(p)] for p in parameters}
+    groups: list[dict[str, Any]] = [{"params": several} for several in kinds.values()]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
 
     def step(number: int) -> Tensor:
         torch.manual_seed(1000 * number + dist.get_rank())

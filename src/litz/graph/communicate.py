@@ -49,6 +49,8 @@ def narrow_before_gathering(gm: GraphModule) -> bool:
 def _gathered(cast: Node) -> list[Any] | None:
     """What is alone read by a cast to a type of fewer bytes, back to a gather, if one is there."""
     found: list[Any] = [cast.args[0]]
+    if not isinstance(cast.args[0], Node):  # a number, in a function that a graph applies
+        return None
     while (n := found[-1]).target in VIEWS and _is_whole(n):
         found.append(n.args[0])
     if not is_wait(n.target) or op_name(n.args[0].target) != FORMS[0]:
