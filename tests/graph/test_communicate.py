@@ -122,3 +122,16 @@ def test_small_transfers_share_calls(fn: Any, limit: int, calls: list[int]) -> N
     mine, eager = gm(*(a.clone() for a in args)), fn(*(a.clone() for a in args))
     for a, b in zip(*(x if isinstance(x, list) else [x] for x in (mine, eager)), strict=True):
         assert torch.equal(a, b)
+
+
+def test_casts_of_other_things_stay() -> None:
+    """Of numbers in bodies, and of views by open sizes, where something communicates."""
+
+    def fn(x: Tensor, n: Tensor) -> Tensor:
+        rows = gathered(x).view(x.shape[0] * 2, -1)
+        return rows.bfloat16() + reduced(n)
+
+    x = torch.randn(6, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    _, out = compiled(fn, x, torch.ones(1), check_ir=True)
+    assert torch.equal(out, fn(x, torch.ones(1)))

@@ -28,8 +28,8 @@ FORMS: Final = ("all_gather_into_tensor", "reduce_scatter_tensor")
 
 def narrow_before_gathering(gm: GraphModule) -> bool:
     """Casts to types of fewer bytes come before the gather that alone they read."""
-    changed = False
-    for cast in [n for n in gm.graph.nodes if n.target in CASTS]:
+    changed, communicates = False, any(is_wait(n.target) for n in gm.graph.nodes)
+    for cast in [n for n in gm.graph.nodes if communicates and n.target in CASTS]:
         *views, gather = _gathered(cast) or [cast]
         if gather is cast:
             continue
@@ -65,7 +65,7 @@ def _gathered(cast: Node) -> list[Any] | None:
 
 def _is_whole(n: Node) -> bool:
     """Whether a view has all elements of what it is of, in order."""
-    sizes = [a.meta["val"].shape for a in (n, *n.all_input_nodes)]
+    sizes = [a.meta["val"].shape for a in (n, n.args[0])]  # type: ignore[union-attr]
     known = all(type(s) is int for shape in sizes for s in shape)
     return known and len({shape.numel() for shape in sizes}) == 1
 
