@@ -5,7 +5,7 @@ this process or in another: then it went through ``to_bytes`` and ``from_bytes``
 
 The bytes::
 
-    litz-artifact 6\\n          the version of this form
+    litz-artifact 7\\n          the version of this form
     64 hex digits \\n           SHA-256 of all that follows
     8 bytes                    length of the header, little-endian
     header                     JSON: {"sections": lengths, "artifact": the record}
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 6
+VERSION = 7
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -174,13 +174,15 @@ class Recording:
 
     reason: why it cannot be recorded; "" if it can.  gpu: the index of its GPU.
     varying: positions of arguments whose sizes, strides or (for numbers) values differ from call to
-    call.  written: of those that the graph writes into.
+    call.  written: of those that the graph writes into.  groups: of processes that it communicates
+    with.
     """
 
     reason: str
     gpu: int = 0
     varying: tuple[int, ...] = ()
     written: frozenset[int] = frozenset()
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

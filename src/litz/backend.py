@@ -31,6 +31,7 @@ from litz.errors import (
     WrongMetadata,
 )
 from litz.graph.calls import count_calls
+from litz.graph.communicate import narrow_before_gathering, share_calls
 from litz.graph.dropout import drop_idle_dropout
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
@@ -42,6 +43,7 @@ from litz.graph.statistics import give_true_types
 from litz.graph.user_kernels import launched
 from litz.logs import events
 from litz.options import Options
+from litz.ranks import agreement, program_name
 from litz.regions import traced_once
 from litz.regions.placing import Placing
 from litz.reporting import (
@@ -77,7 +79,7 @@ def compile_with(
         options = replace(options, graph_cache=False)  # the cache has no stages
     tell, recompile = telling(options, observe), dynamo.recompile_reason() or ""
     report_recompile(recompile)
-    recorder = Recorder(options)
+    recorder, name = Recorder(options), program_name(gm)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
     if reason := mistraced(gm):
@@ -107,7 +109,7 @@ def compile_with(
                 call = _through_aten(graph, stages, kind, wrong[0])
             else:
                 with Progress(lambda: f"{kind} graph, {stages.at}", options.progress):
-                    call = compile_or_fall_back(graph, options, stages, kind)
+                    call = _agreed(graph, options, stages, kind, name)
             if stages.wrong_metadata:
                 wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
@@ -185,6 +187,28 @@ def _bound_program(
             report_compiled(kind, stages)
             tell(kind, gm, stages)
     return wrapped(kept, calls, inputs, known)
+
+
+def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, program: str) -> Boxed:
+    """``compile_or_fall_back``, in all processes that communicate with this one."""
+    found = agreement(graph, f"{program}, {kind}", options)
+    if found is None:
+        return compile_or_fall_back(graph, options, stages, kind)
+    with dynamo.real_tensors(), through_aten():
+        options = found.informed(options)
+    from litz.schedule.overlap import worth_a_call  # only programs that communicate pay for it
+
+    narrow_before_gathering(graph)
+    share_calls(graph, worth_a_call(found.kind, options.bandwidth))
+    calls = found.calls()
+    try:
+        call = compile_or_fall_back(graph, options, stages, kind)
+    except LitzError as e:
+        found.reached(calls, str(e))
+        raise
+    with stages.timed("ranks"):
+        found.reached(calls)
+    return call
 
 
 def compile_or_fall_back(

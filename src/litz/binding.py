@@ -15,6 +15,7 @@ from litz.loading.values import PROBE, bind_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
+from litz.runtime.collectives import why_not_recorded
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
 from litz.runtime.products import Instance, Products, product
@@ -154,9 +155,10 @@ class Recorder:
         self, call: Callable[[list[Any]], Any], about: Recording, kind: str
     ) -> CudaGraphs | str:
         """``call`` recorded and replayed, or why it is not."""
-        if about.reason:
-            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, about.reason)
-            return about.reason
+        reason = about.reason or next(filter(None, map(why_not_recorded, about.groups)), "")
+        if reason:
+            events.info("the %s graph is not recorded as a CUDA graph: %s", kind, reason)
+            return reason
         if self._family is None:
             self._family = Family(CudaDevice(about.gpu))
         facts = Recordable(kind, about.varying, about.written)

@@ -285,12 +285,11 @@ def _overlapped(schedule: Schedule, target_of: Callable[[str], Target], bandwidt
         return schedule
     from litz.schedule import overlap  # only programs that communicate pay for it
 
-    kind, rates = device.partition(":")[0], overlap.HOST
+    kind, here = device.partition(":")[0], overlap.HOST
+    rates = here.memory, here.operations, here.launch
     if kind in DEVICES and (c := target_of(kind).costs(kind)) is not None:
-        rates = overlap.Rates(*overlap.BETWEEN_GPUS, c.memory, c.matrix, c.launch)
-    if bandwidth:
-        rates = replace(rates, bandwidth=1e6 * bandwidth)
-    return overlap.overlap(schedule, rates)
+        rates = c.memory, c.matrix, c.launch
+    return overlap.overlap(schedule, overlap.Rates(*overlap.between(kind, bandwidth), *rates))
 
 
 def _check(

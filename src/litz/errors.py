@@ -103,6 +103,10 @@ class ArtifactError(LitzError):
     """Bytes that are no artifact of this version, or an artifact that cannot leave its process."""
 
 
+class RanksDiffer(LitzError):  # noqa: N818 - what happened
+    """Processes that are to run one program would communicate otherwise, and wait for ever."""
+
+
 class PackageError(LitzError):
     """A program that cannot be packaged, a package that cannot be loaded, or a call of one that
     it was not made for."""

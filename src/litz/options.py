@@ -169,8 +169,15 @@ class Options:
     bandwidth: int = _option(
         0,
         "MB a second that collectives move, by which it is decided what runs beside them "
-        "(0: 100000 between GPUs, 1000 between CPUs)",
+        "(0: as measured once of each group of processes; where they do not meet, 100000 between "
+        "GPUs, 1000 between CPUs)",
         key=True,
+    )
+    agreement: int = _option(
+        60,
+        "seconds for which a process whose graph communicates waits for the others of its group to "
+        "compile it, so that they are compared (0: they are not, and no bandwidth is measured)",
+        key=False,
     )
     cache_dir: str = _option(
         "", "folder of compiled kernels (default: the user's cache)", key=False

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +20,16 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+
+from litz.reporting import Listener
+from litz.runtime import meeting
 
 CASES: dict[str, Callable[[], None]] = {}
 ops = torch.ops._c10d_functional
@@ -174,6 +179,43 @@ def hybrid() -> None:
     compare(make, data(), inside=True)
 
 
+class Sharded(nn.Module):
+    """A product whose weight lies in parts; the graph gathers it and reduces its gradient."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        whole = torch.randn(fan_out, fan_in) / fan_in**0.5
+        self.weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Any = self.weight
+        whole = weight.redistribute(placements=[Replicate()])
+        return F.linear(x, whole.to_local(grad_placements=[Partial("avg")]).to(x.dtype)).relu()
+
+
+@case
+def sharded() -> None:
+    """Collectives of several parameters share calls, forward and backward."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(Sharded(32, 32) for _ in range(3)))
+
+    kinds: list[str] = []
+
+    def hear(c: Any) -> None:
+        names = [n.target_name for n in c.stages.schedule.steps if hasattr(n, "target_name")]
+        kinds.extend(name for name in names if "coalesced" in name)
+
+    with Listener(hear, stages=True):
+        compare(make, data())
+    assert any("gather" in k for k in kinds) and any("scatter" in k for k in kinds), kinds
+    torch._dynamo.reset()
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(make, data().bfloat16(), 3e-2)
+
+
 @case
 def tensor_parallel() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -222,6 +264,90 @@ def pipeline() -> None:
         return y
 
     agree(forward(run), forward(eager))
+
+
+def refused(what: str, run: Callable[[], object]) -> None:
+    """Every rank raises, within a moment, and says what."""
+    start = time.monotonic()
+    try:
+        run()
+    except Exception as e:
+        assert what in str(e), str(e)
+    else:
+        raise AssertionError(f"nothing was refused: {what}")
+    assert time.monotonic() - start < 30
+
+
+def doubled(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_reduce(x * 2, "sum", dist.group.WORLD.group_name)) + 1
+
+
+@case
+def agreement() -> None:
+    """All ranks have one figure of bandwidth; other sizes, other calls and failures are named."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.compile(doubled, backend="litz")(data())
+    (group,) = meeting.known([dist.group.WORLD.group_name])
+    figures: list[Any] = [None] * world
+    dist.all_gather_object(figures, meeting.bandwidth(group, "cpu", "", 60))
+    assert figures[0] > 0 and {*figures} == {figures[0]}
+
+    torch._dynamo.reset()
+    refused(
+        f"all_reduce(float32[4, 8], 'sum') of rank 0 and all_reduce(float32[{3 + world}, 8], 'sum')"
+        if world == 2
+        else "of rank 0 and all_reduce(float32[5, 8], 'sum') of rank 1",
+        lambda: torch.compile(doubled, backend="litz")(data(4 + rank, 8)),
+    )
+
+    def more(x: Tensor) -> Tensor:
+        return doubled(doubled(x)) if rank == world - 1 else doubled(x)
+
+    refused(
+        f"is missing of rank 0 and all_reduce(float32[6, 32], 'sum') of rank {world - 1}",
+        lambda: torch.compile(more, backend="litz")(data()),
+    )
+
+    class Broken:
+        def __call__(self, graph: Any) -> None:
+            if rank == 1:
+                raise ValueError("this rank has no luck")
+
+        def uuid(self) -> str:
+            return "broken"
+
+    def unlucky(x: Tensor) -> Tensor:
+        return doubled(x).sin()
+
+    folder = str(Path(sys.argv[3]).parent)
+    options = {"before_passes": Broken(), "repro_dir": folder, "graph_cache": False}
+    refused(
+        "this rank has no luck",
+        lambda: torch.compile(unlucky, backend="litz", options=options)(data()),
+    )
+
+
+@case
+def alone() -> None:
+    """A rank that compiles what others do not is told so, and goes on."""
+    x = data()
+    run = torch.compile(doubled, backend="litz", options={"agreement": 1})
+    fn = run if dist.get_rank() == 0 else doubled
+    for _ in range(2):
+        agree(fn(x), doubled(x))
+
+
+@case
+def one_compiles() -> None:
+    """The first call of many processes costs one compile where they share a folder."""
+    folder = str(Path(sys.argv[3]).parent / "cache")
+    options = {"cache_dir": folder, "check_calls": False}
+    hits: list[Any] = [None] * dist.get_world_size()
+    found: list[bool] = []
+    with Listener(lambda c: found.append("passes" not in c.stages.seconds)):
+        torch.compile(doubled, backend="litz", options=options)(data(5, 7))
+    dist.all_gather_object(hits, found)
+    assert sorted(hits) == [[False], *[[True]] * (len(hits) - 1)], hits
 
 
 def main() -> None:

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from collective_cases import compiled, one_process
 
 import litz
+from litz.artifact import Recording
 from litz.binding import Recorder
-from litz.host.capturable import varying_and_written, why_not_recorded
+from litz.host.capturable import groups_of, varying_and_written, why_not_recorded
 from litz.ir.parse import parse
 from litz.options import make_options
+from litz.runtime import collectives
 from litz.runtime.cuda_graphs import RECORDINGS, CudaGraphs, Family, Recordable
 
 
@@ -432,6 +436,36 @@ def test_what_a_recording_knows_of_the_arguments() -> None:
 )
 def test_modes(mode: str, shapes: int, wanted: bool) -> None:
     assert Recorder(make_options({"cuda_graph_shapes": shapes}, mode)).wanted is wanted
+
+
+def test_transfers_are_recorded_where_they_are_calls_on_a_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder(make_options({}, "reduce-overhead"))
+    about = Recording("", groups=("0", "1"))
+    backends = {"0": "nccl", "1": "gloo"}
+    monkeypatch.setattr(collectives, "gpu_backend", backends.get)
+    assert recorder.record(affine, about, "forward") == "process group 1 communicates by gloo"
+    backends["1"] = "nccl"
+    assert isinstance(recorder.record(affine, about, "forward"), CudaGraphs)
+    backends["0"] = ""
+    assert "not known" in str(recorder.record(affine, about, "forward"))
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="PyTorch was built without it")
+def test_a_recording_knows_with_whom_it_communicates() -> None:
+    ops = torch.ops._c10d_functional
+    with one_process():
+        name = dist.group.WORLD.group_name
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return ops.wait_tensor(ops.all_reduce(x * 2, "sum", name)) + 1
+
+        stages, _ = compiled(fn, torch.randn(8))
+        assert stages.program is not None
+        assert groups_of(stages.program) == (name,)
+        assert collectives.why_not_recorded(name) == f"process group {name} communicates by gloo"
+    assert why_not_recorded(stages.program) == "no tensor is on a GPU"
 
 
 def test_explain_says_why_not() -> None:

@@ -19,6 +19,7 @@ from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.attention import leave_out_unread_blocks
 from litz.graph.calls import is_random
+from litz.graph.communicate import narrow_before_gathering
 from litz.graph.complex_pairs import compute_in_pairs
 from litz.graph.constants import fold_constants
 from litz.graph.convolutions import add_bias_apart
@@ -173,6 +174,7 @@ PIPELINE: tuple[PassGroup, ...] = (
             GraphPass("no-ops", drop_no_ops),
             GraphPass("blocks of attention", leave_out_unread_blocks),
             GraphPass("dead code", drop_dead_code),
+            GraphPass("narrow gathers", narrow_before_gathering),
             GraphPass("common subexpressions", share_common_subexpressions),
         ),
     ),

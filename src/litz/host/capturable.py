@@ -10,7 +10,7 @@ import torch
 from litz.artifact import Recording
 from litz.host.aliasing import touched, written
 from litz.ir.program import Buffer, Extern, Program
-from litz.runtime.collectives import is_collective
+from litz.runtime.collectives import group_name, is_collective, is_wait
 
 
 def recording(program: Program, by_steps: bool = False) -> Recording:
@@ -21,7 +21,7 @@ def recording(program: Program, by_steps: bool = False) -> Recording:
     reason = "its kernels are looked at one by one" if by_steps else why_not_recorded(program)
     if reason:
         return Recording(reason)
-    return Recording("", gpu_of(program), *varying_and_written(program))
+    return Recording("", gpu_of(program), *varying_and_written(program), groups_of(program))
 
 
 def why_not_recorded(program: Program) -> str:
@@ -46,6 +46,13 @@ def gpu_of(program: Program) -> int:
     """The index of the one GPU of a program that may be recorded."""
     device = next(b.device for b in _used(program) if b.device.startswith("cuda"))
     return int(device.partition(":")[2] or 0)
+
+
+def groups_of(program: Program) -> tuple[str, ...]:
+    """The names of the process groups that a program communicates with."""
+    calls = (n for n in program.nodes if isinstance(n, Extern) and is_collective(n.target))
+    names = (group_name(n.target, n.args, dict(n.kwargs)) for n in calls if not is_wait(n.target))
+    return tuple(dict.fromkeys(names))
 
 
 def varying_and_written(program: Program) -> tuple[tuple[int, ...], frozenset[int]]:
@@ -84,8 +91,6 @@ def _why_not_called(n: Extern) -> str:
     target: Any = n.target
     if n.bodies:
         return f"{name} calls what is compiled by itself"
-    if is_collective(target):
-        return f"{name} is a collective"
     unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
     if unsafe is not None and unsafe in getattr(target, "tags", ()):
         return f"{name} says that it cannot be recorded"

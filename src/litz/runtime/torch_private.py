@@ -515,3 +515,37 @@ def keep_lines(results: Sequence[torch.Tensor]) -> None:
     hooks = private("_functorch._aot_autograd.logging_utils", "setup_stacktrace_preservation_hooks")
     if hooks is not None:
         hooks([r.grad_fn for r in results if r.grad_fn is not None])
+
+
+# --- process groups ---
+
+
+def process_group(name: str) -> tuple[Any, str, Sequence[int]] | None:
+    """A process group by its name: PyTorch's object, its backend, its ranks in the world.
+
+    None where there is no such group.
+    """
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    try:
+        live = private("distributed.distributed_c10d", "_resolve_process_group")(name)
+    except (RuntimeError, ValueError, KeyError):
+        return None
+    distributed = torch.distributed
+    return live, distributed.get_backend(live), distributed.get_process_group_ranks(live)
+
+
+def gpu_backend(name: str) -> str:
+    """By what a process group communicates between GPUs; "" where that is not known."""
+    if (found := process_group(name)) is None:
+        return ""
+    try:
+        backend: str = found[0]._get_backend(torch.device("cuda")).name()
+    except RuntimeError:
+        return ""
+    return backend
+
+
+def default_store() -> Any:
+    """What all processes of the world read and write."""
+    return private("distributed.distributed_c10d", "_get_default_store")()

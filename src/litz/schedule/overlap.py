@@ -53,6 +53,21 @@ BETWEEN_GPUS: Final = 2e-5, 1e11
 """Latency and bandwidth of transfers between GPUs of a host."""
 
 
+LATENCIES: Final = 5  # that a transfer lasts which is worth a call of its own
+
+
+def between(kind: str, megabytes: int) -> tuple[float, float]:
+    """Latency and bandwidth between devices of a kind, as measured in MB a second, or 0."""
+    latency, usual = BETWEEN_GPUS if kind == "cuda" else (HOST.latency, HOST.bandwidth)
+    return latency, 1e6 * megabytes if megabytes else usual
+
+
+def worth_a_call(kind: str, megabytes: int) -> int:
+    """Bytes of the smallest transfer that is worth a call of its own."""
+    latency, bandwidth = between(kind, megabytes)
+    return int(LATENCIES * latency * bandwidth)
+
+
 def overlap(schedule: Schedule, rates: Rates) -> Schedule:
     """The schedule with transfers behind other steps, and each of them with its times.
 
@@ -73,6 +88,11 @@ def overlap(schedule: Schedule, rates: Rates) -> Schedule:
     )
     found = tuple(schedule.steps[k] for k in order)
     return replace(schedule, steps=found, transfers=tuple(transfers))
+
+
+def seconds(schedule: Schedule, rates: Rates) -> float:
+    """How long all steps take in their order, by estimate, with the time in which some wait."""
+    return _Steps(schedule, rates).run(range(len(schedule.steps)))[0]
 
 
 class _Steps:

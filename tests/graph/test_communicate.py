@@ -1,0 +1,137 @@
+"""Gathers of what is then cast move the bytes of the cast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from collective_cases import compiled, one_process
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from litz.graph.communicate import share_calls
+from litz.ir.program import Extern
+from litz.runtime.collectives import is_collective, is_wait
+
+if not dist.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+Tensor = torch.Tensor
+ops = torch.ops._c10d_functional
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    with one_process():
+        yield
+
+
+def gathered(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_gather_into_tensor(x, 1, dist.group.WORLD.group_name))
+
+
+def reduced(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_reduce(x, "sum", dist.group.WORLD.group_name))
+
+
+def both(x: Tensor) -> Tensor:
+    whole = gathered(x)
+    return whole.bfloat16() + whole.sum()
+
+
+@pytest.mark.parametrize(
+    ("fn", "x", "sent"),
+    [
+        (lambda x: gathered(x).bfloat16() * 2, torch.randn(8, 4), "bf16"),
+        (lambda x: gathered(x.double()).half(), torch.randn(8, 4), "f16"),
+        (lambda x: gathered(x).float() * 2, torch.randn(8, 4).bfloat16(), "bf16"),
+        (lambda x: gathered(x).int(), torch.randn(8, 4), "f32"),
+        (lambda x: reduced(x).bfloat16(), torch.randn(8, 4), "f32"),
+        (both, torch.randn(8, 4), "f32"),
+    ],
+)
+def test_casts_move_before_gathers(fn: Callable[[Tensor], Tensor], x: Tensor, sent: str) -> None:
+    x.view(-1)[:3] = torch.tensor([torch.inf, -0.0, 1e-40])
+    stages, out = compiled(fn, x, check_ir=True)
+    assert stages.program is not None
+    (start,) = (
+        n
+        for n in stages.program.nodes
+        if isinstance(n, Extern) and is_collective(n.target) and not is_wait(n.target)
+    )
+    (ref,) = start.refs()
+    assert stages.program.buffers[ref.buffer].dtype.name == sent
+    assert torch.equal(out, fn(x)) and torch.equal(out.signbit(), fn(x).signbit())
+
+
+def scattered(x: Tensor) -> Tensor:
+    name = dist.group.WORLD.group_name
+    return ops.wait_tensor(ops.reduce_scatter_tensor(x, "sum", 1, name))
+
+
+def layers(x: Tensor, *weights: Tensor) -> Tensor:
+    for w in weights:
+        x = torch.tanh(x @ gathered(w * 2))
+    return x
+
+
+def gradients(x: Tensor, *weights: Tensor) -> list[Tensor]:
+    found = []
+    for w in weights:
+        x = torch.tanh(x @ w)
+        found.append(scattered(x) * 3)
+    return found
+
+
+def chained(x: Tensor, *weights: Tensor) -> Tensor:
+    """What is sent next is made of what was received."""
+    for w in weights:
+        x = gathered(x @ w)
+        x = scattered(x)
+    return scattered(scattered(x))
+
+
+def writing(x: Tensor, *weights: Tensor) -> Tensor:
+    """What is sent is written in between."""
+    first = gathered(x)
+    x.add_(1)
+    return first + gathered(x) + gathered(weights[0])
+
+
+@pytest.mark.parametrize(
+    ("fn", "limit", "calls"),
+    [
+        (layers, 1 << 20, [4]),
+        (layers, 2 * 36 * 4, [2, 2]),
+        (layers, 36, [1, 1, 1, 1]),
+        (gradients, 1 << 20, [4]),
+        (gradients, 3 * 36 * 4, [3, 1]),
+        (chained, 1 << 20, [1] * 10),
+        (writing, 1 << 20, [1, 2]),
+    ],
+)
+def test_small_transfers_share_calls(fn: Any, limit: int, calls: list[int]) -> None:
+    args = [torch.randn(6, 6) for _ in range(5)]
+    gm = make_fx(fn)(*(a.clone() for a in args))
+    share_calls(gm, limit)
+    gm.graph.lint()
+    gm.recompile()
+    starts = [n for n in gm.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
+    assert [len(n.all_input_nodes) for n in starts] == calls
+    mine, eager = gm(*(a.clone() for a in args)), fn(*(a.clone() for a in args))
+    for a, b in zip(*(x if isinstance(x, list) else [x] for x in (mine, eager)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_casts_of_other_things_stay() -> None:
+    """Of numbers in bodies, and of views by open sizes, where something communicates."""
+
+    def fn(x: Tensor, n: Tensor) -> Tensor:
+        rows = gathered(x).view(x.shape[0] * 2, -1)
+        return rows.bfloat16() + reduced(n)
+
+    x = torch.randn(6, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    _, out = compiled(fn, x, torch.ones(1), check_ir=True)
+    assert torch.equal(out, fn(x, torch.ones(1)))

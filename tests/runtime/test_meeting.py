@@ -1,0 +1,64 @@
+"""What processes tell each other through a store: here, threads through a store in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from litz.runtime import meeting
+from litz.runtime.meeting import Group
+
+if not dist.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+
+
+def groups(count: int) -> list[Group]:
+    store, ranks = dist.HashStore(), tuple(range(3, 3 + count))
+    return [Group("g", ranks, rank, store, None) for rank in ranks]
+
+
+def at_once(members: list[Group], run: Callable[[Group], Any]) -> list[Any]:
+    with ThreadPoolExecutor(len(members)) as pool:
+        return [*pool.map(run, members)]
+
+
+def test_words_meet_turn_by_turn() -> None:
+    members = groups(3)
+    for turn in range(2):
+        said = at_once(members, lambda g, t=turn: meeting.exchange(g, "step", f"{t} {g.rank}", 20))
+        assert said == [{rank: f"{turn} {rank}" for rank in (3, 4, 5)}] * 3
+
+
+def test_who_does_not_come_is_waited_for_once() -> None:
+    first, second, _ = groups(3)
+    seconds = []
+    for _ in range(2):
+        start = time.monotonic()
+        assert [*meeting.exchange(first, "step", "here", 0.2)] == [3]
+        seconds.append(time.monotonic() - start)
+    assert seconds[0] >= 0.2 > seconds[1]
+    assert [*meeting.exchange(second, "step", "late", 0.2)] == [3, 4]
+    assert [*meeting.exchange(second, "another step", "late", 0)] == [4]
+
+
+def test_a_group_is_measured_by_its_first_rank_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_measured", lambda group, kind: 1000 + group.rank)
+    members = groups(2)
+    assert at_once(members, lambda g: meeting.bandwidth(g, "cpu", "", 20)) == [1003, 1003]
+    monkeypatch.setattr(meeting, "_measured", lambda group, kind: 1 / 0)
+    assert meeting.bandwidth(members[1], "cpu", "", 20) == 1003
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_group_that_does_not_meet_has_no_figure(
+    who: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_measured", lambda group, kind: 1 / 0)
+    members = groups(2)
+    assert meeting.bandwidth(members[who], "cpu", "", 0.05) == 0
+    assert meeting.bandwidth(members[1 - who], "cpu", "", 20) == 0
