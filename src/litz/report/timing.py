@@ -24,6 +24,8 @@ from litz.ir.flops import call_ops
 from litz.report.lines import is_own, line
 from litz.report.record import Line
 
+AHEAD = 0.01
+"""Seconds for which a GPU is kept busy, so that the host gets ahead of it."""
 Call = Callable[[list[Any]], Any]
 Mark = tuple[float, Any]
 """The clock of the host, and the event of the device or None."""
