@@ -43,6 +43,8 @@ from litz.graph.user_kernels import launched
 from litz.logs import events
 from litz.options import Options
 from litz.regions import traced_once
+from litz.regions.find import NotEqual
+from litz.regions.lists import running, whole
 from litz.reporting import (
     Observer,
     report_compiled,
@@ -95,6 +97,10 @@ def compile_with(
 
     program: Program | None = None
 
+    def kept_program() -> Program | None:
+        keep = known and cache and partial(store.save_program, cache, known.key)
+        return Program(known, keep) if known and keep else None
+
     def compiler(kind: str, place: Place, regions: str) -> dynamo.GraphCompiler:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
@@ -117,13 +123,25 @@ def compile_with(
 
         return compile_one
 
+    def on_lists() -> Callable[..., Any]:
+        nonlocal program
+        made = whole(gm, dynamo.traced)
+        program = (
+            Program(known, partial(store.save_program, cache, known.key))
+            if known and cache
+            else None
+        )
+        call = compiler("inference", lambda graph: None, made.shared)(made.graph, made.inputs)
+        if program is not None:
+            program.finished(call, made.written)
+        return running(call, made.given, made.written)
+
     def through_aot(place: Place, regions: str) -> Callable[..., Any]:
         nonlocal program
         differentiate_scans(gm)
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, place, regions) for kind in kinds}
-        if known and cache:
-            program = Program(known, partial(store.save_program, cache, known.key))
+        if (program := kept_program()) is not None:
             compilers = program.compilers(compilers)
 
         def prepared(joint: Graph) -> None:
@@ -137,6 +155,9 @@ def compile_with(
         return made
 
     try:
+        if options.equal_regions:
+            with suppress(NotEqual):
+                return on_lists()
         return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), recompile, tell)

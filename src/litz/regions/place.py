@@ -202,7 +202,7 @@ def place(graph: Graph, regions: Sequence[Region]) -> None:
         raise Unseen
     forward: dict[tuple[int, int], dict[Node, Node]] = {}  # copies of the first trace, by part
     joint = False
-    memory = _Memory()  # of what stood for results, as what has taken their place
+    memory = Memory()  # of what stood for results, as what has taken their place
     stood = []  # addresses are theirs as long as they live
     for n in tuple(graph.nodes):
         if n.target is not OPERATOR:
@@ -240,7 +240,7 @@ def _copy(nodes: Sequence[Node], copies: dict[Node, Node], instead: Node) -> Non
 
     copies: of what they read; gets theirs.
     """
-    memory = _Memory()
+    memory = Memory()
     for old, new in copies.items():
         memory.note(old.meta["val"], new.meta["val"])
     tag = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
@@ -262,7 +262,7 @@ def check_equal(a: Recorded, b: Recorded) -> None:
         raise NotEqual("a part's forward depends on the gradients that arrive")
 
 
-class _Memory:
+class Memory:
     """Metadata for a copy of a trace: memory of its own, shared where the trace shares it.
 
     made: of tensors that are known.  storages: of the trace's by address, with what to add to
