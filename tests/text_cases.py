@@ -33,7 +33,7 @@ from litz.targets.cpp.target import Cpp
 from litz.targets.horizontal import arranged, make_all
 from litz.targets.kernels import Target, bind_plans
 from litz.targets.triton.launcher import print_launcher
-from litz.targets.triton.render import render
+from litz.targets.triton.render import NAME, named, render
 from litz.targets.triton.target import Triton
 
 FOLDER = Path(__file__).parent / "text"
@@ -72,7 +72,7 @@ def _triton(p: Program) -> str:
     for g in s.steps:
         if isinstance(g, Group):
             bound = build_kernel(g, p.buffers)
-            kernel = render(choose(bound.plan), g.name, " ".join(g.origins))
+            kernel = named(render(choose(bound.plan), NAME), g.name, " ".join(g.origins))
             configs = [x.configs[0] for x in kernel.launches]
             out += [source for x in kernel.launches for source in x.sources()]
             out.append(print_launcher(kernel, configs))

@@ -45,6 +45,8 @@ from litz.logs import events
 from litz.options import Options
 from litz.ranks import agreement, program_name
 from litz.regions import traced_once
+from litz.regions.find import NotEqual
+from litz.regions.lists import running, whole
 from litz.regions.placing import Placing
 from litz.reporting import (
     Observer,
@@ -98,6 +100,10 @@ def compile_with(
 
     program: Program | None = None
 
+    def kept_program() -> Program | None:
+        keep = known and cache and partial(store.save_program, cache, known.key)
+        return Program(known, keep) if known and keep else None
+
     def compiler(kind: str, regions: Placing) -> dynamo.GraphCompiler:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
@@ -121,13 +127,21 @@ def compile_with(
 
         return compile_one
 
+    def on_lists() -> Callable[..., Any]:
+        nonlocal program
+        made = whole(gm, dynamo.traced)
+        program = kept_program()
+        call = compiler("inference", Placing((), made.shared))(made.graph, made.inputs)
+        if program is not None:
+            program.finished(call, made.written)
+        return running(call, made.given, made.written)
+
     def through_aot(regions: Placing) -> Callable[..., Any]:
         nonlocal program
         differentiate_scans(gm)
         kinds = ("forward", "backward", "inference")
         compilers = {kind: compiler(kind, regions) for kind in kinds}
-        if known and cache:
-            program = Program(known, partial(store.save_program, cache, known.key))
+        if (program := kept_program()) is not None:
             compilers = program.compilers(compilers)
 
         def split(
@@ -149,6 +163,9 @@ def compile_with(
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
+            if options.equal_regions:
+                with suppress(NotEqual):
+                    return on_lists()
             return traced_once(gm, dynamo.traced, through_aot, options.equal_regions)
     except EagerOnly as e:
         return _in_eager_mode(gm, str(e), recompile, tell)

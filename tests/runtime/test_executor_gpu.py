@@ -128,7 +128,8 @@ def test_memory_is_as_with_python() -> None:
 
 def test_the_profiler_names_kernels_and_graphs_are_recorded() -> None:
     x, w = randn(64, 64), randn(64, 64)
-    call = compiled(chain)
+    # Other tests have called ``chain`` with other sizes, which Dynamo would leave open.
+    call = compiled(chain, dynamic=False)
     with torch.no_grad():
         call(x, w)
         with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as p:
@@ -137,7 +138,9 @@ def test_the_profiler_names_kernels_and_graphs_are_recorded() -> None:
         names = [e.name for e in p.events() if str(e.device_type).endswith("CUDA")]
         assert len([n for n in names if n.startswith("k")]) >= 6, names
         options = {"host": "native", "mode": "reduce-overhead"}
-        graphed = torch.compile(lambda x, w: chain(x, w), backend="litz", options=options)
+        graphed = torch.compile(
+            lambda x, w: chain(x, w), backend="litz", dynamic=False, options=options
+        )
         for _ in range(5):
             out = graphed(x, w)
         assert torch.equal(bits(out), bits(call(x, w)))

@@ -143,6 +143,15 @@ def test_the_likely_variant_follows_the_hint() -> None:
         assert job == job_of(kernel.launches[0], kernel.launches[0].configs[0], H200, want)  # type: ignore[arg-type]
 
 
+def test_equal_code_is_built_once() -> None:
+    """Comments say what a kernel is for."""
+    (launch,) = render(choose(scaled(4096)), "k").launches
+    other = replace(launch, source=f"# mul add\n# of another line\n{launch.source}")
+    assert launch.code == launch.source == other.code
+    jobs = {job_of(x, x.configs[0], H200, "aligned") for x in (launch, other)}
+    assert len(jobs) == 1
+
+
 def loaded(fake: FakeCuda) -> int:
     return len(fake.loaded)
 

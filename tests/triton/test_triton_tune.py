@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from litz.runtime.cache import Cache, content_key
-from litz.runtime.tune import BATCH, ROUNDS, choose, known, private_copies
+from litz.runtime.tune import BATCH, FEW, choose, known, private_copies
 
 
 class Simulated:
@@ -77,7 +77,26 @@ def test_what_is_clearly_behind_is_not_measured_further(cache: Cache) -> None:
     counts: list[list[Any]] = [[], [], []]
     times = (1e-3, 1.1e-3, 5e-3)
     pick(clock, cache, *(clock.candidate(t, calls=c) for t, c in zip(times, counts, strict=True)))
-    assert [len(c) for c in counts] == [2 + BATCH * ROUNDS] * 2 + [2 + BATCH]
+    assert [len(c) for c in counts] == [2 + FEW] * 2 + [2 + BATCH]
+
+
+@pytest.mark.parametrize(
+    ("other", "index"),
+    [((0.9e-3,), 1), ((0.99e-3,), 0), ((1.02e-3, 1e-3), 0), ((0.94e-3, 0.96e-3), 1)],
+)
+def test_what_is_clear_is_not_measured_further(
+    cache: Cache, other: tuple[float, ...], index: int
+) -> None:
+    clock = Simulated()
+    assert pick(clock, cache, clock.candidate(1e-3), clock.candidate(*other)).index == index
+    assert clock.runs == 2 * (2 + FEW)
+
+
+def test_what_is_not_clear_is_measured_further(cache: Cache) -> None:
+    clock = Simulated()
+    noisy = clock.candidate(1.02e-3, 0.92e-3, 0.98e-3)
+    assert pick(clock, cache, clock.candidate(1e-3), noisy).index == 0
+    assert clock.runs > 2 * (2 + 2 * FEW)
 
 
 def test_the_default_stays_unless_another_is_faster_by_more_than_noise(cache: Cache) -> None:

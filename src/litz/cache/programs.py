@@ -18,6 +18,7 @@ all its graphs are.
 from __future__ import annotations
 
 import inspect
+import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from litz.cache.code import NAMESPACES, NotCached, overloads, value_text
 from litz.cache.key import Writer, environment, settings, surroundings
 from litz.dataclass import dataclass
 from litz.logs import events
+from litz.regions.lists import running
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import aot_names, in_transform, without_autocast
 
@@ -52,6 +54,7 @@ _RECORDING = {
     "force_non_lazy_backward_lowering": True,
     "strict_autograd_cache": False,  # PyTorch's own cache is told to keep nothing
 }
+LISTS = b"lists "  # how the records of programs on lists begin
 _REGIONS: Any = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
 
 
@@ -219,6 +222,17 @@ Kept = tuple[Mapping[str, Artifact], bytes, str]
 """Artifacts by the kind of graph, the record, and what is known of symbols behind it."""
 
 
+@dataclass(frozen=True)
+class _Lists:
+    """The record of a program on lists (``litz.regions.lists``): the inputs that it writes."""
+
+    written: Sequence[int]
+    compiled_bw: None = None
+
+    def said(self) -> bytes:
+        return LISTS + json.dumps([*self.written]).encode()
+
+
 class Program:
     """A program that is compiled to be kept.  keep: told once all of it is there.
 
@@ -281,9 +295,9 @@ class Program:
             self._artifacts[kind] = artifact
             self._finish()
 
-    def finished(self, call: Any) -> None:
-        """AOTAutograd is done, and made this."""
-        self._record = _record_of(call)
+    def finished(self, call: Any, written: Sequence[int] | None = None) -> None:
+        """AOTAutograd is done, and made this; without it, inputs that are written are known."""
+        self._record = _record_of(call) if written is None else _Lists(written)
         if self._record is None:
             self._refuse("AOTAutograd made no record")
         elif self._facts() != self._before:
@@ -306,10 +320,10 @@ class Program:
         kinds = {"inference"} if record.compiled_bw is None else {"forward", "backward"}
         if kinds == set(self._artifacts):
             self._record = None
+            lists = isinstance(record, _Lists)
             try:
-                self._keep(
-                    (self._artifacts, records.dump(record, _Code, self._objects), self._after)
-                )
+                said = record.said() if lists else records.dump(record, _Code, self._objects)
+                self._keep((self._artifacts, said, self._after))
             except ValueError as e:
                 self._refuse(str(e))
 
@@ -358,6 +372,9 @@ def wrapped(
     when its guards are added.
     """
     try:
+        if kept[1].startswith(LISTS):
+            written = json.loads(kept[1][len(LISTS) :])
+            return running(calls["inference"], (), written)
         call = _wrapped(records.load(kept[1], known.objects), calls, inputs)
     except Exception as e:  # a record may be whatever its pickle says
         raise ValueError(f"a record that does not fit: {e}") from e

@@ -56,7 +56,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     """
     calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
     states = _states(graph, calls)
-    metadata = _metadata(graph)
+    metadata = metadata_of(graph)
     kinds = numbered(
         _kind(n, metadata) if state.grad is None else None
         for n, state in zip(calls, states, strict=True)
@@ -134,7 +134,7 @@ def _sets_items(n: Node) -> bool:
     return isinstance(target, Node) and isinstance(value(target), torch.Tensor)
 
 
-def _metadata(graph: Graph) -> dict[Node, int | None]:
+def metadata_of(graph: Graph) -> dict[Node, int | None]:
     """What nodes' values are, as numbers; None for what may not be handed around.
 
     Each is looked at once: hundreds of calls may take an element of one list.

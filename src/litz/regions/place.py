@@ -222,7 +222,7 @@ def place(graph: Graph, regions: Sequence[Region], short: Collection[int] = ()) 
     check_seen(regions)
     forward: dict[int, Parts] = {}
     joint = False
-    memory = _Memory()  # of what stood for results, as what has taken their place
+    memory = Memory()  # of what stood for results, as what has taken their place
     stood = []  # addresses are theirs as long as they live
     for n in tuple(graph.nodes):
         if n.target is not OPERATOR:
@@ -321,7 +321,7 @@ def _copy(
 
     copies: of what they read; gets theirs.  part: which one they are marked as.
     """
-    memory = _Memory()
+    memory = Memory()
     for old, new in copies.items():
         memory.note(old.meta["val"], new.meta["val"])
     meta = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
@@ -346,7 +346,7 @@ def check_equal(a: Recorded, b: Recorded) -> None:
         raise NotEqual("a part's forward depends on the gradients that arrive")
 
 
-class _Memory:
+class Memory:
     """Metadata for a copy of a trace: memory of its own, shared where the trace shares it.
 
     made: of tensors that are known.  storages: of the trace's by address, with what to add to

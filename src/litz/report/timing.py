@@ -25,6 +25,8 @@ from litz.ir.flops import call_ops
 from litz.report.lines import line
 from litz.report.record import Line
 
+AHEAD = 0.01
+"""Seconds for which a GPU is kept busy, so that the host gets ahead of it."""
 Call = Callable[[list[Any]], Any]
 Mark = tuple[float, Any]
 """The clock of the host, and the event of the device or None."""

@@ -1,14 +1,16 @@
 """Picking the fastest of several ways to launch a kernel, by the clock.
 
 Candidates are measured in turns, so that a machine that slows down slows all of them; those that
-are clearly behind drop out.  The first candidate is the default: another replaces it only where it
-is faster by more than noise, and by much more where time was left for one run alone.  What was
-found is kept on disk, and never measured again.
+are clearly behind drop out, and where the rest cannot change the choice any more nothing is
+measured further.  The first candidate is the default: another replaces it only where it is faster
+by more than noise, and by much more where time was left for one run alone.  What was found is kept
+on disk, and never measured again.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +27,7 @@ KIND = "tuned"
 ROUNDS = 12  # turns of each candidate at most
 BATCH = 4  # launches a turn
 BEHIND = 1.3  # times the best, at which a candidate drops out
+FEW = 2 * BATCH  # runs beyond which their spread says where the median lies
 NOISE = 0.97  # times the default's, that a candidate must beat
 ALIGNMENT = 256  # bytes: what PyTorch's allocator gives at least
 
@@ -190,7 +193,20 @@ class _Contest:
                     return self.medians()
             best = min(statistics.median(self.times[i]) for i in left)
             left = [i for i in left if statistics.median(self.times[i]) <= BEHIND * best]
+            left = self.open(left)
         return self.medians()
+
+    def open(self, left: list[int]) -> list[int]:
+        """The best of some, and those that may be faster than it by more than noise."""
+        best = left[_best([statistics.median(self.times[i]) for i in left], [FEW] * len(left))]
+        _, high = self.bounds(best)
+        return [i for i in left if i == best or self.bounds(i)[0] <= NOISE * high]
+
+    def bounds(self, i: int) -> tuple[float, float]:
+        """Between which the median of a candidate lies, in 95 of 100 cases: by ranks alone."""
+        times = sorted(self.times[i])
+        rank = int(len(times) / 2 - math.sqrt(len(times)))
+        return (times[rank], times[-1 - rank]) if len(times) > FEW else (0.0, math.inf)
 
     def first(self) -> list[int]:
         """Those that run at all.  The first run of each (loading, clocks rising) is not counted."""

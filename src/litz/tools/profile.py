@@ -26,6 +26,7 @@ from litz.report.gather import step_id
 from litz.report.profile import BACKWARD, Event, Profile, Row, Timing
 from litz.report.record import Report, Step
 from litz.report.timing import (
+    AHEAD,
     EagerTimer,
     Interval,
     Mark,
@@ -45,8 +46,6 @@ from litz.tools.roofline import roofline
 
 WATCHED = 20
 """Watched calls whose medians count."""
-AHEAD = 0.01
-"""Seconds for which a GPU is kept busy, so that the host gets ahead of it."""
 
 
 class Session:

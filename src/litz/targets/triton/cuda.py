@@ -68,7 +68,7 @@ def job_of(
         cells = [(f"c{i}", "i64") for i in range(len(launch.table.types))]
         aligned = ("ALIGNED", variant != "general")
         return KernelJob(
-            launch.source,
+            launch.code,
             launch.name,
             (*cells, ("ALIGNED", "constexpr")),
             (aligned,),
@@ -83,7 +83,7 @@ def job_of(
     if variant == "even":
         divisible += [name for name, _ in ints]
     return KernelJob(
-        launch.source,
+        launch.code,
         launch.name,
         (*pointers, *scalars, *ints, *((name, "constexpr") for name, _ in config.constants)),
         config.constants,

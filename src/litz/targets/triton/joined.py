@@ -23,6 +23,7 @@ from litz.kernel.plan import KernelPlan, Param
 from litz.runtime.cache import content_key
 from litz.targets.kernels import Body
 from litz.targets.triton.printer import HEADER
+from litz.targets.triton.render import NAME
 from litz.targets.triton.render import launch as print_launch
 from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Column, Launch, Row, Table, TritonKernel
@@ -31,7 +32,6 @@ CELLS = 508  # eight bytes each: with what Triton adds they have to fit into 4 K
 ROWS = 8  # a table has room for a multiple of so many, so that kernels serve different counts
 BODIES = 8  # in one kernel: all take the registers of the greediest
 LARGE = 1 << 22  # points from which the calls of one body keep a machine busy
-NAME = "LITZ_KERNEL_NAME"
 TABLE = 'TABLE: tl.constexpr = "{}_param_0"'
 
 _TYPES = {"i1": "int1", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
@@ -150,11 +150,11 @@ class _Form:
         sized = made.form == "once" and any(str(e) == SIZE for e in made.plan.ints)
         if sized:  # the dispatch tells blocks that lie inside apart, so that neither part does
             made = replace(made, inside=False)
-        one = print_launch(made, f"{name}_rest", "", Style())
+        one = print_launch(made, f"{name}_rest", Style())
         self.parts.append(_function(one))
         if sized:
             inner = replace(made, even=made.even | {"x"})
-            self.parts.append(_function(print_launch(inner, f"{name}_whole", "", Style())))
+            self.parts.append(_function(print_launch(inner, f"{name}_whole", Style())))
         config = made.configs[0]
         counts = [ceildiv(e, config.block(axis)) for axis, e in one.grid]
         own = self.calls[k]

@@ -19,12 +19,31 @@ from litz.targets.triton.rectangles import RectanglePrinter
 from litz.targets.triton.signature import int_type
 from litz.targets.triton.source import Launch, TritonKernel
 
+NAME = "LITZ_KERNEL_NAME"
+"""Stands for a kernel's name until its text is known, by which it is named."""
 
-def render(recipe: BlockRecipe, name: str, comment: str = "") -> TritonKernel:
-    """The kernels of a recipe.  comment: lines for the head of each source."""
+
+def named(kernel: TritonKernel, name: str, comment: str) -> TritonKernel:
+    """A kernel that was printed under ``NAME``.  comment: lines for the head of each source."""
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+
+    def of(launch: Launch) -> Launch:
+        return replace(
+            launch,
+            name=launch.name.replace(NAME, name),
+            source=head + launch.source.replace(NAME, name),
+            narrow=None if launch.narrow is None else of(launch.narrow),
+        )
+
+    others = tuple(named(k, name, comment) for k in kernel.others)
+    return replace(kernel, launches=tuple(map(of, kernel.launches)), others=others)
+
+
+def render(recipe: BlockRecipe, name: str) -> TritonKernel:
+    """The kernels of a recipe."""
     several = len(recipe.kernels) > 1
     launches = tuple(
-        launch(k, f"{name}_{i}" if several else name, comment, recipe.style)
+        launch(k, f"{name}_{i}" if several else name, recipe.style)
         for i, k in enumerate(recipe.kernels)
     )
     plan, own = recipe.plan, (Param(t.name, t.dtype, "out") for t in recipe.temporaries)
@@ -33,12 +52,10 @@ def render(recipe: BlockRecipe, name: str, comment: str = "") -> TritonKernel:
     return TritonKernel((*plan.params, *own), plan.ints, launches, known)
 
 
-def render_ways(ways: Ways, name: str, comment: str = "") -> TritonKernel:
+def render_ways(ways: Ways, name: str) -> TritonKernel:
     """The kernels of all candidates: each has its own memory between its launches."""
     first, *others = ways.candidates
-    made = replace(
-        render(first.recipe, name, comment), way=first.name, estimate=first.estimate.bounds
-    )
+    made = replace(render(first.recipe, name), way=first.name, estimate=first.estimate.bounds)
     if not others:
         return made
     plan, count = first.recipe.plan, len(first.recipe.plan.params)
@@ -46,7 +63,7 @@ def render_ways(ways: Ways, name: str, comment: str = "") -> TritonKernel:
     unused = [Param(f"unused{i}", t.dtype, "out") for i, t in enumerate(memory)]
     found, start = [], 0
     for w in ways.candidates:
-        kernel = made if w is first else render(w.recipe, f"{name}_{w.name}", comment)
+        kernel = made if w is first else render(w.recipe, f"{name}_{w.name}")
         own = kernel.params[count:]
         params = (*plan.params, *unused[:start], *own, *unused[start + len(own) :])
         start += len(own)
@@ -56,22 +73,21 @@ def render_ways(ways: Ways, name: str, comment: str = "") -> TritonKernel:
     return replace(made, others=tuple(rest))
 
 
-def launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
+def launch(made: BlockPlan, name: str, style: Style) -> Launch:
     """One plan as one kernel; for open sizes also in 32 bits."""
-    whole = _launch(made, name, comment, style)
+    whole = _launch(made, name, style)
     if made.reaches is None:
         return whole
-    narrow = _launch(replace(made, wide=False), f"{name}_narrow", comment, style)
+    narrow = _launch(replace(made, wide=False), f"{name}_narrow", style)
     return replace(whole, narrow=narrow, reaches=made.reaches)
 
 
-def _launch(made: BlockPlan, name: str, comment: str, style: Style) -> Launch:
-    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+def _launch(made: BlockPlan, name: str, style: Style) -> Launch:
     plan = made.plan
     printer = _printer(made, name, style)
     return Launch(
         name,
-        head + printer.print(),
+        printer.print(),
         tuple(p for p in plan.params if not p.by_value),
         plan.ints,
         _int_types(plan, made.wide),

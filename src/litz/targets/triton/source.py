@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import dropwhile
 
 from litz.dataclass import dataclass
 from litz.index import Expr
@@ -86,6 +87,12 @@ class Launch:
         configs = [f"{c.blocks} {c.warps} {c.stages}" for c in self.configs]
         ends = [str(e) for e in self.reaches]
         return f"{types} {grid} {configs} {self.flat} {ends} {self.table} {self.contract}"
+
+    @property
+    def code(self) -> str:
+        """The source without the comment at its head: equal code is built once."""
+        lines = self.source.splitlines(keepends=True)
+        return "".join(dropwhile(lambda line: line.startswith("#"), lines))
 
     def sources(self) -> tuple[str, ...]:
         """The sources of all its forms."""

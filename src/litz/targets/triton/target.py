@@ -16,7 +16,7 @@ from litz.runtime.cache import content_key
 from litz.targets.kernels import Body, Joins, Kernel
 from litz.targets.triton.costs import costs_of
 from litz.targets.triton.joined import BODIES, CELLS, LARGE, ROWS, cells_of, joined, may_join
-from litz.targets.triton.render import render_ways
+from litz.targets.triton.render import NAME, named, render_ways
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Triton:
     def kernel(self, plan: KernelPlan, device: str, origins: str) -> Kernel:
         """Beyond the first device, the name says which it is."""
         found = ways(plan, self.style, self.costs(device) or LARGE_GPU)
-        draft = render_ways(found, "LITZ_KERNEL_NAME")
+        draft = render_ways(found, NAME)
         # Sizes that every block divides are in no source, only in the grid.
         parts = [part for x in draft.all_launches for part in (*x.sources(), x.layout())]
         # All there is where nothing is launched:
@@ -43,7 +43,7 @@ class Triton:
         text = f"{sizes}\n" + "\n".join(parts or signature)
         index = device.partition(":")[2] or "0"
         name = f"k{content_key(text)[:16]}" + (f"_{index}" if index != "0" else "")
-        made = render_ways(found, name, origins)
+        made = named(draft, name, origins)
         source = "\n\n".join(made.sources())
         return Kernel(name, plan, source, (), self, found.first, device, made, ways=found)
 
