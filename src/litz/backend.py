@@ -19,7 +19,7 @@ from litz.binding import Binder, Recorder, bind
 from litz.cache import store
 from litz.cache.code import NotCached
 from litz.cache.key import graph_key, symbols
-from litz.cache.programs import Kept, Program, ProgramKey, program_key, wrapped
+from litz.cache.programs import Kept, Program, ProgramKey, program_key, wrapped, writing
 from litz.errors import (
     ArtifactError,
     CompilationError,
@@ -46,7 +46,7 @@ from litz.options import Options
 from litz.ranks import agreement, program_name
 from litz.regions import traced_once
 from litz.regions.find import NotEqual
-from litz.regions.lists import running, whole
+from litz.regions.lists import whole
 from litz.regions.placing import Placing
 from litz.reporting import (
     Observer,
@@ -134,7 +134,7 @@ def compile_with(
         call = compiler("inference", Placing((), made.shared))(made.graph, made.inputs)
         if program is not None:
             program.finished(call, made.written)
-        return running(call, made.given, made.written)
+        return writing(call, made.given, made.written)
 
     def through_aot(regions: Placing) -> Callable[..., Any]:
         nonlocal program

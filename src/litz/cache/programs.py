@@ -39,7 +39,6 @@ from litz.cache.code import NAMESPACES, NotCached, overloads, value_text
 from litz.cache.key import Writer, environment, settings, surroundings
 from litz.dataclass import dataclass
 from litz.logs import events
-from litz.regions.lists import running
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import aot_names, in_transform, without_autocast
 
@@ -94,6 +93,22 @@ def _untraced(call: Callable[..., Any]) -> Callable[..., Any]:
     disable: Any = torch.compiler.disable
     found: Callable[..., Any] = disable(call, reason="a compiled graph")
     return found
+
+
+def writing(call: Boxed, given: Sequence[torch.Tensor], written: Sequence[int]) -> Boxed:
+    """The program that the compiled graph of one on lists is (``litz.regions.lists``).
+
+    given: inputs before the program's own; written: those of all that it writes into.
+    """
+
+    def run(*args: torch.Tensor) -> tuple[Any, ...]:
+        inputs = [*given, *args]
+        changed = [inputs[i] for i in written]
+        results = tuple(call(inputs))
+        torch.autograd.graph.increment_version(changed)
+        return results
+
+    return _untraced(run)
 
 
 # --- the key -------------------------------------------------------------------------------------
@@ -374,7 +389,7 @@ def wrapped(
     try:
         if kept[1].startswith(LISTS):
             written = json.loads(kept[1][len(LISTS) :])
-            return running(calls["inference"], (), written)
+            return writing(calls["inference"], (), written)
         call = _wrapped(records.load(kept[1], known.objects), calls, inputs)
     except Exception as e:  # a record may be whatever its pickle says
         raise ValueError(f"a record that does not fit: {e}") from e

@@ -100,23 +100,6 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
     )
 
 
-def running(
-    call: Callable[[list[Any]], Any], given: Sequence[torch.Tensor], written: Sequence[int]
-) -> Callable[..., Any]:
-    """The program that a compiled ``Whole`` is; ``call`` takes one list of arguments."""
-
-    def run(*args: torch.Tensor) -> tuple[Any, ...]:
-        inputs = [*given, *args]
-        changed = [inputs[i] for i in written]
-        results = tuple(call(inputs))
-        torch.autograd.graph.increment_version(changed)
-        return results
-
-    untraced: Any = torch.compiler.disable
-    made: Callable[..., Any] = untraced(run, reason="a compiled graph")
-    return made
-
-
 def _on_lists(n: Node) -> bool:
     name = getattr(n.target, "__name__", "").partition(".")[0]
     known = isinstance(n.target, OpOverload) or n.target is getattr(torch, name, None)
