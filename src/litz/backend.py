@@ -46,7 +46,6 @@ from litz.options import Options
 from litz.ranks import agreement, program_name
 from litz.regions import traced_once
 from litz.regions.find import NotEqual
-from litz.regions.lists import whole
 from litz.regions.placing import Placing
 from litz.reporting import (
     Observer,
@@ -128,6 +127,8 @@ def compile_with(
         return compile_one
 
     def on_lists() -> Callable[..., Any]:
+        from litz.regions.lists import whole  # what is bound from the cache needs none of it
+
         nonlocal program
         made = whole(gm, dynamo.traced)
         program = kept_program()

@@ -108,7 +108,7 @@ class _Walk(GraphLowering):
             v = self.env.get(a)
             if isinstance(v, TensorValue) and v.lazy is not None:
                 names.update(dict.fromkeys(self.sources[a]))
-        if not is_view_op(n.target):
+        if not is_view_op(n.target) or not names:  # ATen makes some views
             names[n.name] = None
         return tuple(names)
 
