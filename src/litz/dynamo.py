@@ -16,7 +16,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Interpreter
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from litz.graph.saved import save_less
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, quick_cuts
@@ -68,6 +67,8 @@ def compile_through_aot(
         parts = (
             split(joint, num_fwd_outputs, static, parted) if split else parted(joint, static, [])
         )
+        from litz.graph.saved import save_less  # what is bound from the cache needs none of it
+
         before, after = parts
         save_less(before, after, num_fwd_outputs)
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
