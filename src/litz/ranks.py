@@ -60,14 +60,22 @@ class Agreement:
     def reached(self, calls: Mapping[str, list[Any]], failure: str = "") -> None:
         """Wait until all ranks have compiled the graph, or say that this one could not.
 
-        Raises CompilationError where another rank failed, RanksDiffer where it calls otherwise.
+        Raises CompilationError where another rank failed, RanksDiffer where it calls otherwise;
+        warns of either where ranks have not met before.
         """
         for g in self.groups:
             word = json.dumps({"failed": failure} if failure else {"calls": calls[g.name]})
+            apart = g.apart(self.program)
             said = exchange(g, self.program, word, 0 if failure else self.seconds)
             words = {rank: json.loads(text) for rank, text in said.items()}
-            if not failure:
+            if failure:
+                continue
+            try:
                 _compare(g, self.program, words)
+            except (CompilationError, RanksDiffer) as e:
+                if not apart:
+                    raise
+                events.warning("%s (perhaps: ranks did not meet here before)", e)
 
 
 def agreement(graph: GraphModule, program: str, options: Options) -> Agreement | None:

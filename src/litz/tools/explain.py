@@ -153,13 +153,14 @@ def run_script(
 
     What the program raises, its exit too, goes through.
     """
-    before = sys.argv
+    before = sys.argv, sys.path[:]
     sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does
     try:
         with listener, heard_breaks(collector.hear_break):
             runpy.run_path(path, run_name="__main__")
     finally:
-        sys.argv = before
+        sys.argv, sys.path[:] = before
 
 
 def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
@@ -169,10 +170,22 @@ def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
     return collector.report(Path(path).name, make_options())
 
 
+def takes_script(made: argparse.ArgumentParser, what: str = "a Python program to run") -> None:
+    """The arguments of a command that runs a program: its file, and what the program is given."""
+
+    def existing(path: str) -> str:
+        if not Path(path).is_file():
+            raise argparse.ArgumentTypeError(f"there is no file {path}")
+        return path
+
+    made.add_argument("file", type=existing, help=what)
+    about = "what the program is given; behind -- if it begins with a dash"
+    made.add_argument("arguments", nargs="*", help=about)
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="litz explain", description=__doc__)
-    made.add_argument("file", help="a Python program to run, or a report that --json wrote")
-    made.add_argument("arguments", nargs="*", help="what the program is given")
+    takes_script(made, "a Python program to run, or a report that --json wrote")
     made.add_argument("--json", metavar="FILE", help="write the report as JSON")
     made.add_argument("--html", metavar="FILE", help="write the report as a page")
     return made
