@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
-from litz.errors import CompilationError, RanksDiffer
+from litz.errors import CompilationError, LitzError, RanksDiffer
 from litz.graph.calls import leaves
 from litz.logs import events
 from litz.options import Options
@@ -68,14 +68,10 @@ class Agreement:
             apart = g.apart(self.program)
             said = exchange(g, self.program, word, 0 if failure else self.seconds)
             words = {rank: json.loads(text) for rank, text in said.items()}
-            if failure:
-                continue
-            try:
-                _compare(g, self.program, words)
-            except (CompilationError, RanksDiffer) as e:
+            if not failure and (wrong := _wrong(g, self.program, words)):
                 if not apart:
-                    raise
-                events.warning("%s (perhaps: ranks did not meet here before)", e)
+                    raise wrong
+                events.warning("%s (perhaps: ranks did not meet here before)", wrong)
 
 
 def agreement(graph: GraphModule, program: str, options: Options) -> Agreement | None:
@@ -127,17 +123,17 @@ def _call(n: Node) -> list[Any]:
     return [name, plain, sizes]
 
 
-def _compare(group: Group, program: str, words: dict[int, Any]) -> None:
+def _wrong(group: Group, program: str, words: dict[int, Any]) -> LitzError | None:
     for rank, word in words.items():
         if "failed" in word:
-            raise CompilationError(f"rank {rank} could not compile {program}: {word['failed']}")
+            return CompilationError(f"rank {rank} could not compile {program}: {word['failed']}")
     first = min(words)
     for rank, word in words.items():
         mine, theirs = words[first]["calls"], word["calls"]
         for k in range(max(len(mine), len(theirs))):
             a, b = (calls[k] if k < len(calls) else None for calls in (mine, theirs))
             if not _equal(a, b):
-                raise RanksDiffer(
+                return RanksDiffer(
                     f"litz: ranks {first} and {rank} communicate otherwise in {program}: call "
                     f"{k + 1} of group {group.name} is {_text(a)} of rank {first} and "
                     f"{_text(b)} of rank {rank}.  Give all ranks tensors of the same sizes, and "
@@ -151,6 +147,7 @@ def _compare(group: Group, program: str, words: dict[int, Any]) -> None:
             group.name,
             program,
         )
+    return None
 
 
 def _equal(a: Any, b: Any) -> bool:

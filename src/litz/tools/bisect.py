@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -128,19 +128,11 @@ def runner(script: str, arguments: Sequence[str], folder: Path) -> Runner:
         own = {"LITZ_GRAPH_CACHE": "0", "LITZ_REPRO_DIR": str(folder), **variables}
         with tempfile.TemporaryDirectory() as place:
             told = Path(place) / "told.json"
-            command = [
-                *COMMAND,
-                str(told),
-                json.dumps(fusion and asdict(fusion)),
-                script,
-                *arguments,
-            ]
-            try:  # a file is read from its beginning each time
+            wanted = json.dumps(fusion and asdict(fusion))
+            command = [*COMMAND, str(told), wanted, script, *arguments]
+            with contextlib.suppress(OSError):  # a file is read from its beginning each time
                 os.lseek(0, 0, os.SEEK_SET)
-                given = None
-            except OSError:
-                given = subprocess.DEVNULL
-            done = subprocess.run(command, stdin=given, env=os.environ | own, capture_output=True)
+            done = subprocess.run(command, env=os.environ | own, capture_output=True)
             # A run that a signal ended tells nothing.
             found = json.loads(told.read_text()) if told.exists() else {"kernels": ()}
         said = done.stderr.decode(errors="replace").splitlines()
@@ -274,15 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if found is None:
         print("nothing is wrong that could be found")
         return 0
-    print("\n".join(_told(found)))
-    return 1
-
-
-def _told(found: Run) -> Iterator[str]:
-    yield found.message
+    print(found.message)
     if found.repro:
         lines = len(Path(found.repro).read_text().splitlines())
-        yield f"made small, {lines} lines: litz replay {Path(found.repro).parent}"
+        print(f"made small, {lines} lines: litz replay {Path(found.repro).parent}")
+    return 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,12 @@ class Explanation:
     @property
     def externs(self) -> tuple[ExternReport, ...]:
         """Operators left to ATen, each with its reason, most calls first."""
-        count: dict[tuple[str, str], int] = {}
+        count = Counter[tuple[str, str]]()
         for g in self.graphs:
             for e in (e for s in g.stages.parts() for e in s.externs()):
-                key = (plain_name(e), e.reason)
-                count[key] = count.get(key, 0) + 1
+                count[plain_name(e), e.reason] += 1
             if g.stages.fallback:
-                key = (f"the whole {g.kind} graph", g.stages.fallback)
-                count[key] = count.get(key, 0) + 1
+                count[f"the whole {g.kind} graph", g.stages.fallback] += 1
         rows = [ExternReport(op, why, n) for (op, why), n in count.items()]
         return tuple(sorted(rows, key=lambda r: (-r.calls, r.op)))
 

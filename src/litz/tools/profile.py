@@ -269,11 +269,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     asked = parser().parse_args(arguments)
     found = profile_script(asked.file, asked.arguments)
-    for file, text in ((asked.csv, found.to_csv), (asked.trace, found.to_trace)):
+    as_json = partial(found.report.to_json, 1)
+    for file, text in (
+        (asked.csv, found.to_csv),
+        (asked.trace, found.to_trace),
+        (asked.json, as_json),
+    ):
         if file:
             Path(file).write_text(text())
-    if asked.json:
-        Path(asked.json).write_text(found.report.to_json(1))
     if asked.html:
         write_page(found.report, asked.html)
     print(found)
