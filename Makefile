@@ -33,7 +33,7 @@ OLDEST_STAMP := $(OLDEST)/.litz-installed
 NATIVE := $(VENV)/.litz-native
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest examples libraries wheels types site replay size sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-oldest examples libraries wheels tools types site replay size sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
@@ -42,6 +42,7 @@ help:
 	@echo 'make examples  the programs in examples/notebooks'
 	@echo 'make libraries  examples with accelerate, lightning, diffusers, ... at their newest versions'
 	@echo 'make wheels  a wheel, alone in every Python from 3.10 to 3.14 on the machine'
+	@echo 'make tools   what the next two need, from PyPI'
 	@echo 'make types   the public names, checked by pyright'
 	@echo 'make site    these docs as pages in build/site'
 	@echo 'make replay  kernels launched and bytes moved by a corpus of graphs, as expected'
@@ -105,7 +106,10 @@ wheels: $(NATIVE)
 $(SITE)/.installed: docs/requirements.txt
 	$(PYTHON) -m venv $(SITE)
 	$(SITE)/bin/python -m pip install -r docs/requirements.txt
+	$(SITE)/bin/pyright --version  # which fetches Node.js where there is none
 	@touch $@
+
+tools: $(SITE)/.installed
 
 types: $(STAMP) $(SITE)/.installed
 	$(SITE)/bin/pyright --pythonpath $(BIN)/python

@@ -65,7 +65,9 @@ def main() -> None:
                 print(f"{version}: not on this machine")
                 continue
             place = folder / version
-            checked([python, "-m", "venv", place])
+            if (made := run([python, "-m", "venv", place])).returncode:
+                print(f"{version}: LEFT OUT, it makes no environments: {made.stdout}{made.stderr}")
+                continue
             checked([place / "bin/pip", "install", "-q", "--no-deps", wheel])
             print(f"{version}: {checked([place / 'bin/python', '-c', ALONE]).strip()}")
             assert "doctor" in checked([place / "bin/litz"])

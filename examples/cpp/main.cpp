@@ -38,18 +38,19 @@ int main(int count, char** given) try {
     int n = 0;
     for (const litz::Value& v : program(inputs)) {
         if (v.kind == litz::Value::IsTensor) {
-            int64_t last = 1;
+            int64_t last = 1, count = 1;
             auto shape = v.tensor.shape(), strides = v.tensor.strides();
             std::cout << "tensor " << v.tensor.dtype() << " [";
             for (size_t i = 0; i < shape.size(); ++i) {
                 std::cout << (i ? ", " : "") << shape[i];
-                last = shape[i] ? last + (shape[i] - 1) * strides[i] : 0;
+                last += (shape[i] - 1) * strides[i];
+                count *= shape[i];
             }
             std::cout << "]\n";
             // float32, or 64-bit integers
             int64_t bytes = v.tensor.dtype() == 4 || v.tensor.dtype() == 7 ? 8 : 4;
             std::ofstream out(given[1] + ("." + std::to_string(n)), std::ios::binary);
-            out.write((const char*)v.tensor.data(), last * bytes);
+            out.write((const char*)v.tensor.data(), count ? last * bytes : 0);
         } else if (v.kind == litz::Value::Int || v.kind == litz::Value::Bool) {
             std::cout << "number " << v.number << "\n";
         } else {

@@ -17,7 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
-from litz.errors import CompilationError, RanksDiffer
+from litz.errors import CompilationError, LitzError, RanksDiffer
 from litz.graph.calls import leaves
 from litz.logs import events
 from litz.options import Options
@@ -60,14 +60,18 @@ class Agreement:
     def reached(self, calls: Mapping[str, list[Any]], failure: str = "") -> None:
         """Wait until all ranks have compiled the graph, or say that this one could not.
 
-        Raises CompilationError where another rank failed, RanksDiffer where it calls otherwise.
+        Raises CompilationError where another rank failed, RanksDiffer where it calls otherwise;
+        warns of either where ranks have not met before.
         """
         for g in self.groups:
             word = json.dumps({"failed": failure} if failure else {"calls": calls[g.name]})
+            apart = g.apart(self.program)
             said = exchange(g, self.program, word, 0 if failure else self.seconds)
             words = {rank: json.loads(text) for rank, text in said.items()}
-            if not failure:
-                _compare(g, self.program, words)
+            if not failure and (wrong := _wrong(g, self.program, words)):
+                if not apart:
+                    raise wrong
+                events.warning("%s (perhaps: ranks did not meet here before)", wrong)
 
 
 def agreement(graph: GraphModule, program: str, options: Options) -> Agreement | None:
@@ -119,17 +123,17 @@ def _call(n: Node) -> list[Any]:
     return [name, plain, sizes]
 
 
-def _compare(group: Group, program: str, words: dict[int, Any]) -> None:
+def _wrong(group: Group, program: str, words: dict[int, Any]) -> LitzError | None:
     for rank, word in words.items():
         if "failed" in word:
-            raise CompilationError(f"rank {rank} could not compile {program}: {word['failed']}")
+            return CompilationError(f"rank {rank} could not compile {program}: {word['failed']}")
     first = min(words)
     for rank, word in words.items():
         mine, theirs = words[first]["calls"], word["calls"]
         for k in range(max(len(mine), len(theirs))):
             a, b = (calls[k] if k < len(calls) else None for calls in (mine, theirs))
             if not _equal(a, b):
-                raise RanksDiffer(
+                return RanksDiffer(
                     f"litz: ranks {first} and {rank} communicate otherwise in {program}: call "
                     f"{k + 1} of group {group.name} is {_text(a)} of rank {first} and "
                     f"{_text(b)} of rank {rank}.  Give all ranks tensors of the same sizes, and "
@@ -143,6 +147,7 @@ def _compare(group: Group, program: str, words: dict[int, Any]) -> None:
             group.name,
             program,
         )
+    return None
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -59,15 +59,17 @@ def test_all_steps_are_recorded_and_results_are_the_same(host: str, tmp_path: Pa
 
 @pytest.mark.parametrize("of", ["aten.mm*", "mm", "test_looks.py:23", "k*", "nothing"])
 def test_steps_are_chosen_by_kernel_node_and_line(
-    of: str, capfd: pytest.CaptureFixture[str]
+    of: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     x, w = torch.randn(4, 4), torch.randn(4, 4)
+    caplog.set_level("INFO", "litz")
     compiled(chain, inspect=of)(x, w)
     shown = capfd.readouterr().err.splitlines()
     lines = {int(s.split("test_looks.py:")[1].split(":")[0]) for s in shown}
     wanted = {"aten.mm*": {23, 25}, "mm": {23}, "test_looks.py:23": {23}, "k*": {24, 25}}
     assert all(s.startswith("litz: ") and "sha256=" in s for s in shown)
     assert lines == wanted.get(of, set())
+    assert ("names nothing in this graph of" in caplog.text) == (of == "nothing")
 
 
 def test_the_first_nan_is_an_error() -> None:
@@ -116,6 +118,7 @@ def test_packages_are_looked_into_and_the_first_difference_is_named(
     assert "before step" in said and "is not equal: 1 of 8 elements, by at most 1" in said
     assert compare.main([str(second), str(run)]) == 1 and said in capsys.readouterr().out
     assert compare.main([str(run), str(run)]) == 0
+    assert compare.main([str(run), str(tmp_path / "nowhere")]) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.complex64])

@@ -158,6 +158,7 @@ CASES = {
     "writes": Case(Counting, _counted, {"x": {0: B}, "pair": ({0: B}, None)}),
     "cond": Case(Choosing, _signs, ({0: B},)),
     "sized": Case(Sized, _sized, ({0: 2 * Dim("h")}, Dim.DYNAMIC)),
+    "no rows": Case(_mlp, lambda: [((torch.randn(n, 12),), {}) for n in (3, 0)], ({0: B},)),
     "static": Case(_mlp, lambda: [((torch.randn(4, 12),), {})]),
     "resnet": Case(lambda: Tower().eval(), _batches(3, 8, 8), ({0: B},)),
     "resnet, training": Case(Tower, _batches(3, 8, 8), ({0: B},)),

@@ -276,8 +276,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = [str(tmp_path / "scaled.pt2"), str(tmp_path / "scaled.litz"), "--isa", "generic"]
     assert main(["package", *given]) == 0
     assert litz.load(tmp_path / "scaled.litz").target == "generic"
-    assert main(["package", *given, "--option", "fusel=1"]) == 2
-    assert "did you mean 'fuel'" in capsys.readouterr().err
+    for option in ("fusel=1", "fusel"):
+        assert main(["package", *given, "--option", option]) == 2
+        assert "did you mean 'fuel'" in capsys.readouterr().err
 
 
 def test_inputs_that_are_written(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch.fx import Graph, GraphModule
 
+from litz.errors import CompilationError
+from litz.ranks import Agreement
 from litz.runtime import meeting
 from litz.runtime.meeting import Group
 
@@ -44,6 +47,21 @@ def test_who_does_not_come_is_waited_for_once() -> None:
     assert seconds[0] >= 0.2 > seconds[1]
     assert [*meeting.exchange(second, "step", "late", 0.2)] == [3, 4]
     assert [*meeting.exchange(second, "another step", "late", 0)] == [4]
+
+
+def test_ranks_that_did_not_meet_are_warned_of_what_differs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One of them compiled once more than the other, so that its words are of other turns."""
+    first, second = (Agreement(GraphModule({}, Graph()), "f", "cpu", (g,), 0.05) for g in groups(2))
+    for size in (4, 5):
+        first.reached({"g": [["all_reduce", ["sum"], [["float32", size]]]]})
+    second.reached({"g": [["all_reduce", ["sum"], [["float32", 7]]]]})
+    assert "float32[4], 'sum') of rank 3 and all_reduce(float32[7]" in caplog.text
+    new = [Agreement(first.graph, "f", "cpu", (g,), 20) for g in groups(2)]
+    new[0].reached({"g": []}, "out of luck")
+    with pytest.raises(CompilationError, match="rank 3 could not compile f: out of luck"):
+        new[1].reached({"g": []})
 
 
 def test_a_group_is_measured_by_its_first_rank_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

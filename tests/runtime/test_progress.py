@@ -62,9 +62,20 @@ def test_nothing_is_said_of_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> No
     assert out.getvalue() == "" and not threads()
 
 
-@pytest.mark.parametrize("out, wanted", [(io.StringIO, True), (Terminal, False)])
+def closed() -> io.StringIO:
+    (out := io.StringIO()).close()
+    return out
+
+
+class Other:
+    """What a program may put in the place of standard error."""
+
+
+@pytest.mark.parametrize(
+    "out, wanted", [(io.StringIO, True), (Terminal, False), (closed, True), (Other, True)]
+)
 def test_no_thread_in_logs_and_where_it_is_not_wanted(
-    out: Callable[[], io.StringIO], wanted: bool, monkeypatch: pytest.MonkeyPatch
+    out: Callable[[], object], wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", out())
     with Progress(lambda: "x", wanted):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ from torch.fx import symbolic_trace
 
 from litz.errors import CompilationError
 from litz.lowering import registry
+from litz.report.collect import Collector
+from litz.reporting import Listener
 from litz.tools import replay as replay_command
-from litz.tools.bisect import Fusion, Run, bisect, main
+from litz.tools.bisect import Fusion, Run, bisect, main, runner
+from litz.tools.explain import run_script
 from litz.verify import replay
 from litz.verify.report import save
 from litz.verify.shrink import Case, shrink
@@ -106,6 +111,50 @@ def test_fuel_is_halved_to_the_fusion_that_changes_a_number() -> None:
         assert found == Run("Fusion", f"{at}: loops{at - 1}")
     assert bisect(runs(14), lambda _: None) is None
     assert bisect(runs(7, noisy=True), lambda _: None) is None  # its exit status never changes
+
+
+def test_what_a_signal_ends_is_searched_too() -> None:
+    def run(variables: Mapping[str, str]) -> Run:
+        crashes = int(variables.get("LITZ_FUEL", 100)) >= 3
+        return Run(status=-11) if crashes else Run(merges=5)
+
+    found = bisect(run, lambda _: None)
+    assert found is not None and "LITZ_FUEL=3 ends with exit status -11" in found.message
+
+
+@pytest.mark.slow  # it runs in a process of its own
+def test_input_is_read_from_its_beginning_each_time(tmp_path: Path) -> None:
+    script, given = tmp_path / "script.py", tmp_path / "given"
+    script.write_text("print(input())\n1 / 0\n")
+    given.write_text("something\n")
+    before = os.dup(0)
+    try:
+        with given.open("rb", buffering=0) as file:
+            file.read()
+            os.dup2(file.fileno(), 0)
+            found = runner(str(script), [], tmp_path)({})
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+    ended = "ZeroDivisionError: division by zero"
+    assert (found.status, found.printed, found.ended) == (1, "something\n", ended)
+
+
+def test_what_has_nothing_to_do_with_litz_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    assert bisect(lambda _: Run(status=1, ended="KeyError: 'mine'"), said.append) is None
+    assert said == ["as it is: exit status 1 (KeyError: 'mine')", "Litz compiles nothing in it"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["nowhere.py"])
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_a_script_finds_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "litz_beside.py").write_text("")
+    script, before = tmp_path / "script.py", sys.path[:]
+    script.write_text("import litz_beside, sys\nassert sys.argv[1:] == ['--flag']\n")
+    run_script(str(script), ["--flag"], Listener(print), Collector())
+    assert sys.path == before
 
 
 SCRIPTS = {

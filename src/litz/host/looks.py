@@ -23,6 +23,7 @@ from litz.host.lines import (
 )
 from litz.index import as_expr
 from litz.ir.program import Buffer, Extern, TensorRef
+from litz.logs import events
 from litz.options import Options
 from litz.schedule.groups import Step
 
@@ -43,11 +44,15 @@ def looked_at(
     how, folder = options.inspect_how, options.inspect_dir
     kernels = _kernels(host, steps)
     labels: dict[int, Look] = {}
+    known: set[str] = set()
     for k, (kernel, step, lines) in enumerate(zip(kernels, steps, places, strict=True)):
         names = kernel, *step.origins, *step.write_buffers(), *lines
+        known.update(names)
         if any(fnmatchcase(n, p) or fnmatchcase(n, f"*/{p}") for n in names for p in wanted):
             line = lines[-1] if lines else ""
             labels[k] = Look(k, False, kernel, tuple(step.origins), line, how, folder)
+    if not labels:
+        events.info("inspect=%s names nothing in this graph of %s", options.inspect, sorted(known))
     found = _Looks(host, steps)
     return replace(host, lines=tuple(found.lines(labels)), buffers=found.buffers)
 

@@ -383,8 +383,15 @@ template <class Own> struct Runner {
         return true;
     }
 
-    // A product with a bias, of (bias, left, right, beta, alpha, out), which it lets go.  What has no
-    // memory (PyTorch's zero tensors) is not for it.
+    bool without_elements(Handle t) {
+        i64 dim = 0, n = 1;
+        torch.dim(t, &dim);
+        for (i64 i = 0; n && i < dim; ++i) torch.size(t, i, &n);
+        return !n;
+    }
+
+    // A product with a bias, of (bias, left, right, beta, alpha, out), which it lets go.  What has
+    // elements and no memory (PyTorch's zero tensors) is not for it.
     i32 product(i32 (*run)(Handle, Handle, Handle, Handle, double, double), const i64* stack) {
         Handle t[4] = {(Handle)stack[5], (Handle)stack[0], (Handle)stack[1], (Handle)stack[2]};
         double beta, alpha;
@@ -393,7 +400,7 @@ template <class Own> struct Runner {
         void* address = nullptr;
         i32 status = !run;
         for (int i = 0; !status && i < 4; ++i)
-            status = torch.data_ptr(t[i], &address) || !address;
+            status = torch.data_ptr(t[i], &address) || (!address && !without_elements(t[i]));
         if (!status) {
             void* state = own().unlock();
             status = run(t[0], t[1], t[2], t[3], beta, alpha);

@@ -100,16 +100,11 @@ struct Run : Runner<Run> {
     void release(i64 at) { slots[(size_t)at] = Tensor(); }
     void move(i64 to, i64 from) { slots[(size_t)to] = std::exchange(slots[(size_t)from], Tensor()); }
     bool address(i64 at, i64 how, void** out) {
-        there(at);
+        Handle t = there(at);
         *out = slots[(size_t)at].data();
-        if (how & ELSEWHERE && !*out && !empty_shape(slots[(size_t)at]))
+        if (how & ELSEWHERE && !*out && !without_elements(t))
             error("litz: an argument has no memory");
         return true;
-    }
-    bool empty_shape(const Tensor& t) {
-        for (i64 n : t.shape())
-            if (!n) return true;
-        return false;
     }
 
     void* steps(i64 which) { return m.segments[(size_t)which].get(); }

@@ -52,13 +52,16 @@ class Group:
 
         Holds no lock of the store meanwhile, which the watchdogs of collectives read too.
         """
-        apart = self.key("apart", topic)
-        end = time.monotonic() + (0 if self.said(apart) else seconds)
+        end = time.monotonic() + (0 if self.apart(topic) else seconds)
         while not (came := ready()) and time.monotonic() < end:
             time.sleep(_POLL)
         if not came:
-            self.store.set(apart, "yes")
+            self.store.set(self.key("apart", topic), "yes")
         return came
+
+    def apart(self, topic: str) -> bool:
+        """Whether ranks did not meet once: their words may be of other turns from then on."""
+        return bool(self.said(self.key("apart", topic)))
 
 
 def group_of(name: str) -> Group | None:

@@ -26,12 +26,12 @@ class Progress:
         self._line: _Line | None = None
 
     def __enter__(self) -> Progress:
-        if self._wanted and sys.stderr is not None and sys.stderr.isatty():
+        if self._wanted and _is_terminal(sys.stderr):
             # Python keeps who talks: there is one line at the foot of a terminal.
             lines = (t for t in threading.enumerate() if isinstance(t, _Line))
             self._line = next(lines, None) or _Line(sys.stderr, self._spent)
             self._line.texts.append(self._what)
-            if not self._line.is_alive():
+            if self._line.ident is None:  # another thread's line may be over by now
                 self._line.start()
         return self
 
@@ -41,6 +41,13 @@ class Progress:
             if not self._line.texts:
                 self._line.over.set()
                 self._line.join()
+
+
+def _is_terminal(out: TextIO | None) -> bool:
+    try:
+        return out is not None and out.isatty()
+    except (AttributeError, ValueError):  # a program's own object, or one that is closed
+        return False
 
 
 class _Line(threading.Thread):

@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from litz.report.collect import Collector
 from litz.reporting import Listener
 from litz.schedule.groups import Group
 from litz.stages import Compiled
-from litz.tools.explain import run_script
+from litz.tools.explain import run_script, takes_script
 from litz.verify import replay
 from litz.verify.report import Report, save
 from litz.verify.shrink import Case, part, shrink, values_of
@@ -64,7 +64,7 @@ class Run:
 
     error: the kind of Litz's error that it raised, or ''; message: the error's text, or what was
     found of a fusion; repro: the file that shows it.  kernels: those that each graph was fused to;
-    merges: as many as a graph has at most.
+    merges: as many as a graph has at most.  ended: the last line of its standard error.
     """
 
     error: str = ""
@@ -74,6 +74,7 @@ class Run:
     merges: int = 0
     status: int = 0
     printed: str = ""
+    ended: str = ""
 
 
 Runner = Callable[..., Run]
@@ -85,7 +86,11 @@ def bisect(run: Runner, say: Callable[[str], object]) -> Run | None:
     first = run({})
     if first.error:
         return first
-    say(f"as it is: exit status {first.status}")
+    why = f" ({first.ended})" if first.status and first.ended else ""
+    say(f"as it is: exit status {first.status}{why}")
+    if not first.merges and first.status >= 0:
+        say("Litz compiles nothing in it")
+        return None
     checked = run({"LITZ_VERIFY": "1"})
     if checked.error:
         return checked
@@ -96,7 +101,7 @@ def bisect(run: Runner, say: Callable[[str], object]) -> Run | None:
     def same(other: Run) -> bool:
         return other.status == plain.status and (not prints or other.printed == plain.printed)
 
-    low, high = 0, first.merges
+    low, high = 0, first.merges or plain.merges  # a run that a signal ended says nothing
     runs = {low: plain, high: run({"LITZ_FUEL": str(high)})}
     if not prints:
         say("what it prints differs each time, so that its exit status counts alone")
@@ -110,7 +115,10 @@ def bisect(run: Runner, say: Callable[[str], object]) -> Run | None:
         say(f"LITZ_FUEL={middle}: {'as' if low == middle else 'not as'} without fusion")
     made = [k for k in runs[high].kernels if k not in runs[low].kernels]
     # Fuel is counted by graph: of several that the same number changes, the first is shown.
-    return run({"LITZ_FUEL": str(high)}, fusion=made[0]) if made else runs[high]
+    if made:
+        return run({"LITZ_FUEL": str(high)}, fusion=made[0])
+    ends = (f"LITZ_FUEL={n} ends with exit status {runs[n].status}" for n in (low, high))
+    return replace(runs[high], message=", ".join(ends))
 
 
 def runner(script: str, arguments: Sequence[str], folder: Path) -> Runner:
@@ -120,23 +128,21 @@ def runner(script: str, arguments: Sequence[str], folder: Path) -> Runner:
         own = {"LITZ_GRAPH_CACHE": "0", "LITZ_REPRO_DIR": str(folder), **variables}
         with tempfile.TemporaryDirectory() as place:
             told = Path(place) / "told.json"
-            command = [
-                *COMMAND,
-                str(told),
-                json.dumps(fusion and asdict(fusion)),
-                script,
-                *arguments,
-            ]
+            wanted = json.dumps(fusion and asdict(fusion))
+            command = [*COMMAND, str(told), wanted, script, *arguments]
+            with contextlib.suppress(OSError):  # a file is read from its beginning each time
+                os.lseek(0, 0, os.SEEK_SET)
             done = subprocess.run(command, env=os.environ | own, capture_output=True)
-            if not told.exists():  # a signal ended it
-                sys.stderr.write(done.stderr.decode(errors="replace"))
-                return Run(status=done.returncode)
-            found = json.loads(told.read_text())
-        kernels = tuple(map(_fusion, found.pop("kernels")))
-        return Run(
-            **{**found, "kernels": kernels, "status": done.returncode},
-            printed=done.stdout.decode(errors="replace"),
-        )
+            # A run that a signal ended tells nothing.
+            found = json.loads(told.read_text()) if told.exists() else {"kernels": ()}
+        said = done.stderr.decode(errors="replace").splitlines()
+        seen = {
+            "kernels": tuple(map(_fusion, found["kernels"])),
+            "status": done.returncode,
+            "printed": done.stdout.decode(errors="replace"),
+            "ended": said[-1] if said else "",
+        }
+        return Run(**{**found, **seen})
 
     return run
 
@@ -167,8 +173,7 @@ def once(told: Path, fusion: Fusion | None, script: str, arguments: Sequence[str
                 groups = (k for k in s.schedule.steps if isinstance(k, Group))
                 kernels += [asdict(Fusion(n, k.nodes, k.origins)) for k in groups]
                 merges = max(merges, len(s.program.nodes))
-    made = {**asdict(found), "kernels": kernels, "merges": merges}
-    told.write_text(json.dumps({k: v for k, v in made.items() if k not in ("status", "printed")}))
+    told.write_text(json.dumps({**asdict(found), "kernels": kernels, "merges": merges}))
     return status
 
 
@@ -249,8 +254,7 @@ def _small(
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="litz bisect", description=__doc__)
-    made.add_argument("file", help="a Python program to run")
-    made.add_argument("arguments", nargs="*", help="what the program is given")
+    takes_script(made)
     made.add_argument("--folder", default=".", help="where the repro goes")
     return made
 
@@ -262,15 +266,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if found is None:
         print("nothing is wrong that could be found")
         return 0
-    print("\n".join(_told(found)))
-    return 1
-
-
-def _told(found: Run) -> Iterator[str]:
-    yield found.message
+    print(found.message)
     if found.repro:
         lines = len(Path(found.repro).read_text().splitlines())
-        yield f"made small, {lines} lines: litz replay {Path(found.repro).parent}"
+        print(f"made small, {lines} lines: litz replay {Path(found.repro).parent}")
+    return 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 1 where the runs differ."""
-    found = first_difference(*parser().parse_args(arguments).runs)
+    """Run the command; 1 where the runs differ, 2 for a folder without records."""
+    try:
+        found = first_difference(*parser().parse_args(arguments).runs)
+    except OSError as e:
+        print(f"litz compare: {e}", file=sys.stderr)
+        return 2
     print(found or "equal to the bit")
     return int(bool(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,12 @@ class Explanation:
     @property
     def externs(self) -> tuple[ExternReport, ...]:
         """Operators left to ATen, each with its reason, most calls first."""
-        count: dict[tuple[str, str], int] = {}
+        count = Counter[tuple[str, str]]()
         for g in self.graphs:
             for e in (e for s in g.stages.parts() for e in s.externs()):
-                key = (plain_name(e), e.reason)
-                count[key] = count.get(key, 0) + 1
+                count[plain_name(e), e.reason] += 1
             if g.stages.fallback:
-                key = (f"the whole {g.kind} graph", g.stages.fallback)
-                count[key] = count.get(key, 0) + 1
+                count[f"the whole {g.kind} graph", g.stages.fallback] += 1
         rows = [ExternReport(op, why, n) for (op, why), n in count.items()]
         return tuple(sorted(rows, key=lambda r: (-r.calls, r.op)))
 
@@ -153,13 +152,14 @@ def run_script(
 
     What the program raises, its exit too, goes through.
     """
-    before = sys.argv
+    before = sys.argv, sys.path[:]
     sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does
     try:
         with listener, heard_breaks(collector.hear_break):
             runpy.run_path(path, run_name="__main__")
     finally:
-        sys.argv = before
+        sys.argv, sys.path[:] = before
 
 
 def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
@@ -169,10 +169,22 @@ def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
     return collector.report(Path(path).name, make_options())
 
 
+def takes_script(made: argparse.ArgumentParser, what: str = "a Python program to run") -> None:
+    """The arguments of a command that runs a program: its file, and what the program is given."""
+
+    def existing(path: str) -> str:
+        if not Path(path).is_file():
+            raise argparse.ArgumentTypeError(f"there is no file {path}")
+        return path
+
+    made.add_argument("file", type=existing, help=what)
+    about = "what the program is given; behind -- if it begins with a dash"
+    made.add_argument("arguments", nargs="*", help=about)
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="litz explain", description=__doc__)
-    made.add_argument("file", help="a Python program to run, or a report that --json wrote")
-    made.add_argument("arguments", nargs="*", help="what the program is given")
+    takes_script(made, "a Python program to run, or a report that --json wrote")
     made.add_argument("--json", metavar="FILE", help="write the report as JSON")
     made.add_argument("--html", metavar="FILE", help="write the report as a page")
     return made

@@ -271,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     asked = parser().parse_args(arguments)
     try:
-        options = dict(o.split("=", 1) for o in asked.option)
+        options = dict(o.partition("=")[::2] for o in asked.option)
         program = torch.export.load(asked.program)
         package(program, asked.path, options=options, isas=asked.isa, targets=asked.target)
     except (LitzError, OSError, ValueError, RuntimeError) as e:

@@ -41,7 +41,7 @@ from litz.reporting import Listener
 from litz.runtime.native import Runtime, Segment
 from litz.targets.cpp.toolchain import build, runtime_unit
 from litz.targets.tools import Tools
-from litz.tools.explain import run_script, title_of, write_page
+from litz.tools.explain import run_script, takes_script, title_of, write_page
 from litz.tools.roofline import roofline
 
 WATCHED = 20
@@ -257,8 +257,7 @@ def profile_script(path: str, arguments: Sequence[str] = ()) -> Profile:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="litz profile", description=__doc__)
-    made.add_argument("file", help="a Python program to run")
-    made.add_argument("arguments", nargs="*", help="what the program is given")
+    takes_script(made)
     made.add_argument("--csv", metavar="FILE", help="write a line for each step")
     made.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     made.add_argument("--json", metavar="FILE", help="write the report as JSON")
@@ -270,11 +269,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     asked = parser().parse_args(arguments)
     found = profile_script(asked.file, asked.arguments)
-    for file, text in ((asked.csv, found.to_csv), (asked.trace, found.to_trace)):
+    as_json = partial(found.report.to_json, 1)
+    for file, text in (
+        (asked.csv, found.to_csv),
+        (asked.trace, found.to_trace),
+        (asked.json, as_json),
+    ):
         if file:
             Path(file).write_text(text())
-    if asked.json:
-        Path(asked.json).write_text(found.report.to_json(1))
     if asked.html:
         write_page(found.report, asked.html)
     print(found)
