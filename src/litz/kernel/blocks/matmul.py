@@ -216,9 +216,10 @@ def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) 
     """How long a large machine takes with blocks of a size where ``count`` programs share a sum.
 
     Memory, the cache from which each block reads its rows and columns, and the processors, whose
-    warps compute factors and hide each other's steps, work at a time; the slowest counts.
+    warps compute factors and hide each other's steps, work at a time; the slowest counts, and that
+    processors begin each turn of their loops anew.
     """
-    (z, y, x, r), (m, n, _, warps, _) = sizes, block
+    (z, y, x, r), (m, n, k, warps, _) = sizes, block
     m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
     high, wide, element, width = -(-y // m), -(-x // n), p.left.dtype.bytes, _width(p)
     programs = z * high * wide * count
@@ -230,7 +231,8 @@ def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) 
     cached = z * r * (wide * y * element + high * x * width) / LARGE.cache
     memory = z * r * (y * element + x * width) / LARGE.memory
     parts = 2 * count * z * y * x * p.product.dtype.bytes / LARGE.cache + LARGE.launch
-    return max(idle * max(work, cached), memory) + (parts if count > 1 else 0)
+    turns = each * r / (k * count) * LARGE.turn
+    return max(idle * max(work, cached), memory) + turns + (parts if count > 1 else 0)
 
 
 def groups(p: matmul.Parts) -> tuple[int, ...]:
