@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
-from litz.graph.aliasing import is_view_op
+from litz.graph.aliasing import is_view_op, shown, viewed
 from litz.graph.calls import argument
 from litz.graph.values import add_call, same_dims, same_value
 
@@ -24,6 +24,7 @@ aten = torch.ops.aten
 
 Part = Any  # a real node, or a number that stands for all elements
 Pair = tuple[Part, Part]
+READS: Final = (aten.gather.default, aten.index.Tensor, aten.index_select.default)
 REAL: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
@@ -87,7 +88,7 @@ class _Rewriting:
             return False
         computed = any(a in self.computed for a in given)
         if not _is_complex(n):
-            return computed or not is_view_op(n.target)
+            return not self.shown(n) if computed else not is_view_op(n.target)
         if n.meta["val"].dtype not in REAL or is_view_op(n.target) or computed:
             return computed
         return bool(not given and n.all_input_nodes) or any(map(self.goes_on, n.users))
@@ -100,6 +101,12 @@ class _Rewriting:
             base = n.args[0]
             return not _is_complex(base) or isinstance(base, Node) and self.has_parts(base)
         return val.dtype in REAL and val.layout is torch.strided and not val.is_conj()
+
+    def shown(self, n: Node) -> bool:
+        """Whether results lie in the memory that a value is a view of, and show that it is one."""
+        while (base := viewed(n)) is not None:
+            n = base
+        return len(shown(n)) > 1
 
     def goes_on(self, user: Node) -> bool:
         """Whether a reader of a value takes its parts, itself or behind views."""
@@ -136,15 +143,10 @@ class _At:
 
     def tried(self, make: Callable[[], Any]) -> Any:
         """What is made for the value, or None if that is laid out otherwise."""
-        last = self.before.prev
         made = make()
-        if isinstance(made, tuple):
+        if made is None or isinstance(made, tuple):
             return made
-        if made is not None and same_value(made.meta["val"], self.n.meta["val"], idle=False):
-            return made
-        while self.before.prev is not last:
-            self.n.graph.erase_node(self.before.prev)
-        return None
+        return made if same_value(made.meta["val"], self.n.meta["val"], idle=False) else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,7 +182,10 @@ class _At:
         made = self(aten.view_as_complex.default, self(aten.stack.default, parts, -1))
         return self(aten.permute.default, made, [order.index(k) for k in range(val.dim())])
 
-    # Of two nodes a call, of numbers a number.
+    # Of nodes a call, of numbers a number.
+
+    def neg(self, x: Part) -> Part:
+        return self(aten.neg.default, x) if isinstance(x, Node) else -x
 
     def mul(self, x: Part, y: Part) -> Part:
         if not isinstance(x, Node):
@@ -218,9 +223,16 @@ def _each(at: _At, n: Node, target: Any = None) -> Pair:
     return re, im
 
 
+def _negated(at: _At, n: Node) -> Pair:
+    re, im = map(at.neg, at.parts(n.args[0]))
+    return re, im
+
+
 def _gathered(at: _At, n: Node) -> Pair | None:
     """The same call of either part, in which each element of an argument counts."""
-    mixed = any(x.meta["val"].is_floating_point() for x in n.all_input_nodes if _is_tensor(x))
+    mixed = n.target not in READS and not all(
+        map(_is_complex, filter(_is_tensor, n.all_input_nodes))
+    )
     if mixed or n.kwargs.get("dtype") is not None:
         return None
 
@@ -237,7 +249,7 @@ def _gathered(at: _At, n: Node) -> Pair | None:
 
 def _conjugate(at: _At, n: Node) -> Pair:
     re, im = at.parts(n.args[0])
-    return re, at(aten.neg.default, im) if isinstance(im, Node) else -im
+    return re, at.neg(im)
 
 
 def _product(at: _At, x: Pair, y: Pair) -> Pair:
@@ -301,9 +313,14 @@ def _where(at: _At, n: Node) -> Pair:
     return re, im
 
 
-def _full(at: _At, n: Node) -> Pair:
+def _complex(at: _At, n: Node) -> Pair:
+    re, im = map(at.filled, n.args)
+    return re, im
+
+
+def _full(at: _At, n: Node) -> Pair | None:
     value = argument(n, 1, "fill_value", 0)
-    return value.real, float(value.imag)
+    return None if isinstance(value, Node) else (value.real, value.imag)
 
 
 def _as_real(at: _At, n: Node) -> Node:
@@ -335,17 +352,17 @@ VIEWS: Final[Mapping[Any, Callable[[_At, Node], Pair]]] = {
 RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
     **VIEWS,
     **dict.fromkeys(
-        (aten.clone.default, aten.flip.default, aten.neg.default, aten.repeat.default),
+        (aten.clone.default, aten.flip.default, aten.repeat.default),
         _each,
     ),
     **dict.fromkeys(
         (
-            aten.cat.default, aten.gather.default, aten.index.Tensor, aten.index_select.default,
-            aten.mean.dim, aten.roll.default, aten.select_scatter.default,
+            *READS, aten.cat.default, aten.mean.dim, aten.roll.default, aten.select_scatter.default,
             aten.slice_scatter.default, aten.stack.default, aten.sum.default, aten.sum.dim_IntList,
         ),
         _gathered,
     ),
+    aten.neg.default: _negated,
     aten._conj_physical.default: _conjugate,
     aten.conj_physical.default: _conjugate,
     aten.mul.Tensor: _mul,
@@ -355,7 +372,7 @@ RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
     aten.angle.default: _angle,
     aten.sgn.default: _sgn,
     aten.polar.default: _polar,
-    aten.complex.default: lambda at, n: n.args,
+    aten.complex.default: _complex,
     aten.where.self: _where,
     aten.full.default: _full,
     aten.full_like.default: _full,
