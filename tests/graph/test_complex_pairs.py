@@ -150,6 +150,18 @@ def test_gradients() -> None:
         torch.testing.assert_close(m.grad, e.grad)
 
 
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_open_numbers() -> None:
+    def fn(x: Tensor, n: Tensor) -> Tensor:
+        a, b = x.shape
+        filled = torch.full_like(x, n.item()).flip(0)
+        return torch.sub(x * a, filled * x, alpha=n.item()) + b
+
+    args = complexes(5, 7), torch.tensor(3)
+    got, _, _ = compiled(fn, *args, dynamic=True)
+    torch.testing.assert_close(got, fn(*args))
+
+
 def test_open_sizes() -> None:
     fn = lambda x, y: (x * y + x).abs().sum(-1)  # noqa: E731
     args = complexes(5, 7), complexes(5, 7)

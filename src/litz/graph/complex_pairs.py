@@ -154,15 +154,22 @@ class _At:
         values = [a.meta["val"] for a in (self.n, *self.n.all_input_nodes) if _is_complex(a)]
         return REAL[values[0].dtype]
 
+    @property
+    def kind(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "device": self.n.meta["val"].device}
+
     def parts(self, value: Any) -> Pair:
         """Both parts of an argument, of the type that the call computes in."""
         re, im = self.rewriting.parts(value)
         return self.cast(re), self.cast(im)
 
     def cast(self, x: Part) -> Part:
-        if not isinstance(x, Node) or x.meta["val"].dtype is self.dtype:
+        if not isinstance(x, Node):
             return x
-        return self(aten._to_copy.default, x, dtype=self.dtype)
+        if not _is_tensor(x):  # a number that is not known
+            return self(aten.full.default, [], x, **self.kind)
+        same = x.meta["val"].dtype is self.dtype
+        return x if same else self(aten._to_copy.default, x, dtype=self.dtype)
 
     def filled(self, x: Part) -> Node:
         """A part with all elements of the value."""
@@ -170,8 +177,7 @@ class _At:
         if isinstance(x, Node):
             same = same_dims(x.meta["val"].shape, val.shape)
             return x if same else self(aten.expand.default, x, list(val.shape))
-        made = {"dtype": self.dtype, "device": val.device}
-        return self(aten.full.default, list(val.shape), x, **made)
+        return self(aten.full.default, list(val.shape), x, **self.kind)
 
     def whole(self, pair: Pair) -> Node:
         """The value in memory, its dimensions in the order in which they lie."""
@@ -262,17 +268,14 @@ def _mul(at: _At, n: Node) -> Pair:
     return _product(at, at.parts(n.args[0]), at.parts(n.args[1]))
 
 
-def _square(at: _At, n: Node) -> Pair:
-    x = at.parts(n.args[0])
-    return _product(at, x, x)
-
-
 def _sum(at: _At, n: Node, sign: float) -> Pair:
     """Eager mode multiplies by a complex alpha, of which inf has a nan."""
     x, y = (at.parts(v) for v in n.args[:2])
     alpha: Any = argument(n, 2, "alpha", 1)
-    alpha = sign * alpha
-    re, im = _product(at, y, (alpha.real, alpha.imag))
+    factor = (
+        (at.mul(at.cast(alpha), sign), 0.0) if isinstance(alpha, Node) else at.parts(sign * alpha)
+    )
+    re, im = _product(at, y, factor)
     return at.add(x[0], re), at.add(x[1], im)
 
 
@@ -303,13 +306,8 @@ def _polar(at: _At, n: Node) -> Pair:
 
 def _where(at: _At, n: Node) -> Pair:
     of, *values = n.args
-    x, y = (at.parts(v) for v in values)
-    kind = {"dtype": at.dtype, "device": n.meta["val"].device}
-
-    def node(v: Part) -> Node:
-        return v if isinstance(v, Node) else at(aten.full.default, [], v, **kind)
-
-    re, im = (at(aten.where.self, of, node(v), node(w)) for v, w in zip(x, y, strict=True))
+    parts = zip(*(map(at.filled, at.parts(v)) for v in values), strict=True)
+    re, im = (at(aten.where.self, of, *each) for each in parts)
     return re, im
 
 
@@ -318,9 +316,9 @@ def _complex(at: _At, n: Node) -> Pair:
     return re, im
 
 
-def _full(at: _At, n: Node) -> Pair | None:
-    value = argument(n, 1, "fill_value", 0)
-    return None if isinstance(value, Node) else (value.real, value.imag)
+def _full(at: _At, n: Node) -> Pair:
+    re, im = at.parts(argument(n, 1, "fill_value", 0))
+    return at.filled(re) if isinstance(re, Node) else re, im
 
 
 def _as_real(at: _At, n: Node) -> Node:
