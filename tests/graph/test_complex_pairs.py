@@ -90,11 +90,23 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (complexes(12), complexes(12)),
     ),
     "written": (lambda x, y: x.mul_(y).add_(1).angle(), (complexes(12), complexes(12))),
+    "constants": (
+        lambda x: (x * -torch.full((3,), 2 + 1j), -torch.full((3,), 2 + 1j).conj()),
+        (complexes(3),),
+    ),
+    "parts of two shapes": (
+        lambda x, y: (torch.complex(x[:, None], y).reshape(-1) * 2, torch.complex(x[:1], y)[3]),
+        (torch.randn(5), torch.randn(7)),
+    ),
+    "joined with integers": (
+        lambda x, i: (torch.cat([x * 2, i]) * 1j, torch.slice_scatter(x * 2, i, 0, 1, 3) * 1j),
+        (complexes(4), torch.arange(1, 3)),
+    ),
     "returned view": (lambda x: (x[1], x * x + 1), (complexes(3, 4),)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(list(CASES), 6))
+@pytest.mark.parametrize("name", some(list(CASES), 7))
 def test_values_strides_and_memory_are_eagers(name: str) -> None:
     fn, args = CASES[name]
     given = [a.clone() for a in args]
@@ -112,6 +124,18 @@ def test_values_strides_and_memory_are_eagers(name: str) -> None:
         assert got[0]._base is mine[0] or got[0].data_ptr() == mine[0][1].data_ptr()
 
 
+def test_results_that_are_views_of_each_other_stay_so() -> None:
+    def fn(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * x
+        return y, torch.view_as_real(y), y.t().real, y.conj()
+
+    x = complexes(3, 4)
+    got, _, _ = compiled(fn, x)
+    for g, e in zip(got, fn(x), strict=True):
+        torch.testing.assert_close(g, e)
+        assert g.untyped_storage().data_ptr() == got[0].untyped_storage().data_ptr()
+
+
 def test_gradients() -> None:
     def loss(x: Tensor, turn: Tensor) -> Tensor:
         z = torch.view_as_complex(x.reshape(5, -1, 2)) * turn
@@ -124,6 +148,18 @@ def test_gradients() -> None:
     loss(*eager).backward()
     for m, e in zip(mine, eager, strict=True):
         torch.testing.assert_close(m.grad, e.grad)
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_open_numbers() -> None:
+    def fn(x: Tensor, n: Tensor) -> Tensor:
+        a, b = x.shape
+        filled = torch.full_like(x, n.item()).flip(0)
+        return torch.sub(x * a, filled * x, alpha=n.item()) + b
+
+    args = complexes(5, 7), torch.tensor(3)
+    got, _, _ = compiled(fn, *args, dynamic=True)
+    torch.testing.assert_close(got, fn(*args))
 
 
 def test_open_sizes() -> None:

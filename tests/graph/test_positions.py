@@ -62,6 +62,16 @@ def test_what_windows_read_once_is_computed_there() -> None:
     assert kernels == 2  # one of them makes the shares
 
 
+@pytest.mark.parametrize("size", [4, 6])
+def test_odd_and_even_places_of_short_rows(size: int) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        turned = torch.stack([-x[:, 1::2], x[:, ::2]], -1).flatten(-2)
+        return turned + x[:, (torch.arange(size) + 1) // 2]
+
+    x = torch.randn(5, size)
+    assert torch.equal(compiled(fn, x)[0], fn(x))
+
+
 def test_integer_arithmetic_needs_no_table() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         at = (torch.arange(20) + 1) // 2

@@ -130,6 +130,12 @@ def is_returned(n: Node) -> bool:
     return any(u.op == "output" for u in n.users)
 
 
+def shown(n: Node) -> list[Node]:
+    """The value, views of it, and views of those, as far as the graph returns them."""
+    views = (u for u in n.users if viewed(u) is n)
+    return [n] * is_returned(n) + [v for u in views for v in shown(u)]
+
+
 @dataclass(frozen=True)
 class AliasSets:
     """The values of a graph, those that may share memory together.

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
-from litz.graph.aliasing import is_view_op
+from litz.graph.aliasing import is_view_op, shown, viewed
 from litz.graph.calls import argument
 from litz.graph.values import add_call, same_dims, same_value
 
@@ -24,6 +24,7 @@ aten = torch.ops.aten
 
 Part = Any  # a real node, or a number that stands for all elements
 Pair = tuple[Part, Part]
+READS: Final = (aten.gather.default, aten.index.Tensor, aten.index_select.default)
 REAL: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
@@ -87,7 +88,7 @@ class _Rewriting:
             return False
         computed = any(a in self.computed for a in given)
         if not _is_complex(n):
-            return computed or not is_view_op(n.target)
+            return not self.shown(n) if computed else not is_view_op(n.target)
         if n.meta["val"].dtype not in REAL or is_view_op(n.target) or computed:
             return computed
         return bool(not given and n.all_input_nodes) or any(map(self.goes_on, n.users))
@@ -100,6 +101,12 @@ class _Rewriting:
             base = n.args[0]
             return not _is_complex(base) or isinstance(base, Node) and self.has_parts(base)
         return val.dtype in REAL and val.layout is torch.strided and not val.is_conj()
+
+    def shown(self, n: Node) -> bool:
+        """Whether results lie in the memory that a value is a view of, and show that it is one."""
+        while (base := viewed(n)) is not None:
+            n = base
+        return len(shown(n)) > 1
 
     def goes_on(self, user: Node) -> bool:
         """Whether a reader of a value takes its parts, itself or behind views."""
@@ -136,15 +143,10 @@ class _At:
 
     def tried(self, make: Callable[[], Any]) -> Any:
         """What is made for the value, or None if that is laid out otherwise."""
-        last = self.before.prev
         made = make()
-        if isinstance(made, tuple):
+        if made is None or isinstance(made, tuple):
             return made
-        if made is not None and same_value(made.meta["val"], self.n.meta["val"], idle=False):
-            return made
-        while self.before.prev is not last:
-            self.n.graph.erase_node(self.before.prev)
-        return None
+        return made if same_value(made.meta["val"], self.n.meta["val"], idle=False) else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -152,15 +154,22 @@ class _At:
         values = [a.meta["val"] for a in (self.n, *self.n.all_input_nodes) if _is_complex(a)]
         return REAL[values[0].dtype]
 
+    @property
+    def kind(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "device": self.n.meta["val"].device}
+
     def parts(self, value: Any) -> Pair:
         """Both parts of an argument, of the type that the call computes in."""
         re, im = self.rewriting.parts(value)
         return self.cast(re), self.cast(im)
 
     def cast(self, x: Part) -> Part:
-        if not isinstance(x, Node) or x.meta["val"].dtype is self.dtype:
+        if not isinstance(x, Node):
             return x
-        return self(aten._to_copy.default, x, dtype=self.dtype)
+        if not _is_tensor(x):  # a number that is not known
+            return self(aten.full.default, [], x, **self.kind)
+        same = x.meta["val"].dtype is self.dtype
+        return x if same else self(aten._to_copy.default, x, dtype=self.dtype)
 
     def filled(self, x: Part) -> Node:
         """A part with all elements of the value."""
@@ -168,8 +177,7 @@ class _At:
         if isinstance(x, Node):
             same = same_dims(x.meta["val"].shape, val.shape)
             return x if same else self(aten.expand.default, x, list(val.shape))
-        made = {"dtype": self.dtype, "device": val.device}
-        return self(aten.full.default, list(val.shape), x, **made)
+        return self(aten.full.default, list(val.shape), x, **self.kind)
 
     def whole(self, pair: Pair) -> Node:
         """The value in memory, its dimensions in the order in which they lie."""
@@ -180,7 +188,10 @@ class _At:
         made = self(aten.view_as_complex.default, self(aten.stack.default, parts, -1))
         return self(aten.permute.default, made, [order.index(k) for k in range(val.dim())])
 
-    # Of two nodes a call, of numbers a number.
+    # Of nodes a call, of numbers a number.
+
+    def neg(self, x: Part) -> Part:
+        return self(aten.neg.default, x) if isinstance(x, Node) else -x
 
     def mul(self, x: Part, y: Part) -> Part:
         if not isinstance(x, Node):
@@ -218,9 +229,16 @@ def _each(at: _At, n: Node, target: Any = None) -> Pair:
     return re, im
 
 
+def _negated(at: _At, n: Node) -> Pair:
+    re, im = map(at.neg, at.parts(n.args[0]))
+    return re, im
+
+
 def _gathered(at: _At, n: Node) -> Pair | None:
     """The same call of either part, in which each element of an argument counts."""
-    mixed = any(x.meta["val"].is_floating_point() for x in n.all_input_nodes if _is_tensor(x))
+    mixed = n.target not in READS and not all(
+        map(_is_complex, filter(_is_tensor, n.all_input_nodes))
+    )
     if mixed or n.kwargs.get("dtype") is not None:
         return None
 
@@ -237,7 +255,7 @@ def _gathered(at: _At, n: Node) -> Pair | None:
 
 def _conjugate(at: _At, n: Node) -> Pair:
     re, im = at.parts(n.args[0])
-    return re, at(aten.neg.default, im) if isinstance(im, Node) else -im
+    return re, at.neg(im)
 
 
 def _product(at: _At, x: Pair, y: Pair) -> Pair:
@@ -250,17 +268,14 @@ def _mul(at: _At, n: Node) -> Pair:
     return _product(at, at.parts(n.args[0]), at.parts(n.args[1]))
 
 
-def _square(at: _At, n: Node) -> Pair:
-    x = at.parts(n.args[0])
-    return _product(at, x, x)
-
-
 def _sum(at: _At, n: Node, sign: float) -> Pair:
     """Eager mode multiplies by a complex alpha, of which inf has a nan."""
     x, y = (at.parts(v) for v in n.args[:2])
     alpha: Any = argument(n, 2, "alpha", 1)
-    alpha = sign * alpha
-    re, im = _product(at, y, (alpha.real, alpha.imag))
+    factor = (
+        (at.mul(at.cast(alpha), sign), 0.0) if isinstance(alpha, Node) else at.parts(sign * alpha)
+    )
+    re, im = _product(at, y, factor)
     return at.add(x[0], re), at.add(x[1], im)
 
 
@@ -291,19 +306,19 @@ def _polar(at: _At, n: Node) -> Pair:
 
 def _where(at: _At, n: Node) -> Pair:
     of, *values = n.args
-    x, y = (at.parts(v) for v in values)
-    kind = {"dtype": at.dtype, "device": n.meta["val"].device}
+    parts = zip(*(map(at.filled, at.parts(v)) for v in values), strict=True)
+    re, im = (at(aten.where.self, of, *each) for each in parts)
+    return re, im
 
-    def node(v: Part) -> Node:
-        return v if isinstance(v, Node) else at(aten.full.default, [], v, **kind)
 
-    re, im = (at(aten.where.self, of, node(v), node(w)) for v, w in zip(x, y, strict=True))
+def _complex(at: _At, n: Node) -> Pair:
+    re, im = map(at.filled, n.args)
     return re, im
 
 
 def _full(at: _At, n: Node) -> Pair:
-    value = argument(n, 1, "fill_value", 0)
-    return value.real, float(value.imag)
+    re, im = at.parts(argument(n, 1, "fill_value", 0))
+    return at.filled(re) if isinstance(re, Node) else re, im
 
 
 def _as_real(at: _At, n: Node) -> Node:
@@ -335,17 +350,17 @@ VIEWS: Final[Mapping[Any, Callable[[_At, Node], Pair]]] = {
 RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
     **VIEWS,
     **dict.fromkeys(
-        (aten.clone.default, aten.flip.default, aten.neg.default, aten.repeat.default),
+        (aten.clone.default, aten.flip.default, aten.repeat.default),
         _each,
     ),
     **dict.fromkeys(
         (
-            aten.cat.default, aten.gather.default, aten.index.Tensor, aten.index_select.default,
-            aten.mean.dim, aten.roll.default, aten.select_scatter.default,
+            *READS, aten.cat.default, aten.mean.dim, aten.roll.default, aten.select_scatter.default,
             aten.slice_scatter.default, aten.stack.default, aten.sum.default, aten.sum.dim_IntList,
         ),
         _gathered,
     ),
+    aten.neg.default: _negated,
     aten._conj_physical.default: _conjugate,
     aten.conj_physical.default: _conjugate,
     aten.mul.Tensor: _mul,
@@ -355,7 +370,7 @@ RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
     aten.angle.default: _angle,
     aten.sgn.default: _sgn,
     aten.polar.default: _polar,
-    aten.complex.default: lambda at, n: n.args,
+    aten.complex.default: _complex,
     aten.where.self: _where,
     aten.full.default: _full,
     aten.full_like.default: _full,

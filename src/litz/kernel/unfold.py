@@ -55,7 +55,7 @@ def halves_apart(nest: Nest) -> Nest:
         if v not in axes or not _is_even(extent(v)):
             continue
         axes, _, cut = cut_loop(nest, v, (2,))
-        (bit,) = (u for u in axes if u not in nest[0] and extent(u) is const(2))
+        *_, bit = (u for u in axes if u not in nest[0])
         each = [Rewriter(Substitution({bit: const(k)}), _settled) for k in range(2)]
         stores = tuple(place.store(s) for s in cut for place in each)
         return tuple(u for u in axes if u is not bit), reduced, stores

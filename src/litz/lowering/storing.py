@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from litz.graph.aliasing import is_returned, is_view_op, sharing, viewed
+from litz.graph.aliasing import is_returned, is_view_op, sharing, shown
 from litz.graph.calls import is_random
 from litz.graph.values import eager_value, same_dims
 from litz.ir import body
@@ -145,20 +145,10 @@ def shows_memory(low: GraphLowering, n: FxNode) -> bool:
 
     Or one that begins later: PyTorch makes views of arguments anew by the offset of a result.
     """
-    views = returned_views(n)
-    if len(views) != 1 or is_returned(n):
-        return len(views) + is_returned(n) > 1
-    val = eager_value(views[0])
+    found = shown(n)
+    if len(found) != 1 or found[0] is n:
+        return len(found) > 1
+    val = eager_value(found[0])
     if not isinstance(val, torch.Tensor) or (r := low.result(val)) is None:
         return False
     return not dense(r) or low.expr(val.storage_offset()) is not ZERO
-
-
-def returned_views(n: FxNode) -> list[FxNode]:
-    """Views of ``n``, and views of those, that the graph returns."""
-    found = []
-    for u in n.users:
-        if viewed(u) is n:
-            found += [u] if is_returned(u) else []
-            found += returned_views(u)
-    return found
