@@ -194,6 +194,10 @@ MANY = {
     "two stacks": lambda: stack(
         *(Block() for _ in range(6)), nn.Linear(16, 24), *(Block(24) for _ in range(7))
     ),
+    # Each reads what the one before it gives as a view.
+    "norm behind": lambda: stack(
+        *(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.LayerNorm(16)) for _ in range(9))
+    ),
 }
 
 

@@ -454,7 +454,8 @@ class _Memory:
         if not isinstance(x, FakeTensor):
             return x
         whose = self.owner.get(_address(x))
-        if whose is None or whose[0] in (FIRST, LAST) or (EARLY, *whose[1:]) not in self.home:
+        near = whose is not None and abs(whose[0] - four) <= 1
+        if whose is None or not near or (EARLY, *whose[1:]) not in self.home:
             return laid_out(x, x.untyped_storage())
         at = part + whose[0] - four, *whose[1:]
         made = laid_out(x, self.there.get(at))
