@@ -33,11 +33,11 @@ from litz.regions.place import (
     laid_out,
     place,
 )
+from litz.regions.placing import Split
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.min_cut import Cut
 
 FEWEST: Final = 6  # parts from which it pays
-Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
 Images = dict[tuple[int, What], Node]
 """The nodes of a graph that parts have become, by part."""
 
