@@ -50,6 +50,17 @@ def twice_read(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(logits, y), logits
 
 
+def columns(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """A log-softmax lies row by row however its logits do."""
+    return F.log_softmax((x @ w).t(), 0).view(-1).sin().sum() * y.sum()
+
+
+def viewed(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """PyTorch would not see that somebody writes these logits before the backward graph runs."""
+    logits = (x @ w).view(4, 6, -1)
+    return F.cross_entropy(logits.view(24, -1), y), logits
+
+
 def returned(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     p = F.log_softmax(x @ w, -1)
     return F.nll_loss(p, y), p
@@ -67,7 +78,11 @@ LOSSES: dict[str, tuple[Loss, bool]] = {
     "capped": (capped, False),
     "images": (images, False),
     "preferred": (preferred, False),
+    "columns": (columns, False),
     "logits too": (twice_read, False),
+    "views of logits too": (viewed, True),
+    "two classes": (lambda x, w, y: F.cross_entropy((x @ w)[:, :2], y % 2), True),
+    "no classes": (lambda x, w, y: F.log_softmax(x @ w[:, :0], -1).sum() + (x @ w).sum(), True),
     "returned": (returned, True),
     "multiplied": (multiplied, True),
 }

@@ -120,6 +120,11 @@ def drawing(*xs: Tensor) -> None:
     torch._foreach_mul_(list(xs), [x.bernoulli() for x in torch._foreach_mul(list(xs), 0.5)])
 
 
+def one_behind_all(*xs: Tensor) -> None:
+    """Each place writes the same memory, which PyTorch doesn't count."""
+    torch._foreach_mul_([xs[0][0] for _ in xs[1:]], list(xs[1:]))
+
+
 SAME = [torch.ones(6) for _ in range(24)]
 CASES: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "adam": (adam, tensors(96), "lists are traced once for 4 kinds of 24 places"),
@@ -129,6 +134,7 @@ CASES: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "drawing": (drawing, SAME, "equal regions"),
     "summing": (summing, [torch.tensor(0.5), *SAME], "equal regions"),
     "one for all": (one_for_all, [torch.tensor(0.5), *SAME], "no equal regions"),
+    "one behind all": (one_behind_all, [torch.rand(2, 6), *SAME], "no equal regions"),
     "few": (adam, tensors(32), "no equal regions"),
     "returns": (lambda *xs: torch._foreach_add(list(xs), 1), SAME, "no equal regions"),
     "all differ": (adam, [torch.rand(1 + i % 24) for i in range(96)], "no equal regions"),

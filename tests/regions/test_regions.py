@@ -194,6 +194,10 @@ MANY = {
     "two stacks": lambda: stack(
         *(Block() for _ in range(6)), nn.Linear(16, 24), *(Block(24) for _ in range(7))
     ),
+    # Each reads what the one before it gives as a view.
+    "norm behind": lambda: stack(
+        *(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.LayerNorm(16)) for _ in range(9))
+    ),
 }
 
 
@@ -350,15 +354,19 @@ def test_autocast_around_the_forward_alone() -> None:
 class WritesLater(nn.Module):
     """What all layers read is written behind their backs, after them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_lists: bool = False) -> None:
         super().__init__()
+        self.on_lists = on_lists
         self.layers = stack(*(Block() for _ in range(3)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale = x.exp()
         for layer in self.layers:
             x = (layer(x) * scale).tanh()
-        scale.data.mul_(3)
+        if self.on_lists:
+            torch._foreach_mul_([scale.data], 3)
+        else:
+            scale.data.mul_(3)
         return x + scale
 
 
@@ -421,8 +429,9 @@ def test_writes() -> None:
     check(program, [X], "no equal regions")
 
 
-def test_writes_past_autograd() -> None:
-    check(WritesLater(), [X], "scale is written")
+@pytest.mark.parametrize("on_lists", [False, True])
+def test_writes_past_autograd(on_lists: bool) -> None:
+    check(WritesLater(on_lists), [X], "scale is written")
 
 
 def test_literals_differ() -> None:

@@ -18,7 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.graph.aliasing import is_view_op, owner
 from litz.graph.calls import is_random
-from litz.graph.values import EAGER_VAL, add_call, fake_mode
+from litz.graph.values import EAGER_VAL, add_call, fake_mode, same_dims
 from litz.ir.matmul import GROWTH, SHORT, padded_size
 
 aten = torch.ops.aten
@@ -147,11 +147,18 @@ class _Parts:
         return [n for n in self.forward.nodes if n in found]
 
     def _sources(self, n: Node, again: list[Node]) -> tuple[list[Node], list[Node]] | None:
-        """The calls to make again, and what is saved for them; None where that is more."""
+        """The calls to make again, and what is saved for them; None where that is more.
+
+        Nor is saved what is returned as a view: PyTorch would not see that somebody writes it.
+        """
         read = dict.fromkeys(a for c in (*again, n) for a in c.all_input_nodes if a not in again)
         fresh = [a for a in read if a not in self.saved]
         given = any(not isinstance(a.meta["val"], Tensor) or a.op == "placeholder" for a in fresh)
-        less = sum(map(_bytes, fresh)) <= GROWTH * _bytes(n) and len(again) <= MOST
+        lies: Any = self.output.args[0]
+        shown = [a for a in lies[: self.results] if isinstance(a, Node)]
+        new = [a for a in fresh if a not in shown or owner(a) is not a]
+        given = given or not {*map(owner, shown)}.isdisjoint(map(owner, new))
+        less = sum(map(_bytes, new)) + _row_bytes(n) < GROWTH * _bytes(n) and len(again) <= MOST
         return (again, [*read]) if less and not given else None
 
     def _passes(self, n: Node, saved: Node) -> bool:
@@ -195,10 +202,13 @@ def _wide(n: Node, x: Node) -> Node:
 
 
 def _less(n: Node, low: Node, logs: Node) -> Node:
-    """What is left when the logarithms of sums are taken away, in the type of ``n``."""
-    found, dtype = add_call(n, aten.sub.Tensor, (low, logs), {}), n.meta["val"].dtype
-    narrow = found.meta["val"].dtype is not dtype
-    return add_call(n, aten._to_copy.default, (found,), {"dtype": dtype}) if narrow else found
+    """What is left when the logarithms of sums are taken away, as ``n`` is: each row whole."""
+    found, val = add_call(n, aten.sub.Tensor, (low, logs), {}), n.meta["val"]
+    if not same_dims(found.meta["val"].stride(), val.stride()):
+        rows = {"memory_format": torch.contiguous_format}
+        found = add_call(n, aten.clone.default, (found,), rows)
+    narrow = found.meta["val"].dtype is not val.dtype
+    return add_call(n, aten._to_copy.default, (found,), {"dtype": val.dtype}) if narrow else found
 
 
 def _attached(n: Node) -> Node:
@@ -222,6 +232,17 @@ def _is_cheap(n: Node, like: Node) -> bool:
 
 def _bytes(n: Node) -> int:
     """Of a tensor; open sizes are those that they were traced with."""
-    val: Any = n.meta["val"]
-    sizes = (s.node.hint or 1 if isinstance(s, torch.SymInt) else s for s in val.shape)
-    return math.prod(sizes) * int(val.itemsize)
+    return math.prod(_sizes(n)) * int(n.meta["val"].itemsize)
+
+
+def _row_bytes(n: Node) -> int:
+    """Of two numbers for each row of a log-softmax, in the type of sums."""
+    sizes, dim = _sizes(n) or [1], n.args[1]
+    assert isinstance(dim, int)
+    sizes[dim] = 2
+    return math.prod(sizes) * max(4, int(n.meta["val"].itemsize))
+
+
+def _sizes(n: Node) -> list[int]:
+    shape = n.meta["val"].shape
+    return [s.node.hint or 1 if isinstance(s, torch.SymInt) else s for s in shape]

@@ -13,7 +13,7 @@ from math import isqrt
 from typing import Any, Final
 
 import torch
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
@@ -49,6 +49,22 @@ def value(n: Node) -> Any:
     return n.meta.get("example_value")
 
 
+def written(graph: Graph) -> set[int]:
+    """Addresses of memory that calls write.  PyTorch counts writes, but for those of lists."""
+    found = [n for n in graph.nodes if getattr(value(n), "_version", 0)]
+    for n in graph.nodes:
+        if on_lists(n) and n.target.__name__.partition(".")[0].endswith("_"):
+            found += [a for a in next(iter((*n.args, *n.kwargs.values()))) if isinstance(a, Node)]
+    return {address(value(n)) for n in found}
+
+
+def on_lists(n: Node) -> bool:
+    """Whether a call applies one operator to all tensors of lists: ``torch._foreach_mul``."""
+    name = getattr(n.target, "__name__", "").partition(".")[0]
+    known = isinstance(n.target, OpOverload) or n.target is getattr(torch, name, None)
+    return n.op == "call_function" and name.startswith("_foreach_") and known
+
+
 def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     """The repeated parts, none of which overlap, and why others are no such parts.
 
@@ -64,10 +80,9 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
     tensors = [n for n in graph.nodes if isinstance(value(n), torch.Tensor)]
     for n in tensors:
-        owners.setdefault(_address(value(n)), n)
-    for n in tensors:
-        if value(n)._version:
-            owners.pop(_address(value(n)), None)
+        owners.setdefault(address(value(n)), n)
+    for at in written(graph):
+        owners.pop(at, None)
     reasons: list[str] = []
     found: list[Repeat] = []
     _search(calls, kinds, owners, 0, len(calls), found, reasons)
@@ -263,7 +278,7 @@ def _check_input(n: Node, inside: dict[Node, int], owners: dict[int, Node]) -> N
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
-    if _address(x) not in owners:
+    if address(x) not in owners:
         raise NotEqual(f"{n.name} is written")
     if x.requires_grad and any(u not in inside for u in n.users):
         raise NotEqual(f"gradients of {n.name} come from several places, in an order of their own")
@@ -273,9 +288,10 @@ def _check_output(n: Node, owners: dict[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
-    if x._is_view() or owners.get(_address(x)) is not n:
+    if x._is_view() or owners.get(address(x)) is not n:
         raise NotEqual(f"{n.name} shares memory or is written")
 
 
-def _address(x: torch.Tensor) -> int:
+def address(x: torch.Tensor) -> int:
+    """Of the memory that a tensor is in or, while PyTorch traces, would be in."""
     return storage_address(x.untyped_storage())

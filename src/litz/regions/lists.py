@@ -21,11 +21,11 @@ from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.graph.runs import literal
-from litz.regions.find import NotEqual, metadata_of, value
+from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, written
 from litz.regions.place import Memory
 from litz.regions.trace import Tracer
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.torch_private import in_transform, storage_address
+from litz.runtime.torch_private import in_transform
 
 FEWEST: Final = 16  # columns, below which it isn't worth it
 MOST: Final = 0.5  # of the columns that may be traced for it to take less time than all
@@ -100,18 +100,12 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
     )
 
 
-def _on_lists(n: Node) -> bool:
-    name = getattr(n.target, "__name__", "").partition(".")[0]
-    known = isinstance(n.target, OpOverload) or n.target is getattr(torch, name, None)
-    return n.op == "call_function" and name.startswith("_foreach_") and known
-
-
 def _element(n: Node) -> tuple[Node, int] | None:
     """Of which call on lists a node is which result."""
     if n.target is not operator.getitem:
         return None
     of, k = n.args
-    return (of, k) if isinstance(of, Node) and isinstance(k, int) and _on_lists(of) else None
+    return (of, k) if isinstance(of, Node) and isinstance(k, int) and on_lists(of) else None
 
 
 def _lists(n: Node) -> list[Sequence[Any]]:
@@ -126,7 +120,7 @@ def _lists(n: Node) -> list[Sequence[Any]]:
 def _check(graph: Graph, sources: Sequence[Node]) -> None:
     """That nothing is to be done for such a program but to run its calls."""
     calls = [n for n in graph.nodes if n.op in CALLS]
-    if not any(map(_on_lists, calls)):
+    if not any(map(on_lists, calls)):
         raise NotEqual("no calls on lists")
     (output,) = graph.find_nodes(op="output")
     if output.args[0] or len(calls) + len(sources) + 1 != len(graph.nodes):
@@ -139,7 +133,7 @@ def _check(graph: Graph, sources: Sequence[Node]) -> None:
         raise NotEqual("autocast is on, or a transform")
     if torch.is_grad_enabled() and any(value(n).requires_grad for n in sources):
         raise NotEqual("it has gradients")
-    places = [storage_address(value(n).untyped_storage()) for n in sources]
+    places = [address(value(n)) for n in sources]
     if len({*places}) < len(places):
         raise NotEqual("inputs share memory")
 
@@ -159,7 +153,7 @@ def _columns(graph: Graph) -> dict[Key, int]:
         for k in rest:
             above[top(k)] = top(first)
 
-    calls = [n for n in graph.nodes if _on_lists(n)]
+    calls = [n for n in graph.nodes if on_lists(n)]
     for n in calls:
         for k, elements in enumerate(zip(*_lists(n), strict=True)):
             join([(n, k), *(e for e in elements if isinstance(e, Node))])
@@ -199,10 +193,12 @@ def _kinds(
             add(n, metadata[n])
         return own.get(n, n.name)
 
+    changed = written(graph)
     for i, n in enumerate(graph.nodes):
-        if n not in columns and getattr(value(n), "_version", False):
+        x = None if n in columns else value(n)
+        if isinstance(x, torch.Tensor) and address(x) in changed:
             raise NotEqual(f"{n.name} is written and belongs to all places of lists")
-        if _on_lists(n):
+        if on_lists(n):
             if any(isinstance(a, Node) and a in columns for a in (*n.args, *n.kwargs.values())):
                 raise NotEqual("something of one place of lists goes to all")
             for k in range(len(_lists(n)[0])):
@@ -242,7 +238,7 @@ def _shortened(
     new = {n: made.placeholder(f"x{i}") for i, n in enumerate(sources)}
     at: dict[Key, int] = {}  # where in shorter lists
     for n in (n for n in graph.nodes if n.op in CALLS and columns.get(n, -1) in kept):
-        if _on_lists(n):
+        if on_lists(n):
             places = [k for k in range(len(_lists(n)[0])) if columns[n, k] in kept]
             at.update(((n, k), i) for i, k in enumerate(places))
 
@@ -311,7 +307,7 @@ def _lengthened(
             continue
         if last:
             raise NotEqual(f"{n.name} comes after inputs are written")
-        lists = _on_lists(n)
+        lists = on_lists(n)
         element = _element(n)
         r = -1 if lists else place[element] if element else _one(n.all_input_nodes, place)
         if r < 0 or (r in waiting and r != next(reversed(waiting))):

@@ -18,10 +18,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
-from litz.regions.find import NotEqual, Repeat, value
+from litz.regions.find import NotEqual, Repeat, address, value
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
-from litz.runtime.torch_private import storage_address
 
 Tangents = tuple[Layout | None, ...]
 OUTSIDE = -1
@@ -365,13 +364,13 @@ class Memory:
         elif isinstance(old, torch.Tensor):
             self.made[id(old)] = new
             moved = new.storage_offset() - old.storage_offset()
-            self.storages.setdefault(_address(old), (new.untyped_storage(), moved))
+            self.storages.setdefault(address(old), (new.untyped_storage(), moved))
 
     def moved(self, x: Any) -> Any:
         """Metadata of what isn't copied itself, and may share memory with what is known."""
         if isinstance(x, tuple | list):
             return type(x)(map(self.moved, x))
-        known = isinstance(x, FakeTensor) and _address(x) in self.storages
+        known = isinstance(x, FakeTensor) and address(x) in self.storages
         return self(x) if known else x
 
     def __call__(self, x: Any) -> Any:
@@ -380,7 +379,7 @@ class Memory:
         if not isinstance(x, FakeTensor):
             return x
         if id(x) not in self.made:
-            at = _address(x)
+            at = address(x)
             storage, moved = self.storages.get(at, (None, 0))
             self.made[id(x)] = made = laid_out(x, storage, moved)
             self.storages.setdefault(at, (made.untyped_storage(), 0))
@@ -399,7 +398,3 @@ def laid_out(x: FakeTensor, storage: torch.UntypedStorage | None, moved: int = 0
     empty = torch.empty(0, dtype=x.dtype, device="meta")
     view = empty.set_(storage, x.storage_offset() + moved, x.shape, x.stride())
     return FakeTensor(x.fake_mode, view, x.device)
-
-
-def _address(x: torch.Tensor) -> int:
-    return storage_address(x.untyped_storage())

@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 from litz.dataclass import dataclass
 from litz.graph.calls import leaves
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
-from litz.regions.find import NotEqual
+from litz.regions.find import NotEqual, address
 from litz.regions.place import (
     BACKWARD,
     FORWARD,
@@ -33,12 +33,11 @@ from litz.regions.place import (
     laid_out,
     place,
 )
+from litz.regions.placing import Split
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.min_cut import Cut
-from litz.runtime.torch_private import storage_address
 
 FEWEST: Final = 6  # parts from which it pays
-Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
 Images = dict[tuple[int, What], Node]
 """The nodes of a graph that parts have become, by part."""
 
@@ -436,7 +435,7 @@ class _Memory:
                 own = key(n)
                 for i, x in enumerate(leaves(n.meta.get("val"))):
                     if isinstance(x, FakeTensor):
-                        at = _address(x)
+                        at = address(x)
                         whose = (*own, i) if own else None
                         if self.owner.setdefault(at, whose) == whose and whose:
                             self.home[whose] = x.untyped_storage()
@@ -453,8 +452,9 @@ class _Memory:
             return type(x)(self.value(e, four, part) for e in x)
         if not isinstance(x, FakeTensor):
             return x
-        whose = self.owner.get(_address(x))
-        if whose is None or whose[0] in (FIRST, LAST) or (EARLY, *whose[1:]) not in self.home:
+        whose = self.owner.get(address(x))
+        near = whose is not None and abs(whose[0] - four) <= 1
+        if whose is None or not near or (EARLY, *whose[1:]) not in self.home:
             return laid_out(x, x.untyped_storage())
         at = part + whose[0] - four, *whose[1:]
         made = laid_out(x, self.there.get(at))
@@ -466,7 +466,7 @@ class _Memory:
         made = self.value(x, four, part)
         old, new = leaves(x), leaves(made)
         tensors = (isinstance(a, FakeTensor) for a in old)
-        same = (_address(a) == _address(b) for a, b, t in zip(old, new, tensors, strict=True) if t)
+        same = (address(a) == address(b) for a, b, t in zip(old, new, tensors, strict=True) if t)
         return x if all(same) else made
 
 
@@ -491,7 +491,3 @@ def _note_lines(output: Node) -> None:
         results = cast(tuple[Any, ...], output.args[0])
         lines = [n.meta.get("stack_trace") if isinstance(n, Node) else None for n in results]
         output.meta["output_stack_traces"] = lines
-
-
-def _address(x: torch.Tensor) -> int:
-    return storage_address(x.untyped_storage())
