@@ -61,7 +61,7 @@ from litz.reporting import (
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
-from litz.runtime.min_cut import Cut
+from litz.runtime.min_cut import Cut, Split
 from litz.runtime.progress import Progress
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
@@ -146,7 +146,7 @@ def compile_with(
             compilers = program.compilers(compilers)
 
         def split(
-            joint: GraphModule, forwards: int, static: Sequence[int], parted: dynamo.Split
+            joint: GraphModule, forwards: int, static: Sequence[int], parted: Split
         ) -> Sequence[GraphModule]:
             def typed(
                 graph: GraphModule, static: Sequence[int], cuts: list[Cut]

@@ -18,12 +18,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.min_cut import Cut, quick_cuts
+from litz.runtime.min_cut import Cut, Split, quick_cuts
 from litz.runtime.torch_private import random_states_as_tensors
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
-Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], Any]]
 
 

@@ -11,10 +11,10 @@ import torch
 from test_regions import text
 from torch.fx import GraphModule
 
-from litz import backend as litz_backend
 from litz import dynamo
 from litz.backend import compile_with
 from litz.options import make_options
+from litz.regions import lists
 from litz.stages import Stages
 from litz.targets.tools import Tools
 from tests.quick import some
@@ -190,7 +190,7 @@ def test_compiled_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     first, _, _ = run(adam, inputs, True, **options)
     (entry,) = tmp_path.glob("v1/program/*/*.program")
     assert b"lists [" in entry.read_bytes()
-    monkeypatch.delattr(litz_backend, "whole")  # nothing is traced any more
+    monkeypatch.delattr(lists, "whole")  # nothing is traced any more
     Tools(make_options(options)).cache.recent.clear()
     again, versions, _ = run(adam, inputs, True, **options)
     assert all(map(torch.equal, first, plain)) and all(map(torch.equal, again, plain))

@@ -10,15 +10,11 @@ from torch.fx import Graph, GraphModule
 from litz.dataclass import dataclass
 from litz.regions.find import NotEqual, Repeat
 from litz.regions.trace import Tracer
-from litz.runtime.min_cut import Cut
+from litz.runtime.min_cut import Split
 
 if TYPE_CHECKING:
     from litz.regions.place import Region
 
-Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
-"""Parts a joint graph in forward and backward; some of its inputs stay where they are.
-
-The list gets the cuts that were made for it."""
 TRIES: Final = 4  # how often gradients may arrive in another layout
 
 

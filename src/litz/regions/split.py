@@ -33,9 +33,8 @@ from litz.regions.place import (
     laid_out,
     place,
 )
-from litz.regions.placing import Split
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
-from litz.runtime.min_cut import Cut
+from litz.runtime.min_cut import Cut, Split
 
 FEWEST: Final = 6  # parts from which it pays
 Images = dict[tuple[int, What], Node]

@@ -7,12 +7,14 @@ infinite: what they join lies on one side, and little is left to push flow throu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import RLock
 from typing import Any
 from unittest import mock
+
+from torch.fx import GraphModule
 
 from litz.dataclass import dataclass
 
@@ -29,6 +31,12 @@ class Cut:
     source: str
     sink: str
     behind: set[str]
+
+
+Split = Callable[[GraphModule, Sequence[int], list[Cut]], Sequence[GraphModule]]
+"""Parts a joint graph in forward and backward; some of its inputs stay where they are.
+
+The list gets the cuts that were made for it."""
 
 
 @contextmanager
