@@ -11,6 +11,7 @@ import torch
 from test_regions import text
 from torch.fx import GraphModule
 
+from litz import backend as litz_backend
 from litz import dynamo
 from litz.backend import compile_with
 from litz.options import make_options
