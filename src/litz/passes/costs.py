@@ -15,7 +15,7 @@ class Costs:
     int8, float8: the same on 8-bit integers and floats, as multiples of ``matrix`` (0: none).
     memory, cache: bytes a second, of the memory and of the last-level cache.  programs: that run at
     a time.  launch: seconds that one more kernel takes; turn: seconds of a turn of
-    a product's loop that neither of the above explains.
+    a product's loop that neither of the above explains; fill: before its first one.
     """
 
     matrix: float
@@ -23,6 +23,7 @@ class Costs:
     memory: float
     launch: float = 2e-6
     turn: float = 1.5e-7
+    fill: float = 3e-6
     int8: float = 2.0
     float8: float = 2.0
     cache: float = 6e12

@@ -215,9 +215,9 @@ def _is_weighed(p: matmul.Parts, y: int) -> bool:
 def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) -> float:
     """How long a large machine takes with blocks of a size where ``count`` programs share a sum.
 
-    Memory, the cache from which each block reads its rows and columns, and the processors, whose
-    warps compute factors and hide each other's steps, work at a time; the slowest counts, and that
-    processors begin each turn of their loops anew.
+    Memory, the cache from which each block reads its rows and columns, matrix units, and the warps
+    that compute factors and hide each other's steps work at a time; the slowest counts.  Beside it
+    each program on a processor fills its pipeline, and begins each turn of its loop anew.
     """
     (z, y, x, r), (m, n, k, warps, _) = sizes, block
     m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
@@ -227,12 +227,12 @@ def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) 
     idle = each * BUSY / programs
     work = 2 * z * high * m * wide * n * r / (OWN * LARGE.matrix)
     hidden = math.sqrt(min(1, each * warps / RESIDENT))
-    work += z * high * x * r * (WIDEN + cost(p.right)) / (LARGE.single * hidden)
+    computed = z * high * x * r * (WIDEN + cost(p.right)) / (LARGE.single * hidden)
     cached = z * r * (wide * y * element + high * x * width) / LARGE.cache
     memory = z * r * (y * element + x * width) / LARGE.memory
-    parts = 2 * count * z * y * x * p.product.dtype.bytes / LARGE.cache + LARGE.launch
-    turns = each * r / (k * count) * LARGE.turn
-    return max(idle * max(work, cached), memory) + turns + (parts if count > 1 else 0)
+    loops = each * (LARGE.fill + r / (k * count) * LARGE.turn)
+    parts = 2 * count * z * y * x * p.product.dtype.bytes / LARGE.memory + LARGE.launch
+    return max(idle * max(work, computed, cached), memory) + loops + (parts if count > 1 else 0)
 
 
 def groups(p: matmul.Parts) -> tuple[int, ...]:
