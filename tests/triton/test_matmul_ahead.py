@@ -162,7 +162,7 @@ def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
     return [job_of(x, c, H200, likely_variant(x)) for x in launches for c in x.configs]
 
 
-# The quickest of two to four forms that an H100 ran: columns of a block, and whether a sum is shared.
+# The quickest forms of those that an H100 ran: columns of a block, and whether a sum is shared.
 @pytest.mark.parametrize(
     ("kind", "sizes", "columns", "shared"),
     [
@@ -175,7 +175,7 @@ def jobs(kind: str, size: str, widely: bool) -> list[KernelJob]:
 def test_blocks_of_many_rows(
     kind: str, sizes: tuple[int, int, int], columns: int, shared: bool
 ) -> None:
-    """Narrow ones would read the other factor from the cache too often, few leave processors idle."""
+    """Narrow ones would read the other factor too often, few leave processors idle."""
     first, *others = recipe(kind, sizes, False).kernels
     config = first.configs[0]
     assert first.form == "matmul" and bool(others) is shared
