@@ -13,8 +13,8 @@ if not dist.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
 RANKS = Path(__file__).with_name("ranks.py")
-FEW = ("collectives", "ddp", "fsdp", "sharded", "tensor_parallel", "agreement", "one_compiles")
-MORE = ("alone", "uneven", "fsdp_mixed", "hybrid", "distributed_tensors", "pipeline")
+FEW = ("collectives", "ddp", "fsdp", "tensor_parallel", "agreement", "one_compiles")
+MORE = ("sharded", "alone", "uneven", "fsdp_mixed", "hybrid", "distributed_tensors", "pipeline")
 
 
 def run(world: int, cases: tuple[str, ...], folder: Path) -> None:
