@@ -40,3 +40,15 @@ def looked_into(host: HostProgram) -> frozenset[str]:
     externs = [line.extern for line in host.lines if isinstance(line, CallExtern)]
     outputs = [o for line in host.lines if isinstance(line, Return) for o in line.outputs]
     return read_by_strides(kernels, externs, outputs, host.buffers)
+
+
+def holder(buffer: str, owners: Mapping[str, tuple[str, int]]) -> tuple[str, int]:
+    """The tensor or workspace in whose memory a buffer lies, and the byte it begins at.
+
+    owners: what each buffer that is no tensor lies in, and from which byte on (``Place``).
+    """
+    offset = 0
+    while buffer in owners:
+        buffer, more = owners[buffer]
+        offset += more
+    return buffer, offset

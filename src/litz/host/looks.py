@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from torch.fx import Graph
 
 from litz.graph.frames import own_places
+from litz.host.aliasing import holder
 from litz.host.lines import (
     Allocate,
     Free,
@@ -103,13 +104,13 @@ class _Looks:
         names = [b for b in probe.buffers if b in wanted and self._is_shown(self.buffers.get(b))]
         shown, made = [], []
         for name in names:
-            holder, offset = self._holder(name)
+            owner, offset = holder(name, self.owner)
             b = self.buffers[name]
-            if holder != name:  # nobody else has it as a tensor
+            if owner != name:  # nobody else has it as a tensor
                 b = replace(b, name=f"look{len(self.buffers)}")
                 self.buffers[b.name] = b
                 made.append(b.name)
-                yield View(b.name, holder, offset)
+                yield View(b.name, owner, offset)
             shown.append(TensorRef(b.name, b.dtype, b.shape, b.strides, as_expr(0)))
         yield replace(look, names=tuple(names), refs=tuple(shown))
         yield from map(Free, made)
@@ -117,10 +118,3 @@ class _Looks:
     @staticmethod
     def _is_shown(b: Buffer | None) -> bool:
         return b is not None and b.kind != "opaque"
-
-    def _holder(self, name: str) -> tuple[str, int]:
-        offset = 0
-        while name in self.owner:
-            name, more = self.owner[name]
-            offset += more
-        return name, offset

@@ -9,7 +9,7 @@ import torch
 
 from litz.artifact import Constant, Live, Named, Value
 from litz.host import lines
-from litz.host.aliasing import looked_into
+from litz.host.aliasing import holder, looked_into
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.stable import stable_arguments
@@ -251,14 +251,6 @@ class _Printer(Words):
             self.emit("free", base)
         self.owner[old] = (new, 0)
 
-    def holder(self, buffer: str) -> tuple[str, int]:
-        """The tensor or workspace in whose memory a buffer lies, and the byte it begins at."""
-        offset = 0
-        while buffer in self.owner:
-            buffer, more = self.owner[buffer]
-            offset += more
-        return buffer, offset
-
     def _segment(self, line: lines.CallSegment) -> None:
         self._kernels("segment", self.segments[line.name], line.buffers(), line.ints())
 
@@ -278,7 +270,7 @@ class _Printer(Words):
         """A call of kernels.  by_value: buffers in the host's memory, if others are elsewhere."""
         pointers = []
         for name, value in zip(buffers, by_value or [False] * len(buffers), strict=True):
-            owner, offset = self.holder(name)
+            owner, offset = holder(name, self.owner)
             b = self.buffers.get(owner)
             foreign = b is not None and b.kind in ("input", "extern", "opaque")
             how = BY_VALUE if value else ELSEWHERE if foreign else 0

@@ -17,7 +17,7 @@ from typing import Final
 from litz.artifact import Value
 from litz.dataclass import dataclass
 from litz.host import lines
-from litz.host.aliasing import looked_into
+from litz.host.aliasing import holder, looked_into
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
 from litz.host.targets import Target, number_text, out_target, plain_target
@@ -227,7 +227,7 @@ class _Printer:
             case lines.CheckCall(extern, handed):
                 self._check_call(extern, handed)
             case lines.Probe(step, after, buffers, numbers):
-                places = [self.holder(b) for b in buffers]
+                places = [holder(b, self.owner) for b in buffers]
                 shown = [f"({self.name(owner)}, {offset})" for owner, offset in places]
                 self.emit(f"{PROBE}({step}, {after}, [{', '.join(shown)}], {self.sizes(numbers)})")
             case lines.Look():
@@ -304,14 +304,6 @@ class _Printer:
         self.emit(f"del {self.name(old)}")
         self.owner[old] = (new, 0)
 
-    def holder(self, buffer: str) -> tuple[str, int]:
-        """The tensor or workspace in whose memory a buffer lies, and the byte it begins at."""
-        offset = 0
-        while buffer in self.owner:
-            buffer, more = self.owner[buffer]
-            offset += more
-        return buffer, offset
-
     def _pointer(self, owner: str) -> str:
         """The address of a tensor; one that comes from elsewhere may have no memory behind it."""
         name = self.name(owner)
@@ -325,7 +317,7 @@ class _Printer:
         there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
         # A kernel on another device takes what lies in the host's memory by value.
         values = [any(there) and not on_device for on_device in there]
-        places = [self.holder(b) for b in buffers]
+        places = [holder(b, self.owner) for b in buffers]
         owners = [owner for owner, _ in places]
         pointers = dict(self.pointer)
         for owner in dict.fromkeys(owners):
