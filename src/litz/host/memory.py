@@ -18,7 +18,7 @@ be fresh memory), nor is memory that escapes.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 from operator import add
@@ -262,17 +262,24 @@ def _host(b: Block, first: int, last: int) -> MemoryRegion | None:
 
 
 def _lay_out(p: _Plan, pooled: set[str], slack: int) -> None:
-    """Give the temporaries of known size places in one arena and in results that come later."""
+    """Give the temporaries of known size places in one arena and in results that come later.
+
+    On a GPU the small ones that kernels alone see, in an arena: to allocate each takes time.  Large
+    ones PyTorch's allocator serves, which keeps them for what other programs need.
+    """
+    device = p.arena_device
     mine = [
         b
         for b in p.blocks
-        if b.size.is_const and b.nbytes and b.device == p.arena_device and not b.given
+        if b.size.is_const and b.nbytes and b.device == device and not b.given
         if b.members[0] not in pooled
     ]
-    if p.arena_device != "cpu":
-        _lay_out_small(p, mine)
-        return
     lent = _lent(p)
+    if device != "cpu":
+        small = [b for b in mine if b.death < p.times.end and b.nbytes <= SMALL]
+        hidden = [b for b in small if not any(m in p.times.visible for m in b.members)]
+        _share(p, [_item(b, lent) for b in hidden], (), SMALL)
+        return
     items = [_item(b, lent) for b in mine if b.death < p.times.end]
     items += [
         Item(_workspace(first), p.scratch[first], first, last)
@@ -282,39 +289,28 @@ def _lay_out(p: _Plan, pooled: set[str], slack: int) -> None:
     results = [_item(b, lent) for b in mine if b.death >= p.times.end]
     # At first all of them, then what is not recycled by itself anyway.
     for some in (items, [i for i in items if i.nbytes < LARGE_BYTES]):
-        if len(some) < 2:
-            return
-        inside = {i.name for i in some}
-        spans: list[Span] = [
-            (*p.held(b.birth, b.death), -b.nbytes) for b in p.blocks if b.members[0] in inside
-        ]
-        spans += [
-            (first, last, -p.scratch[first])
-            for first, last in p.segments
-            if _workspace(first) in inside
-        ]
-        others = list(map(add, p.live, summed(spans, len(p.live))))
-        found = lay_out(some, results, others, p.peak + _margin(p, slack))
-        if found is not None:
-            p.arena, p.live = found, list(found.live)
+        if _share(p, some, results, _margin(p, slack)):
             return
 
 
-def _lay_out_small(p: _Plan, blocks: Iterable[Block]) -> None:
-    """The same on a GPU, of small buffers that kernels alone see: to allocate each takes time.
-
-    Large ones PyTorch's allocator serves, which keeps them for what other programs need.
-    """
-    some = [b for b in blocks if b.death < p.times.end and b.nbytes <= SMALL]
-    some = [b for b in some if not any(m in p.times.visible for m in b.members)]
-    if len(some) < 2:
-        return
-    spans: list[Span] = [(b.birth, b.death, -b.nbytes) for b in some]
+def _share(p: _Plan, items: Sequence[Item], results: Sequence[Item], margin: int) -> bool:
+    """Lay out an arena for several items, if that lifts the peak by no more than the margin."""
+    if len(items) < 2:
+        return False
+    inside = {i.name for i in items}
+    spans: list[Span] = [
+        (*p.held(b.birth, b.death), -b.nbytes) for b in p.blocks if b.members[0] in inside
+    ]
+    spans += [
+        (first, last, -p.scratch[first])
+        for first, last in p.segments
+        if _workspace(first) in inside
+    ]
     others = list(map(add, p.live, summed(spans, len(p.live))))
-    items = [Item(b.members[0], b.nbytes, b.birth, b.death) for b in some]
-    found = lay_out(items, (), others, p.peak + SMALL)
+    found = lay_out(items, results, others, p.peak + margin)
     if found is not None:
         p.arena, p.live = found, list(found.live)
+    return found is not None
 
 
 def _margin(p: _Plan, slack: int) -> int:
