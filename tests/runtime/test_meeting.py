@@ -72,6 +72,24 @@ def test_a_group_is_measured_by_its_first_rank_and_once(monkeypatch: pytest.Monk
     assert meeting.bandwidth(members[1], "cpu", "", 20) == 1003
 
 
+def test_all_ranks_have_the_figure_where_they_did_not_meet_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those whose figures differ would join other transfers, and wait for each other."""
+
+    def measured(group: Group, kind: str) -> int:
+        time.sleep(0.05 if group.rank == group.ranks[0] else 0)
+        return 1000 + group.rank
+
+    monkeypatch.setattr(meeting, "_measured", measured)
+    members = groups(2)
+    meeting.exchange(members[0], "step", "alone", 0.01)
+    for g in members:
+        g.store.set(g.key("ready", "cpu", g.rank), "yes")
+    assert members[0].first(members[0].key("measure", "cpu"), "yes") == "yes"
+    assert at_once(members, lambda g: meeting.bandwidth(g, "cpu", "step", 20)) == [1003, 1003]
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_group_that_does_not_meet_has_no_figure(
     who: int, monkeypatch: pytest.MonkeyPatch

@@ -114,9 +114,9 @@ def bandwidth(group: Group, kind: str, topic: str, seconds: float) -> int:
     if group.rank == group.ranks[0]:
         events.info("group %s moves %d MB/s between ranks %s", group.name, found, group.ranks)
         return int(group.first(figure, str(found)))
-    return int(
-        group.said(figure) if group.await_(topic, lambda: bool(group.said(figure)), 60) else 0
-    )
+    # All were there just now, whether or not they met before on this topic.
+    group.await_(figure, lambda: bool(group.said(figure)), 60)
+    return int(group.first(figure, "0"))
 
 
 def _measured(group: Group, kind: str) -> int:
