@@ -213,11 +213,12 @@ def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, pro
     if found is None:
         return compile_or_fall_back(graph, options, stages, kind)
     with dynamo.real_tensors(), through_aten():
-        options = found.informed(options)
+        rates = found.bandwidths(options.bandwidth)
+    options = replace(options, bandwidth=min(filter(None, rates.values()), default=0))
     from litz.schedule.overlap import worth_a_call  # only programs that communicate pay for it
 
     narrow_before_gathering(graph)
-    share_calls(graph, worth_a_call(found.kind, options.bandwidth))
+    share_calls(graph, {name: worth_a_call(found.kind, rate) for name, rate in rates.items()})
     calls = found.calls()
     try:
         call = compile_or_fall_back(graph, options, stages, kind)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -42,12 +41,12 @@ class Agreement:
     groups: tuple[Group, ...]
     seconds: float
 
-    def informed(self, options: Options) -> Options:
-        """The options with the bandwidth of the slowest group, unless they say one."""
-        if options.bandwidth:
-            return options
-        found = [bandwidth(g, self.kind, self.program, self.seconds) for g in self.groups]
-        return replace(options, bandwidth=min((b for b in found if b), default=0))
+    def bandwidths(self, given: int) -> dict[str, int]:
+        """MB a second that each group moves, 0 where it is not known: what is given, unless 0."""
+        return {
+            g.name: given or bandwidth(g, self.kind, self.program, self.seconds)
+            for g in self.groups
+        }
 
     def calls(self) -> dict[str, list[Any]]:
         """The collectives of each group, in order."""

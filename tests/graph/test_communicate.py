@@ -114,7 +114,8 @@ def writing(x: Tensor, *weights: Tensor) -> Tensor:
 def test_small_transfers_share_calls(fn: Any, limit: int, calls: list[int]) -> None:
     args = [torch.randn(6, 6) for _ in range(5)]
     gm = make_fx(fn)(*(a.clone() for a in args))
-    share_calls(gm, limit)
+    assert not share_calls(gm, {"another group": 1 << 20})
+    share_calls(gm, {dist.group.WORLD.group_name: limit})
     gm.graph.lint()
     gm.recompile()
     starts = [n for n in gm.graph.nodes if is_collective(n.target) and not is_wait(n.target)]

@@ -98,3 +98,20 @@ def test_a_group_that_does_not_meet_has_no_figure(
     members = groups(2)
     assert meeting.bandwidth(members[who], "cpu", "", 0.05) == 0
     assert meeting.bandwidth(members[1 - who], "cpu", "", 20) == 0
+
+
+def test_each_group_has_its_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of one group are in others of each its own, whose figures are none of the first's."""
+    store, figures = dist.HashStore(), {"rows": 512, "a": 64, "b": 1024}
+    monkeypatch.setattr(meeting, "_measured", lambda group, kind: figures[group.name])
+    mesh = {0: {"rows": (0, 1), "a": (0, 2)}, 1: {"rows": (0, 1), "b": (1, 3)}}
+    mesh |= {2: {"a": (0, 2)}, 3: {"b": (1, 3)}}
+
+    def found(rank: int) -> dict[str, int]:
+        groups = tuple(Group(n, r, rank, store, None) for n, r in sorted(mesh[rank].items()))
+        graph = GraphModule({}, Graph())
+        return Agreement(graph, "f", "cpu", groups, 20).bandwidths(0)
+
+    with ThreadPoolExecutor(4) as pool:
+        all_of = [*pool.map(found, range(4))]
+    assert all_of == [{n: figures[n] for n in mesh[rank]} for rank in range(4)]

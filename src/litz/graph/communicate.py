@@ -5,19 +5,21 @@ parts: each element's value is the same, and half of the bytes move.
 
 Small transfers that follow each other share a call, whose start is paid once: gathers where the
 first was, reductions where the last was.  Which do, all processes have to choose alike, so that it
-depends on the calls of the graph and on the sizes of what is sent, and on no estimate of a time.
+depends on the calls of the graph, on the sizes of what is sent and on what their group moves a
+second, which is one figure for all of them, and on no estimate of a time.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.calls import op_name
-from litz.runtime.collectives import is_collective, is_wait
+from litz.runtime.collectives import group_name, is_collective, is_wait
 
 aten = torch.ops.aten
 CASTS: Final = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
@@ -70,14 +72,18 @@ def _is_whole(n: Node) -> bool:
     return known and len({shape.numel() for shape in sizes}) == 1
 
 
-def share_calls(gm: GraphModule, limit: int) -> bool:
-    """Transfers of one kind share a call as long as it moves at most ``limit`` bytes."""
+def share_calls(gm: GraphModule, limits: Mapping[str, int]) -> bool:
+    """Transfers of one kind share a call as long as it moves at most so many bytes.
+
+    limits: by the group of processes: its members are in other groups too, each in its own.
+    """
     starts = [n for n in gm.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
     members: list[Node] = []
     found: list[list[Node]] = []
     for n in starts:
         kind = _kind(n)
         fits = members and kind and kind == _kind(members[0])
+        limit = limits.get(group_name(n.target, n.args, n.kwargs), 0)
         if fits and sum(map(_bytes, (*members, n))) <= limit and _joined(gm, members, n):
             members.append(n)
             continue
