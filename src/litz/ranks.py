@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from litz.dataclass import dataclass
 from litz.errors import CompilationError, LitzError, RanksDiffer
 from litz.graph.calls import leaves
+from litz.graph.frames import FRAME
 from litz.logs import events
 from litz.options import Options
 from litz.runtime.collectives import group_name, is_collective, is_wait
@@ -91,13 +92,10 @@ def _starts(graph: GraphModule) -> list[Node]:
 
 def program_name(gm: GraphModule) -> str:
     """A name of Dynamo's graph that ranks share: the line of its first call that has one."""
-    for n in gm.graph.nodes:
-        lines = (n.stack_trace or "").strip().splitlines()
-        places = [line.strip() for line in lines if line.lstrip().startswith("File ")]
-        if places:
-            file, _, rest = places[0].removeprefix('File "').partition('"')
-            return os.path.basename(file) + rest
-    return "a graph"
+    found = (FRAME.search(n.stack_trace or "") for n in gm.graph.nodes)
+    if (m := next(filter(None, found), None)) is None:
+        return "a graph"
+    return f"{os.path.basename(m['file'])}, line {m['number']}, in {m['function']}"
 
 
 def _tensors(n: Node) -> Iterator[torch.Tensor]:
