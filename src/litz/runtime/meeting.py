@@ -101,21 +101,17 @@ def bandwidth(group: Group, kind: str, topic: str, seconds: float) -> int:
         return int(known)
     ready = [group.key("ready", kind, rank) for rank in group.ranks]
     group.store.set(group.key("ready", kind, group.rank), "yes")
-    if group.rank == group.ranks[0]:
-        all_here = group.await_(topic, lambda: bool(group.store.check(ready)), seconds)
-        decision = group.first(decided, "yes" if all_here else "no")
-    elif group.await_(topic, lambda: bool(group.said(decided)), seconds):
-        decision = group.said(decided)
-    else:
-        decision = group.first(decided, "no")  # whoever gives up first gives up for all
-    if decision != "yes":
-        return int(group.first(figure, "0"))
-    found = _measured(group, kind)
-    if group.rank == group.ranks[0]:
-        events.info("group %s moves %d MB/s between ranks %s", group.name, found, group.ranks)
-        return int(group.first(figure, str(found)))
-    # All were there just now, whether or not they met before on this topic.
-    group.await_(figure, lambda: bool(group.said(figure)), 60)
+    leads = group.rank == group.ranks[0]
+    wanted = ready if leads else [decided]
+    came = group.await_(topic, lambda: bool(group.store.check(wanted)), seconds)
+    # Whoever gives up first gives up for all.
+    if group.first(decided, "yes" if leads and came else "no") == "yes":
+        found = _measured(group, kind)
+        if leads:
+            events.info("group %s moves %d MB/s between ranks %s", group.name, found, group.ranks)
+            group.first(figure, str(found))
+        # All were there just now, whether or not they met before on this topic.
+        group.await_(figure, lambda: bool(group.said(figure)), 60)
     return int(group.first(figure, "0"))
 
 
