@@ -18,7 +18,8 @@ from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.collectives import why_not_recorded
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
-from litz.runtime.products import Instance, Products, product
+from litz.runtime.instance import Instance
+from litz.runtime.products import Products, product
 from litz.runtime.tune import Choice
 from litz.targets.building import Build
 from litz.targets.parts import Part
@@ -103,10 +104,8 @@ class Binder:
         if self._options.tuning_seconds and any(v is product for v in values.values()):
             seconds = float(self._options.tuning_seconds)
             cache, progress = self._tools.cache, self._options.progress
-            tuned = Products(
-                libraries, cache, seconds, chosen=self._products, progress=progress
-            ).product
-            values = {name: tuned if v is product else v for name, v in values.items()}
+            tuned = Products(libraries, cache, seconds, chosen=self._products, progress=progress)
+            values = tuned.among(values)
         call = bind_host(artifact.host, values, natives, lambda: self._tools.executor)
         if watch is not None:
             call = watch.wrap(call)

@@ -25,7 +25,7 @@ from litz.artifact import Artifact, from_bytes  # noqa: E402
 from litz.loading import gpu  # noqa: E402
 from litz.loading.container import Container  # noqa: E402
 from litz.loading.record import Launcher, from_json  # noqa: E402
-from litz.runtime.products import Instance  # noqa: E402
+from litz.runtime.instance import Instance  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
 from litz.runtime.triton.job import Binary  # noqa: E402
 from litz.runtime.tune import Choice  # noqa: E402

@@ -33,10 +33,8 @@ from litz.loading.segments import bind_segments
 from litz.loading.values import bind_host, namespace
 from litz.runtime.arguments import BoxedCall, stride_fault
 from litz.runtime.cpu import cpu_flags
-from litz.runtime.cublaslt import libraries as libraries_of
 from litz.runtime.executor import Executor
 from litz.runtime.native import Function, Library, Runtime
-from litz.runtime.products import Products, product
 from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.runtime.strided import copy_as_it_is
 from litz.runtime.torch_private import set_gradients, without_autocast
@@ -323,6 +321,9 @@ class _Binder:
             natives |= {x.name: launcher(x, self._container) for x in built.launchers}
         values = namespace(host.values, bodies)
         if self._products:
-            chosen = Products(libraries_of, None, 0.0, chosen=dict(self._products)).product
-            values = {name: chosen if v is product else v for name, v in values.items()}
+            from litz.runtime.cublaslt import libraries as of_products
+            from litz.runtime.products import Products
+
+            known = Products(of_products, None, 0.0, chosen=dict(self._products))
+            values = known.among(values)
         return bind_host(host, values, natives, self._executor)

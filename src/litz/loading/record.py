@@ -13,7 +13,7 @@ import torch
 
 from litz.artifact import dtype_of
 from litz.dataclass import dataclass
-from litz.runtime.products import Instance
+from litz.runtime.instance import Instance
 from litz.runtime.records import Leaf, Records
 
 Plain = None | bool | int | float | str

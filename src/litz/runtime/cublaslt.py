@@ -18,7 +18,8 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.runtime.products import Aten, Call, Instance, Library, Matrix, Operands, Problem
+from litz.runtime.instance import Instance
+from litz.runtime.products import Aten, Call, Library, Matrix, Operands, Problem
 from litz.runtime.torch_private import current_raw_stream
 
 # cudaDataType_t, cublasComputeType_t, and what types products sum in.

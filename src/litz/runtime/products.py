@@ -17,6 +17,7 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
+from litz.runtime.instance import Instance
 from litz.runtime.progress import Progress
 from litz.runtime.tune import Clock, CudaClock, Run, choose
 
@@ -88,15 +89,6 @@ class Operands:
         (left, right, *rest), out = args[:-1], args[-1]
         added = None if self.added is None else rest.pop(0)
         return Operands(left, right, added, out, (rest[0], rest[1]) if rest else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One way to compute a problem, as data.  what: for the library alone; workspace: bytes."""
-
-    library: str
-    what: str = ""
-    workspace: int = 0
 
 
 Call = Callable[[Operands], None]
@@ -239,6 +231,10 @@ class Products:
     progress: bool = False
     spent: float = 0.0
     bound: dict[tuple[torch.device, Problem], Call] = field(default_factory=dict)
+
+    def among(self, values: Mapping[str, object]) -> dict[str, object]:
+        """What a host program names, with this ``product`` in the place of the function."""
+        return {name: self.product if v is product else v for name, v in values.items()}
 
     def product(
         self,

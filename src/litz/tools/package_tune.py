@@ -13,7 +13,7 @@ from litz.dataclass import dataclass
 from litz.errors import PackageError
 from litz.loading.record import FixedInput
 from litz.options import Options
-from litz.runtime.products import Instance
+from litz.runtime.instance import Instance
 from litz.runtime.torch_private import without_autocast
 from litz.runtime.tune import Choice
 from litz.tools.exported import Exported
