@@ -40,7 +40,12 @@ from litz.cache.key import Writer, environment, settings, surroundings
 from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.cache import content_key
-from litz.runtime.torch_private import aot_names, in_transform, without_autocast
+from litz.runtime.torch_private import (
+    aot_names,
+    autocast_calls,
+    in_transform,
+    without_autocast,
+)
 
 __all__ = ["Kept", "Program", "ProgramKey", "lazily", "program_key", "wrapped"]
 
@@ -54,7 +59,8 @@ _RECORDING = {
     "strict_autograd_cache": False,  # PyTorch's own cache is told to keep nothing
 }
 LISTS = b"lists "  # how the records of programs on lists begin
-_REGIONS: Any = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+# Where PyTorch's functions in C, which do not say where they are, may be.
+_ROOMS = ("torch", "torch._C._nn", "torch._C", "torch.nn.functional")
 
 
 class _Code(_AOT.code if _AOT else object):  # type: ignore[misc]
@@ -129,8 +135,7 @@ class _Written(Writer):
             name = getattr(target, "__name__", "")
             room = getattr(target, "__module__", None) or "torch"
             if room.partition(".")[0] in ("torch", "math") and not isinstance(target, type):
-                # PyTorch's functions in C do not say where they are.
-                rooms = (sys.modules.get(room), torch, torch._C._nn, torch._C, torch.nn.functional)
+                rooms = map(sys.modules.get, (room, *_ROOMS))
                 at = [r.__name__ for r in rooms if r and getattr(r, name, None) is target]
                 if at:
                     return f"{at[0]} {name}"
@@ -182,7 +187,7 @@ def _without_regions(gm: GraphModule) -> Any:
 
     They are all in the key: where they begin and end, for what, and the process's defaults.
     """
-    nodes = [n for n in gm.graph.nodes if n.target not in _REGIONS]
+    nodes = [n for n in gm.graph.nodes if n.target not in autocast_calls]
     if len(nodes) == len(gm.graph.nodes):
         return gm
     return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))  # it has no modules of its own
