@@ -18,7 +18,6 @@ all its graphs are.
 from __future__ import annotations
 
 import inspect
-import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +57,6 @@ _RECORDING = {
     "force_non_lazy_backward_lowering": True,
     "strict_autograd_cache": False,  # PyTorch's own cache is told to keep nothing
 }
-LISTS = b"lists "  # how the records of programs on lists begin
 # Where PyTorch's functions in C, which do not say where they are, may be.
 _ROOMS = ("torch", "torch._C._nn", "torch._C", "torch.nn.functional")
 
@@ -242,17 +240,6 @@ Kept = tuple[Mapping[str, Artifact], bytes, str]
 """Artifacts by the kind of graph, the record, and what is known of symbols behind it."""
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """The record of a program on lists (``litz.regions.lists``): the inputs that it writes."""
-
-    written: Sequence[int]
-    compiled_bw: None = None
-
-    def said(self) -> bytes:
-        return LISTS + json.dumps([*self.written]).encode()
-
-
 class Program:
     """A program that is compiled to be kept.  keep: told once all of it is there.
 
@@ -317,7 +304,7 @@ class Program:
 
     def finished(self, call: Any, written: Sequence[int] | None = None) -> None:
         """AOTAutograd is done, and made this; without it, inputs that are written are known."""
-        self._record = _record_of(call) if written is None else _Lists(written)
+        self._record = _record_of(call) if written is None else records.Lists(written)
         if self._record is None:
             self._refuse("AOTAutograd made no record")
         elif self._facts() != self._before:
@@ -340,9 +327,8 @@ class Program:
         kinds = {"inference"} if record.compiled_bw is None else {"forward", "backward"}
         if kinds == set(self._artifacts):
             self._record = None
-            lists = isinstance(record, _Lists)
             try:
-                said = record.said() if lists else records.dump(record, _Code, self._objects)
+                said = records.dump(record, _Code, self._objects)
                 self._keep((self._artifacts, said, self._after))
             except ValueError as e:
                 self._refuse(str(e))
@@ -392,10 +378,10 @@ def wrapped(
     when its guards are added.
     """
     try:
-        if kept[1].startswith(LISTS):
-            written = json.loads(kept[1][len(LISTS) :])
-            return writing(calls["inference"], (), written)
-        call = _wrapped(records.load(kept[1], known.objects), calls, inputs)
+        record = records.load(kept[1], known.objects)
+        if isinstance(record, records.Lists):
+            return writing(calls["inference"], (), record.written)
+        call = _wrapped(record, calls, inputs)
     except Exception as e:  # a record may be whatever its pickle says
         raise ValueError(f"a record that does not fit: {e}") from e
     if known.env is not None and environment(known.env) != kept[2]:
