@@ -40,8 +40,8 @@ from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.cache import content_key
 from litz.runtime.torch_private import (
+    AUTOCAST_CALLS,
     aot_names,
-    autocast_calls,
     in_transform,
     without_autocast,
 )
@@ -185,7 +185,7 @@ def _without_regions(gm: GraphModule) -> Any:
 
     They are all in the key: where they begin and end, for what, and the process's defaults.
     """
-    nodes = [n for n in gm.graph.nodes if n.target not in autocast_calls]
+    nodes = [n for n in gm.graph.nodes if n.target not in AUTOCAST_CALLS]
     if len(nodes) == len(gm.graph.nodes):
         return gm
     return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))  # it has no modules of its own

@@ -64,7 +64,7 @@ reinterpret: Callable[[torch.Tensor, _Dims, _Dims, int], torch.Tensor] = (
 current_raw_stream: Callable[[int], int] = (
     private("_C", "_cuda_getCurrentRawStream") or public_current_raw_stream
 )
-autocast_calls = [private("amp.autocast_mode", f"_{do}_autocast") for do in ("enter", "exit")]
+AUTOCAST_CALLS = tuple(private("amp.autocast_mode", f"_{do}_autocast") for do in ("enter", "exit"))
 """What Dynamo's graphs call where a region of autocast begins, and where it ends."""
 storage_use_count: Callable[[int], int] | None = private("_C", "_storage_Use_Count")
 """How many references a storage has, given its `_cdata`; the Python object counts as one.  There is
