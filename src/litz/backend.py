@@ -100,8 +100,9 @@ def compile_with(
     program: Program | None = None
 
     def kept_program() -> Program | None:
-        keep = known and cache and partial(store.save_program, cache, known.key)
-        return Program(known, keep) if known and keep else None
+        if known is None or cache is None:
+            return None
+        return Program(known, partial(store.save_program, cache, known.key))
 
     def compiler(kind: str, regions: Placing) -> dynamo.GraphCompiler:
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:

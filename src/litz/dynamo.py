@@ -14,12 +14,11 @@ from functorch.compile import (  # type: ignore[import-untyped]
 )
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Interpreter
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
-from litz.runtime.torch_private import random_states_as_tensors
+from litz.runtime.torch_private import LazyGraphModule, random_states_as_tensors
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
@@ -83,7 +82,7 @@ def compile_through_aot(
     return compiled
 
 
-class _Part(_LazyGraphModule):
+class _Part(LazyGraphModule):
     """The forward or backward part of a joint graph: its text is made for who reads it.
 
     AOTAutograd copies one, and prints both for PyTorch's structured trace even where none is kept;

@@ -413,6 +413,9 @@ def test_records_hold_data_alone() -> None:
             continue
         with pytest.raises(ValueError, match="cannot be read"):
             records.load(data)
+    for bad in (b"lists ", b"lists 3", b'lists ["3"]', b"lists [0.5]", b"lists [[0]]"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            records.load(bad)
 
 
 def test_one_process_reads_an_entry_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

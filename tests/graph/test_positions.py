@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from quick import some
 
-from litz.graph.positions import formula_of
+from litz.graph.positions import formula_of, name_positions
 from tests.graph.test_complex_pairs import compiled
 
 
@@ -28,6 +28,18 @@ def test_no_formula_stands_for_others() -> None:
     assert formula_of([3, 2, 1, 0]) is None
     assert formula_of([-2, -1, 0, 1, 2]) is None
     assert formula_of([0, 0, 0]) is None
+
+
+def test_positions_of_integers_are_left_alone_however_many_calls_make_them() -> None:
+    aten = torch.ops.aten
+    graph = torch.fx.Graph()
+    x, at = graph.placeholder("x"), graph.call_function(aten.arange.default, (4,))
+    for _ in range(1000):  # each of two ways back to the one before it
+        low = graph.call_function(aten.clamp.default, (at, 0, 3))
+        at = graph.call_function(aten.add.Tensor, (at, low))
+        low.meta["val"] = at.meta["val"] = torch.empty(4, dtype=torch.int64, device="meta")
+    graph.output((graph.call_function(aten.index.Tensor, (x, [at])),))
+    assert not name_positions(torch.fx.GraphModule({}, graph))
 
 
 CASES: dict[str, dict[str, Any]] = {

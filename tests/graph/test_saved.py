@@ -9,10 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx import GraphModule
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 
 from litz.backend import compile_with
+from litz.graph import saved
 from litz.options import make_options
 from litz.stages import Stages
 from tests.quick import some
@@ -163,3 +165,21 @@ def test_open_sizes() -> None:
         torch.testing.assert_close(found, torch.autograd.grad(F.cross_entropy(x @ w, y), w)[0])
     assert len(graphs) == 2
     assert not any(n.target is LOG_SOFTMAX for n in graphs[0][1].graph.nodes)
+
+
+@pytest.mark.parametrize("columns,row", [(520, 520), (515, 528)])
+def test_rows_of_saved_products(columns: int, row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks through all results for whom rows are whole already."""
+    with FakeTensorMode():
+        val = torch.empty(512, columns, dtype=torch.bfloat16, device="cuda")
+    forward, backward = Graph(), Graph()
+    made = forward.call_function(aten.mm.default, (forward.placeholder("x"),) * 2)
+    own = backward.placeholder(made.name)
+    made.meta["val"] = own.meta["val"] = val
+    forward.output((made,))
+    backward.output((own,))
+    asked: list[FxNode] = []
+    monkeypatch.setattr(saved, "owner", lambda n: asked.append(n) or n)
+    saved.save_less(GraphModule({}, forward), GraphModule({}, backward), 0)
+    assert own.meta["val"].stride() == (row, 1)
+    assert bool(asked) == (row != columns)

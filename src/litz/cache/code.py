@@ -26,9 +26,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 import torch
-from torch._library.custom_ops import CustomOpDef
 
-from litz.runtime.torch_private import Registrations, registrations
+from litz.runtime.torch_private import CustomOpDef, Registrations, is_operator, registrations
 from litz.runtime.user_kernels import kernel_name
 
 __all__ = [
@@ -333,8 +332,7 @@ def _called(steps: list[dis.Instruction], where: str) -> list[torch._ops.OpOverl
     for k, at in enumerate(steps):
         if at.argval == "ops" and at.opname.startswith("LOAD_") and at.opname != "LOAD_CONST":
             path = [s.argval for s in steps[k + 1 : k + 3] if s.opname in _ATTRIBUTES]
-            known = len(path) == 2 and torch._C._jit_get_operation("::".join(path))[1]
-            if not known:
+            if len(path) != 2 or not is_operator("::".join(path)):
                 raise NotCached(f"{where} calls an operator that is not known")
             if path[0] not in NAMESPACES:
                 found += overloads(getattr(getattr(torch.ops, path[0]), path[1]))

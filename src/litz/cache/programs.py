@@ -18,7 +18,6 @@ all its graphs are.
 from __future__ import annotations
 
 import inspect
-import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +39,12 @@ from litz.cache.key import Writer, environment, settings, surroundings
 from litz.dataclass import dataclass
 from litz.logs import events
 from litz.runtime.cache import content_key
-from litz.runtime.torch_private import aot_names, in_transform, without_autocast
+from litz.runtime.torch_private import (
+    AUTOCAST_CALLS,
+    aot_names,
+    in_transform,
+    without_autocast,
+)
 
 __all__ = ["Kept", "Program", "ProgramKey", "lazily", "program_key", "wrapped"]
 
@@ -53,8 +57,8 @@ _RECORDING = {
     "force_non_lazy_backward_lowering": True,
     "strict_autograd_cache": False,  # PyTorch's own cache is told to keep nothing
 }
-LISTS = b"lists "  # how the records of programs on lists begin
-_REGIONS: Any = (torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast)
+# Where PyTorch's functions in C, which do not say where they are, may be.
+_ROOMS = ("torch", "torch._C._nn", "torch._C", "torch.nn.functional")
 
 
 class _Code(_AOT.code if _AOT else object):  # type: ignore[misc]
@@ -129,8 +133,7 @@ class _Written(Writer):
             name = getattr(target, "__name__", "")
             room = getattr(target, "__module__", None) or "torch"
             if room.partition(".")[0] in ("torch", "math") and not isinstance(target, type):
-                # PyTorch's functions in C do not say where they are.
-                rooms = (sys.modules.get(room), torch, torch._C._nn, torch._C, torch.nn.functional)
+                rooms = map(sys.modules.get, (room, *_ROOMS))
                 at = [r.__name__ for r in rooms if r and getattr(r, name, None) is target]
                 if at:
                     return f"{at[0]} {name}"
@@ -182,7 +185,7 @@ def _without_regions(gm: GraphModule) -> Any:
 
     They are all in the key: where they begin and end, for what, and the process's defaults.
     """
-    nodes = [n for n in gm.graph.nodes if n.target not in _REGIONS]
+    nodes = [n for n in gm.graph.nodes if n.target not in AUTOCAST_CALLS]
     if len(nodes) == len(gm.graph.nodes):
         return gm
     return SimpleNamespace(graph=SimpleNamespace(nodes=nodes))  # it has no modules of its own
@@ -235,17 +238,6 @@ def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> Program
 
 Kept = tuple[Mapping[str, Artifact], bytes, str]
 """Artifacts by the kind of graph, the record, and what is known of symbols behind it."""
-
-
-@dataclass(frozen=True)
-class _Lists:
-    """The record of a program on lists (``litz.regions.lists``): the inputs that it writes."""
-
-    written: Sequence[int]
-    compiled_bw: None = None
-
-    def said(self) -> bytes:
-        return LISTS + json.dumps([*self.written]).encode()
 
 
 class Program:
@@ -312,7 +304,7 @@ class Program:
 
     def finished(self, call: Any, written: Sequence[int] | None = None) -> None:
         """AOTAutograd is done, and made this; without it, inputs that are written are known."""
-        self._record = _record_of(call) if written is None else _Lists(written)
+        self._record = _record_of(call) if written is None else records.Lists(written)
         if self._record is None:
             self._refuse("AOTAutograd made no record")
         elif self._facts() != self._before:
@@ -335,9 +327,8 @@ class Program:
         kinds = {"inference"} if record.compiled_bw is None else {"forward", "backward"}
         if kinds == set(self._artifacts):
             self._record = None
-            lists = isinstance(record, _Lists)
             try:
-                said = record.said() if lists else records.dump(record, _Code, self._objects)
+                said = records.dump(record, _Code, self._objects)
                 self._keep((self._artifacts, said, self._after))
             except ValueError as e:
                 self._refuse(str(e))
@@ -387,10 +378,10 @@ def wrapped(
     when its guards are added.
     """
     try:
-        if kept[1].startswith(LISTS):
-            written = json.loads(kept[1][len(LISTS) :])
-            return writing(calls["inference"], (), written)
-        call = _wrapped(records.load(kept[1], known.objects), calls, inputs)
+        record = records.load(kept[1], known.objects)
+        if isinstance(record, records.Lists):
+            return writing(calls["inference"], (), record.written)
+        call = _wrapped(record, calls, inputs)
     except Exception as e:  # a record may be whatever its pickle says
         raise ValueError(f"a record that does not fit: {e}") from e
     if known.env is not None and environment(known.env) != kept[2]:

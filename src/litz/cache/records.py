@@ -3,20 +3,26 @@
 A record is written by ``pickle``, because its classes are PyTorch's and change with it; compiled
 graphs in it are left out.  Reading makes the classes that are named here and nothing else: no
 other name is looked up, so that no bytes can call what is not on the list.
+
+Where Litz itself made a program's graph, its own record ``Lists`` takes the place of PyTorch's.
 """
 
 from __future__ import annotations
 
 import enum
 import io
+import json
+import operator
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, Final
 
 import torch
 
-__all__ = ["dump", "load"]
+from litz.dataclass import dataclass
+
+__all__ = ["Lists", "dump", "load"]
 
 _ROOMS: Final = ("torch._functorch._aot_autograd.", "torch._C._functionalization")
 _NAMES: Final = {
@@ -31,7 +37,16 @@ _NAMES: Final = {
     "sympy.core.numbers": {"Integer", "One", "Zero", "NegativeOne"},
 }
 CODE: Final = "code"
+LISTS: Final = b"lists "  # how the bytes of ``Lists`` begin, and those of no pickle
 _CONSTANTS: Final = (torch.dtype, torch.memory_format, torch.layout)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The record of a program on lists (``litz.regions.lists``): the inputs that it writes."""
+
+    written: Sequence[int]
+    compiled_bw: None = None
 
 
 class _Writer(pickle.Pickler):
@@ -83,6 +98,8 @@ def dump(record: Any, left_out: type, objects: Mapping[str, object]) -> bytes:
 
     objects: whoever reads it has them too; the classes among them are written by their names.
     """
+    if isinstance(record, Lists):
+        return LISTS + json.dumps([*record.written]).encode()
     to = io.BytesIO()
     try:
         config = replace(record.sanitized_aot_config, aot_autograd_arg_pos_to_source=None, aot_id=0)
@@ -104,6 +121,8 @@ def load(data: bytes, objects: Mapping[str, object] | None = None) -> Any:
     objects: as ``dump`` had them; None where the record is only looked at.
     """
     try:
+        if data.startswith(LISTS):
+            return Lists([*map(operator.index, json.loads(data.removeprefix(LISTS)))])
         return _Reader(io.BytesIO(data), objects).load()
     except Exception as e:  # of damaged bytes, any
         raise ValueError(f"a record that cannot be read: {e}") from e

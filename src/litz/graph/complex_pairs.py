@@ -62,7 +62,7 @@ class _Rewriting:
             if not (given or _is_complex(n)) or not self.applies(n, given):
                 continue
             at = _At(self, n, n)
-            made = at.tried(partial(RULES[n.target], at, n))
+            made = at.fitting(RULES[n.target](at, n))
             if made is None:
                 continue
             changed = True
@@ -75,7 +75,7 @@ class _Rewriting:
         for n in reversed(self.computed):
             if n.users and not is_view_op(n.target):
                 at = _At(self, n, n)
-                whole = at.tried(partial(at.whole, self.pairs[n]))
+                whole = at.fitting(at.whole(self.pairs[n]))
                 if whole is not None:
                     n.replace_all_uses_with(whole)
             if not n.users:
@@ -141,9 +141,8 @@ class _At:
         with self.n.graph.inserting_before(self.before):
             return add_call(self.n, target, args, kwargs)
 
-    def tried(self, make: Callable[[], Any]) -> Any:
+    def fitting(self, made: Any) -> Any:
         """What is made for the value, or None if that is laid out otherwise."""
-        made = make()
         if made is None or isinstance(made, tuple):
             return made
         return made if same_value(made.meta["val"], self.n.meta["val"], idle=False) else None

@@ -42,10 +42,11 @@ def name_positions(gm: GraphModule) -> bool:
     for n in gm.graph.nodes:
         if n.target in READS:
             given.update((i, None) for i in n.args[READS[n.target]] if i is not None)
+    rounded = _rounded(gm) if given else set()
     values: dict[Node, Tensor | None] = {}
     changed = False
     for n in given:
-        if n.meta["val"].dtype is not torch.int64 or not _is_rounded(n):
+        if n.meta["val"].dtype is not torch.int64 or n not in rounded:
             continue
         value = _evaluated(n, values)
         formula = None if value is None else formula_of(value.flatten().tolist())
@@ -112,11 +113,14 @@ def formula_of(places: list[int]) -> Formula | None:
     return None
 
 
-def _is_rounded(n: Node) -> bool:
-    """Whether a position comes from floating point."""
-    if n.target is aten._to_copy.default:
-        return True
-    return n.target in EXACT and any(map(_is_rounded, n.all_input_nodes))
+def _rounded(gm: GraphModule) -> set[Node]:
+    """What may come from floating point, by exact calls."""
+    found: set[Node] = set()
+    for n in gm.graph.nodes:
+        cast = n.target is aten._to_copy.default
+        if cast or (n.target in EXACT and not found.isdisjoint(n.all_input_nodes)):
+            found.add(n)
+    return found
 
 
 def _evaluated(n: Node, values: dict[Node, Any]) -> Tensor | None:

@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
+from litz.graph.calls import is_random
 from litz.graph.runs import literal
 from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, written
 from litz.regions.place import Memory
@@ -351,13 +352,14 @@ def _one(values: Iterable[Any], place: Mapping[Key, int]) -> int:
 
 def _check_call(n: Node) -> None:
     """That copies of a call do what one call for all would."""
-    if not isinstance(n.target, OpOverload) and n.target is not operator.getitem:
+    if n.target is operator.getitem:
+        return
+    if not isinstance(n.target, OpOverload):
         raise NotEqual(f"{n.name} calls what has effects or a graph of its own")
-    if isinstance(n.target, OpOverload):
-        if torch.Tag.nondeterministic_seeded in n.target.tags:
-            raise NotEqual(f"{n.name} draws random numbers")
-        if n.target._schema.is_mutable and not _writes_input(n):
-            raise NotEqual(f"{n.name} writes into what it reads")
+    if is_random(n.target):
+        raise NotEqual(f"{n.name} draws random numbers")
+    if n.target._schema.is_mutable and not _writes_input(n):
+        raise NotEqual(f"{n.name} writes into what it reads")
 
 
 def _writes_input(n: Node) -> bool:

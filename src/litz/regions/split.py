@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
@@ -35,6 +34,7 @@ from litz.regions.place import (
 )
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split
+from litz.runtime.torch_private import LazyGraphModule
 
 FEWEST: Final = 6  # parts from which it pays
 Images = dict[tuple[int, What], Node]
@@ -92,7 +92,7 @@ def split_short(
             n.meta[MARK] = marks[n.name]
     place(short, regions, [r.number for r in long])
     at = {i: k for k, i in enumerate(stays)}
-    gm = _LazyGraphModule(joint, short)
+    gm = LazyGraphModule(joint, short)
     cuts: list[Cut] = []
     parts = split(gm, [at[i] for i in static if i in at], cuts)
     if len(cuts) != 1:

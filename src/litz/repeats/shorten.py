@@ -16,7 +16,6 @@ from typing import Any, Final
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
@@ -24,6 +23,7 @@ from litz.graph.calls import leaves
 from litz.graph.runs import LITERALS, literal, numbered, runs
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import FakeTensor
+from litz.runtime.torch_private import LazyGraphModule
 
 KEPT: Final = 4
 FEWEST: Final = KEPT + 2  # copies from which it pays
@@ -294,7 +294,7 @@ class _Cut:
                 copies[n] = new = graph.node_copy(n, given)
                 if new.name != n.name:
                     raise NotRepeating(f"{n.name} cannot keep its name")
-        return _LazyGraphModule(self.gm, graph, type(self.gm).__name__)
+        return LazyGraphModule(self.gm, graph, type(self.gm).__name__)
 
     def _outputs(self, gone: Mapping[Node, tuple[Node, int]]) -> tuple[tuple[int, int], ...]:
         results: Any = self.gm.graph.output_node().args[0]

@@ -43,23 +43,21 @@ The list gets the cuts that were made for it."""
 def quick_cuts(made: list[Cut]) -> Iterator[None]:
     """Where networkx's own function answers by this one what this one can.
 
-    made: gets the cuts.
-
     Both give the same partition, so that it doesn't matter who else asks meanwhile.
+    made: gets the cuts.
     """
     import networkx  # type: ignore[import-untyped]  # the partitioner does, and takes a while
 
     def cut(graph: Any, source: str, sink: str, *more: Any, **named: Any) -> Any:
-        found = None
         if not (more or named) and graph.is_directed() and not graph.is_multigraph():
             edges = {
                 u: {v: d.get("capacity", inf) for v, d in others.items()}
                 for u, others in graph.adjacency()
             }
-            found = minimum_cut(edges, source, sink)
-            if found:
+            if found := minimum_cut(edges, source, sink):
                 made.append(Cut(edges, source, sink, found[1][1]))
-        return own(graph, source, sink, *more, **named) if found is None else found
+                return found
+        return own(graph, source, sink, *more, **named)
 
     with _ONE_AT_A_TIME:
         own: Callable[..., Any] = networkx.minimum_cut

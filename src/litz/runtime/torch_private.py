@@ -18,11 +18,15 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef as CustomOpDef
 from torch.fx import Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.library import Library
 
 from litz.dataclass import dataclass
 
+LazyGraphModule = _LazyGraphModule
+"""A graph with its module, whose code is written when it is called first."""
 _Dims = Sequence[int]
 
 
@@ -60,6 +64,8 @@ reinterpret: Callable[[torch.Tensor, _Dims, _Dims, int], torch.Tensor] = (
 current_raw_stream: Callable[[int], int] = (
     private("_C", "_cuda_getCurrentRawStream") or public_current_raw_stream
 )
+AUTOCAST_CALLS = tuple(private("amp.autocast_mode", f"_{do}_autocast") for do in ("enter", "exit"))
+"""What Dynamo's graphs call where a region of autocast begins, and where it ends."""
 storage_use_count: Callable[[int], int] | None = private("_C", "_storage_Use_Count")
 """How many references a storage has, given its `_cdata`; the Python object counts as one.  There is
 no public equal: None makes the allocator hand out plain tensors."""
@@ -98,8 +104,7 @@ def device_code(kind: str) -> int:
 
 
 def _number(name: str) -> int:
-    number: Callable[[], int] = getattr(ctypes.CDLL(_library("cpu")), f"aoti_torch_{name}")
-    return number()
+    return int(getattr(ctypes.CDLL(_library("cpu")), f"aoti_torch_{name}")())
 
 
 def _library(name: str) -> str:
@@ -213,8 +218,7 @@ def slices_count_from_storage() -> bool:
     from torch._higher_order_ops.auto_functionalize import try_use_slice
 
     base = torch.empty(4, device="meta")[1:]
-    slice_of: Any = try_use_slice
-    found = slice_of(base, base[:2])
+    found = try_use_slice(base, base[:2])  # type: ignore[no-untyped-call]
     return found is not None and found[1] == 1
 
 
@@ -313,17 +317,16 @@ def bundled_entries(
 
 def random_states_as_tensors() -> AbstractContextManager[Any]:
     """The partitioner hands states of random numbers on as tensors, no generators, on GPUs too."""
-    config = getattr(torch._functorch, "config", None)
-    if config is None or not hasattr(config, "graphsafe_rng_functionalization"):
+    if private("_functorch.config", "graphsafe_rng_functionalization") is None:
         return nullcontext()
-    patched: AbstractContextManager[Any] = config.patch(graphsafe_rng_functionalization=False)
+    patch = torch._functorch.config.patch
+    patched: AbstractContextManager[Any] = patch(graphsafe_rng_functionalization=False)
     return patched
 
 
 def backward_autocasts_as_forward() -> bool:
     """Whether AOTAutograd traces gradients under the autocast that is on around the forward."""
-    config = getattr(torch._functorch, "config", None)
-    return getattr(config, "backward_pass_autocast", None) == "same_as_forward"
+    return bool(private("_functorch.config", "backward_pass_autocast") == "same_as_forward")
 
 
 # --- kernels that a process registered over PyTorch's ---
@@ -408,6 +411,12 @@ def _built_in() -> str:
 
 
 # --- custom operators ---
+
+
+def is_operator(name: str) -> bool:
+    """Whether there is an operator of a name, ``aten::add``."""
+    return bool(torch._C._jit_get_operation(name)[1])
+
 
 _KERNEL = re.compile(r"(\w+(?:\[alias\])?): registered at (.*?):\d+")
 
@@ -528,11 +537,10 @@ def process_group(name: str) -> tuple[Any, str, Sequence[int]] | None:
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
     try:
-        live = private("distributed.distributed_c10d", "_resolve_process_group")(name)
+        pg = private("distributed.distributed_c10d", "_resolve_process_group")(name)
     except (RuntimeError, ValueError, KeyError):
         return None
-    distributed = torch.distributed
-    return live, distributed.get_backend(live), distributed.get_process_group_ranks(live)
+    return pg, torch.distributed.get_backend(pg), torch.distributed.get_process_group_ranks(pg)
 
 
 def gpu_backend(name: str) -> str:
@@ -540,10 +548,9 @@ def gpu_backend(name: str) -> str:
     if (found := process_group(name)) is None:
         return ""
     try:
-        backend: str = found[0]._get_backend(torch.device("cuda")).name()
+        return str(found[0]._get_backend(torch.device("cuda")).name())
     except RuntimeError:
         return ""
-    return backend
 
 
 def default_store() -> Any:
