@@ -11,7 +11,6 @@ err          of both, relative
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch.nn.functional as F
 
 from benchmarks.arguments import described
 from benchmarks.gpu.backends import backend_called
-from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.clock import clock_of, replay_us
 from benchmarks.gpu.matmul import distance
 
 aten = torch.ops.aten
@@ -67,10 +66,6 @@ def made(shape: Shape) -> tuple[Callable[..., Tensor], Callable[..., Tensor], li
     return plain, fused, given
 
 
-def microseconds(call: Callable[[], Any], clock: Clock) -> float:
-    return 1e6 * statistics.median(clock.measure(Replay(call), 0.2, 10))
-
-
 def main() -> None:
     described("gpu.convolutions", __doc__).parse_args()
     backend_called("litz")
@@ -89,7 +84,7 @@ def main() -> None:
         times, errors = "", ""
         for call in (alone, ours, other):
             try:
-                times += f"{microseconds(call, clock):9.1f}"
+                times += f"{replay_us(call, clock, 0.2):9.1f}"
                 errors += "" if call is alone else f" {distance(call(), exact):.1e}"
             except RuntimeError as e:
                 times, errors = times + f"{'-':>9}", f"{errors} {e}"[:160]

@@ -13,14 +13,13 @@ Where ``steps`` is as fast as ``padded``, no matrix has to be copied or computed
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from benchmarks.arguments import described
-from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.clock import clock_of, replay_us
 from litz.ir.matmul import padded_size
 
 Tensor = torch.Tensor
@@ -57,17 +56,13 @@ def products(m: int, n: int, k: int) -> Iterator[tuple[str, list[Callable[[], An
     yield "weights", [of_weights(dense), of_weights(even), of_weights(whole)]
 
 
-def microseconds(call: Callable[[], Any], clock: Clock) -> float:
-    return 1e6 * statistics.median(clock.measure(Replay(call), 0.3, 10))
-
-
 def main() -> None:
     described("gpu.uneven", __doc__).parse_args()
     clock = clock_of("cuda")
     print(f"{'product':32}{'dense':>10}{'steps':>10}{'padded':>10}{'copy':>10}")
     for shape in SHAPES:
         for name, calls in products(*shape):
-            times = "".join(f"{microseconds(call, clock):10.1f}" for call in calls)
+            times = "".join(f"{replay_us(call, clock, 0.3):10.1f}" for call in calls)
             print(f"{name + ' ' + 'x'.join(map(str, shape)):32}{times}", flush=True)
 
 
