@@ -11,13 +11,14 @@ import pytest
 
 import litz.tools
 from litz import version
-from litz.tools.commands import COMMANDS, completion, main, words
+from litz.tools.commands import COMMANDS, main
+from litz.tools.completion import completion, words
 
 
 def test_every_tool_with_a_main_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     files = Path(litz.tools.__path__[0]).glob("*.py")
     tools = {f.stem for f in files if "\ndef main(" in f.read_text()} - {"commands"}
-    assert tools == set(COMMANDS) - {"completion"}
+    assert tools == set(COMMANDS)
     assert main([]) == 0
     said = capsys.readouterr().out
     assert all(f"\n  {name} " in said for name in COMMANDS)
@@ -33,6 +34,13 @@ def test_what_follows_a_command_comes_from_its_parser() -> None:
     assert {"list", "verify", "import"} <= found["cache"].keys()
     assert {"--html", "--json"} <= found["explain"].keys()
     assert {"bash", "zsh", "fish"} <= found["completion"].keys()
+    assert all("--help" in known for known in found.values())
+
+
+def test_the_demo_says_what_it_is_and_does_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["demo", "--help"])
+    assert "a small transformer" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
