@@ -12,6 +12,7 @@ err          of both, relative
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,11 +79,9 @@ def main() -> None:
         exact = plain(*(t.double() for t in given))
         compiled = torch.compile(plain, backend="litz", dynamic=False)
         x, w, *_ = given
-        alone = lambda x=x, w=w, s=shape: F.conv2d(x, w, None, s[4], s[3] // 2)  # noqa: E731
-        ours = lambda c=compiled, g=given: c(*g)  # noqa: E731
-        other = lambda c=fused, g=given: c(*g)  # noqa: E731
+        alone = partial(F.conv2d, x, w, None, shape[4], shape[3] // 2)
         times, errors = "", ""
-        for call in (alone, ours, other):
+        for call in (alone, partial(compiled, *given), partial(fused, *given)):
             try:
                 times += f"{replay_us(call, clock, 0.2):9.1f}"
                 errors += "" if call is alone else f" {distance(call(), exact):.1e}"

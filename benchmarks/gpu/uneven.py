@@ -14,6 +14,7 @@ Where ``steps`` is as fast as ``padded``, no matrix has to be copied or computed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,21 +40,11 @@ def products(m: int, n: int, k: int) -> Iterator[tuple[str, list[Callable[[], An
     x, w = laid(m, k, k), laid(n, k, k)
     w_wide = laid(wide, k, k)
     dense, even, whole = laid(m, n, n), laid(m, n, wide), laid(m, wide, wide)
-    copy = lambda: w_wide[:n].copy_(w)  # noqa: E731
-    into: Any = torch.mm
-
-    def logits(w: Tensor, out: Tensor) -> Callable[[], Any]:
-        return lambda: into(x, w.t(), out=out)
-
-    def of_inputs(g: Tensor, w: Tensor) -> Callable[[], Any]:
-        return lambda: g @ w
-
-    def of_weights(g: Tensor) -> Callable[[], Any]:
-        return lambda: g.t() @ x
-
-    yield "logits", [logits(w, dense), logits(w, even), logits(w_wide, whole), copy]
-    yield "inputs", [of_inputs(dense, w), of_inputs(even, w), of_inputs(whole, w_wide), copy]
-    yield "weights", [of_weights(dense), of_weights(even), of_weights(whole)]
+    copy = partial(w_wide[:n].copy_, w)
+    pairs = (dense, w), (even, w), (whole, w_wide)
+    yield "logits", [*(partial(torch.mm, x, b.t(), out=out) for out, b in pairs), copy]
+    yield "inputs", [*(partial(torch.mm, g, b) for g, b in pairs), copy]
+    yield "weights", [partial(torch.mm, g.t(), x) for g, _ in pairs]
 
 
 def main() -> None:
