@@ -251,14 +251,13 @@ def measure(case: str, backends: tuple[str, ...], args: argparse.Namespace) -> N
             if backend != AGAIN:
                 steps[backend] = step
         write(rows, args)
+    ran = [(row, steps[row["backend"]]) for row in rows if row["backend"] in steps]
     for _ in range(args.rounds):
-        for row in rows:
-            if row["backend"] in steps:
-                row["rounds"].append(timed(steps[row["backend"]], args.device, args.seconds))
+        for row, step in ran:
+            row["rounds"].append(timed(step, args.device, args.seconds))
         write(rows, args)
-    for row in rows:
-        if row["backend"] in steps and args.device == "cuda":
-            row["exposed"] = exposed(steps[row["backend"]])
+    for row, step in ran if args.device == "cuda" else ():
+        row["exposed"] = exposed(step)
         write(rows, args)
 
 

@@ -103,6 +103,12 @@ class Gate:
         """Close or open it; how many launches came since it was last done."""
         return int(self._library.litz_gate_close(ctypes.c_long(closed)))
 
+    def launches(self, call: Call) -> int:
+        """How many launches of the native executor's a call makes."""
+        self.close(False)
+        call()
+        return self.close(False)
+
     def closed(self, call: Call) -> Call:
         """``call`` without the driver's launches."""
 
@@ -202,9 +208,7 @@ def run_chain(turns: int, times: int) -> None:
         sides["peer"] = torch.compile(own(chain))
         calls: dict[str, Call] = {k: lambda f=f: f(*args) for k, f in sides.items()}
         calls["closed"] = gate.closed(calls["native"])
-        gate.close(False)
-        calls["native"]()
-        direct = gate.close(False)
+        direct = gate.launches(calls["native"])
         found = medians(calls, turns, times)
         rounds = []
         for _ in range(turns):
@@ -236,9 +240,7 @@ def run_step(name: str, turns: int, quick: bool) -> None:
                 outcomes.append(found)
         check(name, outcomes)
         steps["peer"] = Step(traffic.workload, torch.compile(fn))
-        gate.close(False)
-        steps["native"]()
-        count = gate.close(False)
+        count = gate.launches(steps["native"])
         found_ms = medians({**steps, "closed": gate.closed(steps["native"])}, turns)
     cells = "  ".join(f"{k} {1e3 * v:7.3f}" for k, v in found_ms.items())
     share, driver = found_ms["native"] / found_ms["peer"], found_ms["native"] - found_ms["closed"]

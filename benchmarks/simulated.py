@@ -143,7 +143,7 @@ def predicted(
     moved = found.transfers
     exposed = sum(t.left for t in moved)
     total = overlap.seconds(found, rates)
-    sent, written = (sum(getattr(t, name) for t in moved) for name in ("seconds", "idle"))
+    sent, written = sum(t.seconds for t in moved), sum(t.idle for t in moved)
     times = (total - exposed, sent, exposed, written)
     return (
         str(world),

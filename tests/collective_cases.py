@@ -1,28 +1,48 @@
-"""Collectives of one process, and what a backend makes of programs that have them."""
+"""Collectives of one process, and what a backend makes of programs that have them.
+
+Tests that import this are skipped where PyTorch was built without ``torch.distributed``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from litz.backend import compile_with
 from litz.options import make_options
+from litz.runtime.collectives import is_collective, is_wait
 from litz.stages import Stages
 
+if not dist.is_available():
+    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
+ops = torch.ops._c10d_functional
 
-@contextmanager
-def one_process() -> Iterator[None]:
-    """A group of this process alone."""
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    """A group of this process alone, for the tests of a file that imports this."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    dist.destroy_process_group()
+
+
+def gathered(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_gather_into_tensor(x, 1, dist.group.WORLD.group_name))
+
+
+def reduced(x: Tensor) -> Tensor:
+    return ops.wait_tensor(ops.all_reduce(x, "sum", dist.group.WORLD.group_name))
+
+
+def starts(calls: Iterable[Any]) -> list[Any]:
+    """Those nodes of a graph, or of a program, or steps of a schedule that begin to communicate."""
+    targets = ((n, getattr(n, "target", None)) for n in calls)
+    return [n for n, target in targets if is_collective(target) and not is_wait(target)]
 
 
 def compiled(fn: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Stages, Any]:

@@ -5,16 +5,16 @@ The prose stands in ``pages.md``.  ``--check`` fails where the page is not what 
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
 from litz.options import ENV_PREFIX, MODES, SHOWN, Options
+from tests import made
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+PAGE = made.ROOT / "docs" / "options.md"
 TEXT = Path(__file__).with_suffix(".md")
-MADE = "<!-- made by `python -m tests.pages --write`; prose in `tests/pages.md` -->\n"
 HEAD = "| option | variable | default | in the key | what it does |\n|---|---|---|---|---|"
 
 
@@ -29,26 +29,14 @@ def page() -> str:
             about += "" if told else f" ({', '.join(choices)})"
         kept = "yes" if f.metadata["key"] else "no"
         rows.append(f"| `{f.name}` | {variable} | {default} | {kept} | {about} |")
-    table = "\n".join((HEAD, *rows))
-    words = {"modes": MODES, "stages": SHOWN}
-    text = TEXT.read_text().replace("<<options>>", table)
-    for name, all_ in words.items():
-        text = text.replace(f"<<{name}>>", ", ".join(f"`{x}`" for x in all_))
-    return MADE + text
+    text = TEXT.read_text().replace("<<options>>", "\n".join((HEAD, *rows)))
+    text = text.replace("<<modes>>", code(MODES)).replace("<<stages>>", code(SHOWN))
+    return made.head("pages") + text
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args()
-    if args.write:
-        PAGE.write_text(page())
-    elif args.check and PAGE.read_text() != page():
-        print(f"{PAGE.name} is not what the options say: python -m tests.pages --write")
-        return 1
-    return 0
+def code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{x}`" for x in words)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(made.main("pages", __doc__, PAGE, page))

@@ -8,16 +8,21 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 import litz.tools
 from litz import version
-from litz.tools.commands import COMMANDS, completion, main, words
+from litz.runtime.looking import look
+from litz.tools.commands import COMMANDS, main
+from litz.tools.compare import first_difference
+from litz.tools.completion import completion, words
 
 
 def test_every_tool_with_a_main_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     files = Path(litz.tools.__path__[0]).glob("*.py")
     tools = {f.stem for f in files if "\ndef main(" in f.read_text()} - {"commands"}
-    assert tools == set(COMMANDS) - {"completion"}
+    assert tools == set(COMMANDS)
     assert main([]) == 0
     said = capsys.readouterr().out
     assert all(f"\n  {name} " in said for name in COMMANDS)
@@ -33,6 +38,13 @@ def test_what_follows_a_command_comes_from_its_parser() -> None:
     assert {"list", "verify", "import"} <= found["cache"].keys()
     assert {"--html", "--json"} <= found["explain"].keys()
     assert {"bash", "zsh", "fish"} <= found["completion"].keys()
+    assert all("--help" in known for known in found.values())
+
+
+def test_the_demo_says_what_it_is_and_does_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["demo", "--help"])
+    assert "a small transformer" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -56,6 +68,30 @@ def test_other_shells_take_the_script(shell: str) -> None:
     if path := shutil.which(shell):
         done = subprocess.run([path, "-n"], input=text, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0]), "the same numbers in other bits"),
+        (
+            torch.tensor([torch.inf, 1.0]),
+            torch.tensor([5.0, 1.0]),
+            "1 of 2 elements, by at most inf",
+        ),
+        (
+            torch.tensor([torch.nan, 1.0]),
+            torch.tensor([5.0, 3.0]),
+            "2 of 2 elements, by at most nan",
+        ),
+        (torch.tensor([2**62]), torch.tensor([2**62 + 1]), "1 of 1 elements, by at most 1"),
+        (torch.tensor([True]), torch.tensor([False]), "1 of 1 elements, by at most 1"),
+    ],
+)
+def test_what_differs_between_runs(a: Tensor, b: Tensor, said: str, tmp_path: Path) -> None:
+    for x, name in ((a, "a"), (b, "b")):
+        look(0, True, "k", (), "", "save", str(tmp_path / name), ("x",), x)
+    assert f"is not equal: {said}" in first_difference(tmp_path / "a", tmp_path / "b")
 
 
 def numbers(text: str) -> tuple[int, ...]:

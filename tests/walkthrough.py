@@ -6,7 +6,6 @@ makes there of the program ``softmax``.  ``--check`` fails where the page is not
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -25,11 +24,12 @@ from litz.schedule.text import schedule_text
 from litz.stages import Stages
 from litz.targets.kernels import Kernel, make_kernels
 from litz.targets.triton.target import Triton
+from tests import made
 from tests.replay.corpus import Entry
 from tests.replay.record import record
 
 TEXT = Path(__file__).with_suffix(".md")
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
+PAGE = made.ROOT / "docs" / "architecture.md"
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -88,8 +88,8 @@ def recipes(kernels: Sequence[Kernel]) -> str:
 
 
 def triton(s: Shown) -> str:
-    made = [k.triton for k in on_gpu(s) if k.triton is not None]
-    return "\n\n".join(launch.source for t in made for launch in t.launches)
+    kernels = [k.triton for k in on_gpu(s) if k.triton is not None]
+    return "\n\n".join(launch.source for t in kernels for launch in t.launches)
 
 
 def host(s: Shown) -> str:
@@ -133,25 +133,9 @@ def page() -> str:
         return f"```{language}\n{show(shown[name][number]).strip()}\n```"
 
     place = r"^<<(?P<name>\w+?)(?P<number>\d?) (?P<stage>\w+)>>$"
-    made = "made by `python -m tests.walkthrough --write`; prose in `tests/walkthrough.md`"
-    return f"<!-- {made} -->\n" + re.sub(place, fill, TEXT.read_text(), flags=re.MULTILINE)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args()
-    text = page()
-    if args.write:
-        PAGE.write_text(text)
-    elif args.check and PAGE.read_text() != text:
-        print(f"{PAGE.name} is not what the stages print: python -m tests.walkthrough --write")
-        return 1
-    elif not args.check:
-        print(text)
-    return 0
+    text = re.sub(place, fill, TEXT.read_text(), flags=re.MULTILINE)
+    return made.head("walkthrough") + text
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(made.main("walkthrough", __doc__, PAGE, page))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -105,6 +106,11 @@ class Replay:
 
     def __call__(self) -> None:
         self._graph.replay()
+
+
+def replay_us(call: Call, clock: Clock, seconds: float, least: int = 10) -> float:
+    """Microseconds of a replay of a call, the median of at least so many."""
+    return 1e6 * statistics.median(clock.measure(Replay(call), seconds, least))
 
 
 def host_seconds(call: Call, clock: Clock, calls: int = 200, turns: int = 10) -> float:

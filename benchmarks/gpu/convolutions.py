@@ -11,8 +11,8 @@ err          of both, relative
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from benchmarks.arguments import described
 from benchmarks.gpu.backends import backend_called
-from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.clock import clock_of, replay_us
 from benchmarks.gpu.matmul import distance
 
 aten = torch.ops.aten
@@ -67,10 +67,6 @@ def made(shape: Shape) -> tuple[Callable[..., Tensor], Callable[..., Tensor], li
     return plain, fused, given
 
 
-def microseconds(call: Callable[[], Any], clock: Clock) -> float:
-    return 1e6 * statistics.median(clock.measure(Replay(call), 0.2, 10))
-
-
 def main() -> None:
     described("gpu.convolutions", __doc__).parse_args()
     backend_called("litz")
@@ -83,13 +79,11 @@ def main() -> None:
         exact = plain(*(t.double() for t in given))
         compiled = torch.compile(plain, backend="litz", dynamic=False)
         x, w, *_ = given
-        alone = lambda x=x, w=w, s=shape: F.conv2d(x, w, None, s[4], s[3] // 2)  # noqa: E731
-        ours = lambda c=compiled, g=given: c(*g)  # noqa: E731
-        other = lambda c=fused, g=given: c(*g)  # noqa: E731
+        alone = partial(F.conv2d, x, w, None, shape[4], shape[3] // 2)
         times, errors = "", ""
-        for call in (alone, ours, other):
+        for call in (alone, partial(compiled, *given), partial(fused, *given)):
             try:
-                times += f"{microseconds(call, clock):9.1f}"
+                times += f"{replay_us(call, clock, 0.2):9.1f}"
                 errors += "" if call is alone else f" {distance(call(), exact):.1e}"
             except RuntimeError as e:
                 times, errors = times + f"{'-':>9}", f"{errors} {e}"[:160]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ import triton
 import triton.language as tl
 
 from benchmarks.arguments import described
-from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.clock import Clock, clock_of, replay_us
 from benchmarks.gpu.matmul import distance, double, int4, kinds
 from litz.runtime.triton.packed import small_float, times16
 
@@ -95,8 +94,7 @@ def call(form: dict[str, Any], x: Tensor, w: Tensor, s: Tensor, plain: bool = Fa
 
 def microseconds(calls: Sequence[Callable[[], Any]], clock: Clock) -> float:
     """Of one call, in a graph of all."""
-    times = clock.measure(Replay(lambda: [call() for call in calls]), 0.02, 20)
-    return 1e6 * statistics.median(times) / len(calls)
+    return replay_us(lambda: [call() for call in calls], clock, 0.02, 20) / len(calls)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.arguments import described
-from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.clock import Clock, clock_of, replay_us
 from benchmarks.gpu.matmul import Take
 from litz.runtime.cublaslt import CublasLt, libraries
 from litz.runtime.products import Operands, problem_of
@@ -95,7 +95,7 @@ def case(m: int, n: int, k: int, epilogue: str, clock: Clock) -> dict[str, Any]:
             o.out.zero_()
             made = call()
             errors[name] = distance(made if isinstance(made, Tensor) else o.out, exact)
-            us[name] = 1e6 * statistics.median(clock.measure(Replay(call), 0.01, 8))
+            us[name] = replay_us(call, clock, 0.01, 8)
         except RuntimeError as e:
             print(f"{m}x{n}x{k} {epilogue} {name}: {e}"[:200])
     ours = {x: t for x, t in us.items() if x.startswith("lt ")}

@@ -13,14 +13,14 @@ Where ``steps`` is as fast as ``padded``, no matrix has to be copied or computed
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.arguments import described
-from benchmarks.gpu.clock import Clock, Replay, clock_of
+from benchmarks.gpu.clock import clock_of, replay_us
 from litz.ir.matmul import padded_size
 
 Tensor = torch.Tensor
@@ -40,25 +40,11 @@ def products(m: int, n: int, k: int) -> Iterator[tuple[str, list[Callable[[], An
     x, w = laid(m, k, k), laid(n, k, k)
     w_wide = laid(wide, k, k)
     dense, even, whole = laid(m, n, n), laid(m, n, wide), laid(m, wide, wide)
-    copy = lambda: w_wide[:n].copy_(w)  # noqa: E731
-    into: Any = torch.mm
-
-    def logits(w: Tensor, out: Tensor) -> Callable[[], Any]:
-        return lambda: into(x, w.t(), out=out)
-
-    def of_inputs(g: Tensor, w: Tensor) -> Callable[[], Any]:
-        return lambda: g @ w
-
-    def of_weights(g: Tensor) -> Callable[[], Any]:
-        return lambda: g.t() @ x
-
-    yield "logits", [logits(w, dense), logits(w, even), logits(w_wide, whole), copy]
-    yield "inputs", [of_inputs(dense, w), of_inputs(even, w), of_inputs(whole, w_wide), copy]
-    yield "weights", [of_weights(dense), of_weights(even), of_weights(whole)]
-
-
-def microseconds(call: Callable[[], Any], clock: Clock) -> float:
-    return 1e6 * statistics.median(clock.measure(Replay(call), 0.3, 10))
+    copy = partial(w_wide[:n].copy_, w)
+    pairs = (dense, w), (even, w), (whole, w_wide)
+    yield "logits", [*(partial(torch.mm, x, b.t(), out=out) for out, b in pairs), copy]
+    yield "inputs", [*(partial(torch.mm, g, b) for g, b in pairs), copy]
+    yield "weights", [partial(torch.mm, g.t(), x) for g, _ in pairs]
 
 
 def main() -> None:
@@ -67,7 +53,7 @@ def main() -> None:
     print(f"{'product':32}{'dense':>10}{'steps':>10}{'padded':>10}{'copy':>10}")
     for shape in SHAPES:
         for name, calls in products(*shape):
-            times = "".join(f"{microseconds(call, clock):10.1f}" for call in calls)
+            times = "".join(f"{replay_us(call, clock, 0.3):10.1f}" for call in calls)
             print(f"{name + ' ' + 'x'.join(map(str, shape)):32}{times}", flush=True)
 
 

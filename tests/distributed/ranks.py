@@ -1,4 +1,5 @@
-"""What each process of a test of several runs: ``python ranks.py RANK WORLD FILE CASE..``.
+"""What each process of a test of several runs: ``python -m tests.distributed.ranks RANK WORLD FILE
+CASE..``.
 
 Every case is a training step or a program that eager mode runs as well; they have to agree.
 """
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -28,6 +29,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.distributed import Sharded
 from litz.reporting import Listener
 from litz.runtime import meeting
 
@@ -179,28 +181,13 @@ def hybrid() -> None:
     compare(make, data(), inside=True)
 
 
-class Sharded(nn.Module):
-    """A product whose weight lies in parts; the graph gathers it and reduces its gradient."""
-
-    def __init__(self, fan_in: int, fan_out: int) -> None:
-        super().__init__()
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        whole = torch.randn(fan_out, fan_in) / fan_in**0.5
-        self.weight = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight: Any = self.weight
-        whole = weight.redistribute(placements=[Replicate()])
-        return F.linear(x, whole.to_local(grad_placements=[Partial("avg")]).to(x.dtype)).relu()
-
-
 @case
 def sharded() -> None:
     """Collectives of several parameters share calls, forward and backward."""
 
     def make() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(*(Sharded(32, 32) for _ in range(3)))
+        return nn.Sequential(*(m for _ in range(3) for m in (Sharded(32, 32, "cpu"), nn.ReLU())))
 
     kinds: list[str] = []
 

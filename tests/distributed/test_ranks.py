@@ -12,7 +12,8 @@ import torch.distributed as dist
 if not dist.is_available():
     pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
 
-RANKS = Path(__file__).with_name("ranks.py")
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = (sys.executable, "-m", "tests.distributed.ranks")
 FEW = ("collectives", "ddp", "fsdp", "tensor_parallel", "agreement", "one_compiles")
 MORE = ("sharded", "alone", "uneven", "fsdp_mixed", "hybrid", "distributed_tensors", "pipeline")
 
@@ -22,8 +23,8 @@ def run(world: int, cases: tuple[str, ...], folder: Path) -> None:
     ranks = []
     for rank in range(world):
         said = (folder / f"rank{rank}").open("w+")
-        command = [sys.executable, str(RANKS), str(rank), str(world), str(folder / "store"), *cases]
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+        command = [*RANKS, str(rank), str(world), str(folder / "store"), *cases]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT)
         ranks.append((process, said))
     try:
         for process, said in ranks:

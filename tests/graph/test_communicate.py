@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from collective_cases import compiled, one_process
+from collective_cases import (
+    compiled,
+    gathered,
+    group,  # noqa: F401 - a fixture
+    ops,
+    reduced,
+    starts,
+)
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.graph.communicate import share_calls
-from litz.ir.program import Extern
-from litz.runtime.collectives import is_collective, is_wait
-
-if not dist.is_available():
-    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
-Tensor = torch.Tensor
-ops = torch.ops._c10d_functional
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    with one_process():
-        yield
-
-
-def gathered(x: Tensor) -> Tensor:
-    return ops.wait_tensor(ops.all_gather_into_tensor(x, 1, dist.group.WORLD.group_name))
-
-
-def reduced(x: Tensor) -> Tensor:
-    return ops.wait_tensor(ops.all_reduce(x, "sum", dist.group.WORLD.group_name))
 
 
 def both(x: Tensor) -> Tensor:
@@ -55,11 +42,7 @@ def test_casts_move_before_gathers(fn: Callable[[Tensor], Tensor], x: Tensor, se
     x.view(-1)[:3] = torch.tensor([torch.inf, -0.0, 1e-40])
     stages, out = compiled(fn, x, check_ir=True)
     assert stages.program is not None
-    (start,) = (
-        n
-        for n in stages.program.nodes
-        if isinstance(n, Extern) and is_collective(n.target) and not is_wait(n.target)
-    )
+    (start,) = starts(stages.program.nodes)
     (ref,) = start.refs()
     assert stages.program.buffers[ref.buffer].dtype.name == sent
     assert torch.equal(out, fn(x)) and torch.equal(out.signbit(), fn(x).signbit())
@@ -118,8 +101,7 @@ def test_small_transfers_share_calls(fn: Any, limit: int, calls: list[int]) -> N
     share_calls(gm, {dist.group.WORLD.group_name: limit})
     gm.graph.lint()
     gm.recompile()
-    starts = [n for n in gm.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
-    assert [len(n.all_input_nodes) for n in starts] == calls
+    assert [len(n.all_input_nodes) for n in starts(gm.graph.nodes)] == calls
     mine, eager = gm(*(a.clone() for a in args)), fn(*(a.clone() for a in args))
     for a, b in zip(*(x if isinstance(x, list) else [x] for x in (mine, eager)), strict=True):
         assert torch.equal(a, b)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from collective_cases import compiled, one_process
+from collective_cases import compiled, group, ops  # noqa: F401 - group is a fixture
+from torch import Tensor
 
 from litz.host.lines import CallExtern, Free, Reuse
-
-if not dist.is_available():
-    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
-Tensor = torch.Tensor
-ops = torch.ops._c10d_functional
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    with one_process():
-        yield
 
 
 def waited(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:

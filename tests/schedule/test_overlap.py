@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from collective_cases import compiled, one_process
+from collective_cases import (
+    compiled,
+    gathered,
+    group,  # noqa: F401 - a fixture
+    reduced,
+    starts,
+)
+from torch import Tensor
 
 from litz.ir.program import Extern
 from litz.runtime.collectives import is_collective, is_wait
@@ -18,25 +24,6 @@ from litz.schedule import overlap
 from litz.schedule.groups import Schedule
 from litz.schedule.text import schedule_text
 from litz.stages import Stages
-
-if not dist.is_available():
-    pytest.skip("PyTorch was built without torch.distributed", allow_module_level=True)
-Tensor = torch.Tensor
-ops = torch.ops._c10d_functional
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    with one_process():
-        yield
-
-
-def reduced(x: Tensor) -> Tensor:
-    return ops.wait_tensor(ops.all_reduce(x, "sum", dist.group.WORLD.group_name))
-
-
-def gathered(x: Tensor) -> Tensor:
-    return ops.wait_tensor(ops.all_gather_into_tensor(x, 1, dist.group.WORLD.group_name))
 
 
 def checked(fn: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Stages, Any]:
@@ -187,14 +174,9 @@ def test_random_programs_compute_the_same(seed: int) -> None:
     stages, out = checked(fn, x, y, bandwidth=1)
     for mine, theirs in zip((*out, x), (*wanted, eager), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
-    order = [n.name for n in stages.program.nodes if isinstance(n, Extern) and starts(n)]  # type: ignore[union-attr]
-    assert [
-        s.name for s in schedule_of(stages).steps if isinstance(s, Extern) and starts(s)
-    ] == order
-
-
-def starts(n: Extern) -> bool:
-    return is_collective(n.target) and not is_wait(n.target)
+    assert stages.program is not None
+    order = [n.name for n in starts(stages.program.nodes)]
+    assert [s.name for s in starts(schedule_of(stages).steps)] == order
 
 
 def test_the_order_depends_on_nothing_else() -> None:

@@ -35,6 +35,7 @@ from litz.report.collect import Collector
 from litz.reporting import Listener
 from litz.schedule.groups import Group
 from litz.stages import Compiled
+from litz.tools.commands import exit_status
 from litz.tools.explain import run_script, takes_script
 from litz.verify import replay
 from litz.verify.report import Report, save
@@ -152,22 +153,21 @@ def runner(script: str, arguments: Sequence[str], folder: Path) -> Runner:
 
 def once(told: Path, fusion: Fusion | None, script: str, arguments: Sequence[str]) -> int:
     """Run the program and write what became of it; its exit status."""
-    compiled: list[Compiled] = []
-    status, found = 0, Run()
+    collector, status, found = Collector(), 0, Run()
     try:
-        run_script(script, arguments, Listener(compiled.append, stages=True), Collector())
+        run_script(script, arguments, Listener(collector.hear, stages=True), collector)
     except SystemExit as e:
-        status = e.code if isinstance(e.code, int) else int(e.code is not None)
+        status = exit_status(e)
     except Exception as e:
         traceback.print_exc()
         status = 1
         if isinstance(error := replay.litz_error(e), CompilationError | VerificationError):
             found = _of_error(error)
     if fusion is not None:
-        found = _of_fusion(compiled[fusion.graph], fusion.origins)
+        found = _of_fusion(collector.compiled[fusion.graph], fusion.origins)
     sys.stdout.flush()
     kernels, merges = [], 0
-    for n, c in enumerate(compiled):
+    for n, c in enumerate(collector.compiled):
         for s in c.stages.parts():
             if s.schedule is not None and s.program is not None:
                 groups = (k for k in s.schedule.steps if isinstance(k, Group))

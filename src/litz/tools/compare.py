@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from litz.runtime.looking import RECORDS
+from litz.verify.compare import same
 
 __all__ = ["first_difference", "main", "parser"]
 
@@ -55,9 +56,12 @@ def _difference(one: dict[str, Any], other: dict[str, Any], folders: tuple[Path,
         torch.load(f / r["file"], weights_only=True)
         for f, r in zip(folders, (one, other), strict=True)
     )
-    x, y = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (x, y))
-    wrong = ~((x == y) | (x.isnan() & y.isnan()))
-    most = float((x - y).abs().nan_to_num(0.0).max()) if x.numel() else 0.0
+    real = torch.float64 if x.is_floating_point() else torch.int64
+    x, y = (t.to(torch.complex128 if t.is_complex() else real) for t in (x, y))
+    wrong = ~same(x, y)
+    if not wrong.any():
+        return ": the same numbers in other bits (signs of zeros, or nans)"
+    most = float((x - y)[wrong].abs().max())
     return f": {int(wrong.sum())} of {x.numel()} elements, by at most {most:.3g}"
 
 

@@ -6,11 +6,12 @@ The exit status is 0 when Litz is right and 1 when it is not.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -85,8 +86,13 @@ def count_kernels(model: nn.Module, ids: Tensor) -> str:
     return f"{len(report.kernels)} kernels, called {launches} times; {externs} calls left to ATen"
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog="litz demo", description=__doc__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; the exit status."""
+    parser().parse_args(arguments)
     with progress("building BERT (4 layers, hidden size 768)"):
         model, ids = build()
     with torch.no_grad():

@@ -182,11 +182,24 @@ def takes_script(made: argparse.ArgumentParser, what: str = "a Python program to
     made.add_argument("arguments", nargs="*", help=about)
 
 
+def takes_files(made: argparse.ArgumentParser) -> None:
+    """The arguments of a command that writes a report."""
+    made.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    made.add_argument("--html", metavar="FILE", help="write the report as a page")
+
+
+def write_files(report: Report, asked: argparse.Namespace) -> None:
+    """Write a report to the files that ``takes_files`` was given."""
+    if asked.json:
+        Path(asked.json).write_text(report.to_json(1))
+    if asked.html:
+        write_page(report, asked.html)
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="litz explain", description=__doc__)
     takes_script(made, "a Python program to run, or a report that --json wrote")
-    made.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    made.add_argument("--html", metavar="FILE", help="write the report as a page")
+    takes_files(made)
     return made
 
 
@@ -197,9 +210,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = from_json(Path(asked.file).read_text())
     else:
         report = explain_script(asked.file, asked.arguments)
-    if asked.json:
-        Path(asked.json).write_text(report.to_json(1))
-    if asked.html:
-        write_page(report, asked.html)
+    write_files(report, asked)
     print(report_text(report))
     return 0

@@ -94,17 +94,23 @@ def _targets(
     """
     targets: list[Target] = []
     conditions: list[Any] = []
+
+    def target(made: Artifact, options: Options, toolchain: Toolchain | None) -> Target:
+        tunes = options.tuning_seconds and any(_on_gpus(a) for a in _all(made))
+        best = package_tune.tuned(made, found, options, gpus) if tunes else Tuned()
+        return _Parts(options, toolchain, gpus, out, best).target(made)
+
     if not isas and not found.on_cpu:
         made, conditions = _compiled(found, options)
         if not any(k.language == "c++" for a in _all(made) for k in a.kernels):
-            return (_Parts(options, None, gpus, out).target(made, found),), conditions
+            return (target(made, options, None),), conditions
     cxx, cache = options.cxx or None, Tools(options).cache
     named = [find_toolchain(cxx, plain_isa(name), cache) for name in dict.fromkeys(isas)]
     # The best first: that is what a machine with several takes.
     for toolchain in sorted(named or [Tools(options).toolchain], key=lambda t: -t.lanes_f32):
         own = replace(options, isa=toolchain.isa)
         made, more = _compiled(found, own)
-        targets.append(_Parts(own, toolchain, gpus, out).target(made, found))
+        targets.append(target(made, own, toolchain))
         conditions += more
     return tuple(targets), conditions
 
@@ -165,28 +171,29 @@ class _Parts:
     """Writes what is built for one instruction set; toolchain: None where no kernel is of C++."""
 
     def __init__(
-        self, options: Options, toolchain: Toolchain | None, gpus: Sequence[str], out: Writer
+        self,
+        options: Options,
+        toolchain: Toolchain | None,
+        gpus: Sequence[str],
+        out: Writer,
+        best: Tuned,
     ) -> None:
         self._options, self._toolchain, self._gpus, self._out = options, toolchain, gpus, out
         self._folder = toolchain.isa if toolchain else "any"
-        self._tuned = Tuned()
+        self._best = best
 
-    def target(self, made: Artifact, found: Exported) -> Target:
-        t, name = self._toolchain, self._folder
-        if self._options.tuning_seconds and any(_on_gpus(a) for a in _all(made)):
-            self._tuned = package_tune.tuned(made, found, self._options, self._gpus)
+    def target(self, made: Artifact) -> Target:
+        t, name, products = self._toolchain, self._folder, self._best.products
         built = self._built(made, name)
         self._out.add(f"{name}/artifact", to_bytes(_bare(made)))
         here = f"{sys.platform} {platform.machine()}"
         if t is None:
-            products = self._tuned.products
             return Target(name, here, (), f"{name}/artifact", built, "", "", products)
         entries = f"{name}/runtime.so", f"{name}/executor.so"
         objects = self._objects([runtime_unit(), executor_unit()])
         for entry, data in zip(entries, objects, strict=True):
             self._out.add(entry, data)
         wanted = needs(t.isa, t.features)
-        products = self._tuned.products
         return Target(name, here, wanted, f"{name}/artifact", built, *entries, products)
 
     def _built(self, made: Artifact, folder: str) -> Built:
@@ -212,7 +219,7 @@ class _Parts:
 
         cache, jobs = Tools(self._options).cache, self._options.jobs
         targets = generations(self._gpus)
-        return GpuParts(targets, cache, jobs or None, self._out, self._tuned.choices).launchers(own)
+        return GpuParts(targets, cache, jobs or None, self._out, self._best.choices).launchers(own)
 
     def _objects(self, units: Sequence[SourceUnit]) -> list[bytes]:
         """The shared objects of translation units."""

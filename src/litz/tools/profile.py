@@ -41,7 +41,7 @@ from litz.reporting import Listener
 from litz.runtime.native import Runtime, Segment
 from litz.targets.cpp.toolchain import build, runtime_unit
 from litz.targets.tools import Tools
-from litz.tools.explain import run_script, takes_script, title_of, write_page
+from litz.tools.explain import run_script, takes_files, takes_script, title_of, write_files
 from litz.tools.roofline import roofline
 
 WATCHED = 20
@@ -260,8 +260,7 @@ def parser() -> argparse.ArgumentParser:
     takes_script(made)
     made.add_argument("--csv", metavar="FILE", help="write a line for each step")
     made.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
-    made.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    made.add_argument("--html", metavar="FILE", help="write the report as a page")
+    takes_files(made)
     return made
 
 
@@ -269,15 +268,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     asked = parser().parse_args(arguments)
     found = profile_script(asked.file, asked.arguments)
-    as_json = partial(found.report.to_json, 1)
-    for file, text in (
-        (asked.csv, found.to_csv),
-        (asked.trace, found.to_trace),
-        (asked.json, as_json),
-    ):
+    for file, text in ((asked.csv, found.to_csv), (asked.trace, found.to_trace)):
         if file:
             Path(file).write_text(text())
-    if asked.html:
-        write_page(found.report, asked.html)
+    write_files(found.report, asked)
     print(found)
     return 0

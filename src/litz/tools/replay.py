@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from litz.tools.commands import exit_status
+
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="litz replay", description=__doc__)
@@ -25,5 +27,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as e:
-        return e.code if isinstance(e.code, int) else int(e.code is not None)
+        return exit_status(e)
     return 0

@@ -99,7 +99,7 @@ class _Judge:
             return
         e = other.to(self.actual.dtype).double() if other.dtype is torch.float64 else other.double()
         # Whether the type holds the value as a finite number; -0.0 is 0.0.
-        self.unstable |= ~_same(e, self.rounded) & ~(torch.isfinite(e) & self.finite_rounded)
+        self.unstable |= ~same(e, self.rounded) & ~(torch.isfinite(e) & self.finite_rounded)
         d = (other.double() - self.r).abs()
         d = torch.where(torch.isfinite(d), d, 0.0)
         self.spread = torch.maximum(self.spread, d)
@@ -122,7 +122,7 @@ class _Judge:
             wrong = (self.actual != self.r) & ~self.unstable
             return self._first(wrong, None, None) if bool(wrong.any()) else None
         special = ~torch.isfinite(self.x) | ~self.finite_rounded
-        wrong = special & ~_same(self.x, self.rounded) & ~self.unstable
+        wrong = special & ~same(self.x, self.rounded) & ~self.unstable
         if bool(wrong.any()):
             return self._first(wrong, None, None)
         error = torch.where(special | self.unstable, 0.0, (self.x - self.r).abs())
@@ -168,8 +168,9 @@ class _Judge:
         )
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (a == b) | (torch.isnan(a) & torch.isnan(b))
+def same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Where two tensors hold the same value, nan included."""
+    return (a == b) | ((a != a) & (b != b))
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -179,4 +180,4 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     a, b = _real(a), _real(b)
     if torch.equal(a, b):
         return True
-    return a.dtype.is_floating_point and bool(((a == b) | ((a != a) & (b != b))).all())
+    return a.dtype.is_floating_point and bool(same(a, b).all())
