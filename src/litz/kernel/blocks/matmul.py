@@ -18,6 +18,7 @@ from litz.index import (
     Substitution,
     coefficient,
     const,
+    divisions,
     floordiv,
     product,
     var,
@@ -247,17 +248,11 @@ def _cuts(
     p: matmul.Parts, v: Expr, kinds: tuple[type[Expr], ...] = (FloorDiv, Mod)
 ) -> tuple[int, ...]:
     """The constants that a reduced dim is divided by in the factors."""
-    found: dict[int, None] = {}
     nodes = list(walk((p.left, p.right)))
-    stack = [n.index for n in nodes if isinstance(n, Load)]
-    stack += [n.expr for n in nodes if isinstance(n, Index)]
-    while stack:
-        part = stack.pop()
-        stack.extend(part.children())
-        if isinstance(part, FloorDiv | Mod) and isinstance(part, kinds) and part.num is v:
-            if part.den.is_const:
-                found[int_value(part.den)] = None
-    return tuple(found)
+    exprs = [n.index for n in nodes if isinstance(n, Load)]
+    exprs += [n.expr for n in nodes if isinstance(n, Index)]
+    found = (d for d in divisions(exprs) if isinstance(d, kinds) and d.num is v and d.den.is_const)
+    return tuple(dict.fromkeys(int_value(d.den) for d in found))
 
 
 # --- sums that programs share ---------------------------------------------------------------------
