@@ -14,7 +14,7 @@ from dataclasses import replace
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.ir.program import Extern, Program
-from litz.schedule.dependencies import hazards
+from litz.schedule.dependencies import hazards, peak
 from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
 Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
@@ -202,20 +202,10 @@ class _Memory:
         return after <= before + max(SLACK, (self.given + before) // PART)
 
     def peak(self, order: Sequence[Sequence[Step]]) -> int:
-        live: set[str] = set()
-        now = most = 0
-        last: dict[str, int] = {}
         inside = {step.name for some in order for step in some}
         used = []
-        for i, some in enumerate(order):
+        for some in order:
             touched = (_touched(self.schedule.program, step) for step in some)
             used.append({b for own in touched for part in own for b in part if b in self.temps})
-            last.update(dict.fromkeys(used[-1], i))
-        for i, names in enumerate(used):
-            now += sum(self.temps[b] for b in names - live)
-            live |= names
-            most = max(most, now)
-            dead = {b for b in names if last[b] == i and self.last.get(b) in inside}
-            now -= sum(self.temps[b] for b in dead)
-            live -= dead
-        return most
+        stays = {b for names in used for b in names if self.last.get(b) not in inside}
+        return peak(used, self.temps, stays)
