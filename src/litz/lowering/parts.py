@@ -98,12 +98,13 @@ def _written(
     for n in body.loads((value.node,)):
         if ctx.b.root(n.buffer) != root:
             continue
-        known = (n.index - here, first, by, size, x.shape[dim])
-        if n.buffer != x.ref.buffer or not all(isinstance(e, Const) for e in known):
+        exprs = (n.index - here, first, by, size, x.shape[dim])
+        known = [e.value for e in exprs if isinstance(e, Const)]
+        if n.buffer != x.ref.buffer or len(known) < len(exprs):
             return False
-        apart, first_, by_, size_, all_ = (e.value for e in known if isinstance(e, Const))
-        off, rest = divmod(apart, by_ or 1)  # that of one element may be 0
-        if rest or abs(off) < size_ or not 0 <= first_ + off <= all_ - size_:
+        away, begin, stride, count, total = known
+        off, rest = divmod(away, stride or 1)  # that of one element may be 0
+        if rest or abs(off) < count or not 0 <= begin + off <= total - count:
             return False
     ctx.b.store_into(value, to)
     return True
