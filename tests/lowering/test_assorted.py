@@ -82,6 +82,13 @@ def test_frexp(dtype: torch.dtype) -> None:
     x = torch.tensor([*SPECIAL, info.max, info.smallest_normal / 2, info.eps], dtype=dtype)
     native(lambda x: tuple(torch.frexp(x)), x)
 
+    def shared(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp() * x + x.sin()
+        mantissa, exponent = torch.frexp(y)
+        return mantissa * exponent + y
+
+    native(shared, torch.linspace(-2, 2, 9, dtype=dtype))
+
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64])
 def test_angle(dtype: torch.dtype) -> None:

@@ -270,3 +270,20 @@ def test_slices_are_written_where_their_tensor_lies() -> None:
     check(lambda x: F.pad(x, (1, 2, 2, 1), mode="circular"), torch.randn(2, 3, 5, 6))
     check(shifted, x)
     check(kept, x)
+
+
+def test_slices_of_expanded_memory_are_written_elsewhere() -> None:
+    """No element of a temporary takes the place of several; a size of one has any stride."""
+
+    def columns(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        y = (a @ b).expand(3, 5)
+        z = torch.slice_scatter(y, a[:, :2], 1, 2, 4)
+        return [z, z * 2]
+
+    def alone(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        y = (a @ b).expand(1, 3, 1)
+        z = torch.slice_scatter(y, y[:1] + 1, 0, 0, 1)
+        return [z, z * 2]
+
+    for fn in (columns, alone):
+        check(fn, torch.randn(3, 4), torch.randn(4, 1), externs=("mm",))

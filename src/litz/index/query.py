@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -114,6 +114,16 @@ def substitution(mapping: Mapping[_K, Expr]) -> Substitution:
 def substitute(e: Expr, mapping: Mapping[_K, Expr]) -> Expr:
     """``e`` with every key of ``mapping`` replaced by its value, all at once."""
     return substitution(mapping)(e)
+
+
+def divisions(exprs: Iterable[Expr]) -> Iterator[FloorDiv | Mod]:
+    """All divisions and remainders in expressions, those inside of others too."""
+    stack = [*exprs]
+    while stack:
+        part = stack.pop()
+        stack.extend(part.children())
+        if isinstance(part, FloorDiv | Mod):
+            yield part
 
 
 def coefficient(e: Expr, v: Expr) -> Expr | None:

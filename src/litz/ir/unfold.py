@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, var
+from litz.index import Const, Expr, FloorDiv, Mod, Substitution, const, divisions, var
 from litz.ir.body import Index, Load, Rewriter, Store, walk
 from litz.ir.scans import scans_of
 
@@ -51,14 +51,7 @@ def loop_cuts(v: Expr, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
     extent = v.extent  # type: ignore[attr-defined]
     if not isinstance(extent, Const):
         return ()
-    found: set[int] = set()
-    for e in exprs:
-        stack = [e]
-        while stack:
-            part = stack.pop()
-            stack.extend(part.children())
-            if isinstance(part, (FloorDiv, Mod)) and isinstance(part.den, Const):
-                found.add(_place(part, v) * part.den.value)
+    found = {_place(d, v) * d.den.value for d in divisions(exprs) if isinstance(d.den, Const)}
     cuts = [c for c in sorted(found) if 1 < c < extent.value]
     chain = [*cuts, extent.value]
     if any(b % a for a, b in zip(chain, chain[1:], strict=False)):

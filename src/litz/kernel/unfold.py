@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterator
 
 from litz.index import Const as Number
-from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const
+from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
 from litz.ir.dtype import BOOL
@@ -64,10 +64,7 @@ def halves_apart(nest: Nest) -> Nest:
 
 def _shifted_halves(e: Expr) -> Iterator[Expr]:
     """The loops of which an index has the half behind a shift."""
-    stack = [e]
-    while stack:
-        part = stack.pop()
-        stack.extend(part.children())
+    for part in divisions((e,)):
         if isinstance(part, FloorDiv) and part.den is const(2) and isinstance(part.num, Sum):
             yield from (v for v, c in part.num.terms if c == 1)
 

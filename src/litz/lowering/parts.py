@@ -14,7 +14,7 @@ from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal
 from litz.lowering.registry import Call, lower_rows
-from litz.lowering.strides import apart, dense
+from litz.lowering.strides import apart, dense, injective
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
@@ -85,26 +85,26 @@ def _written(
 
     It may be computed from other elements along ``dim``, as circular padding is.
     """
-    if x.ref is None or step != 1 or not ctx.last_use(x, src):
+    if x.ref is None or step != 1 or not injective(x.shape, x.ref.strides):
+        return False
+    if not ctx.last_use(x, src):
         return False
     dim = views.wrap(dim, x.ndim)
-    first, by, size = (
-        views.clamp_position(start, x.shape[dim], ZERO),
-        x.ref.strides[dim],
-        src.shape[dim],
-    )
+    first, size = views.clamp_position(start, x.shape[dim], ZERO), src.shape[dim]
+    by = x.ref.strides[dim]
     to, value = values.slice_dim(x, dim, first, size, ONE), ctx.cast(src)
     assert to.ref is not None
     root, here = ctx.b.root(x.ref.buffer), linear(axes(src.shape), to.ref.strides, to.ref.offset)
     for n in body.loads((value.node,)):
         if ctx.b.root(n.buffer) != root:
             continue
-        known = (n.index - here, first, by, size, x.shape[dim])
-        if n.buffer != x.ref.buffer or not all(isinstance(e, Const) for e in known):
+        exprs = (n.index - here, first, by, size, x.shape[dim])
+        known = [e.value for e in exprs if isinstance(e, Const)]
+        if n.buffer != x.ref.buffer or len(known) < len(exprs):
             return False
-        apart, first_, by_, size_, all_ = (e.value for e in known if isinstance(e, Const))
-        off, rest = divmod(apart, by_)
-        if rest or abs(off) < size_ or not 0 <= first_ + off <= all_ - size_:
+        away, begin, stride, count, total = known
+        off, rest = divmod(away, stride or 1)  # that of one element may be 0
+        if rest or abs(off) < count or not 0 <= begin + off <= total - count:
             return False
     ctx.b.store_into(value, to)
     return True

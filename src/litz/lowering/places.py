@@ -5,11 +5,11 @@ Reads at such places need no tables, no checks and no gathers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from litz.index import Const, Expr, FloorDiv, Mod, Var, const, floordiv, max_, min_, mod
+from litz.index import Const, Expr, FloorDiv, Mod, Var, const, divisions, floordiv, max_, min_, mod
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node
@@ -54,14 +54,7 @@ def is_quick(e: Expr, on_gpu: bool) -> bool:
     On CPUs lanes have to lie as vectors do: side by side, which those of a half do once odd and
     even places are told apart, or each element in two or four of them.
     """
-    return on_gpu or all(map(_is_quick, _divisions(e)))
-
-
-def _divisions(e: Expr) -> Iterator[FloorDiv | Mod]:
-    if isinstance(e, FloorDiv | Mod):
-        yield e
-    for part in e.children():
-        yield from _divisions(part)
+    return on_gpu or all(map(_is_quick, divisions((e,))))
 
 
 def _is_quick(part: FloorDiv | Mod) -> bool:

@@ -69,15 +69,19 @@ def _converges(n: FxNode) -> bool:
         u = min(left)
         if len(left) == 1:
             return not is_view_op(u.target)
-        if not _is_pointwise(u.target) or not same_dims(u.meta["val"].shape, n.meta["val"].shape):
+        if not _is_elementwise(u, n):
             return False
         del left[u]
         left.update(dict.fromkeys(u.users))
     return False
 
 
-def _is_pointwise(target: object) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+def _is_elementwise(u: FxNode, n: FxNode) -> bool:
+    """Whether a call computes one tensor of the sizes of its argument ``n``, each element alone."""
+    if torch.Tag.pointwise not in getattr(u.target, "tags", ()):
+        return False
+    val = u.meta["val"]
+    return isinstance(val, torch.Tensor) and same_dims(val.shape, n.meta["val"].shape)
 
 
 def stored(low: GraphLowering, n: FxNode, v: TensorValue, r: Result | None) -> TensorValue:

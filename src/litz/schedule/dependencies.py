@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from litz.graph.calls import is_random
 from litz.index import Const, Expr, split_linear
@@ -175,6 +175,22 @@ def hazards(
         for b in reads:
             readers.setdefault(b, []).append(k)
         writer.update(dict.fromkeys(writes, k))
+
+
+def peak(used: Sequence[Collection[str]], sizes: Mapping[str, int], stays: Collection[str]) -> int:
+    """The most bytes that live at once of what steps use, each from its first use to its last.
+
+    used: by each step in order, no memory twice; stays: what lives on behind all of them.
+    """
+    last = {b: i for i, names in enumerate(used) for b in names}
+    seen: set[str] = set()
+    now = most = 0
+    for i, names in enumerate(used):
+        now += sum(sizes[b] for b in names if b not in seen)
+        seen.update(names)
+        most = max(most, now)
+        now -= sum(sizes[b] for b in names if last[b] == i and b not in stays)
+    return most
 
 
 def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:

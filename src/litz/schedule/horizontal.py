@@ -14,12 +14,14 @@ from dataclasses import replace
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.ir.program import Extern, Program
-from litz.schedule.dependencies import hazards
+from litz.schedule.dependencies import hazards, peak
 from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
 Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
 """Of independent groups those that one launch can run, two or more, and why; the second argument
 says that the user wants them to share it."""
+Needs = Sequence[Mapping[int, None]]
+"""For each step of a run those that it has to follow, by number."""
 SLACK = 1 << 20  # bytes of temporaries that more may live at once than without horizontal groups
 PART = 16  # or this part of all memory
 
@@ -37,11 +39,12 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
     todo = list(_runs(schedule.steps))[::-1]
     while todo:
         run = todo.pop()
-        found = [] if len(run) < 2 else _find(schedule.program, run, share, numbers or {})
+        needs = [*hazards(_touched(schedule.program, step) for step in run)]
+        found = [] if len(run) < 2 else _find(run, needs, share, numbers or {})
         if not found:
             steps += run
             continue
-        order = _ordered(schedule.program, run, [x.groups for x in found])
+        order = _ordered(run, needs, [x.groups for x in found])
         if not memory.bears(run, order):
             middle = len(run) // 2
             todo += [run[middle:], run[:middle]]
@@ -103,11 +106,6 @@ def _touched(program: Program, step: Step) -> tuple[dict[str, None], dict[str, N
     return reads, dict.fromkeys(map(program.root, step.write_buffers()))
 
 
-def _before(program: Program, run: Iterable[Step]) -> Iterator[dict[int, None]]:
-    """For each step of a run those that it has to follow, by number."""
-    return hazards(_touched(program, step) for step in run)
-
-
 def _versions(program: Program, steps: Iterable[Step]) -> dict[str, object]:
     """For each step how often all that it touches was written before it."""
     count: dict[str, int] = {}
@@ -133,12 +131,12 @@ def _runs(steps: Sequence[Step]) -> Iterator[list[Step]]:
 
 
 def _find(
-    program: Program, run: Sequence[Step], share: Share, numbers: Mapping[str, int]
+    run: Sequence[Step], needs: Needs, share: Share, numbers: Mapping[str, int]
 ) -> list[HorizontalGroup]:
     """The horizontal groups of a run."""
     depths: list[int] = []
     alike: dict[tuple[int, str, int | None], list[Group]] = {}
-    for step, before in zip(run, _before(program, run), strict=True):
+    for step, before in zip(run, needs, strict=True):
         depth = 1 + max((depths[i] for i in before), default=-1)
         depths.append(depth)
         if isinstance(step, Group):
@@ -156,7 +154,7 @@ def _find(
 
 
 def _ordered(
-    program: Program, run: Sequence[Step], together: Iterable[Sequence[str]]
+    run: Sequence[Step], needs: Needs, together: Iterable[Sequence[str]]
 ) -> list[list[Step]]:
     """The steps of a run in launches, each as early as before where nothing stands against it."""
     number = {step.name: i for i, step in enumerate(run)}
@@ -164,7 +162,7 @@ def _ordered(
     owner = [first.get(step.name, i) for i, step in enumerate(run)]
     launches: dict[int, list[Step]] = {}
     follows: dict[int, dict[int, None]] = {}
-    for step, own, before in zip(run, owner, _before(program, run), strict=True):
+    for step, own, before in zip(run, owner, needs, strict=True):
         launches.setdefault(own, []).append(step)
         follows.setdefault(own, {}).update((owner[i], None) for i in before)
     out: dict[int, None] = {}
@@ -202,20 +200,10 @@ class _Memory:
         return after <= before + max(SLACK, (self.given + before) // PART)
 
     def peak(self, order: Sequence[Sequence[Step]]) -> int:
-        live: set[str] = set()
-        now = most = 0
-        last: dict[str, int] = {}
         inside = {step.name for some in order for step in some}
         used = []
-        for i, some in enumerate(order):
+        for some in order:
             touched = (_touched(self.schedule.program, step) for step in some)
             used.append({b for own in touched for part in own for b in part if b in self.temps})
-            last.update(dict.fromkeys(used[-1], i))
-        for i, names in enumerate(used):
-            now += sum(self.temps[b] for b in names - live)
-            live |= names
-            most = max(most, now)
-            dead = {b for b in names if last[b] == i and self.last.get(b) in inside}
-            now -= sum(self.temps[b] for b in dead)
-            live -= dead
-        return most
+        stays = {b for names in used for b in names if self.last.get(b) not in inside}
+        return peak(used, self.temps, stays)

@@ -11,7 +11,6 @@ that compile one graph agree on it.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -23,7 +22,7 @@ from litz.index import Expr, size_hint
 from litz.ir.flops import call_ops
 from litz.ir.program import Extern, Program, Template, TensorRef
 from litz.runtime.collectives import is_collective, is_wait
-from litz.schedule.dependencies import Numbers, effects_of, hazards
+from litz.schedule.dependencies import Numbers, effects_of, hazards, peak
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 
 SLACK: Final = 1 << 20  # bytes of temporaries that more may live at once for the sake of overlap
@@ -75,8 +74,8 @@ def overlap(schedule: Schedule, rates: Rates) -> Schedule:
     """
     steps = _Steps(schedule, rates)
     order = before = list(range(len(schedule.steps)))
-    peak = steps.peak(before)
-    bound = peak + max(SLACK, (steps.given + peak) // PART)
+    most = steps.peak(before)
+    bound = most + max(SLACK, (steps.given + most) // PART)
     for k in steps.waits:
         order = _moved(steps, order, k, bound, _sooner)
     for k in steps.waits:
@@ -117,8 +116,7 @@ class _Steps:
         held = {n for n in self.bytes if self.program.buffers[n].kind in ("input", "constant")}
         self.given = sum(self.bytes.pop(n) for n in sorted(held))
         self.own = [tuple(self.bytes.keys() & (r | w)) for r, w in self.touched]
-        self.users = Counter(b for own in self.own for b in own)
-        self.users.update({self._memory(r.buffer) for r in self.program.output_refs()})
+        self.stays = {self._memory(r.buffer) for r in self.program.output_refs()}
 
     def _memory(self, name: str) -> str:
         root = self.program.root(name)
@@ -187,18 +185,7 @@ class _Steps:
 
     def peak(self, order: Sequence[int]) -> int:
         """The most bytes that live at once of what the steps make."""
-        left = dict(self.users)
-        now = most = 0
-        for k in order:
-            for b in self.own[k]:
-                if left[b] == self.users[b]:
-                    now += self.bytes[b]
-                left[b] -= 1
-            most = max(most, now)
-            for b in self.own[k]:
-                if not left[b]:
-                    now -= self.bytes[b]
-        return most
+        return peak([self.own[k] for k in order], self.bytes, self.stays)
 
 
 def _moved(

@@ -18,6 +18,7 @@ from litz.index import (
     Substitution,
     coefficient,
     const,
+    divisions,
     floordiv,
     product,
     var,
@@ -163,18 +164,17 @@ def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple
     # Sums of 8-bit floats have two accumulators.
     plain = p.left.dtype not in STORED and all(isinstance(n, Load) for n in (p.left, p.right))
     width = _width(p)
-    computed = _is_computed(p)
+    computed, weighed = _is_computed(p), _is_weighed(p, y)
     found: dict[Config, None] = {}
     team = SIDE * TEAM if y <= FEW and computed else 1 << 30
 
     def order(b: Block) -> tuple[bool, float]:
-        if _is_weighed(p, y):
+        if weighed:
             return False, min(_seconds(p, b, (z, y, x, r), n) for n in counts)
         return b[1] > team, _turns(b, z, y, x)
 
     for block in sorted(table, key=order):
-        m, n, k, warps, stages = block
-        m, n = (max(LEAST, min(b, power_of_two(size))) for b, size in ((m, y), (n, x)))
+        (m, n), (_, _, k, warps, stages) = _sides(block, y, x), block
         warps = max(1, n // SIDE) if y <= FEW and computed else warps
         k = max(LEAST * small, min(k * small, power_of_two(r), most))
         if not stages:
@@ -184,6 +184,12 @@ def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple
         if stages * (m * element + n * width) * k <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
+
+
+def _sides(block: Block, y: int, x: int) -> tuple[int, int]:
+    """Rows and columns of a block of a result of so many."""
+    m, n, *_ = block
+    return max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
 
 
 def _width(p: matmul.Parts) -> int:
@@ -200,8 +206,7 @@ def _turns(block: Block, z: int, y: int, x: int) -> float:
 
     Larger blocks read less for each operation.
     """
-    m, n, *_ = block
-    m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
+    m, n = _sides(block, y, x)
     programs = z * -(-y // m) * -(-x // n)
     return -(-programs // BUSY) * m * n * (1 + 64 / m + 64 / n)
 
@@ -219,8 +224,8 @@ def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) 
     that compute factors and hide each other's steps work at a time; the slowest counts.  Beside it
     each program on a processor fills its pipeline, and begins each turn of its loop anew.
     """
-    (z, y, x, r), (m, n, k, warps, _) = sizes, block
-    m, n = max(LEAST, min(m, power_of_two(y))), max(LEAST, min(n, power_of_two(x)))
+    (z, y, x, r), (_, _, k, warps, _) = sizes, block
+    m, n = _sides(block, y, x)
     high, wide, element, width = -(-y // m), -(-x // n), p.left.dtype.bytes, _width(p)
     programs = z * high * wide * count
     each = -(-programs // BUSY)  # one after another, or beside each other
@@ -247,17 +252,11 @@ def _cuts(
     p: matmul.Parts, v: Expr, kinds: tuple[type[Expr], ...] = (FloorDiv, Mod)
 ) -> tuple[int, ...]:
     """The constants that a reduced dim is divided by in the factors."""
-    found: dict[int, None] = {}
     nodes = list(walk((p.left, p.right)))
-    stack = [n.index for n in nodes if isinstance(n, Load)]
-    stack += [n.expr for n in nodes if isinstance(n, Index)]
-    while stack:
-        part = stack.pop()
-        stack.extend(part.children())
-        if isinstance(part, FloorDiv | Mod) and isinstance(part, kinds) and part.num is v:
-            if part.den.is_const:
-                found[int_value(part.den)] = None
-    return tuple(found)
+    exprs = [n.index for n in nodes if isinstance(n, Load)]
+    exprs += [n.expr for n in nodes if isinstance(n, Index)]
+    found = (d for d in divisions(exprs) if isinstance(d, kinds) and d.num is v and d.den.is_const)
+    return tuple(dict.fromkeys(int_value(d.den) for d in found))
 
 
 # --- sums that programs share ---------------------------------------------------------------------
