@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 7
+VERSION = 8
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -202,7 +202,8 @@ class Artifact:
     tensors among them must look like.  always: whether that is checked in each call, or in the
     first one alone.  options: those that are not the default and that code depends on.
     bodies: of control flow, by their names.  versions: of the packages that made it.
-    not_portable: why it cannot leave its process, or "".
+    not_portable: why it cannot leave its process, or "".  notes: what the user is told of it, where
+    it is compiled and where it is found.
     """
 
     kernels: tuple[Kernel, ...]
@@ -217,6 +218,7 @@ class Artifact:
     versions: Mapping[str, str]
     bodies: Mapping[str, Artifact]
     not_portable: str = ""
+    notes: tuple[str, ...] = ()
 
 
 # --- bytes ---------------------------------------------------------------------------------------

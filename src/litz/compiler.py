@@ -113,6 +113,7 @@ def compile_graph(
     show(options, "kernels", lambda: "\n".join(k.source for k in s.kernels))
     with s.timed("submit"):
         started = start(s.kernels)
+    notes: tuple[str, ...] = ()
     with started, s.timed("host"):
         several = {name for x in schedule.horizontal for name in x.groups}
         takeovers = {
@@ -129,7 +130,8 @@ def compile_graph(
         if options.inspect and not options.verify:
             from litz.host.looks import looked_at  # only who asks for it pays
 
-            s.host = host = looked_at(host, options, schedule.steps, gm.graph)
+            s.host, notes = looked_at(host, options, schedule.steps, gm.graph)
+            host = s.host
         if options.check_calls or options.verify:
             s.host = host = with_checks(host, handed)
         s.source = source = print_host(host)
@@ -141,7 +143,7 @@ def compile_graph(
     show(options, "host", lambda: host_text(host))
     show(options, "code", lambda: source.source)
     with started, s.timed("artifact"):
-        s.artifact = _artifact(s, options, guarded, bodies)
+        s.artifact = _artifact(s, options, guarded, bodies, notes)
     return s.artifact
 
 
@@ -211,7 +213,11 @@ def _scheduled(
 
 
 def _artifact(
-    s: Stages, options: Options, guarded: bool, bodies: Mapping[str, Artifact]
+    s: Stages,
+    options: Options,
+    guarded: bool,
+    bodies: Mapping[str, Artifact],
+    notes: tuple[str, ...],
 ) -> Artifact:
     """What all stages have made."""
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
@@ -241,6 +247,7 @@ def _artifact(
         versions=versions(),
         bodies=bodies,
         not_portable=next(iter(reasons), ""),
+        notes=notes,
     )
 
 

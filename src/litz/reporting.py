@@ -127,6 +127,8 @@ def report_compiled(kind: str, stages: Stages) -> None:
         count[key] = count.get(key, 0) + 1
     for (name, reason), n in count.items():
         events.info("%s (%d x) runs in ATen: %s", name, n, reason)
+    for note in stages.artifact.notes:
+        events.info("%s", note)
 
 
 def report_fallback(kind: str, reason: str) -> None:

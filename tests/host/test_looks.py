@@ -64,6 +64,9 @@ def test_steps_are_chosen_by_kernel_node_and_line(
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     caplog.set_level("INFO", "litz")
     compiled(chain, inspect=of)(x, w)
+    torch.compiler.reset()
+    caplog.clear()
+    compiled(chain, inspect=of)(x, w)  # as found in the cache
     shown = capfd.readouterr().err.splitlines()
     lines = {int(s.split("test_looks.py:")[1].split(":")[0]) for s in shown}
     wanted = {"aten.mm*": {23, 25}, "mm": {23}, "test_looks.py:23": {23}, "k*": {24, 25}}

@@ -24,7 +24,6 @@ from litz.host.lines import (
 )
 from litz.index import as_expr
 from litz.ir.program import Buffer, Extern, TensorRef
-from litz.logs import events
 from litz.options import Options
 from litz.schedule.groups import Step
 
@@ -33,11 +32,11 @@ _MEMORY = (Allocate, Free, Place, Reuse, View, Workspace)
 
 def looked_at(
     host: HostProgram, options: Options, steps: Sequence[Step], graph: Graph
-) -> HostProgram:
+) -> tuple[HostProgram, tuple[str, ...]]:
     """``host``, which has probes around all calls, with looks in the place of those wanted.
 
     What a step reads is looked at before it, before its results may take over the memory; what it
-    writes, behind it.
+    writes, behind it.  And what is to be said where nothing is.
     """
     traces = {n.name: n.meta.get("stack_trace") or "" for n in graph.nodes}
     places = [_places(step.origins, traces) for step in steps]
@@ -52,10 +51,10 @@ def looked_at(
         if any(fnmatchcase(n, p) or fnmatchcase(n, f"*/{p}") for n in names for p in wanted):
             line = lines[-1] if lines else ""
             labels[k] = Look(k, False, kernel, tuple(step.origins), line, how, folder)
-    if not labels:
-        events.info("inspect=%s names nothing in this graph of %s", options.inspect, sorted(known))
+    none = f"inspect={options.inspect} names nothing in this graph of {sorted(known)}"
     found = _Looks(host, steps)
-    return replace(host, lines=tuple(found.lines(labels)), buffers=found.buffers)
+    seen = replace(host, lines=tuple(found.lines(labels)), buffers=found.buffers)
+    return seen, () if labels else (none,)
 
 
 def _places(nodes: Sequence[str], traces: Mapping[str, str]) -> tuple[str, ...]:
