@@ -10,6 +10,7 @@ slow as the second.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -113,10 +114,10 @@ def graph_of(layers: int, width: int, tokens: tuple[int, int]) -> GraphModule:
         return make_fx(step)(x, *weights)
 
 
-def schedule_of(gm: GraphModule, limit: int) -> Schedule:
-    """The schedule of a graph whose transfers up to a limit in bytes share calls."""
+def schedule_of(gm: GraphModule, limits: Mapping[str, int]) -> Schedule:
+    """The schedule of a graph whose transfers up to limits in bytes, by group, share calls."""
     narrow_before_gathering(gm)
-    share_calls(gm, limit)
+    share_calls(gm, limits)
     stages = Stages()
     compile_graph(gm, make_options({}), stages)
     assert stages.program is not None
@@ -136,7 +137,8 @@ def predicted(
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
         limit = overlap.worth_a_call("cuda", int(bandwidth / 1e6))
-        schedule = schedule_of(graph_of(layers, width, tokens), limit)
+        limits = {dist.group.WORLD.group_name: limit}  # type: ignore[union-attr]
+        schedule = schedule_of(graph_of(layers, width, tokens), limits)
     finally:
         dist.destroy_process_group()
     found = overlap.overlap(schedule, rates)

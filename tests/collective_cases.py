@@ -15,7 +15,7 @@ from torch import Tensor
 
 from litz.backend import compile_with
 from litz.options import make_options
-from litz.runtime.collectives import is_collective, is_wait
+from litz.runtime.collectives import is_start
 from litz.stages import Stages
 
 if not dist.is_available():
@@ -41,8 +41,7 @@ def reduced(x: Tensor) -> Tensor:
 
 def starts(calls: Iterable[Any]) -> list[Any]:
     """Those nodes of a graph, or of a program, or steps of a schedule that begin to communicate."""
-    targets = ((n, getattr(n, "target", None)) for n in calls)
-    return [n for n, target in targets if is_collective(target) and not is_wait(target)]
+    return [n for n in calls if is_start(getattr(n, "target", None))]
 
 
 def compiled(fn: Callable[..., Any], *args: Tensor, **options: Any) -> tuple[Stages, Any]:

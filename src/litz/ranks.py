@@ -21,7 +21,7 @@ from litz.graph.calls import leaves
 from litz.graph.frames import FRAME
 from litz.logs import events
 from litz.options import Options
-from litz.runtime.collectives import group_name, is_collective, is_wait
+from litz.runtime.collectives import group_name, is_start
 from litz.runtime.meeting import Group, bandwidth, exchange, known
 
 SIZED: Final = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
@@ -87,7 +87,7 @@ def agreement(graph: GraphModule, program: str, options: Options) -> Agreement |
 
 
 def _starts(graph: GraphModule) -> list[Node]:
-    return [n for n in graph.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
+    return [n for n in graph.graph.nodes if is_start(n.target)]
 
 
 def program_name(gm: GraphModule) -> str:

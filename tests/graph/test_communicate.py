@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -118,3 +119,25 @@ def test_casts_of_other_things_stay() -> None:
     torch._dynamo.mark_dynamic(x, 0)
     _, out = compiled(fn, x, torch.ones(1), check_ir=True)
     assert torch.equal(out, fn(x, torch.ones(1)))
+
+
+def test_many_transfers_are_looked_at_once() -> None:
+    """Time grows with the graph, not with its square."""
+    name = dist.group.WORLD.group_name
+
+    def seconds(count: int) -> float:
+        graph = torch.fx.Graph()
+        part = graph.placeholder("part")
+        part.meta["val"] = x = torch.empty(2, 2, device="meta")
+        for _ in range(count):
+            start = graph.call_function(ops.all_gather_into_tensor.default, (part, 1, name))
+            whole = graph.call_function(ops.wait_tensor.default, (start,))
+            start.meta["val"] = whole.meta["val"] = x
+            graph.call_function(torch.ops.aten.sin.default, (whole,))
+        gm = torch.fx.GraphModule({}, graph)
+        begun = time.process_time()
+        assert share_calls(gm, {name: 1 << 30}) and len(starts(gm.graph.nodes)) == 1
+        return time.process_time() - begun
+
+    seconds(20)
+    assert seconds(1600) < 20 * seconds(200)  # of 64 times, for a square

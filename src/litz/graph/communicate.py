@@ -19,7 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.calls import op_name
-from litz.runtime.collectives import group_name, is_collective, is_wait
+from litz.runtime.collectives import group_name, is_start, is_wait
 
 aten = torch.ops.aten
 CASTS: Final = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
@@ -77,22 +77,81 @@ def share_calls(gm: GraphModule, limits: Mapping[str, int]) -> bool:
 
     limits: by the group of processes: its members are in other groups too, each in its own.
     """
-    starts = [n for n in gm.graph.nodes if is_collective(n.target) and not is_wait(n.target)]
-    members: list[Node] = []
-    found: list[list[Node]] = []
-    for n in starts:
-        kind = _kind(n)
-        fits = members and kind and kind == _kind(members[0])
-        limit = limits.get(group_name(n.target, n.args, n.kwargs), 0)
-        if fits and sum(map(_bytes, (*members, n))) <= limit and _joined(gm, members, n):
-            members.append(n)
+    found = [_Bucket(())]
+    for n in [*gm.graph.nodes]:
+        if not is_start(n.target):
+            found[-1].pass_by(n)
             continue
-        members = [n] if kind else []
-        found.append(members)
-    several = [b for b in found if len(b) > 1]
+        kind, limit = _kind(n), limits.get(group_name(n.target, n.args, n.kwargs), 0)
+        if not kind or kind != found[-1].kind or not found[-1].takes(n, limit):
+            found.append(_Bucket(kind))
+            found[-1].takes(n, _bytes(n) if kind else 0)
+    several = [b for b in found if len(b.members) > 1]
     for bucket in several:
-        _merge(gm, bucket)
+        bucket.merge(gm)
     return bool(several)
+
+
+class _Bucket:
+    """Transfers that share a call, while a graph is looked at in order.
+
+    made: they, and what is made of them so far.  stays: whether that, or what stands between,
+    cannot move.
+    """
+
+    def __init__(self, kind: tuple[Any, ...]) -> None:
+        self.kind = kind
+        self.members: list[Node] = []
+        self.made: dict[Node, None] = {}
+        self.bytes, self.stays = 0, False
+
+    def pass_by(self, n: Node) -> None:
+        """Look at what is no start of a transfer."""
+        self.stays |= not _writes_nothing(n)
+        if self._is_made(n):
+            self.made[n] = None
+            self.stays |= self.kind[0] != FORMS[0] and not _moves(n)
+
+    def _is_made(self, n: Node) -> bool:
+        return any(m in self.made for m in n.all_input_nodes)
+
+    def takes(self, n: Node, limit: int) -> bool:
+        """Take a transfer in; False where it is too large, or what it needs stands between.
+
+        Gathers come to the first, with what they are made of.
+        """
+        if not self.kind:
+            return False
+        size = self.bytes + _bytes(n)
+        if size > limit or self.stays or self._is_made(n):
+            return False
+        if self.members and self.kind[0] == FORMS[0]:
+            first, moving, left = self.members[0], set[Node](), n.all_input_nodes
+            while left:
+                if (m := left.pop()) not in moving and first < m:
+                    moving.add(m)
+                    left += m.all_input_nodes
+            if not all(map(_moves, moving)):
+                return False
+            for m in sorted(moving):
+                first.prepend(m)
+            self.members[-1].append(n)
+        self.members.append(n)
+        self.made[n] = None
+        self.bytes = size
+        return True
+
+    def merge(self, gm: GraphModule) -> None:
+        """One call for all; reductions where the last was, and what is made of them behind it."""
+        *others, last = self.members
+        if self.kind[0] != FORMS[0]:
+            for m in others:  # so that no member is left among what stands before the last
+                last.append(m)
+            for m in reversed([m for m in self.made if m < last]):
+                last.append(m)
+            for m in others:
+                last.prepend(m)
+        _merge(gm, self.members)
 
 
 def _kind(n: Node) -> tuple[Any, ...]:
@@ -113,42 +172,6 @@ def _bytes(n: Node) -> int:
     return max(int(v.numel() * v.element_size()) for v in values)
 
 
-def _joined(gm: GraphModule, members: list[Node], n: Node) -> bool:
-    """Put a transfer beside those of a bucket; False where what it needs, or they, stand between.
-
-    Gathers come to the first, with what they are made of; reductions to the last, and what is made
-    of them behind it.
-    """
-    nodes = [*gm.graph.nodes]
-    between = [m for m in nodes[nodes.index(members[0]) : nodes.index(n)] if m not in members]
-    if not all(map(_writes_nothing, between)):
-        return False
-    if op_name(n.target) == FORMS[0]:
-        needed, moving = {*n.all_input_nodes}, list[Node]()
-        for m in reversed(between):
-            if m in needed:
-                moving.append(m)
-                needed.update(m.all_input_nodes)
-        if not needed.isdisjoint(members) or not all(map(_moves, moving)):
-            return False
-        for m in reversed(moving):
-            members[0].prepend(m)
-        members[-1].append(n)
-        return True
-    behind = dict.fromkeys(members)
-    for m in between:
-        if not behind.keys().isdisjoint(m.all_input_nodes):
-            behind[m] = None
-    made = [m for m in behind if m not in members]
-    if not behind.keys().isdisjoint(n.all_input_nodes) or not all(map(_moves, made)):
-        return False
-    for m in reversed(made):
-        n.append(m)
-    for m in members:
-        n.prepend(m)
-    return True
-
-
 def _writes_nothing(n: Node) -> bool:
     if n.target is operator.getitem:
         return True
@@ -157,7 +180,7 @@ def _writes_nothing(n: Node) -> bool:
 
 def _moves(n: Node) -> bool:
     """Whether a call may change places with others that write nothing: it computes, or waits."""
-    return is_wait(n.target) or not (is_collective(n.target) or n.is_impure())
+    return is_wait(n.target) or not (is_start(n.target) or n.is_impure())
 
 
 def _merge(gm: GraphModule, bucket: list[Node]) -> None:

@@ -10,7 +10,7 @@ import torch
 from litz.artifact import Recording
 from litz.host.aliasing import touched, written
 from litz.ir.program import Buffer, Extern, Program
-from litz.runtime.collectives import group_name, is_collective, is_wait
+from litz.runtime.collectives import group_name, is_start
 
 
 def recording(program: Program, by_steps: bool = False) -> Recording:
@@ -50,8 +50,8 @@ def gpu_of(program: Program) -> int:
 
 def groups_of(program: Program) -> tuple[str, ...]:
     """The names of the process groups that a program communicates with."""
-    calls = (n for n in program.nodes if isinstance(n, Extern) and is_collective(n.target))
-    names = (group_name(n.target, n.args, dict(n.kwargs)) for n in calls if not is_wait(n.target))
+    calls = (n for n in program.nodes if isinstance(n, Extern) and is_start(n.target))
+    names = (group_name(n.target, n.args, dict(n.kwargs)) for n in calls)
     return tuple(dict.fromkeys(names))
 
 

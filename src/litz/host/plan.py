@@ -23,7 +23,7 @@ from litz.host.lines import (
 from litz.index import Expr
 from litz.ir.program import Buffer, Extern, Nest, Program
 from litz.lowering.values import exprs
-from litz.runtime.collectives import is_collective, is_wait
+from litz.runtime.collectives import is_start, is_wait
 from litz.schedule.groups import Schedule, Step
 
 
@@ -81,12 +81,12 @@ def _until_waited(
     under_way: dict[str, tuple[str, ...]] = {}  # by the roots of results
     out = list(used)
     for i, step in enumerate(steps):
-        if not isinstance(step, Extern) or not is_collective(step.target):
+        if not isinstance(step, Extern):
             continue
         if is_wait(step.target):
             for name in used[i]:
                 out[i] += under_way.pop(program.root(name), ())
-        else:
+        elif is_start(step.target):
             made = [program.root(name) for name in step.outputs if name is not None]
             under_way.update(dict.fromkeys(made, step.read_buffers()))
     if out:

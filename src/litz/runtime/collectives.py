@@ -23,6 +23,11 @@ def is_wait(target: object) -> bool:
     return is_collective(target) and getattr(packet, "__name__", "") == "wait_tensor"
 
 
+def is_start(target: object) -> bool:
+    """Whether an operator begins to communicate."""
+    return is_collective(target) and not is_wait(target)
+
+
 def group_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The name of the process group of a call of a collective; "" where it names none."""
     names = [a.name for a in target._schema.arguments]

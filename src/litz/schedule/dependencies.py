@@ -17,7 +17,7 @@ from litz.ir.program import (
     made_numbers,
     used_numbers,
 )
-from litz.runtime.collectives import is_collective, is_wait
+from litz.runtime.collectives import is_start, is_wait
 
 _Slice = tuple[list[tuple[int, int]], int]  # (stride, extent) of each loop, and the offset
 
@@ -200,8 +200,10 @@ def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
     """
     if not isinstance(n, Extern) or n.is_number:
         return ()
-    if is_collective(n.target):
-        return () if is_wait(n.target) else ("collective",)
+    if is_wait(n.target):
+        return ()
+    if is_start(n.target):
+        return ("collective",)
     found: dict[str, None] = {}
     for body in (program.bodies[b.name] for b in n.bodies):
         found.update(dict.fromkeys(kind for m in body.nodes for kind in effects_of(m, body)))

@@ -21,7 +21,7 @@ from litz.dataclass import dataclass
 from litz.index import Expr, size_hint
 from litz.ir.flops import call_ops
 from litz.ir.program import Extern, Program, Template, TensorRef
-from litz.runtime.collectives import is_collective, is_wait
+from litz.runtime.collectives import is_start, is_wait
 from litz.schedule.dependencies import Numbers, effects_of, hazards, peak
 from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 
@@ -126,12 +126,11 @@ class _Steps:
         """Find the waits of each start, and what memory their results lie in."""
         under_way: dict[str, int] = {}
         for k, step in enumerate(self.steps):
-            if not isinstance(step, Extern) or not is_collective(step.target):
+            if not isinstance(step, Extern):
                 continue
-            if not is_wait(step.target):
+            if is_start(step.target):
                 under_way.update((self._memory(b), k) for b in step.write_buffers())
-                continue
-            for b in map(self._memory, step.read_buffers()):
+            for b in map(self._memory, step.read_buffers()) if is_wait(step.target) else ():
                 self.same.update((self.program.root(o), b) for o in step.outputs if o is not None)
                 if b in under_way:
                     self.start[k] = under_way.pop(b)
