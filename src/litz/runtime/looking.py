@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import torch
 
+from litz.runtime.meeting import rank
+
 RECORDS: Final = "records.jsonl"
 
 
@@ -35,10 +37,12 @@ def look(
     step: its number in the host program; kernel, nodes, line: the kernel or operator, its graph
     nodes and the user's line.  names, tensors: of the buffers, as many of each.
     how: ``print`` (to stderr), ``check``, ``sum`` (append a record to ``records.jsonl`` in the
-    folder), ``save`` (the same, and the tensor beside it).
+    folder, of several processes in a folder ``rankN`` of each in it), ``save`` (the same, and the
+    tensor beside it).
     Raises FloatingPointError under ``check`` for the first tensor with a nan or an infinity.
     """
     when = "after" if after else "before"
+    mine = "" if (n := rank()) is None else f"rank{n}"
     where = {"step": step, "when": when, "kernel": kernel, "nodes": list(nodes), "line": line}
     with torch.no_grad():
         for name, value in zip(names, tensors, strict=True):
@@ -48,9 +52,9 @@ def look(
             elif how == "print":
                 about = " ".join(f"{k}={v}" for k, v in facts(x).items())
                 said = f"litz: {when} {step} {kernel} {line}: {name} {about}"
-                print(said, file=sys.stderr, flush=True)
+                print(f"[{mine}]: {said}" if mine else said, file=sys.stderr, flush=True)
             else:
-                _keep({**where, "buffer": name, **facts(x)}, Path(folder), x, how == "save")
+                _keep({**where, "buffer": name, **facts(x)}, Path(folder, mine), x, how == "save")
 
 
 def facts(x: torch.Tensor) -> dict[str, Any]:
