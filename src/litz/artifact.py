@@ -5,7 +5,7 @@ this process or in another: then it went through ``to_bytes`` and ``from_bytes``
 
 The bytes::
 
-    litz-artifact 7\\n          the version of this form
+    litz-artifact 9\\n          the version of this form
     64 hex digits \\n           SHA-256 of all that follows
     8 bytes                    length of the header, little-endian
     header                     JSON: {"sections": lengths, "artifact": the record}
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 8
+VERSION = 9
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 

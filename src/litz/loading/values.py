@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from litz.artifact import BoundBody, Constant, Host, Live, Named, Number, UsersKernel, Value
 from litz.errors import ArtifactError, ToolchainError
 from litz.logs import events
 from litz.runtime.arguments import BoxedCall
-from litz.runtime.executor import Executor
 from litz.runtime.launchers import in_python
+from litz.runtime.plan import Plan
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel, configurations
 
@@ -80,6 +80,16 @@ def _imported(module: str) -> object:
         return None
 
 
+class Runner(Protocol):
+    """What runs plans: the native executor, or what stands in for it."""
+
+    def program(
+        self, plan: Plan, values: Mapping[str, object], natives: Mapping[str, Any], /
+    ) -> BoxedCall:
+        """A callable of a plan (``Executor.program``)."""
+        ...
+
+
 def load_host(source: str, namespace: Mapping[str, object]) -> BoxedCall:
     """Run a host module's text and return its ``call``.
 
@@ -95,7 +105,7 @@ def bind_host(
     host: Host,
     values: Mapping[str, object],
     natives: Mapping[str, Any],
-    executor: Callable[[], Executor],
+    executor: Callable[[], Runner],
 ) -> BoxedCall:
     """The call of a host program: by the native executor, else by Python, and the log says why.
 
