@@ -6,12 +6,23 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from litz.artifact import BoundBody, Constant, Host, Live, Named, Number, UsersKernel, Value
+from litz.artifact import (
+    BoundBody,
+    Constant,
+    Host,
+    Live,
+    Named,
+    Number,
+    Scripted,
+    UsersKernel,
+    Value,
+)
 from litz.errors import ArtifactError, ToolchainError
 from litz.logs import events
 from litz.runtime.arguments import BoxedCall
 from litz.runtime.launchers import in_python
 from litz.runtime.plan import Plan
+from litz.runtime.script_objects import Stored, made
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel, configurations
 
@@ -66,6 +77,8 @@ def _live(value: Value, bodies: Mapping[str, object], kernels: Mapping[str, obje
             if tensor.device == device:
                 return tensor
             return memory_of(tensor).to(device).as_strided(tensor.shape, tensor.stride())
+        case Scripted(thing):
+            return made(thing) if isinstance(thing, Stored) else thing
         case Named(module, path):
             found = walk(_imported(module), path) if is_known(module) else None
             if found is None:

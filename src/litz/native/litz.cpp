@@ -313,6 +313,7 @@ Object Program::State::object(const Json& entry, const Json& values, const Modul
         const Json& value = values[text.c_str()];
         const std::string& is = value["is"].text;
         o.kind = Object::Python;
+        if (is == "Scripted") throw Error("litz: the program holds a script object: it needs Python");
         if (is == "Named") o.text = value["module"].text + ":" + value["path"].text;
         if (is == "Constant") {
             const Json& t = value["tensor"];
