@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 import shutil
 import subprocess
@@ -20,22 +19,9 @@ from torch.utils import _pytree as pytree
 import litz
 from litz.runtime import shipped
 from tests.loading.test_damaged import DAMAGE, Small, X, random
-
-NATIVE = Path(litz.native_folder())
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cpp"
-TORCH = Path(torch.__file__).parent / "lib"
+from tests.native import EXAMPLE, NATIVE, TORCH, built, called
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
-
-
-def built(folder: Path, *flags: str, main: Path = EXAMPLE / "main.cpp") -> Path:
-    """The example, or another program, by the compiler alone."""
-    run = folder / "run"
-    sources = [str(main), str(NATIVE / "litz.cpp")]
-    libraries = [f"-L{TORCH}", f"-Wl,-rpath,{TORCH}", "-ltorch_cpu", "-lc10", "-ldl", "-lm"]
-    command = ["g++", "-std=c++17", "-Wall", "-Werror", f"-I{NATIVE}", *flags, *sources]
-    subprocess.run([*command, "-o", str(run), "-Wl,--no-as-needed", *libraries], check=True)
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +40,6 @@ def words(values: Sequence[Any], folder: Path) -> list[str]:
         else:
             found.append(f"int:{x}")
     return found
-
-
-def called(run: Path, *given: Path | str, **env: str) -> subprocess.CompletedProcess[str]:
-    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LITZ"))}
-    return subprocess.run([run, *given], capture_output=True, text=True, env={**outside, **env})
 
 
 def compare(run: Path, name: str, case: Case, folder: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.aliasing import is_view_op, passed, sharing, viewed, writes
-from litz.graph.calls import op_name
+from litz.graph.calls import op_name, takes_objects
 from litz.index import Expr, symbol
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported, WrongMetadata
@@ -93,6 +93,8 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     _check_writes(low, n)
     args = with_own_plans(target, tuple(argument(low, a, n) for a in n.args))
     kwargs = tuple((k, argument(low, v, n)) for k, v in n.kwargs.items())
+    if takes_objects(target):
+        args, kwargs = lasting(low, args), lasting(low, kwargs)
     effects = sharing(target)
     mutated = tuple(dict.fromkeys(_roots(low, passed(effects.written, args, dict(kwargs)))))
     for root in mutated:
@@ -117,7 +119,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
 def add_call(
     low: GraphLowering,
     n: FxNode,
-    target: torch._ops.OpOverload,
+    target: object,
     args: tuple[object, ...],
     kwargs: tuple[tuple[str, object], ...],
     vals: Sequence[Any],
@@ -280,6 +282,23 @@ def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> T
     assert v.ref is not None
     # A view as another type looks at the strides of single elements too.
     return with_idle_strides(v.ref, meta.strides) if by.target is aten.view.dtype else v.ref
+
+
+def lasting(low: GraphLowering, value: Any) -> Any:
+    """Arguments for a script object, which keeps what it is handed for as long as it likes: of
+    memory that the program would give to others, a copy.
+    """
+    if isinstance(value, tuple):
+        return tuple(lasting(low, v) for v in value)
+    if not isinstance(value, TensorRef):
+        return value
+    root = low.b.buffers[low.b.root(value.buffer)]
+    if root.kind not in ("temp", "fresh"):
+        return value
+    copy = low.b.new_buffer(value.dtype, value.shape, value.strides, root.device, "extern")
+    reason = "a script object may keep it"
+    low.b.extern(aten.clone.default, (value,), (copy.name,), root.device, reason)
+    return low.b.of_buffer(copy).ref
 
 
 def _may_share(target: object) -> bool:

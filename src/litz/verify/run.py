@@ -107,7 +107,8 @@ def watch(
     """
     targets = find_targets(gm, program, schedule)
     found = Watch(gm, program, steps, targets, Report(gm.graph, folder, dict(options)))
-    found.unchecked.update(dict.fromkeys(targets.unchecked, "random, or of undefined contents"))
+    why = "random, of script objects, or of undefined contents"
+    found.unchecked.update(dict.fromkeys(targets.unchecked, why))
     return found
 
 
