@@ -13,6 +13,7 @@ import litz
 NATIVE = Path(litz.native_folder())
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "cpp"
 TORCH = Path(torch.__file__).parent / "lib"
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def built(folder: Path, *flags: str, main: Path = EXAMPLE / "main.cpp") -> Path:

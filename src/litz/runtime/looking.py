@@ -7,6 +7,7 @@ and packages alike.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import json
 import sys
@@ -98,6 +99,7 @@ def _check(name: str, x: torch.Tensor, where: str) -> None:
 def _keep(record: dict[str, Any], folder: Path, x: torch.Tensor, whole: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / RECORDS).open("a") as out:
+        fcntl.flock(out, fcntl.LOCK_EX)  # threads and processes write into one file
         out.seek(0, 2)
         if whole:  # the place in the file makes a name that no other has
             record["file"] = f"{out.tell()}-{record['buffer']}.pt"

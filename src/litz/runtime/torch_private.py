@@ -175,9 +175,10 @@ def without_autocast() -> AbstractContextManager[Any]:
     return context
 
 
-def set_gradients(on: bool) -> None:
-    """Turn gradients on or off in this thread."""
-    torch._C._set_grad_enabled(on)
+is_autocasting: Callable[[], bool] = torch._C._is_any_autocast_enabled
+"""Whether operators are cast in this thread, on any device."""
+set_gradients: Callable[[bool], None] = torch._C._set_grad_enabled
+"""Turns gradients on or off in this thread."""
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Exported:
 def exported(program: ExportedProgram) -> Exported:
     """Take an exported program apart.  Raises PackageError for what no package can hold."""
     try:
-        program = program.run_decompositions(_composite())
+        program = program.run_decompositions(_composite(program))
     except Exception as e:  # what it does not take it asserts, or fails on
         said = str(e).partition("\n")[0]
         raise PackageError(
@@ -156,15 +156,26 @@ def _leave_out(graph: GraphModule, tokens: Collection[Node]) -> None:
         graph.graph.erase_node(token)
 
 
-def _composite() -> dict[Any, Any]:
-    """PyTorch's operators that are composed of others by definition, with what they are."""
+def _composite(program: ExportedProgram) -> dict[Any, Any]:
+    """PyTorch's operators that are composed of others by definition, with what they are.
+
+    The export keeps some whole that ``torch.compile`` takes apart by functions in Python
+    (``upsample_bilinear2d.vec``): here they are taken apart, too.
+    """
     key = "CompositeImplicitAutograd"
     table: Any = default_decompositions()
-    return {
+    found = {
         op: made
         for op, made in table.items()
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
     }
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, GraphModule)]
+    called = dict.fromkeys(n.target for graph in graphs for n in graph.nodes)
+    for op in called:
+        made = op.py_kernels.get(key) if isinstance(op, torch._ops.OpOverload) else None
+        if callable(made):
+            found.setdefault(op, made)
+    return found
 
 
 def _constant(program: ExportedProgram, spec: gs.InputSpec) -> torch.Tensor:
