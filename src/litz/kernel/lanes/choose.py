@@ -9,7 +9,7 @@ from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, nests, phases, regroup
+from litz.kernel.lanes import attention, nests, phases, regroup, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
@@ -47,6 +47,7 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
     several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
+    several = several or turn.divide(prepared, space)
     if several is None:
         return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
     kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
