@@ -82,11 +82,14 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
         x = ctx.b.realize(x)
     ref = x.ref
     assert ref is not None
-    if any(ref.strides[k] is ZERO for k, p in enumerate(positions) if isinstance(p, Node)):
-        # Nothing would be left of a position, nor of its check, in the address.
-        ref = ctx.b.realize(x.with_node(x.node)).ref
-        assert ref is not None
-    return body.load(x.dtype, ref.buffer, linear(index, ref.strides, ref.offset), bound)
+    strides = ref.strides
+    used = linear(index, strides, ref.offset)
+    node: Node = body.load(x.dtype, ref.buffer, used, tuple(b for b in bound if b[0] in used.free))
+    for step, p in zip(strides, positions, strict=True):
+        if step is ZERO and isinstance(p, Node):  # the address has nothing of it, nor of its check
+            seen = op("ge", p, body.const(d.I64, 0))
+            node = body.masked(seen, node, body.const(x.dtype, 0))
+    return node
 
 
 def _through(
