@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
@@ -82,7 +83,11 @@ def train(net: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor, steps: int
 
 
 def compare(
-    make: Callable[[], nn.Module], x: Tensor, bound: float = 1e-5, inside: bool = False
+    make: Callable[[], nn.Module],
+    x: Tensor,
+    bound: float = 1e-5,
+    inside: bool = False,
+    options: dict[str, Any] | None = None,
 ) -> None:
     """A model of several processes, compiled, beside eager.  inside: its blocks are compiled."""
     eager, mine = make(), make()
@@ -91,7 +96,7 @@ def compare(
             block.compile(backend="litz")
         run: Any = mine
     else:
-        run = torch.compile(mine, backend="litz")
+        run = torch.compile(mine, backend="litz", options=options)
     for a, b in zip(train(mine, run, x), train(eager, eager, x), strict=True):
         agree(a, b, bound)
 
@@ -215,6 +220,30 @@ def tensor_parallel() -> None:
 
     torch.manual_seed(7)
     compare(make, torch.randn(6, 32))
+
+
+@case
+def tensor_parallel_in_pieces() -> None:
+    """Sequences in parts between layers: products are cut with what is gathered and scattered."""
+    world = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (world,))
+
+    def make() -> nn.Module:
+        net = model(512, 2)
+        for block in net:
+            plan = {
+                "norm": SequenceParallel(),
+                "up": ColwiseParallel(input_layouts=Shard(1)),
+                "down": RowwiseParallel(output_layouts=Shard(1)),
+            }
+            parallelize_module(block, mesh, plan)
+        return net
+
+    said: list[str] = []
+    with Listener(lambda c: said.extend(c.stages.pieces), stages=True):
+        x = data(2 * 256 // world, 512).view(2, -1, 512)
+        compare(make, x, options={"bandwidth": 500})  # by which pieces pay
+    assert sum(": in one piece" not in s for s in said) >= 4, said
 
 
 @case

@@ -15,7 +15,16 @@ if not dist.is_available():
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = (sys.executable, "-m", "tests.distributed.ranks")
 FEW = ("collectives", "ddp", "fsdp", "tensor_parallel", "agreement", "one_compiles")
-MORE = ("sharded", "alone", "uneven", "fsdp_mixed", "hybrid", "distributed_tensors", "pipeline")
+MORE = (
+    "tensor_parallel_in_pieces",
+    "sharded",
+    "alone",
+    "uneven",
+    "fsdp_mixed",
+    "hybrid",
+    "distributed_tensors",
+    "pipeline",
+)
 
 
 def run(world: int, cases: tuple[str, ...], folder: Path) -> None:
