@@ -4,11 +4,13 @@
     python -m benchmarks.distributed --device cpu --ranks 2  # gloo, tiny models
     python -m benchmarks.distributed --full --steps 50       # the sizes of docs/benchmarks.md
     python -m benchmarks.distributed --simulate              # 2 to 1,024 ranks, by estimates
+    python -m benchmarks.distributed --accept --out FILE     # what is asked, a part at a time
 
 Each case runs in processes of its own, one a rank, all backends in turns.  A row says: seconds of
 the first step; milliseconds of a step (median of turns, the slowest rank's); how many times faster
 than eager mode and the peer; milliseconds in which a GPU communicates and computes nothing, of a
-step (by PyTorch's profiler, mean of ranks); GiB of memory at most above what lay there before; the
+step (by PyTorch's profiler, mean of ranks); GiB of memory at most above what lay there before (on
+a CPU: of the process, above what it has between steps); the
 largest distance of a loss from eager mode's, by its size, and eager mode's from itself run again.
 """
 
@@ -212,11 +214,54 @@ def graph_sharded(size: str, backend: str, device: str) -> Step:
     return step_of(model, run, partial(tokens, device, vocabulary, shape))
 
 
+class Multiplied(nn.Module):
+    """Two products of a layer, split over ranks; rows lie in parts between layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = x + self.down(F.gelu(self.up(self.norm(x))))
+        return hidden
+
+
+def tensor_parallel(size: str, backend: str, device: str) -> Step:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    layers, width, _, (batch, length) = transformer_sizes(size)
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    plan: Any = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    model = nn.Sequential(*(Multiplied(width) for _ in range(layers))).to(device)
+    for layer in model:
+        parallelize_module(layer, mesh, plan)
+    rows = batch, length // dist.get_world_size()
+
+    def draw() -> tuple[Tensor, Tensor]:
+        labels = torch.randint(width, rows, device=device)
+        return torch.randn(*rows, width, device=device), labels
+
+    return step_of(model, compiled(model, backend), draw)
+
+
 CASES: dict[str, Callable[[str, str, str], Step]] = {
     "ddp_resnet": resnet,
     "ddp_gpt2": gpt2,
     "fsdp2": fsdp2,
     "graph_sharded": graph_sharded,
+    "tensor_parallel": tensor_parallel,
 }
 
 
@@ -256,8 +301,13 @@ def measure(case: str, backends: tuple[str, ...], args: argparse.Namespace) -> N
         for row, step in ran:
             row["rounds"].append(timed(step, args.device, args.seconds))
         write(rows, args)
-    for row, step in ran if args.device == "cuda" else ():
-        row["exposed"] = exposed(step)
+    for row, step in ran:
+        if args.device == "cuda":
+            row["exposed"] = exposed(step)
+        else:
+            row["peak"] = growth(step) / 1024
+        if row["backend"] == SUBJECT:
+            row["bandwidth"] = bandwidth_of_all(args.device)
         write(rows, args)
 
 
@@ -274,6 +324,29 @@ def memory(device: str, peak: bool = False) -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
+
+
+def growth(step: Step) -> float:
+    """MiB by which steps make the process grow at most."""
+    from benchmarks.worker import empty_pools, reset_peak, status_mib, trim_heap
+
+    empty_pools()
+    trim_heap()
+    before = status_mib("VmRSS")
+    if not reset_peak():
+        return 0.0
+    for k in range(3):
+        step(k)
+    return status_mib("VmHWM") - before
+
+
+def bandwidth_of_all(device: str) -> int:
+    """MB a second between all ranks, as Litz measured it; 0 where it did not."""
+    from litz.runtime.meeting import bandwidth, known
+
+    world = dist.group.WORLD
+    groups = known([world.group_name] if world is not None else [])
+    return bandwidth(groups[0], device, "", 60) if groups else 0
 
 
 def timed(step: Step, device: str, seconds: float) -> float:
@@ -430,16 +503,21 @@ def line(row: dict[str, Any], beside: dict[str, Any]) -> tuple[str, ...]:
 
 
 def distance(row: dict[str, Any] | None, other: dict[str, Any] | None) -> str:
-    """The largest distance of a loss, by the size of the other."""
     if not row or not other or "failed" in row or "failed" in other:
         return "-"
-    pairs = zip(row["losses"], other["losses"], strict=True)
-    return f"{max(abs(a - b) / abs(b) for a, b in pairs):.1e}"
+    return f"{far(row, other):.1e}"
+
+
+def far(row: dict[str, Any], other: dict[str, Any]) -> float:
+    """The largest distance of a loss, by the size of the other."""
+    pairs: Any = zip(row["losses"], other["losses"], strict=True)
+    found: float = max((abs(a - b) / abs(b) for a, b in pairs), default=0.0)
+    return found
 
 
 def arguments() -> argparse.Namespace:
     parser = described("distributed", __doc__)
-    add_only(parser, CASES)
+    add_only(parser, {**CASES, "repeated": "a part of what is accepted"})
     gpus = torch.cuda.device_count()
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpus else "cpu")
     parser.add_argument("--ranks", type=int, default=max(2, gpus))
@@ -450,6 +528,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a backend's turn")
     parser.add_argument("--limit", type=float, default=170.0, help="seconds that a case may take")
+    parser.add_argument("--accept", action="store_true", help="what is asked, and whether it is so")
+    parser.add_argument("--within", type=float, default=450.0, help="seconds, with --accept")
     parser.add_argument("--out", type=Path, help="rows as they come, a line of JSON each")
     parser.add_argument("--simulate", action="store_true", help="estimate, and run nothing")
     parser.add_argument("--inside", type=float, default=200.0, help="GB/s within a host, estimated")
@@ -471,6 +551,13 @@ def main() -> None:
         from benchmarks.simulated import table as predictions
 
         print(predictions(Network(inside=1e9 * args.inside, across=1e9 * args.across)))
+        return
+    if args.accept:
+        from benchmarks.acceptance import accept
+
+        if args.out is None:
+            raise SystemExit("--accept needs --out FILE, for the parts that are done")
+        print(accept(args))
         return
     rows: list[dict[str, Any]] = []
     for case in args.only or CASES:

@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from benchmarks.report import align
 from litz.compiler import compile_graph
 from litz.graph.communicate import narrow_before_gathering, share_calls
+from litz.ir.flops import Rates
 from litz.options import make_options
 from litz.schedule import overlap
 from litz.schedule.build import schedule as make_schedule
@@ -133,7 +134,7 @@ def predicted(
     costs = costs_of("cuda")
     assert costs is not None
     latency, bandwidth = network.between(world)
-    rates = overlap.Rates(latency, bandwidth, costs.memory, costs.matrix, costs.launch)
+    rates = Rates(latency, bandwidth, costs.memory, costs.matrix, costs.launch)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
         limit = overlap.worth_a_call("cuda", int(bandwidth / 1e6))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import acceptance
+from benchmarks.acceptance import PARTS, accept, judged
 from benchmarks.distributed import merged, table, uncovered
 from benchmarks.simulated import Network, predicted
 
@@ -78,3 +83,47 @@ def test_rings_are_as_slow_as_what_they_leave_the_host_by() -> None:
     assert network.between(2) == (1.0, 16.0)
     assert network.between(4) == (2.0, 8.0 * 4 / 3)
     assert network.between(8) == (3.0, 2.0 * 8 / 7)
+
+
+def measured(backend: str, ms: float, exposed: float, peak: float, loss: float) -> dict[str, Any]:
+    row = {"case": "fsdp2", "backend": backend, "rounds": [ms / 1e3], "exposed": exposed}
+    return row | {"peak": peak, "first": 1.0, "losses": [1.0, loss]}
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdicts"),
+    [
+        (measured("litz", 8, 0.002, 4.1, 0.501), ["ok", "ok", "ok", "ok", ""]),
+        (measured("litz", 9.5, 0.003, 4.3, 0.53), ["NO", "NO", "NO", "NO", ""]),
+    ],
+)
+def test_what_is_asked_of_a_part(mine: dict[str, Any], verdicts: list[str]) -> None:
+    eager, again = (
+        measured(b, 12, 0.005, 4, x) for b, x in (("eager", 0.5), ("eager again", 0.51))
+    )
+    rows = [eager, mine, measured("inductor", 10, 0.004, 4, 0.502), again]
+    assert [line[-1] for line in judged("fsdp2", rows)] == verdicts
+    failed = {"case": "fsdp2", "backend": "litz", "failed": "no answer"}
+    assert [line[-1] for line in judged("fsdp2", [eager, failed])] == ["NO"]
+
+
+def test_parts_that_are_done_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def run_case(case: str, args: Namespace) -> list[dict[str, Any]]:
+        ran.append((case, args.size, args.steps))
+        return [{"case": case, "backend": "litz", "failed": "no"}]
+
+    monkeypatch.setattr(acceptance, "run_case", run_case)
+    out = tmp_path / "parts"
+    out.write_text(json.dumps({"part": "repeated", "rows": []}) + "\n")
+    given = {"device": "cuda", "steps": 50, "backends": acceptance.BACKENDS, "only": (), "out": out}
+    args = Namespace(**given, within=1e3, ranks=2)
+    assert "left" not in accept(args)
+    assert ran == [(name, "full", 50) for name in PARTS if name != "repeated"]
+    accept(args)
+    assert len(ran) == len(PARTS) - 1
+    accept(Namespace(**(vars(args) | {"only": ("fsdp2",), "within": 1.0})))
+    assert ran[-1] == ("fsdp2", "full", 50) and len(ran) == len(PARTS)

@@ -214,12 +214,22 @@ def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, pro
     if found is None:
         return compile_or_fall_back(graph, options, stages, kind)
     with dynamo.real_tensors(), through_aten():
-        rates = found.bandwidths(options.bandwidth)
-    options = replace(options, bandwidth=min(filter(None, rates.values()), default=0))
-    from litz.schedule.overlap import worth_a_call  # only programs that communicate pay for it
+        # Only programs that communicate pay for it.
+        from litz.graph.pieces import pipeline_products
+        from litz.ir.flops import Rates
+        from litz.schedule.overlap import between, worth_a_call
+        from litz.targets.choice import device_rates, targets
 
+        bandwidths = found.bandwidths(options.bandwidth)
+        devices = found.figures("rates", device_rates(found.kind, targets(options)))
+    options = replace(options, bandwidth=min(filter(None, bandwidths.values()), default=0))
     narrow_before_gathering(graph)
-    share_calls(graph, {name: worth_a_call(found.kind, rate) for name, rate in rates.items()})
+    smallest = {name: worth_a_call(found.kind, mb) for name, mb in bandwidths.items()}
+    rates = {
+        name: Rates(*between(found.kind, bandwidths[name]), *devices[name]) for name in smallest
+    }
+    stages.pieces = tuple(pipeline_products(graph, rates, smallest))
+    share_calls(graph, smallest)
     calls = found.calls()
     try:
         call = compile_or_fall_back(graph, options, stages, kind)

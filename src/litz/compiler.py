@@ -26,6 +26,7 @@ from litz.host.plan import plan as plan_host
 from litz.host.probes import with_marks, with_probes
 from litz.host.python import print_host
 from litz.host.segment import segment_tables
+from litz.ir.flops import Rates
 from litz.ir.program import Extern, Program
 from litz.ir.text import program_text
 from litz.ir.verify import verify
@@ -47,7 +48,7 @@ from litz.schedule.fuse import FusionSettings
 from litz.schedule.groups import Group, Schedule
 from litz.schedule.text import schedule_text
 from litz.stages import Stages, show
-from litz.targets.choice import targets
+from litz.targets.choice import device_rates, targets
 from litz.targets.horizontal import arranged, make_all
 from litz.targets.kernels import Kernel, Target, bind_plans
 from litz.targets.records import record
@@ -292,11 +293,9 @@ def _overlapped(schedule: Schedule, target_of: Callable[[str], Target], bandwidt
         return schedule
     from litz.schedule import overlap  # only programs that communicate pay for it
 
-    kind, here = device.partition(":")[0], overlap.HOST
-    rates = here.memory, here.operations, here.launch
-    if kind in DEVICES and (c := target_of(kind).costs(kind)) is not None:
-        rates = c.memory, c.matrix, c.launch
-    return overlap.overlap(schedule, overlap.Rates(*overlap.between(kind, bandwidth), *rates))
+    kind = device.partition(":")[0]
+    rates = device_rates(kind, target_of)
+    return overlap.overlap(schedule, Rates(*overlap.between(kind, bandwidth), *rates))
 
 
 def _check(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -48,6 +48,12 @@ class Agreement:
             g.name: given or bandwidth(g, self.kind, self.program, self.seconds)
             for g in self.groups
         }
+
+    def figures(self, what: str, mine: Sequence[float]) -> dict[str, list[float]]:
+        """Figures of the devices of each group, by which its ranks decide alike: those of whichever
+        compiled a graph first.  mine: of this rank's device."""
+        said = ((g.name, g.first(g.key(what, self.kind), json.dumps(mine))) for g in self.groups)
+        return {name: json.loads(text) for name, text in said}
 
     def calls(self) -> dict[str, list[Any]]:
         """The collectives of each group, in order."""

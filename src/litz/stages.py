@@ -56,6 +56,7 @@ class Stages:
     timer: who takes the time of the graph's runs.  watch: it, or what checks them.
     recompile: the guard whose failure had the graph compiled, or ''.
     repeats: which of its copies were scheduled once, or why none were.
+    pieces: for each transfer beside products, in how many pieces they are cut, and why.
     at: the stage that runs, or the last that did.
     seconds: wall time of each stage, by ``clock``.  ``waiting`` is the time left to wait for the
     C++ compiler after all other stages ran beside it; ``load`` what binding takes then.
@@ -83,6 +84,7 @@ class Stages:
     regions: str = ""
     recompile: str = ""
     repeats: str = ""
+    pieces: tuple[str, ...] = ()
 
     def parts(self) -> Iterator[Stages]:
         """This graph, and the bodies in it."""

@@ -1,4 +1,4 @@
-"""The arithmetic of products, convolutions and attention, by PyTorch's own table."""
+"""The arithmetic of products, convolutions and attention, by PyTorch's own table; and rates."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
+
+from litz.dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What times are estimated from.
+
+    latency: seconds of a transfer of nothing; bandwidth: bytes a second between processes; memory,
+    operations: bytes and operations of products a second on the device; launch: seconds of a step
+    of nothing.
+    """
+
+    latency: float
+    bandwidth: float
+    memory: float
+    operations: float
+    launch: float
 
 
 def call_ops(target: object, args: Any, kwargs: Any, out: Any) -> int:

@@ -55,7 +55,7 @@ class Gathered:
             next(iter(parts[0].lines), ""),
             count_calls(gm),
             stages.fallback,
-            "; ".join(filter(None, (stages.regions, stages.repeats))),
+            "; ".join(filter(None, (stages.regions, stages.repeats, *stages.pieces))),
             _recording(stages.cuda_graphs),
             _why_python(stages.artifact),
             dict(stages.seconds),

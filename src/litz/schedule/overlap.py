@@ -17,9 +17,8 @@ from typing import Final
 
 import torch
 
-from litz.dataclass import dataclass
 from litz.index import Expr, size_hint
-from litz.ir.flops import call_ops
+from litz.ir.flops import Rates, call_ops
 from litz.ir.program import Extern, Program, Template, TensorRef
 from litz.runtime.collectives import is_start, is_wait
 from litz.schedule.dependencies import Numbers, effects_of, hazards, peak
@@ -28,22 +27,6 @@ from litz.schedule.groups import Schedule, Step, Transfer, bytes_hint
 SLACK: Final = 1 << 20  # bytes of temporaries that more may live at once for the sake of overlap
 PART: Final = 8  # or this part of all memory
 SHARES: Final = (1.0, 0.5, 0.25)  # of a transfer to hide, where memory does not bear all of it
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What times are estimated from.
-
-    latency: seconds of a transfer of nothing; bandwidth: bytes a second between processes; memory,
-    operations: bytes and operations of products a second on the device; launch: seconds of a step
-    of nothing.
-    """
-
-    latency: float
-    bandwidth: float
-    memory: float
-    operations: float
-    launch: float
 
 
 HOST: Final = Rates(1e-4, 1e9, 1e10, 2e11, 5e-6)

@@ -28,3 +28,12 @@ def targets(options: Options) -> Callable[[str], Target]:
         return Triton(Style(wide, pointers, contract=fast, reduction=options.reduction))
 
     return lambda device: named(names.get(device.partition(":")[0], "triton"))
+
+
+def device_rates(kind: str, target_of: Callable[[str], Target]) -> tuple[float, float, float]:
+    """The last three of ``Rates``, of a kind of device."""
+    from litz.schedule.overlap import HOST
+
+    if (c := target_of(kind).costs(kind)) is not None:
+        return c.memory, c.matrix, c.launch
+    return HOST.memory, HOST.operations, HOST.launch
