@@ -12,7 +12,7 @@ from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX_GRADIENT
 from litz.graph.values import attribute_value
-from litz.index import Expr, Substitution, floordiv, linear, var
+from litz.index import Expr, Substitution, floordiv, var
 from litz.ir import attention, body
 from litz.ir.body import Node, Rewriter, Store, reduce
 from litz.ir.dtype import BOOL, F32, DType
@@ -91,11 +91,8 @@ def _delta(low: GraphLowering, out: TensorValue, grad: TensorValue, lse: Any) ->
     found = reduce("sum", (c,), product)
     if lse is not None:
         found = found - lse.at(loops) * (1 / math.log(2))
-    made = low.b.new_buffer(F32, out.shape[:3], _rows(out.shape[:3]), out.device)
-    store = Store(made.name, linear(loops, made.strides), found)
-    low.b.add_loops(loops, (c,), (store,), out.device)
-    ref = low.b.of_buffer(made).ref
-    assert ref is not None
+    ref = low.b.allocate(F32, out.shape[:3], out.device, _rows(out.shape[:3])).memory
+    low.b.add_loops(loops, (c,), (ref.store(loops, found),), out.device)
     return ref
 
 
@@ -196,8 +193,8 @@ class _Gradients:
         return _Tiles(slope, weight, mask, tuple(added))
 
     def _result(self, r: Any, place: tuple[Expr, ...], value: Node) -> tuple[TensorValue, Store]:
-        made = self.low.b.new_buffer(r.dtype, r.shape, r.strides, r.device)
-        return self.low.b.of_buffer(made), Store(made.name, linear(place, made.strides), value)
+        made = self.low.b.allocate(r.dtype, r.shape, r.device, r.strides)
+        return made, made.memory.store(place, value)
 
     def _add(
         self,

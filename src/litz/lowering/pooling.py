@@ -23,9 +23,9 @@ from litz.ir.reductions import MAX, reduction
 from litz.lowering import indexing
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds
-from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower_rows
 from litz.lowering.scatters import finish, start, store_at
+from litz.lowering.strides import result_buffer
 from litz.lowering.values import (
     ONE,
     ZERO,
@@ -121,9 +121,7 @@ def stored(
             out.append(None)
             continue
         target = result_buffer(ctx, k)
-        assert target.ref is not None
-        where = linear(own, target.ref.strides)
-        stores.append(Store(target.ref.buffer, where, body.cast(node, target.dtype)))
+        stores.append(target.memory.store(own, node))
         out.append(target)
     ctx.b.add_loops(own, reduced, tuple(stores), ctx.result.device)
     return tuple(out)
@@ -317,12 +315,11 @@ def max_pool_backward(
 
 def planes(v: TensorValue, rank: int) -> TensorValue:
     """A stored tensor with its last ``rank`` dimensions as one."""
-    assert v.ref is not None
     shape = (*v.shape[:-rank], product(v.shape[-rank:]))
-    strides = view_strides(v.shape, v.ref.strides, shape)
+    strides = view_strides(v.shape, v.memory.strides, shape)
     if strides is None:
         raise Unsupported("planes with gaps")
-    return strided(v, shape, strides, v.ref.offset)
+    return strided(v, shape, strides, v.memory.offset)
 
 
 def store_by_position(

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, contiguous_strides, linear, min_, var
+from litz.index import Const, Expr, contiguous_strides, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Store, op
+from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.ir.reductions import reduction, result_of
@@ -133,9 +133,8 @@ def reduce_many(
     out_shape = tuple(ONE if i in dims else s for i, s in enumerate(first.shape))
     stores, results = [], []
     for node in nodes:
-        buf = b.new_buffer(node.dtype, shape, contiguous_strides(shape), first.device)
-        stores.append(Store(buf.name, linear(own, buf.strides), node))
-        out = b.of_buffer(buf)
+        out = b.allocate(node.dtype, shape, first.device)
+        stores.append(out.memory.store(own, node))
         if keepdim:
             out = values.strided(out, out_shape, contiguous_strides(out_shape), ZERO)
         results.append(out)

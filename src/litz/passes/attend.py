@@ -82,7 +82,7 @@ class _Finder:
             return
         *batch, m, keys = last.left.shape
         points = (*(var(f"i{k}", s) for k, s in enumerate((*batch, m))), var("r0", keys))
-        weight = body.load(last.left.dtype, last.left.buffer, _at(last.left, points))
+        weight = last.left.load(points)
         score = self.softmax(weight, points)
         if score is not None:
             self.template(last, score, points)
@@ -249,7 +249,7 @@ class _Finder:
 
     def operand(self, ref: TensorRef, points: Sequence[Expr], by: ProgramNode) -> _Read:
         """An element of an operand: where it was copied from, if it was."""
-        own = body.load(ref.dtype, ref.buffer, _at(ref, points))
+        own = ref.load(points)
         source = self.value(own, points)
         if isinstance(source, Load) and source.dtype is ref.dtype and not source.indirect:
             made = self.maker(own)
@@ -311,10 +311,6 @@ def _unrounded(n: Node) -> Node:
     if isinstance(n, Masked):
         return body.masked(n.args[0], *map(_unrounded, n.args[1:]))
     return body.cast(n, F32)
-
-
-def _at(ref: TensorRef, points: Sequence[Expr]) -> Expr:
-    return linear(points, ref.strides, ref.offset)
 
 
 def _unrolled(points: Sequence[Expr], axes: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
