@@ -36,25 +36,14 @@ aten = torch.ops.aten
 BY_CHOICE: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "mm",
-            "addmm",
-            "bmm",
-            "baddbmm",
-            "addmv",
-            "mv",
-            "dot",
-            "addbmm",
-            "_int_mm",
-            "_grouped_mm",
-            "_scaled_mm",
-            "_scaled_grouped_mm",
-            "_weight_int8pack_mm",
-        ),
+            "mm addmm bmm baddbmm addmv mv dot addbmm _int_mm _grouped_mm _scaled_mm "
+            "_scaled_grouped_mm _weight_int8pack_mm"
+        ).split(),
         "a matrix product: ATen's libraries compute it",
     ),
     "_weight_int4pack_mm": "a product with weights that lie as ATen's kernel alone reads them",
     **dict.fromkeys(
-        ("convolution", "convolution_backward", "_convolution"),
+        "convolution convolution_backward _convolution".split(),
         "a convolution: ATen's libraries compute it",
     ),
     **dict.fromkeys(

@@ -59,7 +59,7 @@ def loss(overload: Overload, steps: Steps = stepwise) -> Callable[[F], F]:
     return register
 
 
-def loss_backward(overload: Overload, steps: Steps = stepwise) -> Callable[[F], F]:
+def loss_backward(overload: Overload) -> Callable[[F], F]:
     """Register a loss's backward, a formula that takes the number of elements of a mean first."""
 
     def register(fn: F) -> F:
@@ -72,7 +72,7 @@ def loss_backward(overload: Overload, steps: Steps = stepwise) -> Callable[[F], 
             **options: Any,
         ) -> TensorValue:
             size = x.numel if reduction == MEAN else None
-            return elementwise(ctx, partial(fn, steps(ctx), size, **options), grad, x, *rest)
+            return elementwise(ctx, partial(fn, stepwise(ctx), size, **options), grad, x, *rest)
 
         lower(overload, of=fn, skip=2, also=("reduction",))(lowered)
         return fn
