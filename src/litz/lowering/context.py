@@ -16,7 +16,7 @@ from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, root_of
 from litz.lowering import eight_bits
 from litz.lowering.values import ONE, ZERO, Opaque, Shape, TensorValue, axes
 from litz.runtime.numbers import float_bits
@@ -183,8 +183,8 @@ class Builder:
     ) -> Opaque:
         """A buffer that has a name and a device but no layout; it's passed on whole."""
         device = str(getattr(val, "device", "cpu"))
-        self.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
-        return Opaque(TensorRef(name, d.U8, (), (), ZERO))
+        self.buffers[name] = made = Buffer(name, d.U8, (), (), device, kind, alias)
+        return Opaque(made.whole)
 
     def extern(
         self,

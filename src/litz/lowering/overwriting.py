@@ -110,7 +110,7 @@ class Arguments:
             target, (r.shape, r.strides), (buf.name,), buf.device, MEMORY, kwargs=options,
             target_name="empty_strided",
         )  # fmt: skip
-        return TensorRef(buf.name, r.dtype, r.shape, r.strides, ZERO)
+        return buf.whole
 
     def _opaque_copy(self, arg: FxNode, v: Opaque) -> TensorRef:
         """A copy of a tensor whose type or layout only ATen handles."""
