@@ -88,18 +88,24 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         stores = [apart.store(s) for s in stores]
         skeleton = replace(skeleton, slots=tuple(apart(x) for x in skeleton.slots))
         loops = (loops[0], *heads, *loops[2:])
-    low.b.nodes.append(
-        Template(
-            f"attention{len(low.b.nodes)}",
-            tuple(x for x in (*loops[:-1], at_column) if x is not ZERO),
-            tuple(x for x in (loops[-1], at_inner, *visits) if x is not ZERO),
-            tuple(stores),
-            own[0].device,
-            skeleton,
-            low.b.origins,
-        )
-    )
+    reduced = loops[-1], at_inner, *visits
+    add_template(low, "attention", (*loops[:-1], at_column), reduced, stores, skeleton)
     return tuple(out)
+
+
+def add_template(
+    low: GraphLowering,
+    name: str,
+    parallel: Sequence[Expr],
+    reduced: Sequence[Expr],
+    stores: Sequence[Store],
+    skeleton: Skeleton,
+) -> None:
+    """Add a nest that a skeleton runs, over those of its variables that count anything."""
+    b = low.b
+    axes, over = (tuple(x for x in some if x is not ZERO) for some in (parallel, reduced))
+    name, device = f"{name}{len(b.nodes)}", b.buffers[stores[0].buffer].device
+    b.nodes.append(Template(name, axes, over, tuple(stores), device, skeleton, b.origins))
 
 
 def fits(own: list[Any]) -> bool:
