@@ -11,7 +11,7 @@ from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp import tree
 from litz.targets.cpp.scans import lines as step_lines
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Slot, Stmt
-from litz.targets.cpp.values import DIALECT, Speller, ctype, number
+from litz.targets.cpp.values import DIALECT, Speller, converted, ctype, number
 
 
 def neutral(row: Reduction, dtype: DType) -> str:
@@ -366,10 +366,6 @@ class Printer:
     def unit_count(self, v: Expr) -> Expr:
         """How many units lie along one dim."""
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
-
-
-def converted(text: str, source: DType, to: DType) -> str:
-    return text if source is to else f"litz::cast<{ctype(to)}>({text})"
 
 
 def known(s: tree.Lanes) -> bool:
