@@ -19,6 +19,7 @@ from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
 from litz.runtime.torch_private import LazyGraphModule, random_states_as_tensors
+from litz.runtime.torch_private import keep_saved_tensors as keep_saved_tensors
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
