@@ -19,7 +19,6 @@ from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
 from litz.runtime.torch_private import LazyGraphModule, random_states_as_tensors
-from litz.runtime.torch_private import keep_saved_tensors as keep_saved_tensors
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
@@ -114,6 +113,17 @@ def traced(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphMod
         keep_inference_input_mutations=True,
     )
     return found[0]
+
+
+def keep_saved_tensors() -> None:
+    """Tell AOTAutograd, which is compiling a forward graph, that backward graphs overwrite no
+    tensor saved for them: they may run again, for `retain_graph=True`.
+
+    It refuses that otherwise, but where it compiles a backward graph for such a run.
+    """
+    context: Any = torch._guards.TracingContext.try_get()
+    if (known := getattr(context, "fw_metadata", None)) is not None:
+        known.bw_donated_idxs = []
 
 
 def is_refusal(error: RuntimeError) -> bool:

@@ -229,17 +229,6 @@ def user_kernel(number: int, constants: int) -> tuple[Any, Mapping[str, object]]
     return kernel_side_table.get_kernel(number), kernel_side_table.get_constant_args(constants)
 
 
-def keep_saved_tensors() -> None:
-    """Tell AOTAutograd, which is compiling a forward graph, that backward graphs overwrite no
-    tensor saved for them: they may run again, for `retain_graph=True`.
-
-    It refuses that otherwise, but where it compiles a backward graph for such a run.
-    """
-    context: Any = torch._guards.TracingContext.try_get()
-    if (known := getattr(context, "fw_metadata", None)) is not None:
-        known.bw_donated_idxs = []
-
-
 @dataclass(frozen=True)
 class AotNames:
     """What keeps a graph ahead of AOTAutograd: PyTorch's record of all that it made of one.
