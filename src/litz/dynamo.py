@@ -140,6 +140,17 @@ def traced(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphMod
     return found[0]
 
 
+def keep_saved_tensors() -> None:
+    """Tell AOTAutograd, which is compiling a forward graph, that backward graphs overwrite no
+    tensor saved for them: they may run again, for `retain_graph=True`.
+
+    It refuses that otherwise, but where it compiles a backward graph for such a run.
+    """
+    context: Any = torch._guards.TracingContext.try_get()
+    if (known := getattr(context, "fw_metadata", None)) is not None:
+        known.bw_donated_idxs = []
+
+
 def is_refusal(error: RuntimeError) -> bool:
     """Whether AOTAutograd says that no graph without mutation stands for a program.
 
