@@ -81,7 +81,7 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
             return through
         x = ctx.b.realize(x)
     ref = x.memory
-    node = ref.load(index, bound)
+    node: Node = ref.load(index, bound)
     for step, p in zip(ref.strides, positions, strict=True):
         if step is ZERO and isinstance(p, Node):  # the address has nothing of it, nor of its check
             seen = op("ge", p, body.const(d.I64, 0))

@@ -162,7 +162,7 @@ def _composite(program: ExportedProgram) -> dict[Any, Any]:
     The export keeps some whole that ``torch.compile`` takes apart by functions in Python
     (``upsample_bilinear2d.vec``): here they are taken apart, too.
     """
-    key = "CompositeImplicitAutograd"
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
     table: Any = default_decompositions()
     found = {
         op: made
