@@ -447,3 +447,21 @@ def test_backward_graphs_run_again(runs: Runs, dynamic: bool) -> None:
         for found in runs(thrice, dynamic=dynamic):
             torch.testing.assert_close(found, expected)
         assert runs.traced == traced
+
+
+def test_regions_of_compiled_autograd_take_nothing_kept(runs: Runs) -> None:
+    """It traces backward graphs again, which what is kept has not."""
+    x = torch.linspace(-1, 1, 12).requires_grad_()
+
+    def gradient(compile: Compile) -> Tensor | None:
+        x.grad = None
+        compile(lambda x: (x.sin() * x.exp()).cos())(x).sum().backward()
+        return x.grad
+
+    def traced_again(compile: Compile) -> Tensor | None:
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            return gradient(compile)
+
+    expected = runs(gradient)
+    assert runs.entries()
+    torch.testing.assert_close(runs(traced_again), expected)

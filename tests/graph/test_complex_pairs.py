@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from quick import some
 from torch import Tensor
 
 import litz
+
+aten = torch.ops.aten
 
 
 def compiled(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, list[str], int]:
@@ -54,6 +57,12 @@ def test_rotary_embeddings_are_one_kernel(dtype: torch.dtype) -> None:
     got, calls, kernels = compiled(rotated, x, turn)
     assert torch.equal(got, rotated(x, turn))
     assert (calls, kernels) == (ROPE, 1)
+
+
+def filled(x: Tensor, y: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape)
+    out[1] = y
+    return out * x
 
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
@@ -103,6 +112,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (complexes(4), torch.arange(1, 3)),
     ),
     "returned view": (lambda x: (x[1], x * x + 1), (complexes(3, 4),)),
+    "written into zeros": (
+        lambda x, r: (filled(x, x[0] * 2j), filled(x, r), filled(x * 1j, x[0])),
+        (complexes(3, 4), torch.randn(4)),
+    ),
+    "padded": (
+        lambda x: (F.pad(x * 2j, (1, 2)), F.pad(x * 2j, (1, 2), value=1.5)), (complexes(3, 4),)
+    ),
+    "numbers of operators": (
+        lambda x: (aten.mul.Scalar(x.t() * x.t(), 2) * 1j, aten.add.Scalar(x * x, 2, 3) * x),
+        (complexes(3, 4),),
+    ),
 }  # fmt: skip
 
 
@@ -151,6 +171,24 @@ def test_gradients() -> None:
 
 
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_spectral_convolutions_copy_no_spectrum() -> None:
+    """Neither forward nor backward, where PyTorch's formulas write into parts of one."""
+    x = torch.randn(2, 3, 8, 16, requires_grad=True)
+    w = complexes(3, 3, 4, 5).requires_grad_()
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        modes = torch.fft.rfft2(x)
+        out = torch.zeros_like(modes)
+        out[..., :4, :5] = torch.einsum("bixy,ioxy->boxy", modes[..., :4, :5], w)
+        return torch.fft.irfft2(out, s=(8, 16))
+
+    got, calls, _ = compiled(lambda x, w: torch.autograd.grad(fn(x, w).sin().sum(), (x, w)), x, w)
+    for g, e in zip(got, torch.autograd.grad(fn(x, w).sin().sum(), (x, w)), strict=True):
+        torch.testing.assert_close(g, e)
+        assert g.stride() == e.stride()
+    assert not {"aten.copy.default", "aten.slice_scatter.default", "aten.mul.Scalar"} & {*calls}
+
+
 def test_open_numbers() -> None:
     def fn(x: Tensor, n: Tensor) -> Tensor:
         a, b = x.shape

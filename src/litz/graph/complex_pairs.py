@@ -302,6 +302,15 @@ def _full(at: _At, n: Node) -> Pair:
     return at.filled(re) if isinstance(re, Node) else re, im
 
 
+def _copied(at: _At, n: Node) -> Pair | None:
+    """The second argument, in the shape and type of the first, whose elements do not count."""
+    return at.parts(n.args[1]) if _is_complex(n) else None
+
+
+def _padded(at: _At, n: Node) -> Pair | None:
+    return None if argument(n, 2, "value", 0) else _gathered(at, n)
+
+
 def _as_real(at: _At, n: Node) -> Node:
     base = n.args[0]
     assert isinstance(base, Node)
@@ -338,23 +347,29 @@ RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
         (
             *READS, aten.cat.default, aten.mean.dim, aten.roll.default, aten.select_scatter.default,
             aten.slice_scatter.default, aten.stack.default, aten.sum.default, aten.sum.dim_IntList,
+            aten.select_backward.default, aten.slice_backward.default,
         ),
         _gathered,
     ),
     aten.neg.default: lambda at, n: tuple(map(at.neg, at.parts(n.args[0]))),
     aten._conj_physical.default: _conjugate,
     aten.conj_physical.default: _conjugate,
-    aten.mul.Tensor: lambda at, n: _product(at, *map(at.parts, n.args[:2])),
-    aten.add.Tensor: partial(_sum, sign=1.0),
-    aten.sub.Tensor: partial(_sum, sign=-1.0),
+    **dict.fromkeys(
+        (aten.mul.Tensor, aten.mul.Scalar),
+        lambda at, n: _product(at, *map(at.parts, n.args[:2])),
+    ),
+    **dict.fromkeys((aten.add.Tensor, aten.add.Scalar), partial(_sum, sign=1.0)),
+    **dict.fromkeys((aten.sub.Tensor, aten.sub.Scalar), partial(_sum, sign=-1.0)),
     aten.abs.default: lambda at, n: at(aten.hypot.default, *map(at.filled, at.parts(n.args[0]))),
     aten.angle.default: _angle,
     aten.sgn.default: _sgn,
     aten.polar.default: _polar,
     aten.complex.default: lambda at, n: tuple(map(at.filled, n.args)),
     aten.where.self: _where,
+    aten.copy.default: _copied,
+    aten.constant_pad_nd.default: _padded,
     aten.full.default: _full,
     aten.full_like.default: _full,
-    aten.zeros_like.default: _full,
+    **dict.fromkeys((aten.new_zeros.default, aten.zeros_like.default), lambda at, n: (0.0, 0.0)),
     aten.view_as_real.default: _as_real,
 }  # fmt: skip
