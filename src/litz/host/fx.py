@@ -326,8 +326,15 @@ class FxHost:
         """A callable of a plan, which takes the list of arguments and empties it."""
         own = {n: Native(f, self._records.get(n, ())) for n, f in in_python(natives).items()}
         module = _Printer(plan, values, own).print()
+        enters = module.graph.find_nodes(op="call_function", target=enter_device)
         for hook in self._hooks:
             hook(module)
             module.recompile()
-        # By the module's attribute: who holds the module may change it later.
-        return lambda args: module.forward(args)
+
+        def call(args: list[Any]) -> Any:
+            # Errors leave the device that was current.
+            device = torch.cuda.device(torch.cuda.current_device()) if enters else nullcontext()
+            with device:
+                return module.forward(args)  # by the attribute: it may be changed later
+
+        return call
