@@ -210,7 +210,8 @@ class _Printer:
             case "allocate":
                 like = {"dtype": self.thing(x[1]), "device": self.thing(x[2])}
                 sizes = self.dims(x[3]), self.dims(x[4])
-                self.node(torch.empty_strided, *sizes, to=x[0], kwargs=like)
+                empty = torch.ops.aten.empty_strided.default
+                self.node(empty, *sizes, to=x[0], kwargs=like)
             case "recycled":
                 sizes = self.dims(x[2]), self.dims(x[3])
                 self.node(empty_large, *sizes, self.thing(x[1]), to=x[0])
