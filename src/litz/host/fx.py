@@ -169,7 +169,7 @@ class _Printer:
         if kind == "value":
             return self.attribute(text, self.values[text])
         found = object_of(kind, text, self.values)
-        return self.attribute(re.sub(r"\W", "_", text), found) if kind == "name" else found
+        return self.attribute(re.sub(r"\W", "_", text), found) if callable(found) else found
 
     def value(self, value: tuple[str, Any]) -> Any:
         match value:
@@ -273,8 +273,8 @@ class _Printer:
         kwargs = {self.thing(k): self.value(v) for k, v in named}
         to = results[0] if single and results else -1
         function = _overload(object_of(*self.plan.objects[target], self.values), "out" in kwargs)
-        overload = isinstance(function, torch._ops.OpOverload)
-        if overload or (results and is_known(str(getattr(function, "__module__", "")))):
+        operator_ = isinstance(function, torch._ops.OperatorBase)
+        if operator_ or (results and is_known(str(getattr(function, "__module__", "")))):
             made = self.node(function, *given, to=to, kwargs=kwargs)
         else:
             made = self.node(run, self.thing(target), *given, to=to, kwargs=kwargs)
