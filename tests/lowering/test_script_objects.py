@@ -201,5 +201,5 @@ def test_what_is_not_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise ValueError("it has no __getstate__")
 
     monkeypatch.setattr("litz.tools.exported.stored", refuse)
-    with pytest.raises(PackageError, match="script object .*foo cannot be packaged: it has no"):
+    with pytest.raises(PackageError, match="foo cannot be packaged: it has no"):
         litz.package(program, tmp_path / "p.litz")
