@@ -184,6 +184,23 @@ def test_a_package(tmp_path: Path) -> None:
     torch.testing.assert_close(other(x), wanted[0])
 
 
+def test_an_argument_of_a_package(tmp_path: Path) -> None:
+    class Turned(torch.nn.Module):
+        def forward(self, q: Any, x: torch.Tensor) -> torch.Tensor:
+            return turned(q, x)
+
+    x = torch.randn(8, 8)
+    program = torch.export.export(Turned(), (queue(), x), strict=False)
+    litz.package(program, tmp_path / "p.litz")
+    loaded, ours, eagers = litz.load(tmp_path / "p.litz"), queue(), queue()
+    torch.testing.assert_close(loaded(ours, x), turned(eagers, x))
+    torch.testing.assert_close(content(ours), content(eagers))
+    with pytest.raises(PackageError, match=r"the input q is a .*\._Foo, not a .*\._TensorQueue"):
+        loaded(foo(), x)
+    with pytest.raises(PackageError, match="the input q is a Tensor, not a "):
+        loaded(x, x)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_a_package_from_cpp(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from litz.loading.record import (
     FixedInput,
     Input,
     NumberInput,
+    ObjectInput,
     Output,
     Plain,
     TensorInput,
@@ -282,6 +283,8 @@ class _Sizes:
     def input(self, arg: Any, written: bool) -> Input:
         if isinstance(arg, gs.ConstantArgument):
             return FixedInput(arg.name, _plain(arg.value, f"the input {arg.name}"))
+        if isinstance(arg, gs.CustomObjArgument):
+            return ObjectInput(arg.name, arg.class_fqn)
         val = self._nodes[arg.name].meta["val"]
         if isinstance(val, torch.SymInt):
             return NumberInput(arg.name, str(self.expr(val)))
@@ -306,7 +309,7 @@ class _Sizes:
         found: dict[str, Binding] = {}
         for exact in (True, False):
             for n, i in enumerate(inputs):
-                if isinstance(i, FixedInput):
+                if isinstance(i, FixedInput | ObjectInput):
                     continue
                 val = self._nodes[i.name].meta["val"]
                 for dim, size in enumerate(val.shape if isinstance(i, TensorInput) else (val,)):
