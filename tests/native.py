@@ -21,6 +21,8 @@ def built(folder: Path, *flags: str, main: Path = EXAMPLE / "main.cpp") -> Path:
     run = folder / "run"
     sources = [str(main), str(NATIVE / "litz.cpp")]
     libraries = [f"-L{TORCH}", f"-Wl,-rpath,{TORCH}", "-ltorch_cpu", "-lc10", "-ldl", "-lm"]
+    if (TORCH / "libtorch_cuda.so").exists():
+        libraries += ["-ltorch_cuda", "-Wl,--allow-shlib-undefined"]
     command = ["g++", "-std=c++17", "-Wall", "-Werror", f"-I{NATIVE}", *flags, *sources]
     subprocess.run([*command, "-o", str(run), "-Wl,--no-as-needed", *libraries], check=True)
     return run

@@ -8,13 +8,23 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch.fx import GraphModule, Interpreter
 
 from litz.host.fx import FxHost, launch
-from litz.host.lines import BindSize, CallExtern, HostProgram, Return
+from litz.host.lines import (
+    BindSize,
+    CallExtern,
+    CallKernel,
+    EnterDevice,
+    HostProgram,
+    LeaveDevice,
+    Return,
+)
 from litz.host.native import plan_native
 from litz.host.python import print_host
 from litz.index import symbol
@@ -137,6 +147,34 @@ def planned(host: HostProgram) -> Plan:
     plan = plan_native(host.with_lines(lines), print_host(host.with_lines(lines)).values)
     assert isinstance(plan, Plan), plan
     return plan
+
+
+def test_errors_leave_the_device_that_was_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [3]
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            self.before, current[0] = current[0], self.index
+
+        def __exit__(self, *_: object) -> None:
+            current[0] = self.before
+
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+
+    def broken(address: int) -> None:
+        raise RuntimeError(f"broken on {current[0]}")
+
+    x = replace(x_of(), device="cuda:1")
+    lines = (EnterDevice("cuda:1"), CallKernel("k", ("x",)), LeaveDevice("cuda:1"), Return(()))
+    plan = plan_native(HostProgram(("x",), {"x": x}, lines), {})
+    assert isinstance(plan, Plan), plan
+    with pytest.raises(RuntimeError, match="broken on 1"):
+        FxHost((), ()).program(plan, {}, {"k": broken})([torch.ones(3)])
+    assert current == [3]
 
 
 def test_a_program_without_a_plan_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch.export import Dim
 
 import litz
 from litz import PackageError
+from tests.native import built, called
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,6 +57,34 @@ def test_a_package_computes_what_is_compiled(tmp_path: Path) -> None:
         torch.testing.assert_close(program(x), own(x))
     with pytest.raises(PackageError, match="the input x is on cpu"):
         program(x.cpu())
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_from_cpp(tmp_path: Path) -> None:
+    """The same bits, of several sizes, and of a number in the host's memory."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor, by: torch.Tensor) -> dict[str, torch.Tensor]:
+            return self.block(x * by)
+
+    path, run = tmp_path / "two.litz", built(tmp_path)
+    given = torch.randn(64, 96, device="cuda"), torch.tensor(0.5)
+    litz.package(Two().cuda(), path, given, dynamic_shapes=({0: Dim("b", max=4096)}, None))
+    (tmp_path / "by").write_bytes(torch.tensor(1.5).numpy().tobytes())
+    for rows in (64, 7, 1000):
+        x = torch.randn(rows, 96)
+        (tmp_path / "x").write_bytes(x.numpy().tobytes())
+        words = f"float32:{rows}x96:{tmp_path}/x", f"float32::{tmp_path}/by"
+        done = called(run, path, *words)
+        assert done.returncode == 0, done.stderr
+        wanted = litz.load(path)(x.cuda(), torch.tensor(1.5))
+        for n, name in enumerate(("y", "p")):
+            found = Path(f"{path}.{n}").read_bytes()
+            assert found == wanted[name].cpu().contiguous().numpy().tobytes(), (rows, name)
 
 
 def test_tuned_when_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ class _Printer:
         if kind == "value":
             return self.attribute(text, self.values[text])
         found = object_of(kind, text, self.values)
-        return self.attribute(re.sub(r"\W", "_", text), found) if kind == "name" else found
+        return self.attribute(re.sub(r"\W", "_", text), found) if callable(found) else found
 
     def value(self, value: tuple[str, Any]) -> Any:
         match value:
@@ -210,7 +210,8 @@ class _Printer:
             case "allocate":
                 like = {"dtype": self.thing(x[1]), "device": self.thing(x[2])}
                 sizes = self.dims(x[3]), self.dims(x[4])
-                self.node(torch.empty_strided, *sizes, to=x[0], kwargs=like)
+                empty = torch.ops.aten.empty_strided.default
+                self.node(empty, *sizes, to=x[0], kwargs=like)
             case "recycled":
                 sizes = self.dims(x[2]), self.dims(x[3])
                 self.node(empty_large, *sizes, self.thing(x[1]), to=x[0])
@@ -272,8 +273,8 @@ class _Printer:
         kwargs = {self.thing(k): self.value(v) for k, v in named}
         to = results[0] if single and results else -1
         function = _overload(object_of(*self.plan.objects[target], self.values), "out" in kwargs)
-        overload = isinstance(function, torch._ops.OpOverload)
-        if overload or (results and is_known(str(getattr(function, "__module__", "")))):
+        operator_ = isinstance(function, torch._ops.OperatorBase)
+        if operator_ or (results and is_known(str(getattr(function, "__module__", "")))):
             made = self.node(function, *given, to=to, kwargs=kwargs)
         else:
             made = self.node(run, self.thing(target), *given, to=to, kwargs=kwargs)
@@ -326,8 +327,15 @@ class FxHost:
         """A callable of a plan, which takes the list of arguments and empties it."""
         own = {n: Native(f, self._records.get(n, ())) for n, f in in_python(natives).items()}
         module = _Printer(plan, values, own).print()
+        enters = module.graph.find_nodes(op="call_function", target=enter_device)
         for hook in self._hooks:
             hook(module)
             module.recompile()
-        # By the module's attribute: who holds the module may change it later.
-        return lambda args: module.forward(args)
+
+        def call(args: list[Any]) -> Any:
+            # Errors leave the device that was current.
+            device = torch.cuda.device(torch.cuda.current_device()) if enters else nullcontext()
+            with device:
+                return module.forward(args)  # by the attribute: it may be changed later
+
+        return call

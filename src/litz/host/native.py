@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from litz.artifact import Constant, Live, Named, Value
+from litz.artifact import Constant, Live, Named, Scripted, Value
 from litz.host import lines
 from litz.host.aliasing import holder, looked_into
 from litz.host.lines import HostProgram, Line
@@ -434,7 +434,7 @@ def _identity(value: Value) -> object:
     """By which two descriptions are of one object."""
     if isinstance(value, Constant):
         return id(value.tensor)
-    return id(value.value) if isinstance(value, Live) else value
+    return id(value.value) if isinstance(value, Live | Scripted) else value
 
 
 def plan_native(host: HostProgram, values: Mapping[str, Value], named: bool = False) -> Plan | str:

@@ -13,8 +13,9 @@ import torch
 
 from litz.errors import PackageError
 from litz.index import PYTHON, Expr, parse, render, symbol
-from litz.loading.record import FixedInput, NumberInput, Program, TensorInput
+from litz.loading.record import FixedInput, Input, NumberInput, ObjectInput, Program, TensorInput
 from litz.runtime.arguments import Argument
+from litz.runtime.script_objects import class_of
 from litz.runtime.torch_private import same_memory
 
 __all__ = ["Guards"]
@@ -44,6 +45,7 @@ class Guards:
         scope: dict[str, Any] = {
             "plain": (torch.Tensor, torch.nn.Parameter),
             "strided": torch.strided,
+            "class_of": class_of,
             "is_fixed": _is,
             "same_memory": same_memory,
         }
@@ -73,6 +75,8 @@ class Guards:
                         yield f"{v}.is_contiguous()"
                 case NumberInput():
                     yield f"type({v}) is int"
+                case ObjectInput():
+                    yield f"class_of({v}) == {i.type!r}"
                 case FixedInput():
                     scope[f"fixed{n}"] = i.value
                     yield f"is_fixed({v}, fixed{n})"
@@ -227,7 +231,7 @@ def _is(value: object, fixed: object) -> bool:
     return type(value) is type(fixed) and (value == fixed or value != value and fixed != fixed)
 
 
-def _fault(i: TensorInput | NumberInput | FixedInput, v: Any) -> str:
+def _fault(i: Input, v: Any) -> str:
     """What is wrong with an input by itself; "" for nothing."""
     match i:
         case FixedInput():
@@ -236,6 +240,9 @@ def _fault(i: TensorInput | NumberInput | FixedInput, v: Any) -> str:
         case NumberInput():
             if type(v) is not int:
                 return f"is a {type(v).__name__}, not an int"
+        case ObjectInput():
+            if class_of(v) != i.type:
+                return f"is a {class_of(v) or type(v).__name__}, not a {i.type}"
         case TensorInput():
             if not isinstance(v, torch.Tensor):
                 return f"is a {type(v).__name__}, not a tensor"

@@ -46,6 +46,14 @@ class NumberInput:
 
 
 @dataclass(frozen=True)
+class ObjectInput:
+    """A script object that the caller hands in.  type: its class, as TorchScript has it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
 class FixedInput:
     """What the program was exported for and takes nothing else in place of."""
 
@@ -53,7 +61,7 @@ class FixedInput:
     value: Plain
 
 
-Input = TensorInput | NumberInput | FixedInput
+Input = TensorInput | NumberInput | ObjectInput | FixedInput
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from litz.dataclass import dataclass
 from litz.runtime.strided import why_not_told
 
-__all__ = ["Items", "Stored", "made", "stored"]
+__all__ = ["Items", "Stored", "class_of", "made", "stored"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Stored:
 
 
 State = torch.Tensor | None | bool | int | float | str | Items
+
+
+def class_of(x: object) -> str:
+    """The class of a script object, as TorchScript has it; "" for what is none."""
+    return str(cast(Any, x)._type().qualified_name()) if isinstance(x, torch.ScriptObject) else ""
 
 
 def stored(x: torch.ScriptObject) -> Stored:

@@ -23,6 +23,7 @@ from litz.loading.record import (
     FixedInput,
     Input,
     NumberInput,
+    ObjectInput,
     Output,
     Plain,
     TensorInput,
@@ -101,14 +102,15 @@ def exported(program: ExportedProgram) -> Exported:
             inputs.append(sizes.input(spec.arg, str(spec.arg.name) in written))
             if isinstance(inputs[-1], FixedInput) and spec.arg.name in nodes:
                 graph.graph.erase_node(nodes[spec.arg.name])
-        elif spec.kind is gs.InputKind.CUSTOM_OBJ:
-            _hold(graph, nodes[spec.arg.name], program.constants[str(spec.target)])
+        elif isinstance(held := program.constants.get(str(spec.target)), torch.ScriptObject):
+            _hold(graph, nodes[spec.arg.name], held)
         elif spec.kind is gs.InputKind.TOKEN:
             tokens.add(nodes[spec.arg.name])
         else:
             raise PackageError(
                 f"litz: the program holds {spec.target or spec.arg.name}, "
-                f"a {spec.kind.name.lower().replace('_', ' ')}: a package holds tensors alone"
+                f"a {spec.kind.name.lower().replace('_', ' ')}: a package holds tensors and script "
+                "objects alone"
             )
     _leave_out(graph, tokens)
     outputs = _outputs(graph, signature)
@@ -132,12 +134,10 @@ def exported(program: ExportedProgram) -> Exported:
 
 def _hold(graph: GraphModule, n: Node, value: Any) -> None:
     """Make a constant of the graph of an input that is a script object."""
-    if not isinstance(value, torch.ScriptObject):
-        raise PackageError(f"litz: the program holds {n.name}, a {type(value).__name__}")
     try:
         stored(value)
     except ValueError as e:
-        raise PackageError(f"litz: the script object {n.name} cannot be packaged: {e}") from e
+        raise PackageError(f"litz: {n.name} cannot be packaged: {e}") from e
     setattr(graph, n.name, value)
     with graph.graph.inserting_after(list(graph.graph.find_nodes(op="placeholder"))[-1]):
         held = graph.graph.create_node("get_attr", n.name)
@@ -294,6 +294,8 @@ class _Sizes:
     def input(self, arg: Any, written: bool) -> Input:
         if isinstance(arg, gs.ConstantArgument):
             return FixedInput(arg.name, _plain(arg.value, f"the input {arg.name}"))
+        if isinstance(arg, gs.CustomObjArgument):
+            return ObjectInput(arg.name, arg.class_fqn)
         val = self._nodes[arg.name].meta["val"]
         if isinstance(val, torch.SymInt):
             return NumberInput(arg.name, str(self.expr(val)))
@@ -318,7 +320,7 @@ class _Sizes:
         found: dict[str, Binding] = {}
         for exact in (True, False):
             for n, i in enumerate(inputs):
-                if isinstance(i, FixedInput):
+                if isinstance(i, FixedInput | ObjectInput):
                     continue
                 val = self._nodes[i.name].meta["val"]
                 for dim, size in enumerate(val.shape if isinstance(i, TensorInput) else (val,)):
