@@ -413,6 +413,18 @@ def test_rows_that_lie_across_the_lane(turned: str, size: tuple[int, int]) -> No
     check(plan, buffers, rtol=1e-5, atol=1e-5)
 
 
+def test_unrolled_loops_go_on_in_whole_vectors() -> None:
+    """Only what fills no vector is a part of one."""
+
+    def loops(size: int) -> list[bool]:
+        plan, _ = reduction("sum", F32, 3, size, "r0")
+        return [text in source(plan) for text in ("r0 + 63 <", "r0 + 15 <", "load_partial<")]
+
+    assert loops(181) == [True, True, True]
+    assert loops(176) == [True, True, False]
+    assert loops(130) == [True, False, True]
+
+
 def test_rows_that_are_added_across_the_lane() -> None:
     """They are turned as well, and added row by row."""
     rows, width = 70, 50
