@@ -35,10 +35,10 @@ INDICES: dict[str, Callable[[Expr, int, int], Expr]] = {
 }
 
 
-def padded(how: str, size: int, pad: int, dtype: DType = F32) -> KernelPlan:
+def padded(how: str, size: int, pad: int, dtype: DType = F32, rows: int = ROWS) -> KernelPlan:
     """c[x0, x1] = a at a place of row x0, of ``size`` elements and ``pad`` on either side."""
     wide = size + 2 * pad
-    x0, x1 = var("x0", ROWS), var("x1", wide)
+    x0, x1 = var("x0", rows), var("x1", wide)
     if how == "masked":
         lane = B.index(x1)
         inside = B.op("le", B.const(I64, pad), lane), B.op("gt", B.const(I64, size + pad), lane)
@@ -87,6 +87,14 @@ def crowded() -> KernelPlan:
     for n in at[1:]:
         value = B.op("add", value, n)
     return make_plan([x0, x1], [], [Store("c", x0 * 500 + x1, value)], x1)
+
+
+def test_few_long_rows_are_kernels_that_threads_divide() -> None:
+    size = 20_000
+    plan = padded("reflected", size, 3, rows=2)
+    assert [k.cuts for k in choose(plan, 16).kernels] == [()] * 3
+    verify(choose(plan, 16))
+    check(plan, {"a": data("f32", 2 * size), "c": torch.zeros(2 * (size + 6))})
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

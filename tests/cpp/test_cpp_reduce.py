@@ -413,6 +413,31 @@ def test_rows_that_lie_across_the_lane(turned: str, size: tuple[int, int]) -> No
     check(plan, buffers, rtol=1e-5, atol=1e-5)
 
 
+def test_unrolled_loops_go_on_in_whole_vectors() -> None:
+    """Only what fills no vector is a part of one."""
+
+    def loops(size: int) -> list[bool]:
+        plan, _ = reduction("sum", F32, 3, size, "r0")
+        return [text in source(plan) for text in ("r0 + 63 <", "r0 + 15 <", "load_partial<")]
+
+    assert loops(181) == [True, True, True]
+    assert loops(176) == [True, True, False]
+    assert loops(130) == [True, False, True]
+
+
+def test_rows_that_are_added_across_the_lane() -> None:
+    """They are turned as well, and added row by row."""
+    rows, width = 70, 50
+    x0, x1 = var("x0", width), var("x1", rows)
+    t = symbol("t0", 0, 39)
+    into = B.load(I64, "i", x1)
+    stores = [Store("c", t * width + x0, B.load(F32, "a", x0 * rows + x1), "add", ((t, into),))]
+    plan = make_plan([x0, x1], [], stores, x0)
+    assert "litz::turn_in<" in source(plan)
+    buffers = {"a": data("f32", rows * width), "c": data("f32", 40 * width)}
+    check(plan, {**buffers, "i": torch.arange(rows) * 7 % 40}, atol=1e-5)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 8, 24])
 @pytest.mark.parametrize("groups", [5, 32])
 def test_group_norm_with_channels_last(groups: int, channels: int) -> None:

@@ -79,6 +79,14 @@ def test_a_lane_is_chosen_by_what_data_depends_on() -> None:
     assert choose_lane((j,), (i,), accesses_of(columns, {"rows": 8, "table": 4, "out": 4})) is j
 
 
+def test_an_update_counts_as_a_read_and_a_write() -> None:
+    i, j = var("i", 100), var("j", 100)
+    value = body.load(F32, "a", 100 * i + j)
+    for mode, lane in (("set", j), ("add", i)):
+        store = Store("c", 100 * j + i, value, mode)  # type: ignore[arg-type]
+        assert choose_lane((i, j), (), accesses_of([store], {"a": 4, "c": 4})) is lane
+
+
 def halves(size: int, *, apart: bool = False) -> tuple[Store, ...]:
     """The even elements take a number as it is, the odd ones its root (of another, if apart)."""
     parity = body.index(X % 2)

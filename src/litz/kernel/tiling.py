@@ -19,7 +19,7 @@ NEAR = 8  # elements: a stride whose vectors share their cache lines with few ot
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store: its index, element size in bytes.
+    """One load or store: its index, the bytes that it moves of an element.
 
     through: loops that data depends on which decides where; None where none does.
     """
@@ -51,7 +51,8 @@ def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Acces
             out.setdefault(at, Access(n.index, n.dtype.bytes, False, _through(n)))
     for s in stores:
         if s.buffer in sizes:
-            out[s.buffer, s.index] = Access(s.index, sizes[s.buffer], True, _through(s))
+            size = sizes[s.buffer] * (1 if s.mode == "set" else 2)  # an update reads as well
+            out[s.buffer, s.index] = Access(s.index, size, True, _through(s))
     return list(out.values())
 
 

@@ -10,10 +10,9 @@ from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, nests, phases, regroup, turn
+from litz.kernel.lanes import attention, nests, phases, pieces, regroup, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
-from litz.kernel.lanes.pieces import cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
@@ -49,7 +48,7 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
     several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
-    several = several or turn.divide(prepared, space)
+    several = several or turn.divide(prepared, space) or pieces.divide(prepared, space, lanes)
     if several is None:
         return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
     kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
@@ -83,7 +82,7 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
     form = _form(plan, space)
-    cut = cuts(plan.stores, space, lanes) if form == "rows" else ()
+    cut = pieces.cuts(plan.stores, space, lanes) if form == "rows" else ()
     if cut:
         assert space.lane is not None
         units = tuple(v for v in space.units if v is not space.lane)

@@ -10,16 +10,32 @@ from collections.abc import Iterator, Sequence
 
 from litz.dataclass import dataclass
 from litz.index import Const as Number
-from litz.index import Expr, FloorDiv, Max, Min, Mod, Substitution, coefficient, const, var
-from litz.ir.body import Index, Load, Node, Op, Reduce, Rewriter, Scan, Store, walk
+from litz.index import (
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Substitution,
+    coefficient,
+    const,
+    product,
+    size_hint,
+    var,
+)
+from litz.ir.body import Op, Reduce, Rewriter, Scan, Store, walk
 from litz.ir.unfold import index_exprs
-from litz.kernel.lanes.access import is_comparison, uniform
+from litz.kernel.lanes.access import access, is_comparison, uniform
 from litz.kernel.lanes.space import Space
 from litz.kernel.nodes import as_index, extent, int_value, roots
+from litz.kernel.phases import Phases, phase
+from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.unfold import settled
 
 MOST = 7  # pieces: each has the whole body
+SHORT = 4  # places that one part of a vector takes as well
 ROWS = 64  # that are enough for threads to divide
+LONG = 1 << 14  # places of a row that are worth dividing where there are fewer rows
 WRAPS = 2  # turns of one division
 
 
@@ -43,19 +59,38 @@ def pieces(stores: Sequence[Store], lane: Expr, cuts: Sequence[int]) -> list[Pie
     return found
 
 
+def divide(plan: KernelPlan, space: Space, lanes: int) -> Phases | None:
+    """A kernel for each piece of few long rows, so that threads divide the lane."""
+    lane = space.lane
+    if plan.tile is not None or lane is None or not _few(space, lane):
+        return None
+    found = cuts(plan.stores, space, lanes)
+    dims = tuple(d for d in plan.dims if d.var is not lane)
+    plans = [
+        phase(plan, (), dims if p.var is None else (*dims, Dim(p.var, "p")), p.stores, p.var)
+        for p in (pieces(plan.stores, lane, found) if found else ())
+    ]
+    return Phases(tuple(plans), ()) if plans else None
+
+
+def _few(space: Space, lane: Expr) -> bool:
+    rows = product(extent(v) for v in space.units if v is not lane)
+    return lane in space.units and size_hint(rows) < ROWS and size_hint(extent(lane)) > LONG
+
+
 def cuts(stores: Sequence[Store], space: Space, lanes: int) -> tuple[int, ...]:
     """Where indices and masks turn along the lane; none where that is nowhere, or not worth it."""
     lane = space.lane
     if lane is None or lane not in space.units or not extent(lane).is_const:
         return ()
-    size, rows = int_value(extent(lane)), 1
-    for v in space.units:
-        rows *= 1 if v is lane else extent(v).lo or 0
-    if size < 2 * lanes or rows < ROWS or _keeps(stores):
+    size = int_value(extent(lane))
+    if size < SHORT or _keeps(stores):
         return ()
-    if not any(_turns(n, lane, lanes) for n in walk(roots(stores))) and not any(
-        _at(s.index, lane) for s in stores
-    ):
+    uneven = any(
+        access(e, lane, lanes).kind in ("near", "any") and any(_at(e, lane))
+        for e in index_exprs(tuple(stores))
+    )
+    if not uneven and (size < 2 * lanes or not _masked(stores, lane, lanes)):
         return ()
     found: tuple[int, ...] = ()
     while True:
@@ -76,13 +111,12 @@ def _keeps(stores: Sequence[Store]) -> bool:
     return held or any(s.mode != "set" or s.indirect for s in stores)
 
 
-def _turns(n: Node, lane: Expr, lanes: int) -> bool:
-    """Whether a node turns along the lane within vectors."""
-    if is_comparison(n) and lane in n.vars:
-        return not uniform(n, lane, lanes) and any(_compared(n, lane))
-    if isinstance(n, Load):
-        return any(_at(n.index, lane))
-    return isinstance(n, Index) and any(_at(n.expr, lane))
+def _masked(stores: Sequence[Store], lane: Expr, lanes: int) -> bool:
+    """Whether a mask begins or ends within vectors."""
+    return any(
+        lane in n.vars and not uniform(n, lane, lanes) and any(_compared(n, lane))
+        for n in filter(is_comparison, walk(roots(stores)))
+    )
 
 
 def _places(stores: tuple[Store, ...], lane: Expr) -> Iterator[int]:

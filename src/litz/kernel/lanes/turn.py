@@ -20,21 +20,24 @@ from litz.kernel.tiling import FULL_VECTOR, NEAR
 
 def divide(plan: KernelPlan, space: Space) -> Phases | None:
     """The plan on operands that lie along its lane, phases that turn those before and behind it."""
-    if space.lane is None or space.lane not in space.reduced or not _long(space.lane):
+    lane = space.lane
+    # Where nothing is reduced and no stores meet, the plan itself runs in tiles.
+    if lane is None or not (space.serial or lane in space.reduced) or not _long(lane):
         return None
-    made = _Maker(plan, space, space.lane)
+    made = _Maker(plan, space, lane)
     stores = made.inputs(plan.stores)
     stores = made.outputs(stores)
     if not made.temps:
         return None
-    rest = phase(plan, made.temps, plan.dims, stores, space.lane)
+    rest = phase(plan, made.temps, plan.dims, stores, lane)
     return Phases((*made.before, rest, *made.behind), tuple(made.temps))
 
 
 class _Maker:
     def __init__(self, plan: KernelPlan, space: Space, lane: Expr) -> None:
         self.plan, self.lane = plan, lane
-        self.others = (*space.units, *space.serial, *(v for v in space.reduced if v is not lane))
+        dims = (*space.units, *space.serial, *space.reduced)
+        self.others = tuple(v for v in dims if v is not lane)
         self.temps: list[Temporary] = []
         self.before: list[KernelPlan] = []
         self.behind: list[KernelPlan] = []

@@ -341,14 +341,17 @@ class Printer:
             self.open(f"for (; {v} + {step - 1} < {hi}; {v} += {step})")
             self.copies(s, whole)
             self.close()
-        if s.unroll > 1 and not (known(s) and int_value(s.stop) % step < width):
+        known = s.start is None and s.between is None and s.stop.is_const
+        size = int_value(s.stop) if known else None
+        if s.unroll > 1 and (size is None or size % step >= width):
             self.open(f"for (; {v} + {width - 1} < {hi}; {v} += {width})")
             self.block(s.body, whole)
             self.close()
-        self.open(f"for (; {v} < {hi}; {v} += {width})")
-        self.line(f"const int64_t {v}_n = litz::least({hi} - {v}, {width});")
-        self.block(s.body, replace(whole, count=f"{v}_n"))
-        self.close()
+        if size is None or size % width:
+            self.open(f"for (; {v} < {hi}; {v} += {width})")
+            self.line(f"const int64_t {v}_n = litz::least({hi} - {v}, {width});")
+            self.block(s.body, replace(whole, count=f"{v}_n"))
+            self.close()
         self.close()
 
     def copies(self, s: tree.Lanes, spell: Speller) -> None:
@@ -366,11 +369,6 @@ class Printer:
     def unit_count(self, v: Expr) -> Expr:
         """How many units lie along one dim."""
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
-
-
-def known(s: tree.Lanes) -> bool:
-    """Whether all of a loop's places are known: none begins or ends elsewhere."""
-    return s.start is None and s.between is None and s.stop.is_const
 
 
 def offset(spell: Speller) -> str:
