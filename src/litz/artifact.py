@@ -33,27 +33,6 @@ from litz.runtime.plan import Plan
 from litz.runtime.records import Leaf, Records
 from litz.runtime.strided import memory_of
 
-__all__ = [
-    "Artifact",
-    "BoundBody",
-    "Constant",
-    "ExternCall",
-    "Host",
-    "Kernel",
-    "Live",
-    "Named",
-    "Native",
-    "Number",
-    "Recording",
-    "SegmentTable",
-    "UsersKernel",
-    "Value",
-    "dtype_of",
-    "from_bytes",
-    "tensor_bytes",
-    "to_bytes",
-]
-
 FORM = b"litz-artifact "
 VERSION = 8
 _DIGEST = 64

@@ -8,17 +8,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = [
-    "add_body",
-    "argument",
-    "count_calls",
-    "higher_order_name",
-    "in_place_form",
-    "is_random",
-    "leaves",
-    "op_name",
-]
-
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
     """What a call is given for one parameter, by position or by name."""

@@ -28,8 +28,6 @@ from litz.loading.record import (
     TensorInput,
 )
 
-__all__ = ["Exported", "exported", "guards_of", "place_of"]
-
 _aten = torch.ops.aten
 _metadata = _aten._assert_tensor_metadata.default
 _UNBOUNDED = 1 << 48
