@@ -34,28 +34,6 @@ from litz.runtime.records import Leaf, Records
 from litz.runtime.script_objects import Stored, stored
 from litz.runtime.strided import memory_of
 
-__all__ = [
-    "Artifact",
-    "BoundBody",
-    "Constant",
-    "ExternCall",
-    "Host",
-    "Kernel",
-    "Live",
-    "Named",
-    "Native",
-    "Number",
-    "Recording",
-    "Scripted",
-    "SegmentTable",
-    "UsersKernel",
-    "Value",
-    "dtype_of",
-    "from_bytes",
-    "tensor_bytes",
-    "to_bytes",
-]
-
 FORM = b"litz-artifact "
 VERSION = 9
 _DIGEST = 64

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["STAGE_LOGGERS", "events", "stage_logger"]
-
 STAGE_LOGGERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "graph": "litz.graph",

@@ -17,19 +17,6 @@ from litz.options import Options
 from litz.runtime.torch_private import traced
 from litz.stages import Compiled, Stages, Watcher
 
-__all__ = [
-    "Listener",
-    "Observer",
-    "report_compiled",
-    "report_fallback",
-    "report_graph",
-    "report_guards",
-    "report_recompile",
-    "telling",
-    "timer_of",
-    "wants_stages",
-]
-
 Observer = Callable[[str, GraphModule, Stages], None]
 _compiles: Final = logging.getLogger("litz.compiles")
 _compiles.propagate = False  # its records are for listeners; ``litz`` has what people read

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from litz.schedule.groups import Schedule
     from litz.targets.kernels import Kernel
 
-__all__ = ["Compiled", "Stages", "Watcher", "show"]
-
 
 class Watcher(Protocol):
     """Follows the runs of one compiled graph: checks them, or takes their time."""

@@ -30,15 +30,6 @@ import torch
 from litz.runtime.torch_private import CustomOpDef, Registrations, is_operator, registrations
 from litz.runtime.user_kernels import kernel_name
 
-__all__ = [
-    "NotCached",
-    "function_text",
-    "kernel_text",
-    "operator_text",
-    "overloads",
-    "value_text",
-]
-
 NAMESPACES: Final = ("aten", "prims")
 # Of these modules everything is a function of its arguments, but for what ``_asks``.
 _PURE: Final = ("math", "operator", "functools", "itertools")

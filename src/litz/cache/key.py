@@ -50,7 +50,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
 from litz.artifact import tensor_bytes
-from litz.cache.code import NAMESPACES, NotCached, kernel_text, operator_text
+from litz.cache.code import NAMESPACES, kernel_text, operator_text
+from litz.cache.code import NotCached as NotCached
 from litz.errors import LitzError
 from litz.graph.calls import higher_order_name, takes_objects
 from litz.graph.constants import is_literal
@@ -71,17 +72,6 @@ from litz.runtime.torch_private import (
     users_kernels,
 )
 from litz.targets.tools import Tools
-
-__all__ = [
-    "NotCached",
-    "Writer",
-    "environment",
-    "gpu",
-    "graph_key",
-    "settings",
-    "surroundings",
-    "symbols",
-]
 
 CONSTANTS: Final = 1 << 20
 """Bytes of constants up to which a graph is cached."""

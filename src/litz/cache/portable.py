@@ -18,8 +18,6 @@ from litz.options import make_options
 from litz.runtime.cache import Cache, unsealed
 from litz.targets.tools import Tools
 
-__all__ = ["arrived", "fault", "put"]
-
 NAME: Final = re.compile(r"([a-z]+)/([0-9a-f]{2})/(\2[0-9a-f]{38})(\.[a-z]+)?")
 
 

@@ -47,8 +47,6 @@ from litz.runtime.torch_private import (
     without_autocast,
 )
 
-__all__ = ["Kept", "Program", "ProgramKey", "lazily", "program_key", "wrapped"]
-
 Boxed = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Boxed]
 _AOT = aot_names()

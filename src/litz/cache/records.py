@@ -22,8 +22,6 @@ import torch
 
 from litz.dataclass import dataclass
 
-__all__ = ["Lists", "dump", "load"]
-
 _ROOMS: Final = ("torch._functorch._aot_autograd.", "torch._C._functionalization")
 _NAMES: Final = {
     "builtins": {"list", "dict", "set", "frozenset", "tuple", "complex", "slice"},

@@ -21,8 +21,6 @@ from litz.runtime.cache import Cache
 if TYPE_CHECKING:  # it imports PyTorch's compiler stack
     from litz.cache.programs import Kept
 
-__all__ = ["KINDS", "check", "load", "load_program", "save", "save_program"]
-
 GRAPH, PROGRAM = "graph", "program"
 KINDS = {GRAPH: ".litz", PROGRAM: ".program"}
 """The kinds of entries, and how their names end."""

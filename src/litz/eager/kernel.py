@@ -36,8 +36,6 @@ from litz.runtime.dispatcher import Kernel, in_compile, thread, through_aten
 from litz.runtime.torch_private import same_memory, without_autocast
 from litz.targets.tools import Tools
 
-__all__ = ["Decision", "Operator"]
-
 Boxed = Callable[[list[Any]], Any]
 SIZES: Final = 2
 """Sizes of a kind that get code of their own before others share code of open sizes."""

@@ -13,8 +13,6 @@ from litz.errors import OptionError
 from litz.options import make_options
 from litz.runtime.dispatcher import Kernels, is_composite, operator_names
 
-__all__ = ["Use", "operator_of"]
-
 KEYS: Final = {"cpu": "CPU", "cuda": "CUDA"}
 
 

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-__all__ = ["Kind", "Layout", "Signature", "Unknown", "family", "signature"]
-
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes and strides of a tensor, in elements."""
 Kind = tuple[object, ...]

@@ -18,8 +18,6 @@ from torch.fx.experimental.symbolic_shapes import (
 from litz.eager.signature import Layout
 from litz.runtime.fake import FakeTensorMode
 
-__all__ = ["fits", "guards", "traced"]
-
 Dims = Sequence[int]
 
 

@@ -10,19 +10,6 @@ from torch.fx import GraphModule, Node
 
 CALL_METHOD = "call_torchbind"
 
-__all__ = [
-    "CALL_METHOD",
-    "add_body",
-    "argument",
-    "count_calls",
-    "higher_order_name",
-    "in_place_form",
-    "is_random",
-    "leaves",
-    "op_name",
-    "takes_objects",
-]
-
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
     """What a call is given for one parameter, by position or by name."""

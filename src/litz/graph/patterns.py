@@ -28,8 +28,6 @@ from litz.dataclass import dataclass
 from litz.graph.values import add_call, same_value
 from litz.logs import events
 
-__all__ = ["CallPattern", "Capture", "Match", "Rewrites", "Rule", "rewrite", "rule_of"]
-
 Target = torch._ops.OpOverload
 _NONE = object()
 

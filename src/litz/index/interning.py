@@ -12,8 +12,6 @@ import threading
 import weakref
 from typing import Any, TypeVar
 
-__all__ = ["find", "interned", "publish"]
-
 _N = TypeVar("_N")
 
 

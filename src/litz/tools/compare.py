@@ -17,8 +17,6 @@ import torch
 from litz.runtime.looking import RECORDS
 from litz.verify.compare import same
 
-__all__ = ["first_difference", "main", "parser"]
-
 _SAME = ("step", "when", "buffer", "dtype", "shape")
 
 

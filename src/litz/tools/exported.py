@@ -31,8 +31,6 @@ from litz.loading.record import (
 from litz.runtime.script_objects import stored
 from litz.runtime.strided import why_not_told
 
-__all__ = ["Exported", "exported", "guards_of", "place_of"]
-
 _aten = torch.ops.aten
 _metadata = _aten._assert_tensor_metadata.default
 _UNBOUNDED = 1 << 48

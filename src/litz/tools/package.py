@@ -44,8 +44,6 @@ from litz.tools import package_tune
 from litz.tools.exported import Exported, exported, guards_of, place_of
 from litz.tools.package_tune import Tuned
 
-__all__ = ["main", "package"]
-
 
 def package(
     program: ExportedProgram | torch.nn.Module,

@@ -29,8 +29,6 @@ from litz.targets.triton.launcher import forms, print_launcher
 from litz.targets.triton.native import launcher_words
 from litz.targets.triton.source import Launch, TritonKernel
 
-__all__ = ["GpuParts", "generations"]
-
 _NAME = re.compile(r"sm_(\d{2,3})")
 _COMMON = 80
 """PTX of later generations than this one is for these alone."""

@@ -18,8 +18,6 @@ from litz.runtime.torch_private import without_autocast
 from litz.runtime.tune import Choice
 from litz.tools.exported import Exported
 
-__all__ = ["Tuned", "tuned"]
-
 
 @dataclass(frozen=True)
 class Tuned:

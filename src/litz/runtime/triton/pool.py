@@ -36,8 +36,6 @@ from litz.errors import ToolchainError
 from litz.runtime.jobs import memory_bound, slots
 from litz.runtime.triton.worker import END, FORK, GRACE, REQUEST
 
-__all__ = ["Pool", "Triton", "WorkerDied", "find_triton", "pool"]
-
 WORKER = Path(__file__).parent / "worker.py"
 
 
