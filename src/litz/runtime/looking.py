@@ -48,8 +48,7 @@ def look(
                 _check(name, x, f"{when} {kernel} ({', '.join(nodes)}; {line or 'no line'})")
             elif how == "print":
                 about = " ".join(f"{k}={v}" for k, v in facts(x).items())
-                said = f"litz: {when} {step} {kernel} {line}: {name} {about}"
-                print(said, file=sys.stderr, flush=True)
+                print(f"litz: {when} {step} {kernel} {line}: {name} {about}", file=sys.stderr)
             else:
                 _keep({**where, "buffer": name, **facts(x)}, Path(folder), x, how == "save")
 
@@ -64,14 +63,13 @@ def facts(x: torch.Tensor) -> dict[str, Any]:
     contents = (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr() or 1)
     numbers = _numbers(x)
     finite = numbers[numbers.isfinite()]
-    some = finite.numel() > 0
     return {
         "dtype": str(x.dtype).removeprefix("torch."),
         "shape": list(x.shape),
         "nan": int(numbers.isnan().sum()),
         "inf": int(numbers.isinf().sum()),
-        "min": float(finite.min()) if some else None,
-        "max": float(finite.max()) if some else None,
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
         "sha256": hashlib.sha256(contents).hexdigest()[:16],
     }
 
