@@ -58,7 +58,7 @@ def test_all_steps_are_recorded_and_results_are_the_same(host: str, tmp_path: Pa
     assert all(Path(r["line"].rpartition(":")[0]) == Path(__file__) for r in made)
 
 
-@pytest.mark.parametrize("of", ["aten.mm*", "mm", "test_looks.py:23", "k*", "nothing"])
+@pytest.mark.parametrize("of", ["aten.mm*", "mm", "test_looks.py:24", "k*", "nothing"])
 def test_steps_are_chosen_by_kernel_node_and_line(
     of: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,7 +70,7 @@ def test_steps_are_chosen_by_kernel_node_and_line(
     compiled(chain, inspect=of)(x, w)  # as found in the cache
     shown = capfd.readouterr().err.splitlines()
     lines = {int(s.split("test_looks.py:")[1].split(":")[0]) for s in shown}
-    wanted = {"aten.mm*": {23, 25}, "mm": {23}, "test_looks.py:23": {23}, "k*": {24, 25}}
+    wanted = {"aten.mm*": {24, 26}, "mm": {24}, "test_looks.py:24": {24}, "k*": {25, 26}}
     assert all(s.startswith("litz: ") and "sha256=" in s for s in shown)
     assert lines == wanted.get(of, set())
     assert ("names nothing in this graph of" in caplog.text) == (of == "nothing")

@@ -68,14 +68,13 @@ def facts(x: torch.Tensor) -> dict[str, Any]:
     contents = (ctypes.c_char * plain.nbytes).from_address(plain.data_ptr() or 1)
     numbers = _numbers(x)
     finite = numbers[numbers.isfinite()]
-    some = finite.numel() > 0
     return {
         "dtype": str(x.dtype).removeprefix("torch."),
         "shape": list(x.shape),
         "nan": int(numbers.isnan().sum()),
         "inf": int(numbers.isinf().sum()),
-        "min": float(finite.min()) if some else None,
-        "max": float(finite.max()) if some else None,
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
         "sha256": hashlib.sha256(contents).hexdigest()[:16],
     }
 
