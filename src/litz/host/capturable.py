@@ -11,6 +11,7 @@ from litz.artifact import Recording
 from litz.host.aliasing import touched, written
 from litz.ir.program import Buffer, Extern, Program
 from litz.runtime.collectives import group_name, is_collective, is_wait
+from litz.runtime.drawing import DRAWS
 
 
 def recording(program: Program, by_steps: bool = False) -> Recording:
@@ -88,6 +89,8 @@ def _why_not_called(n: Extern) -> str:
         return f"the result of {name} has a size that depends on data"
     if any(isinstance(v, torch.Generator) for v in (*n.args, *(v for _, v in n.kwargs))):
         return f"{name} draws from a random generator of its own"
+    if n.target in DRAWS:
+        return f"{name} reads the state of the random generator"
     target: Any = n.target
     if n.bodies:
         return f"{name} calls what is compiled by itself"
