@@ -38,6 +38,7 @@ from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
 from litz.graph.recurrences import roll_up
 from litz.graph.repro import save_repro
+from litz.graph.rng_states import fix_states
 from litz.graph.scan_gradients import differentiate_scans
 from litz.graph.statistics import give_true_types
 from litz.graph.user_kernels import launched
@@ -110,6 +111,7 @@ def compile_with(
                 regions.whole(graph.graph)
             elif kind == "forward":
                 dynamo.keep_saved_tensors()
+            fix_states(graph)
             stages = Stages(regions=regions.said, recompile=recompile, timer=timer_of(graph))
             report_graph(kind, count_calls(graph))
             guards = len(dynamo.guards(graph))

@@ -276,3 +276,11 @@ def test_operators_of_a_library() -> None:
         assert "made of other operators" in why_not(ops.parts.default, False)
         ops.python.default.py_impl(torch._C.DispatchKey.Functionalize)(lambda x: x)
         assert "Python code" in why_not(ops.python.default, False)
+
+
+def test_what_newer_pythons_add_to_classes_does_not_count() -> None:
+    """Where a class stands and what its annotations are: the latter appear as they are read."""
+    body = "class C:\n    n = 3\n    {}\ndef f(x): return x * C.n"
+    names = "__firstlineno__", "__static_attributes__", "__annotate_func__", "__annotations_cache__"
+    added = "\n    ".join(f"{name} = [object()]" for name in names)
+    assert function_text(made(body.format(added))) == function_text(made(body.format("")))

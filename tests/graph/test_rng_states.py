@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,26 @@ def model(x: Tensor, w: Tensor, dropout: float = 0.0) -> Tensor:
     return x.square().sum()
 
 
+def drops(x: Tensor, w: Tensor) -> Tensor:
+    """Draws in a transposed layout, and twice: what is behind the second is drawn after it."""
+    y = F.dropout((x @ w).mT, 0.4).mT.chunk(3, -1)[0]
+    return F.dropout(y.sin() + x, 0.2).tanh() * torch.rand_like(x)
+
+
+def dropping(x: Tensor, w: Tensor, dropout: float = 0.0) -> Tensor:
+    for _ in range(3):
+        x = checkpoint(drops, x, w, use_reentrant=False)
+    return x.square().sum()
+
+
+def gradients(f: Any, dropout: float) -> tuple[Tensor, ...]:
+    x, w = inputs()
+    torch.manual_seed(5)
+    loss = f(x, w, dropout)
+    found = loss.detach(), *torch.autograd.grad(loss, (x, w))
+    return *found, torch.rand(3)  # and the generator goes on from where it should
+
+
 def inputs() -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     x, w = torch.randn(2, 3, 10, 8), torch.randn(8, 24)
@@ -45,8 +66,11 @@ def test_attention_without_dropout_is_compiled_with_what_is_around_it() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("fails", ["forward", "backward"])
-def test_either_pass_may_run_through_aten(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_pass_may_run_through_aten(
+    fails: str, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The state that one hands to the other can be restored."""
     from litz import backend
     from litz.errors import GraphUnsupported
@@ -60,22 +84,27 @@ def test_either_pass_may_run_through_aten(fails: str, monkeypatch: pytest.Monkey
         return right(graph, *args)
 
     monkeypatch.setattr(backend, "_found_or_compiled", refused)
-    x, w = inputs()
     torch.compiler.reset()
-    given = {"graph_cache": False}
-    found = torch.autograd.grad(torch.compile(model, backend="litz", options=given)(x, w), (x, w))
-    for a, b in zip(found, torch.autograd.grad(model(x, w), (x, w)), strict=True):
+    compiled = torch.compile(model, backend="litz", options={"graph_cache": False})
+    for a, b in zip(gradients(compiled, dropout), gradients(model, dropout), strict=True):
         torch.testing.assert_close(a, b)
 
 
-def test_dropout_draws_in_the_backward_pass_what_it_drew_in_the_forward_pass() -> None:
-    x, w = inputs()
-    torch.compiler.reset()
-    compiled: Any = torch.compile(model, backend="litz")
-
-    def gradients(f: Any) -> tuple[Tensor, ...]:
-        torch.manual_seed(5)
-        return torch.autograd.grad(f(x, w, 0.3), (x, w))
-
-    for a, b in zip(gradients(compiled), gradients(model), strict=True):
-        torch.testing.assert_close(a, b)
+@pytest.mark.parametrize("options", [{}, {"host": "python"}, {"verify": True}], ids=str)
+@pytest.mark.parametrize("program", [model, dropping])
+def test_dropout_draws_in_the_backward_pass_what_it_drew_in_the_forward_pass(
+    program: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """To the bit what eager mode draws; the second time the code is from the cache."""
+    expected = gradients(program, 0.3)
+    for turn in range(2):
+        torch.compiler.reset()
+        unseen = {"check_ir": False, "check_calls": False, "cache_dir": str(tmp_path)}
+        given = {**unseen, **options}  # what is looked at is not cached
+        compiled: Any = torch.compile(program, backend="litz", options=given)
+        with litz.metrics() as found:
+            mine = gradients(compiled, 0.3)
+        assert found.counters["graphs"] == 2 and not found.counters["fallbacks"]
+        assert found.counters["cache_hits"] == (0 if "verify" in options or not turn else 2)
+        for a, b in zip(mine, expected, strict=True):
+            torch.testing.assert_close(a, b)

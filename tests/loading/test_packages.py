@@ -238,6 +238,17 @@ def test_the_file_is_a_zip_archive_whose_entries_lie_as_they_are(scaled: Path) -
     assert json.loads(container.read("program.json"))["versions"]["litz"] == litz.__version__
 
 
+def test_a_package_knows_the_lines_of_its_kernels(scaled: Path) -> None:
+    container = Container(scaled)
+    found = json.loads(container.read("generic/provenance.json"))
+    lines = {x["id"]: x["file"] for x in found["lines"]}
+    steps = [x for x in found["graph"]["steps"] if x["kind"] == "kernel"]
+    assert steps and all(set(x["lines"]) <= lines.keys() for x in steps)
+    assert {x["name"] for x in steps} == {x["id"] for x in found["kernels"]}
+    assert any(file.endswith(".py") for file in lines.values())
+    assert not any(x["source"] for x in found["kernels"]) and not found["graph"]["seconds"]
+
+
 def test_equal_programs_have_equal_bytes(tmp_path: Path) -> None:
     x, y = torch.randn(3, 4), torch.randn(5, 4)
     for name in ("a", "b"):

@@ -54,7 +54,9 @@ _IN_KEYS: Final = (
 _WITHOUT_HOOKS: Final = ("DisableTorchFunctionSubclass", "DisableTorchFunction")
 _OF_KERNELS: Final = ("triton.runtime.jit", "triton.runtime.autotuner")
 _OF_CLASSES: Final = frozenset(
-    "__dict__ __weakref__ __doc__ __module__ __qualname__ __annotations__".split()
+    "__dict__ __weakref__ __doc__ __module__ __qualname__ __annotations__ "
+    "__firstlineno__ __static_attributes__ "  # Python 3.13
+    "__annotate_func__ __annotations_cache__".split()  # Python 3.14
 )
 _METHODS: Final = (types.FunctionType, staticmethod, classmethod, property)
 _ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")

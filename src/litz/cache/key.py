@@ -56,7 +56,6 @@ from litz.errors import LitzError
 from litz.graph.calls import higher_order_name, takes_objects
 from litz.graph.constants import is_literal
 from litz.graph.dialect import HIGHER_ORDER, MUTATION, USER_KERNEL
-from litz.graph.rng_states import RESTORES, SAVES
 from litz.graph.storage import ANCHORED, FLAT
 from litz.graph.values import EAGER_VAL, attribute_value
 from litz.logs import STAGE_LOGGERS, stage_logger
@@ -287,7 +286,7 @@ class Writer:
             raise NotCached(f"{name} takes a script object")
         if getattr(operator, name, None) is target:
             return f"operator {name}"
-        if higher_order_name(target) in (*HIGHER_ORDER, MUTATION, SAVES, RESTORES):
+        if higher_order_name(target) in (*HIGHER_ORDER, MUTATION):
             return f"higher-order {name}"
         if type(target) is not torch._ops.OpOverload:
             raise NotCached(f"{name} is no operator of PyTorch's")

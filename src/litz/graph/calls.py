@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from litz.runtime.drawing import DRAWS
+
 CALL_METHOD = "call_torchbind"
+
+SAVES, RESTORES = DRAWN_TWICE = ("run_and_save_rng_state", "run_with_rng_state")
+"""How PyTorch wraps random operators of checkpointed regions, in the first pass and the second."""
 
 
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
@@ -49,7 +54,9 @@ def add_body(gm: GraphModule, kind: str, body: GraphModule) -> Node:
 
 def is_random(target: object) -> bool:
     """Whether an operator draws random numbers."""
-    return isinstance(target, torch._ops.OpOverload) and _draws(target)
+    if isinstance(target, torch._ops.OpOverload):
+        return _draws(target)
+    return target in DRAWS or higher_order_name(target) in DRAWN_TWICE
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,13 @@ from torch.fx import GraphModule, Node
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.graph.aliasing import owner, sharing
-from litz.graph.calls import CALL_METHOD, higher_order_name, in_place_form, leaves
+from litz.graph.calls import (
+    CALL_METHOD,
+    DRAWN_TWICE,
+    higher_order_name,
+    in_place_form,
+    leaves,
+)
 from litz.graph.reinplace import AT_POSITIONS, COPY
 from litz.graph.storage import ANCHORED, READS, SCATTER, is_flat
 
@@ -28,7 +34,7 @@ WITH_BODIES: Final = (COND, WHILE_LOOP, REGION, MAP, SCAN, ASSOCIATIVE, FLEX, FL
 USER_KERNEL: Final = "triton_kernel_wrapper_functional"
 MUTATION: Final = "triton_kernel_wrapper_mutation"  # the same before AOTAutograd
 USER_OPERATORS: Final = ("auto_functionalized", "auto_functionalized_v2")
-HIGHER_ORDER: Final = (*WITH_BODIES, USER_KERNEL, *USER_OPERATORS)
+HIGHER_ORDER: Final = (*WITH_BODIES, USER_KERNEL, *USER_OPERATORS, *DRAWN_TWICE)
 WRITERS: Final = frozenset({COPY, *map(in_place_form, AT_POSITIONS)})
 GIVEN: Final = ("placeholder", "get_attr")
 NUMBERS: Final = (bool, int, float, torch.SymBool, torch.SymInt, torch.SymFloat, type(None))
@@ -59,7 +65,7 @@ def _target(n: Node) -> str:
     several results, or of a higher-order operator that Litz knows: `cond`, `while_loop`,
     `invoke_subgraph`, `map_impl`, `scan`, `associative_scan`, `flex_attention`,
     `flex_attention_backward`, `triton_kernel_wrapper_functional`, `auto_functionalized`,
-    `auto_functionalized_v2`, `call_torchbind`.
+    `auto_functionalized_v2`, `call_torchbind`, `run_and_save_rng_state`, `run_with_rng_state`.
     """
     if n.op != "call_function" or isinstance(n.target, torch._ops.OpOverload):
         return ""

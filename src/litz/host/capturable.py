@@ -12,6 +12,7 @@ from litz.graph.calls import takes_objects
 from litz.host.aliasing import touched, written
 from litz.ir.program import Buffer, Extern, Program
 from litz.runtime.collectives import group_name, is_start
+from litz.runtime.drawing import DRAWS
 
 
 def recording(program: Program, by_steps: bool = False) -> Recording:
@@ -91,6 +92,8 @@ def _why_not_called(n: Extern) -> str:
         return f"{name} draws from a random generator of its own"
     if takes_objects(n.target):
         return f"{name} calls a script object"
+    if n.target in DRAWS:
+        return f"{name} reads the state of the random generator"
     target: Any = n.target
     if n.bodies:
         return f"{name} calls what is compiled by itself"

@@ -15,7 +15,14 @@ from torch.fx import Node as FxNode
 from litz.dataclass import dataclass
 from litz.errors import CompilationError, LitzError
 from litz.graph.aliasing import is_view_op, readers, viewed
-from litz.graph.calls import CALL_METHOD, higher_order_name, is_random, leaves, takes_objects
+from litz.graph.calls import (
+    CALL_METHOD,
+    DRAWN_TWICE,
+    higher_order_name,
+    is_random,
+    leaves,
+    takes_objects,
+)
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import eight_bits, families, limits, values
@@ -26,6 +33,7 @@ from litz.lowering.bindings import Handed
 from litz.lowering.context import GraphUnsupported, Settings, Unsupported, WrongMetadata
 from litz.lowering.contractions import contraction
 from litz.lowering.control_flow import has_bodies, is_body, lower_control_flow
+from litz.lowering.drawn_twice import lower_drawn_twice
 from litz.lowering.externs import call_extern, why_extern
 from litz.lowering.functional_calls import lower_functional_call
 from litz.lowering.layouts import CONTRACTIONS
@@ -191,13 +199,15 @@ class _Walk(GraphLowering):
         if n.target is operator.getitem and isinstance(n.args[1], int):
             source, at = n.args
             assert isinstance(source, FxNode) and isinstance(at, int)
-            if is_user_operator(source.target):
+            if is_user_operator(source.target) or not isinstance(val, torch.Tensor):
                 return self.env[source][at]
             return self.pick(n, source, at)
         if is_user_kernel(n.target):
             return lower_user_kernel(self, n)
         if is_user_operator(n.target):
             return lower_functional_call(self, n)
+        if higher_order_name(n.target) in DRAWN_TWICE:
+            return lower_drawn_twice(self, n)
         if has_bodies(n.target):
             for template in (lower_attention, lower_attention_gradient, lower_associative_scan):
                 if (found := template(self, n, self.inline)) is not None:

@@ -26,11 +26,18 @@ def trace(found: Compiled) -> None:
     trace_artifact("litz_provenance", "json", lambda: provenance(gathered))
 
 
-def provenance(g: Gathered) -> str:
-    """A graph's steps, nodes and memory, its kernels and the user's lines, as JSON."""
+def provenance(g: Gathered, whole: bool = True) -> str:
+    """A graph's steps, nodes and memory, its kernels and the user's lines, as JSON.
+
+    whole: with code, theirs and the user's, and with seconds, which differ each time.
+    """
     kernels: tuple[Kernel, ...] = tuple(g.kernels.values())
     lines: tuple[Line, ...] = tuple(g.lines.values())
     graph: Graph = g.graph
     record = Records({}).write({"graph": graph, "kernels": kernels, "lines": lines})
     record["graph"]["texts"] = {}
+    if not whole:
+        record["graph"]["seconds"] = {}
+        for x in (*record["kernels"], *record["lines"]):
+            x |= dict.fromkeys({"source", "text"} & x.keys(), "")
     return json.dumps(record)

@@ -22,12 +22,15 @@ from litz.loading.container import Writer
 from litz.loading.loaded import versions
 from litz.loading.record import Built, Launcher, Program, Target, Tensor, Unit, to_json
 from litz.options import Options, make_options
+from litz.report.gather import Gathered
+from litz.report.trace import provenance
 from litz.runtime.cache import unsealed
 from litz.runtime.collector import uncollected
 from litz.runtime.cpu import needs, plain_isa
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.progress import Progress
 from litz.runtime.torch_private import recording_guards, widen
+from litz.stages import Stages
 from litz.targets.cpp.build import make_units
 from litz.targets.cpp.toolchain import (
     SourceUnit,
@@ -99,34 +102,38 @@ def _targets(
         return _Parts(options, toolchain, gpus, out, best).target(made)
 
     if not isas and not found.on_cpu:
-        made, conditions = _compiled(found, options)
+        made, conditions, whence = _compiled(found, options)
         if not any(k.language == "c++" for a in _all(made) for k in a.kernels):
+            out.add("any/provenance.json", whence)
             return (target(made, options, None),), conditions
     cxx, cache = options.cxx or None, Tools(options).cache
     named = [find_toolchain(cxx, plain_isa(name), cache) for name in dict.fromkeys(isas)]
     # The best first: that is what a machine with several takes.
     for toolchain in sorted(named or [Tools(options).toolchain], key=lambda t: -t.lanes_f32):
         own = replace(options, isa=toolchain.isa)
-        made, more = _compiled(found, own)
+        made, more, whence = _compiled(found, own)
+        out.add(f"{own.isa}/provenance.json", whence)
         targets.append(target(made, own, toolchain))
         conditions += more
     return tuple(targets), conditions
 
 
-def _compiled(found: Exported, options: Options) -> tuple[Artifact, list[Any]]:
-    graph, conditions = copy.deepcopy(found.graph), []
+def _compiled(found: Exported, options: Options) -> tuple[Artifact, list[Any], bytes]:
+    """The program's code, the conditions that compiling added, and the provenance of kernels."""
+    graph, conditions, stages = copy.deepcopy(found.graph), [], Stages()
     try:
         if found.env is None:
-            made = compile_graph(graph, options, inference=True, guarded=True)
+            made = compile_graph(graph, options, stages, inference=True, guarded=True)
         else:
             passes = (*options.after_passes, _Widening(found))
             options = replace(options, after_passes=passes)
             with recording_guards(found.env) as conditions:
-                made = compile_graph(graph, options, inference=True, guarded=True)
+                made = compile_graph(graph, options, stages, inference=True, guarded=True)
     except GraphUnsupported as e:
         raise PackageError(f"litz: the program cannot be packaged: it has {e}") from e
     _check(made)
-    return made, conditions
+    gathered = Gathered("g0", "inference", graph, stages)
+    return made, conditions, provenance(gathered, whole=False).encode()
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,8 @@ def _is_opaque(n: Node) -> bool:
         return True
     if not is_random(n.target) or n.target in RULES:
         return False
+    if not isinstance(n.target, torch._ops.OpOverload):
+        return True  # drawn twice, and wrapped
     p = _argument(n, "dropout_p")
     return p is None or p != 0
 
