@@ -13,9 +13,12 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -181,6 +184,68 @@ def fsdp() -> None:
 
     compare(make, data(), inside=True)
     compare(make, data())
+
+
+@case
+def order_of_hooks() -> None:
+    """What FSDP2 and DDP start between compiled graphs starts as early as it does in eager mode."""
+
+    def sharded_events(compiled: bool) -> list[str]:
+        net, found = model(), list[str]()
+        for block in net:
+            fully_shard(block)
+        fully_shard(net)
+        for block in net.children() if compiled else ():
+            block.compile(backend="litz")
+
+        def noted(name: str) -> Callable[..., Any]:
+            call = getattr(dist, name)
+
+            def note(*args: Any, **kwargs: Any) -> Any:
+                found.append(name)
+                return call(*args, **kwargs)
+
+            return note
+
+        calls = ("all_gather_into_tensor", "reduce_scatter_tensor")
+        with ExitStack() as stack:
+            for name in calls:
+                stack.enter_context(mock.patch.object(dist, name, noted(name)))
+            for _ in range(2):
+                x = data()
+                for k, block in enumerate(net):
+                    x = block(x)
+                    found.append(f"forward {k}")
+                    x.register_hook(partial(lambda k, _: found.append(f"backward {k}"), k))
+                x.sum().backward()
+        return found
+
+    eager = sharded_events(False)
+    assert "reduce_scatter_tensor" in eager and sharded_events(True) == eager
+
+    def ddp_events(compiled: bool) -> list[int]:
+        """How many gradients were there when each bucket began to travel."""
+        net = DistributedDataParallel(model(64, 4), bucket_cap_mb=0.08)
+        found, there = list[int](), list[None]()
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(lambda _: there.append(None))
+
+        def hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+            found.append(len(there))
+            work = dist.all_reduce(bucket.buffer(), async_op=True)
+            return work.get_future().then(lambda done: done.value()[0] / dist.get_world_size())
+
+        net.register_comm_hook(None, hook)
+        run: Any = torch.compile(net, backend="litz") if compiled else net
+        for _ in range(3):
+            there.clear()
+            found.clear()
+            run(data(6, 64)).sum().backward()
+        return found
+
+    eager_counts, mine = ddp_events(False), ddp_events(True)
+    print(eager_counts, mine)
+    assert len(mine) == len(eager_counts) > 2 and mine[0] < mine[-1]
 
 
 @case

@@ -67,6 +67,7 @@ def test_more_programs(world: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("world", [2, 4])
 def test_long_training(world: int, tmp_path: Path) -> None:
     """Losses of 50 steps lie as near to eager mode's as roundings let them."""
@@ -74,6 +75,7 @@ def test_long_training(world: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("world", [2, 4])
 def test_nothing_hangs(world: int, tmp_path: Path) -> None:
     """Two hundred repetitions."""
