@@ -63,19 +63,19 @@ class Site:
 
 
 def pipeline_products(
-    gm: GraphModule, rates: Mapping[str, Rates], smallest: Mapping[str, int]
+    gm: GraphModule, rates: Mapping[str, Rates], limits: Mapping[str, int]
 ) -> list[str]:
     """Cut products with their transfers where it saves time, by estimate; what was decided, a line
     for each transfer between products.
 
-    rates, smallest: of each group of processes, the latter the bytes of a transfer that is worth a
-    call of its own.
+    rates, limits: of each group of processes, the latter the bytes up to which transfers share a
+    call, as no two pieces shall (``litz.graph.communicate``).
     """
     said = []
     for n in [n for n in gm.graph.nodes if is_start(n.target)]:
         name = group_name(n.target, n.args, n.kwargs)
         if name in rates and (site := site_of(n)) is not None:
-            count, why = _choice(site, rates[name], smallest[name])
+            count, why = _choice(site, rates[name], limits[name])
             said.append(f"{n.name}: {why}")
             if count > 1:
                 _gathered(site, count) if site.gathers else _reduced(site, count)
@@ -236,7 +236,7 @@ def _hidden(start: Node, rates: Rates) -> float:
     return sum(_seconds(n, rates) for n in near if n not in needed and n not in made)
 
 
-def _choice(site: Site, rates: Rates, smallest: int) -> tuple[int, str]:
+def _choice(site: Site, rates: Rates, limit: int) -> tuple[int, str]:
     """In how many pieces a transfer and its products take the least time, and why."""
     sizes = [v.numel() * v.element_size() for v in (_value(site.start.args[0]), _value(site.wait))]
     sent = max(sizes) * (2 if op_name(site.start.target) == "all_reduce" else 1)
@@ -249,7 +249,7 @@ def _choice(site: Site, rates: Rates, smallest: int) -> tuple[int, str]:
     whole = compute + max(0.0, transfer(1) - beside)
     times = {}
     for count in COUNTS:
-        if site.rows % count or max(sizes) < count * smallest:
+        if site.rows % count or 2 * max(sizes) <= count * limit:
             continue
         c = compute / count + rates.launch * len(site.products)
         t = transfer(count)
