@@ -247,6 +247,8 @@ def tensor_parallel(size: str, backend: str, device: str) -> Step:
     )
 
     layers, width, _, (batch, length) = transformer_sizes(size)
+    if size == "full":  # as many rows as products in pieces are for
+        layers, width, batch, length = 4, 4096, 8, 2048
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     plan: Any = {
         "norm": SequenceParallel(),
