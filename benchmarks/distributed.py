@@ -463,12 +463,12 @@ def run_case(case: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             subprocess.Popen([*command, "--rank", str(r)], stdout=e, stderr=e)
             for r, e in enumerate(errors)
         ]
-        end = time.monotonic() + args.limit
+        end, late = time.monotonic() + args.limit, ""
         try:
             for process in ranks:
                 process.wait(max(1.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            pass
+            late = f"no answer within {args.limit:.0f} s: "
         finally:
             for process in ranks:
                 process.kill()
@@ -480,7 +480,7 @@ def run_case(case: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             for e in errors:
                 e.seek(0)
             why = " | ".join(" ".join(e.read()[-500:].split()) for e in errors)
-            rows.append({"case": case, "backend": "what is left", "failed": why or "no answer"})
+            rows.append({"case": case, "backend": "what is left", "failed": late + why})
         return rows
 
 
@@ -528,7 +528,7 @@ def far(row: dict[str, Any], other: dict[str, Any]) -> float:
 
 def arguments() -> argparse.Namespace:
     parser = described("distributed", __doc__)
-    add_only(parser, {**CASES, "repeated": "a part of what is accepted"})
+    add_only(parser, (*CASES, *(f"repeated_{case}" for case in CASES)))
     gpus = torch.cuda.device_count()
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpus else "cpu")
     parser.add_argument("--ranks", type=int, default=max(2, gpus))
