@@ -22,6 +22,9 @@ TWO := -n 2 -q --dist worksteal
 # Environments of their own, outside of the one that tests run in.
 LIBRARIES ?= .venv-libraries
 SITE ?= .venv-site
+BROWSER ?= .venv-browser
+# Debian's packages that some tests use where they are there.
+PACKAGES ?= chromium fonts-dejavu-core zsh fish
 LIBRARIES_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?= --count 400
@@ -33,7 +36,7 @@ OLDEST_STAMP := $(OLDEST)/.litz-installed
 NATIVE := $(VENV)/.litz-native
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest examples libraries wheels tools types site replay size sweep fuzz lint format bench clean
+.PHONY: help setup demo test test-oldest examples libraries wheels packages browser tools types site replay size sweep fuzz lint format bench clean
 
 help:
 	@echo 'make demo    compile a small transformer and check it against eager'
@@ -42,6 +45,8 @@ help:
 	@echo 'make examples  the programs in examples/notebooks'
 	@echo 'make libraries  examples with accelerate, lightning, diffusers, ... at their newest versions'
 	@echo 'make wheels  a wheel, alone in every Python from 3.10 to 3.14 on the machine'
+	@echo 'make packages  a browser and shells that some tests use, by apt-get (as root)'
+	@echo 'make browser  the page of a report in Chromium'
 	@echo 'make tools   what the next two need, from PyPI'
 	@echo 'make types   the public names, checked by pyright'
 	@echo 'make site    these docs as pages in build/site'
@@ -110,6 +115,18 @@ $(SITE)/.installed: docs/requirements.txt
 	@touch $@
 
 tools: $(SITE)/.installed
+
+packages:
+	(for x in chromium zsh fish; do command -v $$x || exit 1; done) || { apt-get update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(PACKAGES); }
+
+# Beside the environment that tests run in, and no part of it.
+$(BROWSER)/.installed: | $(STAMP)
+	$(BIN)/python -m pip install --target $(BROWSER) playwright axe-playwright-python pillow
+	@touch $@
+
+browser: $(NATIVE) $(BROWSER)/.installed
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -q -rs tests/report/test_browser.py $(PYTEST_ARGS)
 
 types: $(STAMP) $(SITE)/.installed
 	$(SITE)/bin/pyright --pythonpath $(BIN)/python

@@ -6,6 +6,7 @@ Tests that import this are skipped where PyTorch was built without ``torch.distr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,12 +24,21 @@ if not dist.is_available():
 ops = torch.ops._c10d_functional
 
 
+@contextmanager
+def one_process() -> Iterator[None]:
+    """A group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def group() -> Iterator[None]:
-    """A group of this process alone, for the tests of a file that imports this."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    """That group, for the tests of a file that imports this."""
+    with one_process():
+        yield
 
 
 def gathered(x: Tensor) -> Tensor:

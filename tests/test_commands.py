@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,27 +48,54 @@ def test_the_demo_says_what_it_is_and_does_not_run(capsys: pytest.CaptureFixture
     assert "a small transformer" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "typed, expected",
-    [("litz ex", "explain"), ("litz cache ver", "verify"), ("litz profile --tr", "--trace")],
-)
+TYPED = {"litz ex": "explain", "litz cache ver": "verify", "litz profile --tr": "--trace"}
+
+
+def installed(shell: str) -> str:
+    if (path := shutil.which(shell)) is None:
+        pytest.skip(f"no {shell}: see `make packages`")
+    return path
+
+
+@pytest.mark.parametrize(("typed", "expected"), TYPED.items())
 def test_bash_completes(typed: str, expected: str) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("no bash")
     n = len(typed.split()) - 1
     run = f'COMP_WORDS=({typed}); COMP_CWORD={n}; _litz; echo "${{COMPREPLY[*]}}"'
-    done = subprocess.run([bash, "-c", completion("bash") + run], capture_output=True, text=True)
+    script = [installed("bash"), "-c", completion("bash") + run]
+    done = subprocess.run(script, capture_output=True, text=True)
     assert done.stdout.split() == [expected], done.stderr
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_take_the_script(shell: str) -> None:
-    text = completion(shell)
-    assert "explain" in text and ("--html" in text or "-l html" in text)
-    if path := shutil.which(shell):
-        done = subprocess.run([path, "-n"], input=text, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+def test_fish_completes(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    # Instead of files, which follow them.
+    some = {**TYPED, "litz completion ": "bash fish zsh", "litz cache export ": "a file"}
+    ask = "".join(f"complete -C '{typed}' | cut -f1 | string join ' '\n" for typed in some)
+    script = [installed("fish"), "--no-config", "-c", completion("fish") + ask]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines() == list(some.values()) and not done.stderr
+
+
+@pytest.mark.parametrize("setup", ["", "autoload -U compinit && compinit -u\n"])
+def test_zsh_completes(setup: str, tmp_path: Path) -> None:
+    """As its user types, in a bare shell and in one that has completion already."""
+    (tmp_path / "script").write_text(setup + completion("zsh"))
+    typed = "".join(f"zpty -w it $'{t}\\t\\C-a: \\n'; take\n" for t in TYPED)
+    run = f"""
+zmodload zsh/zpty
+take() {{ local x; zpty -r it x $'*: litz*\\n*\\n'; print -r -- $x; }}
+zpty it {installed("zsh")} -f -i
+zpty -w it 'unsetopt zle_bracketed_paste; TERM=dumb; source script; print re''ady'
+zpty -r it x '*ready*'; print -r -- $x
+{typed}"""
+    done = subprocess.run(
+        [installed("zsh"), "-f", "-c", run],
+        capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert "not found" not in done.stdout, done.stdout
+    for t, expected in TYPED.items():
+        assert f"{t.rpartition(' ')[0]} {expected} " in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

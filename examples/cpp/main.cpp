@@ -32,15 +32,17 @@ int main(int count, char** given) try {
         std::istringstream dims(sizes);
         for (std::string n; std::getline(dims, n, 'x');) shape.push_back(std::stoll(n));
         memory.push_back(contents(path));
-        inputs.push_back(litz::Tensor::over(memory.back().data(), shape, dtype));
+        auto input = litz::Tensor::over(memory.back().data(), shape, dtype);
+        inputs.push_back(input.to(program.devices().at(inputs.size())));
     }
     std::cout << "for " << program.target() << ", " << program.constants().size() << " constants\n";
     int n = 0;
     for (const litz::Value& v : program(inputs)) {
         if (v.kind == litz::Value::IsTensor) {
             int64_t last = 1, count = 1;
-            auto shape = v.tensor.shape(), strides = v.tensor.strides();
-            std::cout << "tensor " << v.tensor.dtype() << " [";
+            litz::Tensor here = v.tensor.to("cpu");
+            auto shape = here.shape(), strides = here.strides();
+            std::cout << "tensor " << here.dtype() << " [";
             for (size_t i = 0; i < shape.size(); ++i) {
                 std::cout << (i ? ", " : "") << shape[i];
                 last += (shape[i] - 1) * strides[i];
@@ -48,9 +50,9 @@ int main(int count, char** given) try {
             }
             std::cout << "]\n";
             // float32, or 64-bit integers
-            int64_t bytes = v.tensor.dtype() == 4 || v.tensor.dtype() == 7 ? 8 : 4;
+            int64_t bytes = here.dtype() == 4 || here.dtype() == 7 ? 8 : 4;
             std::ofstream out(given[1] + ("." + std::to_string(n)), std::ios::binary);
-            out.write((const char*)v.tensor.data(), count ? last * bytes : 0);
+            out.write((const char*)here.data(), count ? last * bytes : 0);
         } else if (v.kind == litz::Value::Int || v.kind == litz::Value::Bool) {
             std::cout << "number " << v.number << "\n";
         } else {

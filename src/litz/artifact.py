@@ -5,7 +5,7 @@ this process or in another: then it went through ``to_bytes`` and ``from_bytes``
 
 The bytes::
 
-    litz-artifact 7\\n          the version of this form
+    litz-artifact 9\\n          the version of this form
     64 hex digits \\n           SHA-256 of all that follows
     8 bytes                    length of the header, little-endian
     header                     JSON: {"sections": lengths, "artifact": the record}
@@ -31,6 +31,7 @@ from litz.errors import ArtifactError
 from litz.runtime.arguments import Argument
 from litz.runtime.plan import Plan
 from litz.runtime.records import Leaf, Records
+from litz.runtime.script_objects import Stored, stored
 from litz.runtime.strided import memory_of
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Native",
     "Number",
     "Recording",
+    "Scripted",
     "SegmentTable",
     "UsersKernel",
     "Value",
@@ -55,7 +57,7 @@ __all__ = [
 ]
 
 FORM = b"litz-artifact "
-VERSION = 8
+VERSION = 9
 _DIGEST = 64
 _LONG = 120  # characters of a text that lies in a section
 
@@ -152,7 +154,14 @@ class UsersKernel:
     written: tuple[str, ...]
 
 
-Value = Named | Number | Constant | BoundBody | UsersKernel | Live
+@dataclass(frozen=True, eq=False)
+class Scripted:
+    """A script object.  value: the graph's own where this process compiled it; else its data."""
+
+    value: torch.ScriptObject | Stored
+
+
+Value = Named | Number | Constant | BoundBody | UsersKernel | Scripted | Live
 
 
 @dataclass(frozen=True)
@@ -311,7 +320,13 @@ def _records(text: Any = None, content: Any = None, tensor: Any = None) -> Recor
             lambda d: complex(float.fromhex(d[0]), float.fromhex(d[1])),
         ),
     }
+    records = Records({**leaves, str: Leaf(text, _text), bytes: Leaf(content, _bytes)})
+    leaves[torch.ScriptObject] = Leaf(lambda x: records.write(stored(x)), _no_object)
     return Records({**leaves, str: Leaf(text, _text), bytes: Leaf(content, _bytes)})
+
+
+def _no_object(data: object) -> torch.ScriptObject:
+    raise ValueError(f"{data!r} is no script object's data")
 
 
 def _bytes(data: object) -> bytes:

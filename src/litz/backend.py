@@ -108,6 +108,8 @@ def compile_with(
         def compile_one(graph: GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if kind == "inference":
                 regions.whole(graph.graph)
+            elif kind == "forward":
+                dynamo.keep_saved_tensors()
             stages = Stages(regions=regions.said, recompile=recompile, timer=timer_of(graph))
             report_graph(kind, count_calls(graph))
             guards = len(dynamo.guards(graph))

@@ -11,7 +11,7 @@ import torch
 from litz.artifact import Artifact, Recording
 from litz.dataclass import dataclass
 from litz.errors import ArtifactError
-from litz.loading.values import PROBE, bind_host, namespace
+from litz.loading.values import PROBE, Runner, bind_host, namespace
 from litz.logs import events
 from litz.options import Options, make_options
 from litz.runtime.arguments import BoxedCall, checked
@@ -106,10 +106,19 @@ class Binder:
             cache, progress = self._tools.cache, self._options.progress
             tuned = Products(libraries, cache, seconds, chosen=self._products, progress=progress)
             values = tuned.among(values)
-        call = bind_host(artifact.host, values, natives, lambda: self._tools.executor)
+        call = bind_host(artifact.host, values, natives, lambda: self._runner(artifact))
         if watch is not None:
             call = watch.wrap(call)
         return checked(call, artifact.count, artifact.arguments, always=artifact.always)
+
+    def _runner(self, artifact: Artifact) -> Runner:
+        """What runs the artifact's plan, if it has one."""
+        if self._options.host != "fx":
+            return self._tools.executor
+        from litz.host.fx import FxHost  # only who asks for it pays
+
+        hooks = self._options.host_passes
+        return FxHost(artifact.kernels, artifact.host.segments, hooks)
 
 
 def bind(

@@ -227,7 +227,7 @@ def _artifact(
     if options.host != "python":
         from litz.host.native import plan_native  # only who asks for it pays
 
-        plan = made = plan_native(host, source.values)
+        plan = made = plan_native(host, source.values, named=options.host == "fx")
         if options.host == "native" and not isinstance(made, str):
             show(options, "code", lambda: plan_text(made))
     origins = {step.name: step.origins for step in schedule.steps}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch.fx import GraphModule, Interpreter
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
-from litz.runtime.torch_private import LazyGraphModule, random_states_as_tensors
+from litz.runtime.torch_private import LazyGraphModule, partitioning, untraced
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
@@ -51,7 +53,10 @@ def compile_through_aot(
         def parted(
             graph: GraphModule, static: Sequence[int], cuts: list[Cut]
         ) -> Sequence[GraphModule]:
-            with quick_cuts(cuts), random_states_as_tensors():
+            # What is bound from the cache needs none of it.
+            from litz.graph.equal_calls import share_equal_calls
+
+            with quick_cuts(cuts), partitioning(partial(share_equal_calls, graph.graph)):
                 parts: Sequence[GraphModule] = min_cut_rematerialization_partition(
                     graph,
                     _inputs,
@@ -71,15 +76,35 @@ def compile_through_aot(
         save_less(before, after, num_fwd_outputs)
         return tuple(_Part(m, m.graph, type(m).__name__) for m in parts)
 
-    compiled: Callable[..., Any] = aot_autograd(
+    return _through_aot(
+        gm,
+        example_inputs,
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
         decompositions=DECOMPOSITIONS,
         partition_fn=partition,
         keep_inference_input_mutations=True,
-    )(gm, example_inputs)
-    return compiled
+    )
+
+
+def _through_aot(
+    gm: GraphModule, example_inputs: Sequence[Any], *, bw_compiler: Any, **given: Any
+) -> Callable[..., Any]:
+    """PyTorch's ``aot_autograd``, without what that imports of its compiler to write logs."""
+    lists = any(isinstance(x, list | tuple | dict) for x in example_inputs)
+    if lists or os.environ.get("TORCH_COMPILE_DEBUG") == "1":
+        whole: Callable[..., Any] = aot_autograd(bw_compiler=bw_compiler, **given)
+        return whole(gm, example_inputs)  # type: ignore[no-any-return]
+
+    def later(compile: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: untraced(untraced(compile)(*args))
+
+    if hasattr(bw_compiler, "compiler_fn"):  # marked as one whose graphs are kept
+        bw_compiler.compiler_fn = later(bw_compiler.compiler_fn)
+    else:
+        bw_compiler = later(bw_compiler)
+    return untraced(aot_module_simplified(gm, example_inputs, bw_compiler=bw_compiler, **given))
 
 
 class _Part(LazyGraphModule):
@@ -113,6 +138,17 @@ def traced(program: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> GraphMod
         keep_inference_input_mutations=True,
     )
     return found[0]
+
+
+def keep_saved_tensors() -> None:
+    """Tell AOTAutograd, which is compiling a forward graph, that backward graphs overwrite no
+    tensor saved for them: they may run again, for `retain_graph=True`.
+
+    It refuses that otherwise, but where it compiles a backward graph for such a run.
+    """
+    context: Any = torch._guards.TracingContext.try_get()
+    if (known := getattr(context, "fw_metadata", None)) is not None:
+        known.bw_donated_idxs = []
 
 
 def is_refusal(error: RuntimeError) -> bool:

@@ -112,9 +112,10 @@ class Options:
         "auto",
         "what runs between kernels: 'python': a printed Python function; 'auto': Litz's executor, "
         "where a program has a plan for it and the executor was built when Litz was installed; "
-        "'native': the executor, built at first use where it is not there",
+        "'native': the executor, built at first use where it is not there; 'fx': a torch.fx graph "
+        "of the same calls, for who looks at it or changes it",
         key=True,
-        choices=("auto", "python", "native"),
+        choices=("auto", "python", "native", "fx"),
     )
     fuel: int = _option(-1, "stop fusing after so many merges (-1: no limit)", key=True)
     inspect: str = _option(
@@ -164,6 +165,12 @@ class Options:
         (),
         "functions from a Schedule to a dict from names of its groups to numbers: independent "
         "kernels of one number share a launch, those of different numbers never do",
+        key=True,
+    )
+    host_passes: tuple[GraphHook, ...] = _option(
+        (),
+        "functions of the GraphModule that runs between kernels, with host='fx': they look at it, "
+        "or change it in place",
         key=True,
     )
     bandwidth: int = _option(

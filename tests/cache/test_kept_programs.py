@@ -426,3 +426,24 @@ def test_one_process_reads_an_entry_once(runs: Runs, monkeypatch: pytest.MonkeyP
         path.unlink()
     torch._dynamo.reset()
     inference(lambda f: torch.compile(f, backend="litz", options=runs.options))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_backward_graphs_run_again(runs: Runs, dynamic: bool) -> None:
+    """Also where they were compiled for a run that kept nothing, and where they were found."""
+    x = torch.linspace(-1, 1, 12).requires_grad_()
+
+    def fn(x: Tensor) -> Tensor:
+        return (x.sin() * x.exp()).cos().sum()
+
+    def thrice(compile: Compile) -> list[Tensor]:
+        compiled = compile(fn)
+        (first,) = torch.autograd.grad(compiled(x), x)
+        y = compiled(x)
+        return [first, *(torch.autograd.grad(y, x, retain_graph=True)[0] for _ in range(2))]
+
+    (expected,) = torch.autograd.grad(fn(x), x)
+    for traced in (True, False):
+        for found in runs(thrice, dynamic=dynamic):
+            torch.testing.assert_close(found, expected)
+        assert runs.traced == traced

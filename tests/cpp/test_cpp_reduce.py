@@ -393,6 +393,26 @@ def test_phases(lane: str, size: tuple[int, int]) -> None:
     check(plan, buffers, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [(33, 70), (64, 64)])
+@pytest.mark.parametrize("turned", ["in", "out", "both"])
+def test_rows_that_lie_across_the_lane(turned: str, size: tuple[int, int]) -> None:
+    """They are transposed in phases of their own; masked loads stay where the mask holds."""
+    p, r = size
+    x0, r0 = var("x0", p), var("r0", r)
+    along, across = x0 * r + r0, r0 * p + x0
+    inside = B.op("lt", B.index(r0), B.const(I64, r - 3))
+    shifted = B.masked(inside, B.load(F32, "m", across + 3 * p), B.const(F32, 0.5))
+    at = across if turned in ("in", "both") else along
+    y = B.op("add", norm(B.load(F32, "a", at), (r0,), r), shifted)
+    stores = [Store("c", across if turned in ("out", "both") else along, y)]
+    plan = make_plan([x0], [r0], stores, r0)
+    text = source(plan)
+    assert ("litz::turn_in<" in text) == (turned != "out")
+    assert ("litz::turn_out<" in text) == (turned != "in")
+    buffers = {"a": data("f32", p * r), "m": data("f32", p * r), "c": torch.zeros(p * r)}
+    check(plan, buffers, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 8, 24])
 @pytest.mark.parametrize("groups", [5, 32])
 def test_group_norm_with_channels_last(groups: int, channels: int) -> None:

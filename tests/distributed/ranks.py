@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -38,10 +40,12 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+import litz
 from benchmarks.distributed import Sharded
 from litz.ranks import SIZED
 from litz.reporting import Listener
 from litz.runtime import meeting
+from litz.tools.compare import first_difference
 
 CASES: dict[str, Callable[[], None]] = {}
 FEW = 3
@@ -148,6 +152,33 @@ def collectives() -> None:
     w = torch.randn(16, 16)
     for a, b in zip(torch.compile(fn, backend="litz")(x, w), fn(x, w), strict=True):
         agree(a, b)
+
+
+@case
+def reports() -> None:
+    """Records of what was looked at lie apart by rank; profiles call as often in each."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    name, folder = dist.group.WORLD.group_name, [tempfile.mkdtemp() if rank == 0 else ""]
+    dist.broadcast_object_list(folder)
+
+    def fn(x: Tensor, own: float) -> Tensor:
+        time.sleep(own)
+        return ops.wait_tensor(ops.all_reduce(x.sin(), "sum", name)) * 2
+
+    options = {"inspect": "*", "inspect_how": "save", "inspect_dir": folder[0]}
+    looked = torch.compile(lambda x: fn(x, 0), backend="litz", options=options)
+    looked(data())
+    dist.barrier()
+    found = [Path(folder[0], f"rank{r}") for r in range(world)]
+    assert sorted(Path(folder[0]).iterdir()) == found
+    assert first_difference(folder[0], folder[0]) == ""
+    assert "before step 0" in first_difference(found[0], found[1])  # each rank has its own data
+    assert "not equal" not in first_difference(found[0], found[0])
+    times = litz.profile(fn, data(), 0.02 * rank, against=("eager",), seconds=0.2).timings
+    assert all(t.seconds > 0 for t in times)
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
 
 
 @case

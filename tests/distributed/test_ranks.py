@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = (sys.executable, "-m", "tests.distributed.ranks")
 FEW = ("collectives", "ddp", "fsdp", "tensor_parallel", "agreement", "one_compiles")
 MORE = (
-    *("tensor_parallel_in_pieces", "sharded", "alone", "uneven", "fsdp_mixed", "fsdp_uneven"),
-    *("hybrid", "distributed_tensors", "pipeline", "stages", "experts", "order_of_hooks"),
+    *("reports", "tensor_parallel_in_pieces", "sharded", "alone", "uneven", "fsdp_mixed"),
+    *("fsdp_uneven", "hybrid", "distributed_tensors", "pipeline", "stages", "experts"),
+    "order_of_hooks",
 )
 TRAINED = (
     *("ddp", "fsdp", "fsdp_mixed", "fsdp_uneven", "hybrid", "sharded", "tensor_parallel"),

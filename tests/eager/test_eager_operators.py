@@ -153,6 +153,7 @@ def test_what_litz_cannot_compile_runs_in_aten() -> None:
     [
         ("aten::gelux", "no operator"),
         ("aten::add", "aten::add.Tensor"),
+        ("relu", "there are aten::relu, aten::relu.out"),
         ("aten::gelu_", "writes"),
         ("aten::gelu.out", "writes"),
         ("aten::softmax.int", "made of other operators"),

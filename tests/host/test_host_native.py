@@ -1,4 +1,5 @@
-"""Programs run by the native executor give what the printed Python gives, to the bit."""
+"""Programs run by the native executor, and as FX graphs, give what the printed Python gives, to the
+bit."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from torch.utils import _pytree as pytree
 import litz
 from litz import binding
 from litz.errors import OutOfRangeError
+from litz.host.fx import FxHost
 from litz.host.lines import Allocate, BindSize, CallExtern, Free, HostProgram, Return
 from litz.host.native import plan_native
 from litz.host.python import print_host
@@ -79,7 +81,7 @@ def same(a: Any, b: Any) -> bool:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan | str]]:
-    """The plans of programs as they are bound; each call runs both ways, and compares."""
+    """The plans of programs as they are bound; each call runs all ways, and compares."""
     found: list[Plan | str] = []
 
     def both(host: Any, values: Any, natives: Any, executor: Any) -> Any:
@@ -88,18 +90,23 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan | str]]:
         if not isinstance(native, BuiltinFunctionType):
             return native
         plan_text(host.plan)  # it is well formed
-        python = load_host(host.source, {**values, **natives})
+        others = (
+            load_host(host.source, {**values, **natives}),
+            FxHost((), ()).program(host.plan, values, natives),
+        )
 
         def call(args: list[Any]) -> Any:
             inputs, state = list(args), torch.get_rng_state()
-            copies = [copied(a) for a in args]
-            given = list(copies)
+            given = [[copied(a) for a in args] for _ in others]
             left = native(args)
             assert not args
-            torch.set_rng_state(state)
-            right = python(copies)
-            for a, b in zip((*inputs, *left), (*given, *right), strict=True):
-                assert same(a, b), (a, b)
+            for other, own in zip(others, given, strict=True):
+                torch.set_rng_state(state)
+                copies = list(own)
+                right = other(copies)
+                assert not copies
+                for a, b in zip((*inputs, *left), (*own, *right), strict=True):
+                    assert same(a, b), (a, b)
             return left
 
         return call

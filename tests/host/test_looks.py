@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -122,6 +123,19 @@ def test_packages_are_looked_into_and_the_first_difference_is_named(
     assert compare.main([str(second), str(run)]) == 1 and said in capsys.readouterr().out
     assert compare.main([str(run), str(run)]) == 0
     assert compare.main([str(run), str(tmp_path / "nowhere")]) == 2
+
+
+def test_threads_keep_a_file_for_each_tensor(tmp_path: Path) -> None:
+    def run(n: int) -> None:
+        for _ in range(25):
+            look(n, True, "k", (), "", "save", str(tmp_path), ("x",), torch.full((2,), n))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
+    made = records(tmp_path)
+    assert len({r["file"] for r in made}) == len(made) == 100
+    for r in made:
+        assert torch.load(tmp_path / r["file"])[0] == r["step"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.complex64])

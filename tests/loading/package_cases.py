@@ -162,6 +162,9 @@ CASES = {
     "static": Case(_mlp, lambda: [((torch.randn(4, 12),), {})]),
     "resnet": Case(lambda: Tower().eval(), _batches(3, 8, 8), ({0: B},)),
     "resnet, training": Case(Tower, _batches(3, 8, 8), ({0: B},)),
+    "resized": Case(
+        lambda: nn.Upsample(scale_factor=2, mode="bilinear"), _batches(2, 5, 6), ({0: B},)
+    ),
     "bert": Case(_bert, _texts, TEXT),
     "gpt": Case(_gpt, _texts, TEXT),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 import shutil
 import subprocess
@@ -19,23 +18,11 @@ from torch.utils import _pytree as pytree
 
 import litz
 from litz.runtime import shipped
+from tests.loading.package_corpus import RUNNER, difference, entries
 from tests.loading.test_damaged import DAMAGE, Small, X, random
-
-NATIVE = Path(litz.native_folder())
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cpp"
-TORCH = Path(torch.__file__).parent / "lib"
+from tests.native import EXAMPLE, NATIVE, SANITIZED, TORCH, built, called
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
-
-
-def built(folder: Path, *flags: str, main: Path = EXAMPLE / "main.cpp") -> Path:
-    """The example, or another program, by the compiler alone."""
-    run = folder / "run"
-    sources = [str(main), str(NATIVE / "litz.cpp")]
-    libraries = [f"-L{TORCH}", f"-Wl,-rpath,{TORCH}", "-ltorch_cpu", "-lc10", "-ldl", "-lm"]
-    command = ["g++", "-std=c++17", "-Wall", "-Werror", f"-I{NATIVE}", *flags, *sources]
-    subprocess.run([*command, "-o", str(run), "-Wl,--no-as-needed", *libraries], check=True)
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +41,6 @@ def words(values: Sequence[Any], folder: Path) -> list[str]:
         else:
             found.append(f"int:{x}")
     return found
-
-
-def called(run: Path, *given: Path | str, **env: str) -> subprocess.CompletedProcess[str]:
-    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LITZ"))}
-    return subprocess.run([run, *given], capture_output=True, text=True, env={**outside, **env})
 
 
 def compare(run: Path, name: str, case: Case, folder: Path) -> None:
@@ -97,6 +79,21 @@ FAMILIES = {name: Case(make, texts, TEXT) for name, make in package_families.FAM
 @pytest.mark.parametrize("name", [*CASES, *FAMILIES])
 def test_the_same_bits(run: Path, name: str, tmp_path: Path) -> None:
     compare(run, name, {**CASES, **FAMILIES}[name], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("runner"), *SANITIZED, main=RUNNER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", entries())
+def test_the_corpus(runner: Path, name: str, tmp_path: Path) -> None:
+    """By ``torch.compile``, ``litz.load`` and from C++ under sanitizers."""
+    try:
+        assert not difference(entries()[name], runner, tmp_path)
+    except litz.PackageError as e:
+        pytest.skip(str(e))
 
 
 @pytest.mark.slow
@@ -158,16 +155,16 @@ int main(int count, char** given) {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_damaged_files_under_sanitizers(small: Path, tmp_path: Path) -> None:
     """Of the address and of undefined behaviour; calls of whole packages too."""
     (tmp_path / "try.cpp").write_text(TRY)
-    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    run = built(tmp_path, *flags, main=tmp_path / "try.cpp")
+    run = built(tmp_path, *SANITIZED, main=tmp_path / "try.cpp")
     whole = small.read_bytes()
     right = called(run, small, ASAN_OPTIONS="detect_leaks=0").stdout.strip()
     assert right and "litz" not in right
     refused = 0
-    for turn in range(10):
+    for turn in range(50):
         files = [tmp_path / f"{n}.litz" for n in range(100)]
         for n, file in enumerate(files):
             r = random.Random(100 * turn + n)
@@ -178,7 +175,7 @@ def test_damaged_files_under_sanitizers(small: Path, tmp_path: Path) -> None:
         assert len(lines) == len(files)
         assert all(x.startswith("litz: ") or x.strip() == right for x in lines), lines
         refused += sum(x.startswith("litz: ") for x in lines)
-    assert refused > 600
+    assert refused > 3000
 
 
 def test_instructions_are_numbered_as_in_the_plan() -> None:

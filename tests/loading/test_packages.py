@@ -26,6 +26,7 @@ from litz.loading import loaded
 from litz.loading.container import Container
 from litz.runtime import cpu
 from litz.tools.commands import main
+from litz.tools.exported import exported
 
 QUICK = ("mlp", "writes", "cond", "sized")
 
@@ -242,6 +243,12 @@ def test_equal_programs_have_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         litz.package(Scaled(), tmp_path / name, (x, y))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_what_the_export_keeps_whole_is_taken_apart() -> None:
+    program = export(nn.Upsample(scale_factor=2, mode="bilinear"), (torch.randn(1, 2, 3, 4),))
+    assert any("upsample" in str(n.target) for n in program.graph.nodes)
+    assert not any("upsample" in str(n.target) for n in exported(program).graph.graph.nodes)
 
 
 def test_what_cannot_be_packaged_says_why(tmp_path: Path) -> None:

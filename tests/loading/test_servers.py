@@ -85,6 +85,21 @@ def test_threads_call_one_program_at_once(wide: Path, rounds: int) -> None:
     at_once(8, run)
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_autocast_changes_nothing_and_gradients_stay_as_they_were(
+    wide: Path, gradients: bool
+) -> None:
+    program, x = litz.load(wide), torch.randn(3, 64, requires_grad=True)
+    wanted = program(x)
+    with torch.set_grad_enabled(gradients), torch.autocast("cpu", torch.bfloat16):
+        found = program(x)
+        assert torch.is_grad_enabled() == gradients and torch.is_autocast_enabled("cpu")
+        with pytest.raises(PackageError):
+            program(x.double())
+        assert torch.is_grad_enabled() == gradients and torch.is_autocast_enabled("cpu")
+    assert all(map(torch.equal, found, wanted)) and not any(y.requires_grad for y in found)
+
+
 @pytest.mark.parametrize("calls", [640, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_calls_leave_nothing_behind(wide: Path, calls: int) -> None:
     program = litz.load(wide)

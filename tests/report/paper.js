@@ -16,6 +16,7 @@ class Node {
   append(...all) { for (const x of all) if (x !== "") { this.children.push(x); if (x instanceof Node) x.parent = this; } }
   replaceChildren(...all) { for (const c of this.children) c.parent = null; this.children = []; this.append(...all); }
   after(x) { const c = this.parent.children; c.splice(c.indexOf(this) + 1, 0, x); x.parent = this.parent; }
+  getBoundingClientRect() { return { top: 0, bottom: 0, height: 0 }; }
   remove() { this.parent.children = this.parent.children.filter((x) => x !== this); }
   addEventListener(name, f) { (this.heard[name] ||= []).push(f); }
   fire(name) { for (const f of this.heard[name] || []) f({ target: this }); }

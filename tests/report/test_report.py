@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,12 @@ import pytest
 import torch
 
 import litz
+from litz.graph.frames import is_own
 from litz.report import record
+from litz.report.html import report_page
 from litz.report.record import Report, from_json, schema
+from litz.report.text import report_text
+from litz.tools.explain import explain_script
 from litz.tools.explain import main as explain_main
 
 
@@ -162,6 +168,61 @@ def test_a_script_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert graph.steps[0].lines == (f"{script}:2",)
     assert explain_main([str(out)]) == 0
     assert capsys.readouterr().out == said.partition("\n")[2]
+
+
+def test_ranks_write_files_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of ``torchrun -m litz explain script.py --json FILE`` are given the same file."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    script, said = tmp_path / "script.py", []
+    script.write_text(
+        "import torch\ntorch.compile(lambda x: x + 1, backend='litz')(torch.ones(3))\n"
+    )
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        assert explain_main(["--json", str(tmp_path / "out.json"), str(script)]) == 0
+        said.append(capsys.readouterr().out)
+    names = "out.json", "out.rank1.json"
+    titles = [from_json((tmp_path / name).read_text()).title for name in names]
+    assert titles == ["script.py, rank 0", "script.py, rank 1"]
+    assert "What to look at first" in said[0] and len(said[1].splitlines()) == 3
+
+
+def test_what_a_script_made_lives_as_long_as_without_us(tmp_path: Path) -> None:
+    """Threads of PyTorch's may wait for each other where a model goes earlier."""
+    script = tmp_path / "script.py"
+    script.write_text("class Model: pass\nmodel = Model()\nassert __name__ == '__main__'\n")
+    assert str(explain_script(str(script)).title) == "script.py"
+    assert sys.modules.pop(str(script)).model
+
+
+def test_a_program_of_which_nothing_is_compiled_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    report = explain_script(str(script))
+    assert "look at first: nothing was compiled" in report_text(report)
+    assert "<p>Nothing was compiled.</p>" in report_page(report)
+
+
+def test_a_break_in_what_several_lines_call_has_its_line() -> None:
+    """Dynamo tells the stack of a place once."""
+
+    def stops(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()  # here
+        return x + 1
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return stops(stops(x).sin()).cos()
+
+    report = litz.explain(fn, torch.ones(4)).report
+    assert len(report.breaks) > 1 and len(report.findings) == 1
+    assert all(report.by_line[b.line].text.endswith("# here") for b in report.breaks)
+
+
+def test_code_of_python_itself_is_not_the_users() -> None:
+    assert not any(is_own(x.__file__ or "") for x in (contextlib, torch, litz))
+    assert is_own(pytest.__file__) and is_own(__file__)
 
 
 def test_gradients_of_equal_layers_know_their_lines() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from collective_cases import compiled, one_process
 
 import litz
 from litz.artifact import Recording
@@ -454,6 +453,8 @@ def test_transfers_are_recorded_where_they_are_calls_on_a_stream(
 
 @pytest.mark.skipif(not dist.is_available(), reason="PyTorch was built without it")
 def test_a_recording_knows_with_whom_it_communicates() -> None:
+    from collective_cases import compiled, one_process
+
     ops = torch.ops._c10d_functional
     with one_process():
         name = dist.group.WORLD.group_name

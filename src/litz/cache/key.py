@@ -52,7 +52,7 @@ from torch.fx.immutable_collections import immutable_list
 from litz.artifact import tensor_bytes
 from litz.cache.code import NAMESPACES, NotCached, kernel_text, operator_text
 from litz.errors import LitzError
-from litz.graph.calls import higher_order_name
+from litz.graph.calls import higher_order_name, takes_objects
 from litz.graph.constants import is_literal
 from litz.graph.dialect import HIGHER_ORDER, MUTATION, USER_KERNEL
 from litz.graph.rng_states import RESTORES, SAVES
@@ -293,6 +293,8 @@ class Writer:
 
     def function(self, target: object) -> str:
         name = getattr(target, "__name__", str(target))
+        if takes_objects(target):  # PyTorch traces what an object does then
+            raise NotCached(f"{name} takes a script object")
         if getattr(operator, name, None) is target:
             return f"operator {name}"
         if higher_order_name(target) in (*HIGHER_ORDER, MUTATION, SAVES, RESTORES):

@@ -43,6 +43,7 @@ from litz.runtime.torch_private import (
     AUTOCAST_CALLS,
     aot_names,
     in_transform,
+    untraced,
     without_autocast,
 )
 
@@ -82,7 +83,7 @@ class _Bound:
     def __init__(self, call: Boxed, was: Any, backward: bool) -> None:
         self._call = call
         if backward:
-            self._call = _untraced(call)
+            self._call = untraced(call)
             self.backward_state_indices = was.backward_state_indices
             self.num_symints_saved_for_bw_ = was.num_symints_saved_for_bw_
 
@@ -91,12 +92,6 @@ class _Bound:
 
     def post_compile(self, call: Boxed, config: object) -> Boxed:
         return call
-
-
-def _untraced(call: Callable[..., Any]) -> Callable[..., Any]:
-    disable: Any = torch.compiler.disable
-    found: Callable[..., Any] = disable(call, reason="a compiled graph")
-    return found
 
 
 def writing(call: Boxed, given: Sequence[torch.Tensor], written: Sequence[int]) -> Boxed:
@@ -112,7 +107,7 @@ def writing(call: Boxed, given: Sequence[torch.Tensor], written: Sequence[int]) 
         torch.autograd.graph.increment_version(changed)
         return results
 
-    return _untraced(run)
+    return untraced(run)
 
 
 # --- the key -------------------------------------------------------------------------------------
@@ -390,7 +385,7 @@ def wrapped(
     def run(*args: Any) -> Any:
         return call(list(args))
 
-    return _untraced(run)
+    return untraced(run)
 
 
 def _wrapped(record: Any, calls: Mapping[str, Boxed], inputs: Sequence[Any]) -> Boxed:

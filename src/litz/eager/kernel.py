@@ -239,7 +239,7 @@ class Operator:
         try:
             return traced(self._op, args, kwargs, dims)
         except Exception as e:  # of PyTorch's metadata functions, any
-            return f"it is not traced: {e}"
+            return f"it is not traced: {type(e).__name__}: {e}"
 
     def _compiled(
         self,

@@ -71,8 +71,9 @@ def operator_of(name: str, key: str) -> torch._ops.OpOverload:
     packet, _, overload = rest.partition(".")
     known = operator_names()
     if name not in known:
-        near = [x for x in known if x.startswith(f"{name}.")]
-        near = near or difflib.get_close_matches(name, known, n=3)
+        full = name if rest else f"aten::{name}"
+        near = [x for x in known if x == full or x.startswith(f"{full}.")]
+        near = near or difflib.get_close_matches(full, known, n=3)
         hint = f"; there are {', '.join(sorted(near))}" if near else ""
         raise OptionError(f"litz: no operator {name!r}{hint}")
     if room != "aten":

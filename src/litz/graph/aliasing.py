@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.dataclass import dataclass
+from litz.graph.calls import takes_objects
 from litz.runtime.collectives import is_wait
 from litz.runtime.torch_private import same_memory
 
@@ -51,7 +52,7 @@ def sharing(target: object) -> Sharing:
     """The row of a call's target: what an operator's schema says of it."""
     if isinstance(target, torch._ops.OpOverload):
         return _of_schema(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, torch._ops.HigherOrderOperator) and not takes_objects(target):
         return Sharing(shared=None, written=None)
     # Functions of numbers share nothing.
     return Sharing(shared=None if target is operator.getitem else ())

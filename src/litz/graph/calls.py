@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+CALL_METHOD = "call_torchbind"
+
 __all__ = [
+    "CALL_METHOD",
     "add_body",
     "argument",
     "count_calls",
@@ -17,6 +20,7 @@ __all__ = [
     "is_random",
     "leaves",
     "op_name",
+    "takes_objects",
 ]
 
 
@@ -64,6 +68,17 @@ def is_random(target: object) -> bool:
 @lru_cache(maxsize=1024)
 def _draws(target: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in target.tags
+
+
+@lru_cache(maxsize=1024)
+def takes_objects(target: object) -> bool:
+    """Whether a call is of a script object's method or takes such an object, which it may change.
+
+    Such calls keep their order, and none is left out.
+    """
+    if isinstance(target, torch._ops.OpOverload):
+        return any(a.type.kind() == "ClassType" for a in target._schema.arguments)
+    return higher_order_name(target) == CALL_METHOD
 
 
 def leaves(value: object) -> list[Any]:

@@ -228,11 +228,6 @@ def _each(at: _At, n: Node, target: Any = None) -> Pair:
     return re, im
 
 
-def _negated(at: _At, n: Node) -> Pair:
-    re, im = map(at.neg, at.parts(n.args[0]))
-    return re, im
-
-
 def _gathered(at: _At, n: Node) -> Pair | None:
     """The same call of either part, in which each element of an argument counts."""
     mixed = n.target not in READS and not all(
@@ -263,10 +258,6 @@ def _product(at: _At, x: Pair, y: Pair) -> Pair:
     return re, at.add(at.mul(a, d), at.mul(b, c))
 
 
-def _mul(at: _At, n: Node) -> Pair:
-    return _product(at, at.parts(n.args[0]), at.parts(n.args[1]))
-
-
 def _sum(at: _At, n: Node, sign: float) -> Pair:
     """Eager mode multiplies by a complex alpha, of which inf has a nan."""
     x, y = (at.parts(v) for v in n.args[:2])
@@ -276,10 +267,6 @@ def _sum(at: _At, n: Node, sign: float) -> Pair:
     )
     re, im = _product(at, y, factor)
     return at.add(x[0], re), at.add(x[1], im)
-
-
-def _abs(at: _At, n: Node) -> Node:
-    return at(aten.hypot.default, *map(at.filled, at.parts(n.args[0])))
 
 
 def _angle(at: _At, n: Node) -> Node:
@@ -307,11 +294,6 @@ def _where(at: _At, n: Node) -> Pair:
     of, *values = n.args
     parts = zip(*(map(at.filled, at.parts(v)) for v in values), strict=True)
     re, im = (at(aten.where.self, of, *each) for each in parts)
-    return re, im
-
-
-def _complex(at: _At, n: Node) -> Pair:
-    re, im = map(at.filled, n.args)
     return re, im
 
 
@@ -359,17 +341,17 @@ RULES: Final[Mapping[Any, Callable[[_At, Node], Any]]] = {
         ),
         _gathered,
     ),
-    aten.neg.default: _negated,
+    aten.neg.default: lambda at, n: tuple(map(at.neg, at.parts(n.args[0]))),
     aten._conj_physical.default: _conjugate,
     aten.conj_physical.default: _conjugate,
-    aten.mul.Tensor: _mul,
+    aten.mul.Tensor: lambda at, n: _product(at, *map(at.parts, n.args[:2])),
     aten.add.Tensor: partial(_sum, sign=1.0),
     aten.sub.Tensor: partial(_sum, sign=-1.0),
-    aten.abs.default: _abs,
+    aten.abs.default: lambda at, n: at(aten.hypot.default, *map(at.filled, at.parts(n.args[0]))),
     aten.angle.default: _angle,
     aten.sgn.default: _sgn,
     aten.polar.default: _polar,
-    aten.complex.default: _complex,
+    aten.complex.default: lambda at, n: tuple(map(at.filled, n.args)),
     aten.where.self: _where,
     aten.full.default: _full,
     aten.full_like.default: _full,

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
 from litz.graph.aliasing import owner, sharing
-from litz.graph.calls import higher_order_name, in_place_form, leaves
+from litz.graph.calls import CALL_METHOD, higher_order_name, in_place_form, leaves
 from litz.graph.reinplace import AT_POSITIONS, COPY
 from litz.graph.storage import ANCHORED, READS, SCATTER, is_flat
 
@@ -59,12 +59,12 @@ def _target(n: Node) -> str:
     several results, or of a higher-order operator that Litz knows: `cond`, `while_loop`,
     `invoke_subgraph`, `map_impl`, `scan`, `associative_scan`, `flex_attention`,
     `flex_attention_backward`, `triton_kernel_wrapper_functional`, `auto_functionalized`,
-    `auto_functionalized_v2`.
+    `auto_functionalized_v2`, `call_torchbind`.
     """
     if n.op != "call_function" or isinstance(n.target, torch._ops.OpOverload):
         return ""
     if isinstance(n.target, torch._ops.HigherOrderOperator):
-        known = higher_order_name(n.target) in HIGHER_ORDER
+        known = higher_order_name(n.target) in (*HIGHER_ORDER, CALL_METHOD)
         return "" if known else f"calls the higher-order operator {n.target}"
     if n.target is operator.getitem or isinstance(n.meta.get("val"), NUMBERS):
         return ""

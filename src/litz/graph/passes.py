@@ -18,7 +18,7 @@ from litz.dataclass import dataclass
 from litz.errors import CompilationError
 from litz.graph.aliasing import AliasSets, leaves, writes
 from litz.graph.attention import leave_out_unread_blocks
-from litz.graph.calls import is_random
+from litz.graph.calls import is_random, takes_objects
 from litz.graph.communicate import narrow_before_gathering
 from litz.graph.complex_pairs import compute_in_pairs
 from litz.graph.constants import fold_constants
@@ -61,7 +61,7 @@ def drop_dead_code(gm: GraphModule) -> bool:
 
 def _has_effect(n: Node) -> bool:
     is_higher = isinstance(n.target, torch._ops.HigherOrderOperator)
-    return n.is_impure() or is_higher and not _is_functional(n)
+    return n.is_impure() or takes_objects(n.target) or is_higher and not _is_functional(n)
 
 
 def _is_functional(n: Node) -> bool:
@@ -104,7 +104,8 @@ def _is_pure_call(n: Node) -> bool:
         return False
     schema = n.target._schema
     # Fresh empty memory is not a value.
-    return not (is_random(n.target) or schema.is_mutable or "empty" in schema.name)
+    effects = is_random(n.target) or schema.is_mutable or takes_objects(n.target)
+    return not (effects or "empty" in schema.name)
 
 
 def share_common_subexpressions(gm: GraphModule) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from litz.graph.aliasing import HIDDEN, is_view_op, leaves, viewed
-from litz.graph.calls import argument, in_place_form
+from litz.graph.calls import argument, in_place_form, takes_objects
 from litz.graph.values import add_call, give_value, same_dims, same_value
 
 aten = torch.ops.aten
@@ -132,8 +132,9 @@ def write_in_place(gm: GraphModule) -> bool:
 def _sweep(gm: GraphModule) -> None:
     """Erase what only the updates read that are gone."""
     for n in reversed(gm.graph.nodes):
-        if isinstance(n.target, torch._ops.OpOverload) and not n.users and not n.is_impure():
-            gm.graph.erase_node(n)
+        if isinstance(n.target, torch._ops.OpOverload) and not n.users:
+            if not (n.is_impure() or takes_objects(n.target)):
+                gm.graph.erase_node(n)
 
 
 def _chain(target: Node, value: Node) -> tuple[Node, list[Node]]:

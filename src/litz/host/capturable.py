@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from litz.artifact import Recording
+from litz.graph.calls import takes_objects
 from litz.host.aliasing import touched, written
 from litz.ir.program import Buffer, Extern, Program
 from litz.runtime.collectives import group_name, is_start
@@ -88,6 +89,8 @@ def _why_not_called(n: Extern) -> str:
         return f"the result of {name} has a size that depends on data"
     if any(isinstance(v, torch.Generator) for v in (*n.args, *(v for _, v in n.kwargs))):
         return f"{name} draws from a random generator of its own"
+    if takes_objects(n.target):
+        return f"{name} calls a script object"
     target: Any = n.target
     if n.bodies:
         return f"{name} calls what is compiled by itself"

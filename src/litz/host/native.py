@@ -410,12 +410,14 @@ class _Printer(Words):
         """Buffers that a kernel reads or that someone reinterprets."""
         return looked_into(self.host)
 
-    def run(self) -> Plan:
+    def run(self, named: bool) -> Plan:
         after = (*self.host.lines[1:], None)
         for line, following in zip(self.host.lines, after, strict=True):
             # What is left dies with the call.
             if not (isinstance(line, lines.Free) and isinstance(following, lines.Return)):
                 self.line(line)
+        called = {register: name for name, register in self.tensors.items()}
+        names = tuple(called.get(n, "") for n in range(self.count)) if named else ()
         return Plan(
             len(self.host.inputs),
             self.count,
@@ -424,6 +426,7 @@ class _Printer(Words):
             tuple(self.segments),
             tuple(self.kernels),
             packed(self.words),
+            names,
         )
 
 
@@ -434,12 +437,13 @@ def _identity(value: Value) -> object:
     return id(value.value) if isinstance(value, Live) else value
 
 
-def plan_native(host: HostProgram, values: Mapping[str, Value]) -> Plan | str:
+def plan_native(host: HostProgram, values: Mapping[str, Value], named: bool = False) -> Plan | str:
     """The plan of a host program, or why it has none.
 
     values: what the printed program names and cannot spell; the plan names the same.
+    named: whether it says what its registers are called.
     """
     try:
-        return _Printer(host, values).run()
+        return _Printer(host, values).run(named)
     except Unplanned as e:
         return str(e)

@@ -6,8 +6,10 @@ import sys
 
 import torch
 
-from litz.artifact import BoundBody, Constant, Live, Named, Number, UsersKernel, Value
+from litz.artifact import BoundBody, Constant, Live, Named, Number, Scripted, UsersKernel, Value
 from litz.loading.values import is_known, walk
+from litz.runtime.script_objects import stored
+from litz.runtime.strided import why_not_told
 from litz.runtime.user_kernels import UserKernel, kernel_name
 
 
@@ -20,6 +22,12 @@ def describe(value: object) -> Value:
     if isinstance(value, torch.Tensor):
         reason = why_not_told(value)
         return Live(value, reason) if reason else Constant(value, value.device)
+    if isinstance(value, torch.ScriptObject):
+        try:
+            stored(value)
+        except ValueError as e:
+            return Live(value, f"a script object of it cannot be kept: {e}")
+        return Scripted(value)
     if isinstance(value, UserKernel):
         try:
             return UsersKernel(kernel_name(value.kernel), value.written)
@@ -28,17 +36,6 @@ def describe(value: object) -> Value:
     if isinstance(value, Subgraph):
         return BoundBody(value.name)
     return _named(value) or Live(value, f"it holds an object of the type {type(value).__name__}")
-
-
-def why_not_told(x: torch.Tensor) -> str:
-    """Why a tensor is more than elements in memory; "" if it is not."""
-    if type(x) not in (torch.Tensor, torch.nn.Parameter):
-        return f"a constant of it is a {type(x).__name__}"
-    if x.layout is not torch.strided or x.is_quantized or x.is_conj() or x.is_neg():
-        return "a constant of it is no plain tensor"
-    if x.device.type not in ("cpu", "cuda"):
-        return f"a constant of it is on {x.device}"
-    return ""
 
 
 def _named(value: object) -> Named | None:

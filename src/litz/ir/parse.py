@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any, get_args
 
 from litz.dataclass import dataclass
-from litz.index import Expr, as_expr, symbol, var
+from litz.index import Expr, symbol, var
 from litz.index import parse as parse_expr
 from litz.ir import body, reductions
 from litz.ir.body import Node, Store, StoreMode
@@ -389,8 +389,7 @@ class ProgramReader:
         if not found:
             if name not in self.buffers:
                 raise ParseError(f"no buffer {name!r}")
-            b = self.buffers[name]
-            return TensorRef(name, b.dtype, b.shape, b.strides, as_expr(0))
+            return self.buffers[name].whole
         end = layout.rindex("}")
         plus = layout[end + 1 :]
         if not plus.startswith("+"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from litz.dataclass import dataclass
-from litz.index import Expr, Var
-from litz.ir.body import Index, Load, Node, Store, loads, walk
+from litz.index import ZERO, Expr, Var, linear
+from litz.ir.body import Index, Load, Node, Store, StoreMode, cast, load, loads, walk
 from litz.ir.dtype import DType
+
+# What symbols of an index stand for: data.
+Indirect = tuple[tuple[Expr, Node], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class Buffer:
     kind: str = "temp"
     alias: str | None = None
 
+    @property
+    def whole(self) -> TensorRef:
+        """All of it, as a view."""
+        return TensorRef(self.name, self.dtype, self.shape, self.strides, ZERO)
+
 
 def root_of(buffers: Mapping[str, Buffer], name: str) -> str:
     """The buffer that owns the memory of ``name``; a name of no buffer is its own."""
@@ -51,6 +59,26 @@ class TensorRef:
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     offset: Expr
+
+    def place(self, index: Sequence[Expr]) -> Expr:
+        """Where the element at ``index`` lies, in elements from the buffer's first one."""
+        return linear(index, self.strides, self.offset)
+
+    def load(self, index: Sequence[Expr], indirect: Indirect = ()) -> Load:
+        """The element at ``index``, in which data may stand for symbols."""
+        return load(self.dtype, self.buffer, self.place(index), indirect)
+
+    def store(
+        self,
+        index: Sequence[Expr],
+        value: Node,
+        mode: StoreMode = "set",
+        indirect: Indirect = (),
+        mask: Node | None = None,
+    ) -> Store:
+        """The store of ``value``, as the view's type, to the element at ``index``."""
+        value = cast(value, self.dtype)
+        return Store(self.buffer, self.place(index), value, mode, indirect, mask)
 
 
 @dataclass(frozen=True, slots=True)

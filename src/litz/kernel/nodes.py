@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from litz.index import Const as IndexConst
 from litz.index import Expr, Var, as_expr
-from litz.ir.body import Load, Node, Op, Reduce, Store, walk
+from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
 from litz.ir.ops import CHECKS
 
@@ -15,6 +15,14 @@ def extent(v: Expr) -> Expr:
     """The extent of a loop variable."""
     assert isinstance(v, Var)
     return as_expr(v.extent)
+
+
+def as_index(n: Node) -> Expr:
+    """The index expression of an i64 constant or index value."""
+    if isinstance(n, Index):
+        return n.expr
+    assert isinstance(n, Const)
+    return as_expr(int(n.value))
 
 
 def roots(stores: Iterable[Store]) -> tuple[Node, ...]:

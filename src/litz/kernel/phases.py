@@ -12,7 +12,7 @@ from litz.ir.dtype import DType
 from litz.kernel.merge import merge_loops
 from litz.kernel.nodes import extent, roots
 from litz.kernel.plan import Dim, KernelPlan, Param
-from litz.kernel.tiling import accesses_of, choose_tiling
+from litz.kernel.tiling import accesses_of, choose_tile, choose_tiling, loop_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,16 @@ def phase(
         elif p.name in read:
             params.append(replace(p, mode="in"))
     return KernelPlan(dims, tuple(params), plan.ints, stores, lane)
+
+
+def in_tiles(plan: KernelPlan) -> KernelPlan:
+    """A plan of parallel dims with a tile beside its lane, where an access lies across that."""
+    accesses = accesses_of(plan.stores, sizes_of(plan))
+    tile = choose_tile(plan.parallel, (), accesses, plan.lane)
+    if tile is None:
+        return plan
+    order = loop_order(plan.parallel, accesses, plan.lane, tile)
+    return replace(plan, dims=tuple(Dim(v, "p") for v in order), tile=tile)
 
 
 def sizes_of(plan: KernelPlan) -> dict[str, int]:

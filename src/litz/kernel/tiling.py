@@ -14,6 +14,7 @@ DEFAULT_SIZE = 1 << 8
 FULL_VECTOR = 16
 # What a strided access is worth next to a contiguous one.
 SMALL_STRIDE, ANY_STRIDE = 0.3, 0.05
+NEAR = 8  # elements: a stride whose vectors share their cache lines with few others
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def lane_score(v: Expr, loops: Sequence[Expr], accesses: Sequence[Access]) -> fl
         size = _touched(a, loops)
         if stride in (1, -1):
             score += size
-        elif stride is not None and abs(stride) <= 8:
+        elif stride is not None and abs(stride) <= NEAR:
             score += size * SMALL_STRIDE
         else:
             score += size * ANY_STRIDE

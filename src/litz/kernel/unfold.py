@@ -5,18 +5,17 @@ See ``litz.ir.unfold``.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 
 from litz.index import Const as Number
-from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions
+from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions, ge, gt, le, lt
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
-from litz.ir.dtype import BOOL
+from litz.ir.dtype import BOOL, I64
 from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
-from litz.kernel.nodes import extent
+from litz.kernel.nodes import as_index, extent
 
-_COMPARED = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+_COMPARED = {"lt": lt, "le": le, "gt": gt, "ge": ge}
 
 GAIN = 1.05  # less is not worth the shorter loops
 
@@ -56,7 +55,7 @@ def halves_apart(nest: Nest) -> Nest:
             continue
         axes, _, cut = cut_loop(nest, v, (2,))
         *_, bit = (u for u in axes if u not in nest[0])
-        each = [Rewriter(Substitution({bit: const(k)}), _settled) for k in range(2)]
+        each = [Rewriter(Substitution({bit: const(k)}), settled) for k in range(2)]
         stores = tuple(place.store(s) for s in cut for place in each)
         return tuple(u for u in axes if u is not bit), reduced, stores
     return nest
@@ -73,12 +72,20 @@ def _is_even(size: Expr) -> bool:
     return isinstance(size, Number) and size.value > 2 and size.value % 2 == 0
 
 
-def _settled(_: Node, n: Node) -> Node:
-    """Comparisons of numbers, and what they choose."""
-    if isinstance(n, Op) and n.name in _COMPARED and all(isinstance(a, Const) for a in n.args):
-        a, b = (x.value for x in n.args if isinstance(x, Const))
-        return body.const(BOOL, _COMPARED[n.name](a, b))
-    if isinstance(n, Op) and n.name == "where" and isinstance(n.args[0], Const):
+def settled(_: Node, n: Node) -> Node:
+    """Comparisons of indices that ranges decide, and what they choose."""
+    if not isinstance(n, Op):
+        return n
+    if n.name in _COMPARED and all(isinstance(a, Const | Index) for a in n.args):
+        if all(a.dtype is I64 for a in n.args):
+            found = _COMPARED[n.name](*(as_index(a) for a in n.args))
+            return body.const(BOOL, bool(found.value)) if isinstance(found, Number) else n
+        return n
+    if n.name in ("and_", "or_") and n.dtype is BOOL:
+        for a, b in (n.args, n.args[::-1]):
+            if isinstance(a, Const):
+                return b if bool(a.value) == (n.name == "and_") else a
+    if n.name == "where" and isinstance(n.args[0], Const):
         return n.args[1 if n.args[0].value else 2]
     return n
 

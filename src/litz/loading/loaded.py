@@ -37,7 +37,7 @@ from litz.runtime.executor import Executor
 from litz.runtime.native import Function, Library, Runtime
 from litz.runtime.shipped import NOT_BUILT, shipped
 from litz.runtime.strided import copy_as_it_is
-from litz.runtime.torch_private import set_gradients, without_autocast
+from litz.runtime.torch_private import is_autocasting, set_gradients, without_autocast
 from litz.version import __version__
 
 __all__ = ["LoadedProgram", "load"]
@@ -178,15 +178,19 @@ class LoadedProgram:
             ) from e
 
     def _run(self, arguments: list[Any]) -> Any:
-        before = torch.is_grad_enabled()
+        if is_autocasting():
+            with without_autocast():
+                return self._without_gradients(arguments)
+        return self._without_gradients(arguments)
+
+    def _without_gradients(self, arguments: list[Any]) -> Any:
+        if not torch.is_grad_enabled():
+            return self._call(arguments)
         set_gradients(False)
         try:
-            if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-                with without_autocast():
-                    return self._call(arguments)
             return self._call(arguments)
         finally:
-            set_gradients(before)
+            set_gradients(True)
 
     def _results(self, results: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         count = len(self._constants)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from litz.artifact import BoundBody, Constant, Host, Live, Named, Number, UsersKernel, Value
+from litz.artifact import (
+    BoundBody,
+    Constant,
+    Host,
+    Live,
+    Named,
+    Number,
+    Scripted,
+    UsersKernel,
+    Value,
+)
 from litz.errors import ArtifactError, ToolchainError
 from litz.logs import events
 from litz.runtime.arguments import BoxedCall
-from litz.runtime.executor import Executor
 from litz.runtime.launchers import in_python
+from litz.runtime.plan import Plan
+from litz.runtime.script_objects import Stored, made
 from litz.runtime.strided import memory_of
 from litz.runtime.user_kernels import UserKernel, configurations
 
@@ -66,6 +77,8 @@ def _live(value: Value, bodies: Mapping[str, object], kernels: Mapping[str, obje
             if tensor.device == device:
                 return tensor
             return memory_of(tensor).to(device).as_strided(tensor.shape, tensor.stride())
+        case Scripted(thing):
+            return made(thing) if isinstance(thing, Stored) else thing
         case Named(module, path):
             found = walk(_imported(module), path) if is_known(module) else None
             if found is None:
@@ -78,6 +91,16 @@ def _imported(module: str) -> object:
         return importlib.import_module(module)
     except ImportError:
         return None
+
+
+class Runner(Protocol):
+    """What runs plans: the native executor, or what stands in for it."""
+
+    def program(
+        self, plan: Plan, values: Mapping[str, object], natives: Mapping[str, Any], /
+    ) -> BoxedCall:
+        """A callable of a plan (``Executor.program``)."""
+        ...
 
 
 def load_host(source: str, namespace: Mapping[str, object]) -> BoxedCall:
@@ -95,7 +118,7 @@ def bind_host(
     host: Host,
     values: Mapping[str, object],
     natives: Mapping[str, Any],
-    executor: Callable[[], Executor],
+    executor: Callable[[], Runner],
 ) -> BoxedCall:
     """The call of a host program: by the native executor, else by Python, and the log says why.
 

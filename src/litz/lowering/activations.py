@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from litz.index import Expr, contiguous_strides, floordiv, linear
+from litz.index import Expr, floordiv
 from litz.ir import dtype as d
-from litz.ir.body import Node, Store, op
+from litz.ir.body import Node, op
 from litz.ir.dtype import DType, wrap
 from litz.lowering.context import Unsupported
 from litz.lowering.formulas import (
@@ -319,14 +319,11 @@ def glu_backward(ctx: Call, grad: TensorValue, x: TensorValue, dim: int) -> Tens
         elementwise(ctx, lambda g, q: gate(q) * g, grad, second),
         elementwise(ctx, for_second, grad, first, second),
     )
-    shape = ctx.shape
-    buf = b.new_buffer(ctx.dtype, shape, contiguous_strides(shape), x.device)
-    whole = b.of_buffer(buf)
+    whole = b.allocate(ctx.dtype, ctx.shape, x.device)
     own = axes(parts[0].shape)
-    stores = []
-    for start, part in zip((ZERO, half), parts, strict=True):
-        view = slice_dim(whole, dim, start, half, ONE).ref
-        assert view is not None
-        stores.append(Store(buf.name, linear(own, view.strides, view.offset), part.node))
+    stores = [
+        slice_dim(whole, dim, start, half, ONE).memory.store(own, part.node)
+        for start, part in zip((ZERO, half), parts, strict=True)
+    ]
     b.add_loops(own, (), tuple(stores), x.device)
     return whole

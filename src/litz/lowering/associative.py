@@ -25,7 +25,7 @@ from litz.ir.reductions import FUNCTION
 from litz.ir.scans import function_faults
 from litz.lowering.context import Unsupported
 from litz.lowering.state import GraphLowering
-from litz.lowering.strides import dense
+from litz.lowering.strides import result_strides
 from litz.lowering.values import ONE, ZERO, Opaque, TensorValue, axes
 
 Inline = Callable[[GraphModule, Sequence[Any]], list[Any]]
@@ -73,11 +73,10 @@ def _lowered(low: GraphLowering, n: FxNode, inline: Inline) -> Any:
         if i not in read:
             out.append(None)
             continue
-        strides = r.strides if dense(r) else contiguous_strides(shape)
-        buf = low.b.new_buffer(x.dtype, shape, strides, x.device)
+        made = low.b.allocate(x.dtype, shape, x.device, result_strides(r))
         found = body.scan(FUNCTION, str(i), over, own[0], elements, combine)
-        stores.append(Store(buf.name, linear(own, strides), body.cast(found, x.dtype)))
-        out.append(low.b.of_buffer(buf))
+        stores.append(made.memory.store(own, found))
+        out.append(made)
     if stores:
         low.b.add_loops(own, (over,), tuple(stores), xs[0].device)
     return tuple(out)

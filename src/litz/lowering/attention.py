@@ -11,9 +11,9 @@ from torch.fx import Node as FxNode
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX
 from litz.graph.values import attribute_value
-from litz.index import Const, Expr, Substitution, const, floordiv, linear, provably_le, var
+from litz.index import Const, Expr, Substitution, const, floordiv, provably_le, var
 from litz.ir import attention, body
-from litz.ir.body import Node, Rewriter, Store, load
+from litz.ir.body import Node, Rewriter, Store
 from litz.ir.dtype import BOOL, F32
 from litz.ir.program import Skeleton, Template, TensorRef
 from litz.lowering.externs import argument
@@ -74,10 +74,10 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         if i and i not in used:
             out.append(None)
             continue
-        made = low.b.new_buffer(r.dtype, r.shape, r.strides, r.device)
+        made = low.b.allocate(r.dtype, r.shape, r.device, r.strides)
         where = (*loops[:3], at_column) if i == 0 else loops[:3]
-        stores.append(Store(made.name, linear(where, made.strides), node))
-        out.append(low.b.of_buffer(made))
+        stores.append(made.memory.store(where, node))
+        out.append(made)
     slots = [(mask[k - 1], mask[k]) for k in (3, 5) if mask[k] is not None]
     skeleton, visits = visited(low, n, attention.KIND, slots, mask[-3:-1], loops)
     if group is not ONE:  # heads that share keys have a variable of their own
@@ -88,18 +88,24 @@ def lower_attention(low: GraphLowering, n: FxNode, inline: Inline) -> tuple[Any,
         stores = [apart.store(s) for s in stores]
         skeleton = replace(skeleton, slots=tuple(apart(x) for x in skeleton.slots))
         loops = (loops[0], *heads, *loops[2:])
-    low.b.nodes.append(
-        Template(
-            f"attention{len(low.b.nodes)}",
-            tuple(x for x in (*loops[:-1], at_column) if x is not ZERO),
-            tuple(x for x in (loops[-1], at_inner, *visits) if x is not ZERO),
-            tuple(stores),
-            own[0].device,
-            skeleton,
-            low.b.origins,
-        )
-    )
+    reduced = loops[-1], at_inner, *visits
+    add_template(low, "attention", (*loops[:-1], at_column), reduced, stores, skeleton)
     return tuple(out)
+
+
+def add_template(
+    low: GraphLowering,
+    name: str,
+    parallel: Sequence[Expr],
+    reduced: Sequence[Expr],
+    stores: Sequence[Store],
+    skeleton: Skeleton,
+) -> None:
+    """Add a nest that a skeleton runs, over those of its variables that count anything."""
+    b = low.b
+    axes, over = (tuple(x for x in some if x is not ZERO) for some in (parallel, reduced))
+    name, device = f"{name}{len(b.nodes)}", b.buffers[stores[0].buffer].device
+    b.nodes.append(Template(name, axes, over, tuple(stores), device, skeleton, b.origins))
 
 
 def fits(own: list[Any]) -> bool:
@@ -125,17 +131,14 @@ def operand(low: GraphLowering, a: Any, n: FxNode) -> TensorRef:
     assert isinstance(ref, TensorRef)
     rows = zip(ref.shape[2:], ref.strides[2:], strict=True)
     if any(step is ZERO and size is not ONE for size, step in rows):
-        made = low.b.realize(low.env[a].without_memory()).ref
-        assert made is not None
-        return made
+        return low.b.realize(low.env[a].without_memory()).memory
     return ref
 
 
 def at(ref: TensorRef, index: tuple[Expr, ...]) -> Node:
     """An element; batches and heads may be one for all."""
     alike = zip(ref.shape[:2], index[:2], strict=True)
-    moving = (*(ZERO if s is ONE else i for s, i in alike), *index[2:])
-    return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
+    return ref.load((*(ZERO if s is ONE else i for s, i in alike), *index[2:]))
 
 
 def broadcast(ref: TensorRef, at: Expr) -> Expr:

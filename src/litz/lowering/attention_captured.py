@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.dataclass import dataclass
 from litz.graph.values import attribute_value, fake_mode
-from litz.index import const, contiguous_strides, linear
+from litz.index import const
 from litz.ir import body
 from litz.ir.body import Node, Store
 from litz.lowering.indexing import bind, position
@@ -116,7 +116,7 @@ class Captured:
         numbers = [x for x, number in zip(added, self.kinds(), strict=True) if number]
         for s, x in zip(self.parts, numbers, strict=True):
             shape, kind = tuple(map(const, s.shape)), x.dtype.opmath
-            made = b.of_buffer(b.new_buffer(kind, shape, contiguous_strides(shape), device))
+            made = b.allocate(kind, shape, device)
             b.store_into(TensorValue(kind, shape, device, lazy=body.const(kind, 0)), made)
             found.append(made)
         return found
@@ -131,8 +131,7 @@ class Captured:
             own = zip(s.positions, made.shape, strict=True)
             places = [position(next(values), size, negative=True) for _, size in own]
             index, bound = bind(places, made.shape, (number,))
-            assert made.ref is not None
-            yield Store(made.ref.buffer, linear(index, made.ref.strides), number, "add", bound)
+            yield made.memory.store(index, number, "add", bound)
 
     def results(self, sums: list[TensorValue], inline: Inline) -> tuple[TensorValue | None, ...]:
         """A gradient for each of what is captured, or None."""

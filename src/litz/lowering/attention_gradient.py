@@ -12,12 +12,12 @@ from litz.dataclass import dataclass
 from litz.graph.calls import higher_order_name
 from litz.graph.dialect import FLEX_GRADIENT
 from litz.graph.values import attribute_value
-from litz.index import Expr, Substitution, floordiv, linear, var
+from litz.index import Expr, Substitution, floordiv, var
 from litz.ir import attention, body
 from litz.ir.body import Node, Rewriter, Store, reduce
 from litz.ir.dtype import BOOL, F32, DType
-from litz.ir.program import Template, TensorRef
-from litz.lowering.attention import at, fits, operand, visited
+from litz.ir.program import TensorRef
+from litz.lowering.attention import add_template, at, fits, operand, visited
 from litz.lowering.attention_captured import Captured
 from litz.lowering.numbers import require
 from litz.lowering.score_functions import Inline, is_of, of_one_score
@@ -75,7 +75,7 @@ def lower_attention_gradient(
     if found is None:
         return None
     delta = _delta(low, low.env[out], low.env[grad], grad_lse and low.env[grad_lse])
-    make = _Gradients(low, n, found, (q, k, v, g, logs, delta), tuple(mask), own[0].device)
+    make = _Gradients(low, n, found, (q, k, v, g, logs, delta), tuple(mask))
     sums = captured.sums(found.added, own[0].device)
     return (
         make.of_query(results[0], captured, sums),
@@ -91,11 +91,8 @@ def _delta(low: GraphLowering, out: TensorValue, grad: TensorValue, lse: Any) ->
     found = reduce("sum", (c,), product)
     if lse is not None:
         found = found - lse.at(loops) * (1 / math.log(2))
-    made = low.b.new_buffer(F32, out.shape[:3], _rows(out.shape[:3]), out.device)
-    store = Store(made.name, linear(loops, made.strides), found)
-    low.b.add_loops(loops, (c,), (store,), out.device)
-    ref = low.b.of_buffer(made).ref
-    assert ref is not None
+    ref = low.b.allocate(F32, out.shape[:3], out.device, _rows(out.shape[:3])).memory
+    low.b.add_loops(loops, (c,), (ref.store(loops, found),), out.device)
     return ref
 
 
@@ -113,7 +110,6 @@ class _Gradients:
     functions: Functions
     given: tuple[TensorRef, ...]
     mask: tuple[Any, ...]
-    device: str
 
     def of_query(self, result: Any, captured: Captured, sums: list[TensorValue]) -> TensorValue:
         """A block of queries meets keys, and what each pair adds to ``sums``."""
@@ -124,10 +120,12 @@ class _Gradients:
         key = self._of(1, (b, self._group(h), j, column))
         value = attention.gradient_value(tiles.slope, key, (j,), result.dtype)
         kind = attention.GRADIENT
-        visits = visited(self.low, self.n, kind, self._slots(2), self.mask[-3:-1], (b, h, i, j))
+        loops = b, h, i, j
+        skeleton, visit = visited(self.low, self.n, kind, self._slots(2), self.mask[-3:-1], loops)
         made, store = self._result(result, (b, h, i, column), value)
         stores = store, *captured.stores(sums, tiles.added, tiles.mask)
-        self._add((b, h, i, column), (j, inner, c), stores, visits)
+        reduced = j, inner, c, *visit
+        add_template(self.low, "gradient", (b, h, i, column), reduced, stores, skeleton)
         return made
 
     def of_keys(self, of_key: Any, of_value: Any) -> tuple[TensorValue, TensorValue]:
@@ -151,12 +149,13 @@ class _Gradients:
             ),
         )
         rows, met = self.mask[-3:-1]
-        visits = visited(
+        skeleton, visit = visited(
             self.low, self.n, attention.GRADIENT, self._slots(6), (met, rows), (b, h, j, i)
         )
         made, store = self._result(of_key, (b, kv, j, column), values[0])
         made_too, store_too = self._result(of_value, (b, kv, j, other), values[1])
-        self._add((b, kv, j, column, other), (*heads, i, inner, c), (store, store_too), visits)
+        parallel, reduced = (b, kv, j, column, other), (*heads, i, inner, c, *visit)
+        add_template(self.low, "gradient", parallel, reduced, (store, store_too), skeleton)
         return made, made_too
 
     def _inner(self) -> tuple[Expr, Expr, Expr]:
@@ -196,29 +195,8 @@ class _Gradients:
         return _Tiles(slope, weight, mask, tuple(added))
 
     def _result(self, r: Any, place: tuple[Expr, ...], value: Node) -> tuple[TensorValue, Store]:
-        made = self.low.b.new_buffer(r.dtype, r.shape, r.strides, r.device)
-        return self.low.b.of_buffer(made), Store(made.name, linear(place, made.strides), value)
-
-    def _add(
-        self,
-        parallel: tuple[Expr, ...],
-        reduced: tuple[Expr, ...],
-        stores: tuple[Store, ...],
-        visits: tuple[Any, tuple[Expr, ...]],
-    ) -> None:
-        skeleton, over = visits
-        b = self.low.b
-        b.nodes.append(
-            Template(
-                f"gradient{len(b.nodes)}",
-                tuple(x for x in parallel if x is not ZERO),
-                tuple(x for x in (*reduced, *over) if x is not ZERO),
-                stores,
-                self.device,
-                skeleton,
-                b.origins,
-            )
-        )
+        made = self.low.b.allocate(r.dtype, r.shape, r.device, r.strides)
+        return made, made.memory.store(place, value)
 
 
 def _functions(

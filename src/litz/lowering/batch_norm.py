@@ -16,9 +16,7 @@ from litz.ir.dtype import DType
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.formulas import k
 from litz.lowering.norms import (
-    Exprs,
     Maybe,
-    Nodes,
     affine,
     check_float,
     element,
@@ -27,6 +25,8 @@ from litz.lowering.norms import (
     with_rounded,
 )
 from litz.lowering.reductions import (
+    Exprs,
+    Nodes,
     count,
     fold,
     narrow,
@@ -50,11 +50,18 @@ def _channels(x: TensorValue) -> list[int]:
     return [i for i in range(x.ndim) if i != 1]
 
 
-def _batch_statistics(
-    ctx: Call, v: TensorValue, running: Sequence[TensorValue], momentum: float, eps: float
+def _training(
+    ctx: Call,
+    x: TensorValue,
+    weight: Maybe,
+    bias: Maybe,
+    running: Sequence[TensorValue],
+    momentum: float,
+    eps: float,
 ) -> tuple[TensorValue, ...]:
-    """The next running statistics, then mean and 1 / std: all from one nest."""
+    """The norm, mean and 1 / std, and the next running statistics: all of these from one nest."""
     b = ctx.b
+    v = wide(b, shared(b, x))
     dims = _channels(v)
     size = count(v, dims)
 
@@ -72,21 +79,7 @@ def _batch_statistics(
             updated = (blend(running[0], mean, own), blend(running[1], unbiased, own))
         return *updated, *with_rounded(ctx, first, (1, 2))
 
-    return reduce_many(b, [v], dims, fn)
-
-
-def _training(
-    ctx: Call,
-    x: TensorValue,
-    weight: Maybe,
-    bias: Maybe,
-    running: Sequence[TensorValue],
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    b = ctx.b
-    v = wide(b, shared(b, x))
-    stored = list(_batch_statistics(ctx, v, running, momentum, eps))
+    stored = list(reduce_many(b, [v], dims, fn))
     updated, (mean, rstd, *rounded) = stored[: len(running)], stored[len(running) :]
     own = axes(v.shape)
     y = (v.node - mean.at(own[1:2])) * rstd.at(own[1:2])

@@ -11,12 +11,12 @@ from litz.dataclass import dataclass
 from litz.errors import EagerOnly as EagerOnly
 from litz.errors import GraphUnsupported as GraphUnsupported
 from litz.errors import WrongMetadata as WrongMetadata
-from litz.index import Const, Expr, Var, coefficient, contiguous_strides, linear, symbol
+from litz.index import Const, Expr, Var, coefficient, contiguous_strides, symbol
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Scalar, Store
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, TensorRef, root_of
+from litz.ir.program import Buffer, Extern, HostFloat, Loops, ProgramNode, root_of
 from litz.lowering import eight_bits
 from litz.lowering.values import ONE, ZERO, Opaque, Shape, TensorValue, axes
 from litz.runtime.numbers import float_bits
@@ -168,16 +168,23 @@ class Builder:
         return root_of(self.buffers, buffer)
 
     def of_buffer(self, buf: Buffer) -> TensorValue:
-        ref = TensorRef(buf.name, buf.dtype, buf.shape, buf.strides, ZERO)
-        return TensorValue(buf.dtype, buf.shape, buf.device, ref=ref)
+        return TensorValue(buf.dtype, buf.shape, buf.device, ref=buf.whole)
+
+    def allocate(
+        self, dtype: DType, shape: Shape, device: str, strides: Shape | None = None
+    ) -> TensorValue:
+        """Memory that is still to be written (strides in elements, row-major by default)."""
+        return self.of_buffer(
+            self.new_buffer(dtype, shape, strides or contiguous_strides(shape), device)
+        )
 
     def opaque(
         self, name: str, val: object, kind: str = "opaque", alias: str | None = None
     ) -> Opaque:
         """A buffer that has a name and a device but no layout; it's passed on whole."""
         device = str(getattr(val, "device", "cpu"))
-        self.buffers[name] = Buffer(name, d.U8, (), (), device, kind, alias)
-        return Opaque(TensorRef(name, d.U8, (), (), ZERO))
+        self.buffers[name] = made = Buffer(name, d.U8, (), (), device, kind, alias)
+        return Opaque(made.whole)
 
     def extern(
         self,
@@ -222,9 +229,9 @@ class Builder:
         """Store a lazy value in a buffer (strides in elements, row-major by default)."""
         if v.ref is not None and (strides is None or strides == v.ref.strides):
             return v
-        buf = self.new_buffer(v.dtype, v.shape, strides or contiguous_strides(v.shape), v.device)
-        self.store_into(v, self.of_buffer(buf))
-        return self.of_buffer(buf)
+        stored = self.allocate(v.dtype, v.shape, v.device, strides)
+        self.store_into(v, stored)
+        return stored
 
     def keep(self, v: TensorValue) -> TensorValue:
         """Store a lazy value in the order in which the elements lie that it is computed from."""
@@ -244,11 +251,8 @@ class Builder:
 
     def store_into(self, v: TensorValue, target: TensorValue) -> None:
         """Write the elements of ``v`` to the strided view ``target`` of the same shape."""
-        assert target.ref is not None
         own = axes(v.shape)
-        where = linear(own, target.ref.strides, target.ref.offset)
-        store = Store(target.ref.buffer, where, body.cast(v.node, target.dtype))
-        self.add_loops(own, (), (store,), v.device)
+        self.add_loops(own, (), (target.memory.store(own, v.node),), v.device)
 
     def limit(self, v: TensorValue) -> TensorValue:
         """Store the value if its expression has grown too large to go on as one."""

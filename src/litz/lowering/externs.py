@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.aliasing import is_view_op, passed, sharing, viewed, writes
-from litz.graph.calls import op_name
+from litz.graph.calls import op_name, takes_objects
 from litz.index import Expr, symbol
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported, WrongMetadata
@@ -36,25 +36,14 @@ aten = torch.ops.aten
 BY_CHOICE: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "mm",
-            "addmm",
-            "bmm",
-            "baddbmm",
-            "addmv",
-            "mv",
-            "dot",
-            "addbmm",
-            "_int_mm",
-            "_grouped_mm",
-            "_scaled_mm",
-            "_scaled_grouped_mm",
-            "_weight_int8pack_mm",
-        ),
+            "mm addmm bmm baddbmm addmv mv dot addbmm _int_mm _grouped_mm _scaled_mm "
+            "_scaled_grouped_mm _weight_int8pack_mm"
+        ).split(),
         "a matrix product: ATen's libraries compute it",
     ),
     "_weight_int4pack_mm": "a product with weights that lie as ATen's kernel alone reads them",
     **dict.fromkeys(
-        ("convolution", "convolution_backward", "_convolution"),
+        "convolution convolution_backward _convolution".split(),
         "a convolution: ATen's libraries compute it",
     ),
     **dict.fromkeys(
@@ -93,6 +82,8 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
     _check_writes(low, n)
     args = with_own_plans(target, tuple(argument(low, a, n) for a in n.args))
     kwargs = tuple((k, argument(low, v, n)) for k, v in n.kwargs.items())
+    if takes_objects(target):
+        args, kwargs = lasting(low, args), lasting(low, kwargs)
     effects = sharing(target)
     mutated = tuple(dict.fromkeys(_roots(low, passed(effects.written, args, dict(kwargs)))))
     for root in mutated:
@@ -117,7 +108,7 @@ def call_extern(low: GraphLowering, n: FxNode, reason: str) -> Any:
 def add_call(
     low: GraphLowering,
     n: FxNode,
-    target: torch._ops.OpOverload,
+    target: object,
     args: tuple[object, ...],
     kwargs: tuple[tuple[str, object], ...],
     vals: Sequence[Any],
@@ -257,29 +248,42 @@ def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> Tensor
     stated = meta if by.target not in CONTRACTIONS and not shares else None
     if v.ref is None:
         v = settled(low, n, v, stated)
-    assert (ref := v.ref) is not None
-    if stated is not None and not same_layout(ref, stated.strides):
+    if stated is not None and not same_layout(v.memory, stated.strides):
         v = laid_out(low.b, v.without_memory(), stated)
-    assert v.ref is not None
     if is_view_op(by.target):
         return _as_in_eager(low, n, v, by)
     # Some operators look at strides along dimensions of one element as well.
-    return v.ref if stated is None else with_idle_strides(v.ref, stated.strides)
+    return v.memory if stated is None else with_idle_strides(v.memory, stated.strides)
 
 
 def _as_in_eager(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
     """What a view is taken of, laid out as in eager mode: so the graph describes the view."""
     meta = low.result(n.meta["val"])
-    assert v.ref is not None
     if meta is None:
-        return v.ref
-    if not same_layout(v.ref, meta.strides):
+        return v.memory
+    if not same_layout(v.memory, meta.strides):
         if not apart(meta):
             raise GraphUnsupported(f"{by.target} of what lies elsewhere in eager mode")
         v = copied(low, n, v, meta.strides)
-    assert v.ref is not None
     # A view as another type looks at the strides of single elements too.
-    return with_idle_strides(v.ref, meta.strides) if by.target is aten.view.dtype else v.ref
+    return with_idle_strides(v.memory, meta.strides) if by.target is aten.view.dtype else v.memory
+
+
+def lasting(low: GraphLowering, value: Any) -> Any:
+    """Arguments for a script object, which keeps what it is handed for as long as it likes: of
+    memory that the program would give to others, a copy.
+    """
+    if isinstance(value, tuple):
+        return tuple(lasting(low, v) for v in value)
+    if not isinstance(value, TensorRef):
+        return value
+    root = low.b.buffers[low.b.root(value.buffer)]
+    if root.kind not in ("temp", "fresh"):
+        return value
+    copy = low.b.new_buffer(value.dtype, value.shape, value.strides, root.device, "extern")
+    reason = "a script object may keep it"
+    low.b.extern(aten.clone.default, (value,), (copy.name,), root.device, reason)
+    return low.b.of_buffer(copy).ref
 
 
 def _may_share(target: object) -> bool:

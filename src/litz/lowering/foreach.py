@@ -12,8 +12,8 @@ import torch
 
 from litz.ir import body
 from litz.lowering.context import RECOMPUTE_COST, Unsupported
-from litz.lowering.joins import result_strides
 from litz.lowering.registry import Call, find, lower, lower_rows
+from litz.lowering.strides import result_strides
 from litz.lowering.values import TensorValue
 
 aten = torch.ops.aten

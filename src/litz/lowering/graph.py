@@ -15,7 +15,7 @@ from torch.fx import Node as FxNode
 from litz.dataclass import dataclass
 from litz.errors import CompilationError, LitzError
 from litz.graph.aliasing import is_view_op, readers, viewed
-from litz.graph.calls import is_random, leaves
+from litz.graph.calls import CALL_METHOD, higher_order_name, is_random, leaves, takes_objects
 from litz.graph.values import attribute_value
 from litz.ir.program import HostFloat, Program
 from litz.lowering import eight_bits, families, limits, values
@@ -41,6 +41,7 @@ from litz.lowering.outputs import Outputs, as_view
 from litz.lowering.overwriting import is_own_copy
 from litz.lowering.readers import Readers
 from litz.lowering.registry import Call, Result, find
+from litz.lowering.script_objects import lower_method_call
 from litz.lowering.state import Compile, GraphLowering
 from litz.lowering.storing import own, settle
 from litz.lowering.user_kernel_calls import is_user_kernel, is_user_operator, picked_result
@@ -134,7 +135,7 @@ class _Walk(GraphLowering):
             return out
         self.inputs.append(n.name)
         if not isinstance(val, torch.Tensor):
-            if any(u.op != "output" for u in n.users):
+            if any(u.op != "output" and not takes_objects(u.target) for u in n.users):
                 raise GraphUnsupported(f"an input of type {type(val).__name__}")
             return self.b.opaque(n.name, val) if n.users else None  # a mesh of devices, say
         return self.input_tensor(n, val, position)
@@ -155,9 +156,12 @@ class _Walk(GraphLowering):
         if is_body(self.gm, n):
             return None
         value = attribute_value(self.gm, n)
+        name = n.name
+        if isinstance(value, torch.ScriptObject):
+            self.b.constants[name] = value
+            return self.b.opaque(name, value)
         if not isinstance(value, torch.Tensor):
             raise GraphUnsupported(f"attribute {n.target} is a {type(value).__name__}")
-        name = n.name
         self.b.constants[name] = value
         r = self.result(n.meta["val"] if "val" in n.meta else value)
         if r is None:
@@ -199,6 +203,8 @@ class _Walk(GraphLowering):
                 if (found := template(self, n, self.inline)) is not None:
                     return found
             return lower_control_flow(self, n)
+        if higher_order_name(n.target) == CALL_METHOD:
+            return lower_method_call(self, n)
         if (picked := picked_result(n)) is not None:
             source, at = picked
             return self.env[source][at]

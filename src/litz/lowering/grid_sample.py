@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import reduce
+from operator import add, and_, mul
 from typing import Final
 
 import torch
@@ -77,14 +79,11 @@ class _Image:
 
     def at(self, positions: Sequence[Node]) -> tuple[Node, Node]:
         """(whether whole positions lie inside, the element or 0)."""
-        inside: Node | None = None
-        index: list[Node] = []
-        for p, size in zip(positions, self.sizes, strict=True):
-            within = (p >= 0) & (p < num(p, size))
-            inside = within if inside is None else inside & within
-            index.append(body.cast(where(within, p, 0), d.I64))
-        assert inside is not None
-        value = load_at(self.ctx, self.x, (*self.lead, *index))
+        sizes = zip(positions, self.sizes, strict=True)
+        within = [(p >= 0) & (p < num(p, size)) for p, size in sizes]
+        pairs = zip(within, positions, strict=True)
+        index = [body.cast(where(there, p, 0), d.I64) for there, p in pairs]
+        value, inside = load_at(self.ctx, self.x, (*self.lead, *index)), reduce(and_, within)
         return inside, where(inside, value, 0)
 
 
@@ -96,21 +95,14 @@ def _linear(image: _Image, at: Sequence[Node], everywhere: bool) -> Node:
     """
     floors = [op("floor", a) for a in at]
     near = [a - f for a, f in zip(at, floors, strict=True)]
-    total: Node | None = None
+    terms = []
     for corner in itertools.product((0, 1), repeat=len(at)):
-        weight: Node | None = None
-        positions = []
-        for c, f, w in zip(reversed(corner), reversed(floors), reversed(near), strict=True):
-            part = w if c else 1 - w
-            weight = part if weight is None else weight * part
-            positions.append(f + 1 if c else f)
-        assert weight is not None
-        inside, value = image.at(positions[::-1])
-        term = value * weight
-        term = term if everywhere else where(inside, term, 0)
-        total = term if total is None else total + term
-    assert total is not None
-    return total
+        inside, value = image.at([f + c if c else f for c, f in zip(corner, floors, strict=True)])
+        # As in eager mode, from the last dimension on.
+        parts = [w if c else 1 - w for c, w in zip(corner, near, strict=True)][::-1]
+        term = value * reduce(mul, parts)
+        terms.append(term if everywhere else where(inside, term, 0))
+    return reduce(add, terms)
 
 
 def _cubic_weights(t: Node) -> list[Node]:
@@ -132,16 +124,11 @@ def _cubic(image: _Image, at: Sequence[Node], padding: int, align: bool) -> Node
     def place(dim: int, shift: int) -> Node:
         return _padded(floors[dim] + (shift - 1), image.sizes[dim], padding, align)
 
-    total: Node | None = None
-    for i, row in enumerate(rows):
-        line: Node | None = None
-        for j, column in enumerate(columns):
-            term = image.at((place(0, i), place(1, j)))[1] * column
-            line = term if line is None else line + term
-        assert line is not None
-        total = line * row if total is None else total + line * row
-    assert total is not None
-    return total
+    def line(i: int) -> Node:
+        elements = (image.at((place(0, i), place(1, j)))[1] for j in range(len(columns)))
+        return reduce(add, (e * c for e, c in zip(elements, columns, strict=True)))
+
+    return reduce(add, (line(i) * row for i, row in enumerate(rows)))
 
 
 @lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, Substitution, const, linear, provably_le, symbol
+from litz.index import Const, Expr, Substitution, const, provably_le, symbol
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Load, Node, Rewriter, Scalar, op
@@ -80,13 +80,13 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
         if through is not None:
             return through
         x = ctx.b.realize(x)
-    ref = x.ref
-    assert ref is not None
-    if any(ref.strides[k] is ZERO for k, p in enumerate(positions) if isinstance(p, Node)):
-        # Nothing would be left of a position, nor of its check, in the address.
-        ref = ctx.b.realize(x.with_node(x.node)).ref
-        assert ref is not None
-    return body.load(x.dtype, ref.buffer, linear(index, ref.strides, ref.offset), bound)
+    ref = x.memory
+    node: Node = ref.load(index, bound)
+    for step, p in zip(ref.strides, positions, strict=True):
+        if step is ZERO and isinstance(p, Node):  # the address has nothing of it, nor of its check
+            seen = op("ge", p, body.const(d.I64, 0))
+            node = body.masked(seen, node, body.const(x.dtype, 0))
+    return node
 
 
 def _through(

@@ -13,7 +13,6 @@ from litz.index import (
     as_expr,
     ceildiv,
     const,
-    contiguous_strides,
     floordiv,
     le,
     lt,
@@ -23,13 +22,12 @@ from litz.index import (
 )
 from litz.ir import body
 from litz.ir.body import Node, Scalar
-from litz.ir.dtype import DType
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds, literal, padded
-from litz.lowering.registry import Call, Result, lower, lower_rows
-from litz.lowering.strides import dense
-from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
+from litz.lowering.registry import Call, lower, lower_rows
+from litz.lowering.strides import result_buffer
+from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -37,18 +35,6 @@ prims = torch.ops.prims
 # A concatenation of more inputs, or of costlier ones, is stored piece by piece.
 MAX_LAZY_INPUTS = 4
 MAX_LAZY_COST = 60
-
-
-def result_strides(r: Result) -> Shape:
-    """The strides to store a result with: eager's where they leave no gaps, else row-major."""
-    return r.strides if dense(r) else contiguous_strides(r.shape)
-
-
-def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> TensorValue:
-    """A fresh buffer for one result of the call, laid out as eager lays it out."""
-    r = ctx.nth_result(position)
-    buf = ctx.b.new_buffer(dtype or r.dtype, r.shape, result_strides(r), r.device)
-    return ctx.b.of_buffer(buf)
 
 
 def _read_elementwise(n: torch.fx.Node) -> bool:

@@ -14,7 +14,6 @@ from torch.fx import Node as FxNode
 
 from litz.index import ONE, ZERO, Expr, divides, provably_lt
 from litz.ir import body
-from litz.ir.program import TensorRef
 from litz.lowering import values
 from litz.lowering.context import Builder
 from litz.lowering.creation import padded
@@ -82,17 +81,14 @@ def stored_as(b: Builder, v: TensorValue, r: Result) -> TensorValue:
     span = ZERO if ZERO in r.shape else values.last(r.shape, r.strides) + ONE
     if v.ref is not None and same_layout(v.ref, r.strides):  # gaps may hold something too
         flat = b.realize(values.strided(v, (span,), (ONE,), v.ref.offset).without_memory())
-        assert flat.ref is not None
-        return values.strided(flat, r.shape, r.strides, ZERO)
-    buf = b.new_buffer(v.dtype, (span,), (ONE,), v.device)
-    ref = TensorRef(buf.name, v.dtype, r.shape, r.strides, ZERO)
-    # An expanded dimension lies in memory once, if at all.
-    pairs = zip(r.shape, r.strides, strict=True)
-    kept = tuple(ONE if st is ZERO and s is not ZERO else s for s, st in pairs)
-    once = values.viewed(v, kept, axes(kept))
-    where = TensorRef(buf.name, v.dtype, kept, r.strides, ZERO)
-    b.store_into(once, TensorValue(v.dtype, kept, v.device, ref=where))
-    return TensorValue(v.dtype, r.shape, v.device, ref=ref)
+    else:
+        flat = b.allocate(v.dtype, (span,), v.device)
+        # An expanded dimension lies in memory once, if at all.
+        pairs = zip(r.shape, r.strides, strict=True)
+        kept = tuple(ONE if st is ZERO and s is not ZERO else s for s, st in pairs)
+        once = values.viewed(v, kept, axes(kept))
+        b.store_into(once, values.strided(flat, kept, r.strides, ZERO))
+    return values.strided(flat, r.shape, r.strides, ZERO)
 
 
 def _row(shape: Shape, strides: Shape) -> tuple[int, Expr] | None:

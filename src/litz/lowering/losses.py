@@ -26,7 +26,7 @@ from litz.lowering.formulas import (
     where,
 )
 from litz.lowering.indexing import load_at, position
-from litz.lowering.reductions import fold, mean, number, reduce_many, reduced, sum_of
+from litz.lowering.reductions import Exprs, Nodes, fold, mean, number, reduce_many, reduced, sum_of
 from litz.lowering.registry import Call, lower
 from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
@@ -59,7 +59,7 @@ def loss(overload: Overload, steps: Steps = stepwise) -> Callable[[F], F]:
     return register
 
 
-def loss_backward(overload: Overload, steps: Steps = stepwise) -> Callable[[F], F]:
+def loss_backward(overload: Overload) -> Callable[[F], F]:
     """Register a loss's backward, a formula that takes the number of elements of a mean first."""
 
     def register(fn: F) -> F:
@@ -72,7 +72,7 @@ def loss_backward(overload: Overload, steps: Steps = stepwise) -> Callable[[F], 
             **options: Any,
         ) -> TensorValue:
             size = x.numel if reduction == MEAN else None
-            return elementwise(ctx, partial(fn, steps(ctx), size, **options), grad, x, *rest)
+            return elementwise(ctx, partial(fn, stepwise(ctx), size, **options), grad, x, *rest)
 
         lower(overload, of=fn, skip=2, also=("reduction",))(lowered)
         return fn
@@ -211,7 +211,7 @@ def nll_loss(
         none = target.with_node(body.cast(loss, one.dtype))
         return none, ctx.b.full(two.shape, 0, two.dtype, two.device)
 
-    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
+    def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
         total, count = fold("sum", over, n[0]), fold("sum", over, n[1])
         total = total / count if reduction == MEAN else total
         return body.cast(total, one.dtype), body.cast(count, two.dtype)

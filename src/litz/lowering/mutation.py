@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from litz.index import linear
 from litz.ir import body
 from litz.lowering import values
 from litz.lowering.context import Unsupported
@@ -41,11 +40,9 @@ def copy_(ctx: Call, x: TensorValue, src: TensorValue) -> TensorValue:
 
 def overlaps(b: Any, value: TensorValue, target: TensorValue) -> bool:
     """Whether ``value`` reads the memory of ``target`` at another place than it is written to."""
-    assert target.ref is not None
-    own = values.axes(target.shape)
-    where = linear(own, target.ref.strides, target.ref.offset)
-    root = b.root(target.ref.buffer)
+    ref = target.memory
+    where, root = ref.place(values.axes(target.shape)), b.root(ref.buffer)
     return any(
-        b.root(n.buffer) == root and not (n.buffer == target.ref.buffer and n.index is where)
+        b.root(n.buffer) == root and not (n.buffer == ref.buffer and n.index is where)
         for n in body.loads((value.node,))
     )

@@ -18,6 +18,8 @@ from litz.ir.dtype import DType
 from litz.lowering import values
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.reductions import (
+    Exprs,
+    Nodes,
     count,
     fold,
     narrow,
@@ -34,8 +36,6 @@ from litz.lowering.values import ONE, ZERO, TensorValue, axes
 
 aten = torch.ops.aten
 
-Nodes = tuple[Node, ...]
-Exprs = tuple[Expr, ...]
 Maybe = TensorValue | None
 
 

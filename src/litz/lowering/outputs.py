@@ -83,10 +83,8 @@ class Outputs:
         else:
             v = self.low.b.realize(v, strides)
         self.low.note(n, v)
-        ref = v.ref
-        assert ref is not None
-        self.owners[self.low.b.root(ref.buffer)] = own
-        return ref
+        self.owners[self.low.b.root(v.memory.buffer)] = own
+        return v.memory
 
 
 def as_view(low: GraphLowering, n: FxNode, base: FxNode, v: TensorValue) -> TensorValue:

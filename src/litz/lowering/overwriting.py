@@ -71,8 +71,7 @@ class Arguments:
         stored = stored_as(low.b, v, r)
         low.b.origins = outer
         low.bind(arg, stored)
-        assert stored.ref is not None
-        return with_idle_strides(stored.ref, r.strides)
+        return with_idle_strides(stored.memory, r.strides)
 
     def write(self, name: str, arg: FxNode) -> TensorRef:
         """Memory with the argument's old value, which nobody else will look at."""
@@ -99,9 +98,7 @@ class Arguments:
         ref = v.ref
         if ref is not None and same_layout(ref, r.strides) and self._overwrites(ref, name, arg):
             return with_idle_strides(ref, r.strides)
-        ref = stored_as(low.b, v, r).ref
-        assert ref is not None
-        return with_idle_strides(ref, r.strides)
+        return with_idle_strides(stored_as(low.b, v, r).memory, r.strides)
 
     def empty(self, r: Result) -> TensorRef:
         """New memory without a value."""
@@ -113,7 +110,7 @@ class Arguments:
             target, (r.shape, r.strides), (buf.name,), buf.device, MEMORY, kwargs=options,
             target_name="empty_strided",
         )  # fmt: skip
-        return TensorRef(buf.name, r.dtype, r.shape, r.strides, ZERO)
+        return buf.whole
 
     def _opaque_copy(self, arg: FxNode, v: Opaque) -> TensorRef:
         """A copy of a tensor whose type or layout only ATen handles."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from litz.graph.aliasing import is_returned
-from litz.index import Const, Expr, and_, as_expr, eq, floordiv, le, linear, lt, mod
+from litz.index import Const, Expr, and_, as_expr, eq, floordiv, le, lt, mod
 from litz.ir import body
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
@@ -93,8 +93,7 @@ def _written(
     first, size = views.clamp_position(start, x.shape[dim], ZERO), src.shape[dim]
     by = x.ref.strides[dim]
     to, value = values.slice_dim(x, dim, first, size, ONE), ctx.cast(src)
-    assert to.ref is not None
-    root, here = ctx.b.root(x.ref.buffer), linear(axes(src.shape), to.ref.strides, to.ref.offset)
+    root, here = ctx.b.root(x.ref.buffer), to.memory.place(axes(src.shape))
     for n in body.loads((value.node,)):
         if ctx.b.root(n.buffer) != root:
             continue

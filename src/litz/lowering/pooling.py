@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -23,9 +25,9 @@ from litz.ir.reductions import MAX, reduction
 from litz.lowering import indexing
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import holds
-from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower_rows
 from litz.lowering.scatters import finish, start, store_at
+from litz.lowering.strides import result_buffer
 from litz.lowering.values import (
     ONE,
     ZERO,
@@ -121,9 +123,7 @@ def stored(
             out.append(None)
             continue
         target = result_buffer(ctx, k)
-        assert target.ref is not None
-        where = linear(own, target.ref.strides)
-        stores.append(Store(target.ref.buffer, where, body.cast(node, target.dtype)))
+        stores.append(target.memory.store(own, node))
         out.append(target)
     ctx.b.add_loops(own, reduced, tuple(stores), ctx.result.device)
     return tuple(out)
@@ -251,6 +251,13 @@ def sharing(ctx: Call, found: Sequence[Share]) -> Taps:
     return Taps(tuple(s.longest for s in found), starts, at)
 
 
+def tapped(ctx: Call, x: TensorValue, taps: Taps, none: Node, js: Sequence[Expr]) -> Node:
+    """What a result's window has of ``x`` at steps into it; ``none`` where that is nothing."""
+    at, cond = taps.at(js)
+    lead = axes(ctx.shape)[: -len(at)]
+    return body.masked(holds(cond), ctx.b.opmath(x.at([*lead, *at])), none)
+
+
 # --- maxima --------------------------------------------------------------------------------------
 
 
@@ -272,14 +279,9 @@ def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, 
     if wanted and math.prod(taps.kernel) > MAX_TAPS:
         raise Unsupported("positions of maxima in large windows")
     x = shared(ctx, x, taps.once)
-    lead = axes(ctx.shape)[:-rank]
     strides = contiguous_strides(x.shape[-rank:])
     low = body.const(x.dtype.opmath, MAX.identity(x.dtype))
-
-    def element(js: Sequence[Expr]) -> Node:
-        at, cond = taps.at(js)
-        return body.masked(holds(cond), ctx.b.opmath(x.at([*lead, *at])), low)
-
+    element = partial(tapped, ctx, x, taps, low)
     if not wanted:
         best, reduced = over_window(taps.kernel, "max", element)
         value, _ = stored(ctx, (best, None), reduced)
@@ -317,12 +319,11 @@ def max_pool_backward(
 
 def planes(v: TensorValue, rank: int) -> TensorValue:
     """A stored tensor with its last ``rank`` dimensions as one."""
-    assert v.ref is not None
     shape = (*v.shape[:-rank], product(v.shape[-rank:]))
-    strides = view_strides(v.shape, v.ref.strides, shape)
+    strides = view_strides(v.shape, v.memory.strides, shape)
     if strides is None:
         raise Unsupported("planes with gaps")
-    return strided(v, shape, strides, v.ref.offset)
+    return strided(v, shape, strides, v.memory.offset)
 
 
 def store_by_position(
@@ -394,14 +395,8 @@ def _averages(ctx: Call, x: TensorValue, taps: Taps, counts: Sequence[Expr]) -> 
     if not x.dtype.is_float:
         raise Unsupported("averages of integers")
     x = shared(ctx, x, taps.once)
-    lead = axes(ctx.shape)[: -len(taps.kernel)]
     zero = body.const(x.dtype.opmath, 0)
-
-    def element(js: Sequence[Expr]) -> Node:
-        at, cond = taps.at(js)
-        return body.masked(holds(cond), ctx.b.opmath(x.at([*lead, *at])), zero)
-
-    node, reduced = over_window(taps.kernel, "sum", element)
+    node, reduced = over_window(taps.kernel, "sum", partial(tapped, ctx, x, taps, zero))
     return one(ctx, _over(node, counts), reduced)
 
 
@@ -415,11 +410,11 @@ Read = tuple[Sequence[Expr], Expr, Sequence[Expr]]
 def gathered(ctx: Call, v: TensorValue, reads: Iterable[Read]) -> Node:
     """The sum of what ``v`` holds at several positions, each on a condition."""
     zero = body.const(v.dtype.opmath, 0)
-    found: Node | None = None
-    for at, cond, counts in reads:
-        part = body.masked(holds(cond), _over(ctx.b.opmath(v.at(at)), counts), zero)
-        found = part if found is None else found + part
-    return zero if found is None else found
+    parts = [
+        body.masked(holds(cond), _over(ctx.b.opmath(v.at(at)), counts), zero)
+        for at, cond, counts in reads
+    ]
+    return reduce(add, parts) if parts else zero
 
 
 def covers(

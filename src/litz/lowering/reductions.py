@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from litz.index import Const, Expr, contiguous_strides, linear, min_, var
+from litz.index import Const, Expr, contiguous_strides, min_, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Store, op
+from litz.ir.body import Node, op
 from litz.ir.dtype import DType
 from litz.ir.ops import op as op_row
 from litz.ir.reductions import reduction, result_of
@@ -29,9 +29,11 @@ from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 aten = torch.ops.aten
 
 Dims = int | Sequence[int] | None
+Nodes = tuple[Node, ...]
+Exprs = tuple[Expr, ...]
 # (elements, reduced variables, variables of the result) -> results
-OneFn = Callable[[Node, tuple[Expr, ...]], Node]
-ReduceFn = Callable[[tuple[Node, ...], tuple[Expr, ...], tuple[Expr, ...]], tuple[Node, ...]]
+OneFn = Callable[[Node, Exprs], Node]
+ReduceFn = Callable[[Nodes, Exprs, Exprs], Nodes]
 
 # A lazy input of a lowering that reads it in several passes is stored if an element costs more than
 # this many additions, or more than SHARED_LOADS loads.
@@ -50,7 +52,7 @@ def dims_of(v: TensorValue, dim: Dims) -> list[int]:
     return sorted({x % v.ndim for x in dims}) if dims and v.ndim else list(range(v.ndim))
 
 
-def fold(kind: str, over: tuple[Expr, ...], node: Node) -> Node:
+def fold(kind: str, over: Exprs, node: Node) -> Node:
     """``node`` reduced over the variables ``over``, of which there may be none."""
     if over:
         return body.reduce(kind, over, node)
@@ -133,9 +135,8 @@ def reduce_many(
     out_shape = tuple(ONE if i in dims else s for i, s in enumerate(first.shape))
     stores, results = [], []
     for node in nodes:
-        buf = b.new_buffer(node.dtype, shape, contiguous_strides(shape), first.device)
-        stores.append(Store(buf.name, linear(own, buf.strides), node))
-        out = b.of_buffer(buf)
+        out = b.allocate(node.dtype, shape, first.device)
+        stores.append(out.memory.store(own, node))
         if keepdim:
             out = values.strided(out, out_shape, contiguous_strides(out_shape), ZERO)
         results.append(out)
@@ -158,15 +159,15 @@ def _into(b: Builder, node: Node, dtype: DType) -> Node:
     return b.opmath(b.user_cast(node, dtype))
 
 
-def sum_of(n: Node, over: tuple[Expr, ...]) -> Node:
+def sum_of(n: Node, over: Exprs) -> Node:
     return fold("any" if n.dtype is d.BOOL else "sum", over, n)
 
 
-def _nansum(n: Node, over: tuple[Expr, ...]) -> Node:
+def _nansum(n: Node, over: Exprs) -> Node:
     return sum_of(op("where", op("isnan", n), k(n, 0), n) if n.dtype.is_float else n, over)
 
 
-def _product(n: Node, over: tuple[Expr, ...]) -> Node:
+def _product(n: Node, over: Exprs) -> Node:
     return fold("all" if n.dtype is d.BOOL else "prod", over, n)
 
 
@@ -182,7 +183,7 @@ def reduced(
 ) -> TensorValue:
     """``fn`` of the elements, which are converted to the result's type first."""
 
-    def full(node: Node, over: tuple[Expr, ...]) -> Node:
+    def full(node: Node, over: Exprs) -> Node:
         return body.cast(fn(_into(ctx.b, node, ctx.dtype), over), ctx.dtype)
 
     return reduce_one(ctx.b, x, dims_of(x, dim), full, keepdim)
@@ -200,7 +201,7 @@ def trace(ctx: Call, x: TensorValue) -> TensorValue:
 def mean(ctx: Call, x: TensorValue, *, dim: Dims = None, keepdim: bool = False) -> TensorValue:
     size = count(x, dims_of(x, dim))
 
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+    def fn(n: Node, over: Exprs) -> Node:
         return fold("sum", over, n) / number(n.dtype, size)
 
     return reduced(ctx, fn, x, dim=dim, keepdim=keepdim)
@@ -226,14 +227,14 @@ def truths(
     return folded(ctx, lambda over, n: fold(kind, over, truth(n)), x, dim, keepdim)
 
 
-def _nonzero(over: tuple[Expr, ...], n: Node) -> Node:
+def _nonzero(over: Exprs, n: Node) -> Node:
     return fold("sum", over, body.cast(truth(n), d.I64))
 
 
 # --- extremes ------------------------------------------------------------------------------------
 
 
-def _largest(kind: str, over: tuple[Expr, ...], n: Node) -> Node:
+def _largest(kind: str, over: Exprs, n: Node) -> Node:
     """The maximum or minimum; of bools it's a question of any or all."""
     if n.dtype is d.BOOL:
         return fold("any" if kind == "max" else "all", over, n)
@@ -252,14 +253,14 @@ def _largest(kind: str, over: tuple[Expr, ...], n: Node) -> Node:
 )
 def folded(
     ctx: Call,
-    of: Callable[[tuple[Expr, ...], Node], Node],
+    of: Callable[[Exprs, Node], Node],
     x: TensorValue,
     dim: Dims = None,
     keepdim: bool = False,
 ) -> TensorValue:
     """``of`` the elements as they are."""
 
-    def fn(n: Node, over: tuple[Expr, ...]) -> Node:
+    def fn(n: Node, over: Exprs) -> Node:
         return body.cast(of(over, n), ctx.dtype)
 
     return reduce_one(ctx.b, wide(ctx.b, x), dims_of(x, dim), fn, keepdim)
@@ -269,7 +270,7 @@ def folded(
 def aminmax(
     ctx: Call, x: TensorValue, *, dim: int | None, keepdim: bool
 ) -> tuple[TensorValue, ...]:
-    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
+    def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
         return tuple(body.cast(_largest(kind, over, n[0]), ctx.dtype) for kind in ("min", "max"))
 
     return reduce_many(ctx.b, [wide(ctx.b, x)], dims_of(x, dim), fn, keepdim=keepdim)
@@ -279,7 +280,7 @@ def aminmax(
 def extreme_with_index(
     ctx: Call, kind: str, where: str, x: TensorValue, dim: int, keepdim: bool
 ) -> tuple[TensorValue, ...]:
-    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
+    def fn(n: Nodes, over: Exprs, _: Any) -> Nodes:
         ranked = body.cast(n[0], d.U8) if n[0].dtype is d.BOOL else n[0]
         return body.cast(_largest(kind, over, n[0]), ctx.dtype), fold(where, over, ranked)
 
@@ -289,7 +290,7 @@ def extreme_with_index(
 # --- norms ---------------------------------------------------------------------------------------
 
 
-def norm_of(ord_: float, a: Node, over: tuple[Expr, ...]) -> Node:
+def norm_of(ord_: float, a: Node, over: Exprs) -> Node:
     """The vector norm of elements ``a`` (floats)."""
     size = op("abs", a)
     if ord_ == math.inf:
@@ -352,7 +353,7 @@ def renorm(ctx: Call, x: TensorValue, p: Any, dim: int, maxnorm: Any) -> TensorV
 def dot(ctx: Call, x: TensorValue, y: TensorValue) -> TensorValue:
     """A sum of products, which accumulates without rounding them to a 16-bit type."""
 
-    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: Any) -> tuple[Node, ...]:
+    def fn(n: Nodes, over: Exprs, _: Any) -> Nodes:
         return (body.cast(sum_of(op("mul", *n), over), ctx.dtype),)
 
     return reduce_many(ctx.b, [wide(ctx.b, x), wide(ctx.b, y)], [0], fn)[0]
@@ -392,7 +393,7 @@ def moments(
     # As eager's on CPUs: squares of a float neither overflow nor vanish in a double.
     accumulated = d.F64 if ctx.eager.double_moments else x.dtype.opmath
 
-    def fn(n: tuple[Node, ...], over: tuple[Expr, ...], _: tuple[Expr, ...]) -> tuple[Node, ...]:
+    def fn(n: Nodes, over: Exprs, _: Exprs) -> Nodes:
         terms = body.cast(n[0], accumulated)
         var_ = variance_of(fold("welford_m2", over, terms), size, less)
         spread_ = body.cast(op("sqrt", var_) if root else var_, ctx.dtype)
@@ -414,7 +415,7 @@ def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool) -> TensorValu
     dims = dims_of(x, dim)
     v = wide(ctx.b, shared(ctx.b, x))
 
-    def largest(n: Node, over: tuple[Expr, ...]) -> Node:
+    def largest(n: Node, over: Exprs) -> Node:
         # A shift of inf would make nan of what is an exact inf.
         m = fold("max", over, n)
         return op("where", op("isinf", m), k(m, 0), m)
@@ -423,9 +424,7 @@ def logsumexp(ctx: Call, x: TensorValue, dim: Dims, keepdim: bool) -> TensorValu
     kept = [i for i in range(v.ndim) if i not in dims]
     shifted = v.with_node(v.node - spread(m, v.shape, kept))
 
-    def total(
-        n: tuple[Node, ...], over: tuple[Expr, ...], own: tuple[Expr, ...]
-    ) -> tuple[Node, ...]:
+    def total(n: Nodes, over: Exprs, own: Exprs) -> Nodes:
         sum_ = fold("sum", over, op("exp", n[0]))
         return (body.cast(op("log", sum_) + m.at(own), ctx.dtype),)
 

@@ -105,8 +105,7 @@ class Call:
 
     def before_mutation(self, target: TensorValue) -> None:
         """To be called before a lowering writes into memory that other values may read."""
-        assert target.ref is not None
-        self.mutate(self.b.root(target.ref.buffer), self.node)
+        self.mutate(self.b.root(target.memory.buffer), self.node)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from litz.index import contiguous_strides, linear, var
+from litz.index import var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Store
+from litz.ir.body import Node
 from litz.ir.dtype import DType
 from litz.lowering.registry import Call, lower_rows
-from litz.lowering.strides import dense
+from litz.lowering.strides import result_buffer
 from litz.lowering.values import ONE, TensorValue, axes
 
 aten = torch.ops.aten
@@ -36,11 +36,9 @@ def scanned(
     stores, results = [], []
     for position, (part, dtype) in enumerate(parts):
         found = body.scan(kind, part, over, own[dim], elements)
-        r = ctx.nth_result(position)
-        strides = r.strides if dense(r) else contiguous_strides(x.shape)
-        buf = ctx.b.new_buffer(dtype, x.shape, strides, x.device)
-        stores.append(Store(buf.name, linear(own, strides), body.cast(found, dtype)))
-        results.append(ctx.b.of_buffer(buf))
+        made = result_buffer(ctx, position, dtype)
+        stores.append(made.memory.store(own, found))
+        results.append(made)
     ctx.b.add_loops(own, (over,), tuple(stores), x.device)
     return tuple(results)
 

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 import torch
 
 from litz.graph.calls import in_place_form
-from litz.index import Expr, Var, linear, mixed_radix
+from litz.index import Expr, Var, mixed_radix
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Scalar, Store, StoreMode, op
+from litz.ir.body import Node, Scalar, StoreMode, op
 from litz.ir.dtype import DType
 from litz.ir.program import Loops
 from litz.ir.reductions import by_update
@@ -20,9 +20,9 @@ from litz.lowering import values, views
 from litz.lowering.context import Builder, Unsupported
 from litz.lowering.creation import literal
 from litz.lowering.indexing import Position, bind, indexed, position
-from litz.lowering.joins import result_buffer, result_strides
 from litz.lowering.promotion import operand
 from litz.lowering.registry import Call, lower
+from litz.lowering.strides import result_buffer, result_strides
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 aten = torch.ops.aten
@@ -98,17 +98,15 @@ def store_at(
     mask: Node | None = None,
 ) -> None:
     """For each point of ``shape``: update ``out`` at ``positions`` (over ``axes(shape)``)."""
-    assert out.ref is not None
     if ZERO in shape:
         return
     if ZERO in out.shape:
         raise Unsupported("a write into a tensor without elements")
     value = body.cast(value, out.dtype)
     index, bound = bind(positions, out.shape, (value,) if mask is None else (value, mask))
-    where = linear(index, out.ref.strides, out.ref.offset)
-    store = Store(out.ref.buffer, where, value, mode, bound, mask)
+    store = out.memory.store(index, value, mode, bound, mask)
     if mode == "set" and not bound and mask is None and not is_in_place(ctx):
-        _drop_overwritten(ctx.b, out, where, shape, ctx.node.name)
+        _drop_overwritten(ctx.b, out, store.index, shape, ctx.node.name)
     ctx.b.add_loops(axes(shape), (), (store,), out.device)
 
 
@@ -117,14 +115,13 @@ def _drop_overwritten(b: Builder, out: TensorValue, where: Expr, shape: Shape, n
 
     name: the call's, which its own nodes carry.
     """
-    assert out.ref is not None
     loops = [v for v in axes(shape) if isinstance(v, Var) and v in where.free]
     radix = mixed_radix(where, loops)
     last = b.nodes[-1] if b.nodes else None
     if radix is None or not radix.injective or radix.size is not out.numel:
         return
     mine = isinstance(last, Loops) and name in last.origins
-    if isinstance(last, Loops) and mine and last.write_buffers() == (out.ref.buffer,):
+    if isinstance(last, Loops) and mine and last.write_buffers() == (out.memory.buffer,):
         b.nodes.pop()
 
 
@@ -162,8 +159,7 @@ def _apart(b: Builder, value: Any, target: TensorValue) -> Any:
         return [_apart(b, v, target) for v in value]
     if not isinstance(value, TensorValue):
         return value
-    assert target.ref is not None
-    root = b.root(target.ref.buffer)
+    root = b.root(target.memory.buffer)
     if all(b.root(n.buffer) != root for n in body.loads((value.node,))):
         return value
     return b.realize(value.with_node(value.node))
@@ -407,12 +403,11 @@ def put(
 ) -> TensorValue:
     mode: StoreMode = "add" if accumulate else "set"
     out = start(ctx, x, mode, (index.node,))
-    assert out.ref is not None
     flat = (values.product(out.shape),)
-    strides = values.view_strides(out.shape, out.ref.strides, flat)
+    strides = values.view_strides(out.shape, out.memory.strides, flat)
     if strides is None or flat[0] is ZERO:
         raise Unsupported("a write by number into a tensor that is not one row")
-    target = values.strided(out, flat, strides, out.ref.offset)
+    target = values.strided(out, flat, strides, out.memory.offset)
     at = position(index.node, flat[0], negative=True)
     value = _element(ctx, values.reshape(source, index.shape).node, out.dtype)
     store_at(ctx, target, index.shape, [at], value, mode)

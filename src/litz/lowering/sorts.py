@@ -15,18 +15,17 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, const, contiguous_strides, linear, size_hint, var
+from litz.index import Const, Expr, const, size_hint, var
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Node, Store, op
+from litz.ir.body import Node, op
 from litz.ir.dtype import DType
-from litz.ir.program import Buffer
 from litz.ir.reductions import reduction
 from litz.lowering.context import Unsupported
 from litz.lowering.formulas import is_zero, k, where
 from litz.lowering.reductions import number
 from litz.lowering.registry import Call, lower, lower_rows
-from litz.lowering.strides import dense
+from litz.lowering.strides import result_buffer
 from litz.lowering.values import (
     ONE,
     ZERO,
@@ -176,23 +175,21 @@ class Rows:
         least = k(found, -(1 << found.dtype.bits - 1))
         return body.reduce("max", (self.over,), where(own, found, least))
 
-    def results(
-        self, rank: Node, index: Callable[[tuple[Expr, ...]], Expr], mask: Node | None = None
-    ) -> tuple[TensorValue | None, ...]:
-        """The values and places that are read, stored where ``index`` says, given strides."""
+    def results(self, rank: Node, mask: Node | None = None) -> tuple[TensorValue | None, ...]:
+        """The values and places that are read: of one element a row, or of each."""
         ctx, stores = self.ctx, []
+        at = [a if i != self.dim or a in rank.vars else ZERO for i, a in enumerate(self.own)]
+        kept = [a for i, a in enumerate(at) if i != self.dim]
         out: list[TensorValue | None] = []
         for i, part in enumerate((self.ranks.value, self.ranks.place)):
             if i not in ctx.used:
                 out.append(None)
                 continue
-            r = ctx.nth_result(i)
-            strides = r.strides if dense(r) else contiguous_strides(r.shape)
-            buf = ctx.b.new_buffer(r.dtype, r.shape, strides, r.device)
-            stores.append(Store(buf.name, index(strides), part(rank), mask=mask))
-            out.append(ctx.b.of_buffer(buf))
-        loops = tuple(a for i, a in enumerate(self.own) if i != self.dim or a in rank.vars)
-        ctx.b.add_loops(loops, (self.over,), tuple(stores), self.x.device)
+            made = result_buffer(ctx, i)
+            index = at if made.ndim == len(at) else kept
+            stores.append(made.memory.store(index, part(rank), mask=mask))
+            out.append(made)
+        ctx.b.add_loops(tuple(at), (self.over,), tuple(stores), self.x.device)
         return tuple(out)
 
 
@@ -238,7 +235,7 @@ def sort(
     if (known := _single(ctx, x, dim)) is not None:
         return known
     found = rows(ctx, x, dim, ALL, descending, bool(stable))
-    return found.results(found.at(found.own[dim]), lambda strides: linear(found.own, strides))
+    return found.results(found.at(found.own[dim]))
 
 
 @lower(aten.topk.default)
@@ -253,7 +250,7 @@ def topk(
     found = rows(ctx, x, dim, FIRST, largest)
     at = found.own[dim]
     mask = op("lt", body.index(at), number(d.I64, count))
-    return found.results(found.at(at), lambda strides: linear(found.own, strides), mask)
+    return found.results(found.at(at), mask)
 
 
 def _in_parts(
@@ -273,13 +270,13 @@ def _in_parts(
     lead = (*x.shape[:dim], *x.shape[dim + 1 :])
     word, last = ranks.word, body.const(ranks.word, (1 << ranks.word.bits - 1) - 1)
 
-    buf: Buffer | None = None
+    found: TensorValue | None = None  # the first of each part, one part behind the other
 
     def read(row: Sequence[Expr], place: Expr) -> Node:
         """A rank of those that are left."""
-        if buf is None:
+        if found is None:
             return ranks.of(x.at([*row[:dim], place, *row[dim:]]), place)
-        return body.load(buf.dtype, buf.name, linear(row, buf.strides[:-2]) + place)
+        return found.memory.load((*row, ZERO, place))
 
     while left > part:
         parts = -(-left // part)
@@ -292,21 +289,19 @@ def _in_parts(
             inside = op("lt", body.index(place), number(d.I64, left))
             rank = body.masked(inside, rank, last)
         shape = (*lead, const(parts), const(count))
-        buf = b.new_buffer(word, shape, contiguous_strides(shape), x.device)
+        found = b.allocate(word, shape, x.device)
         mask = op("lt", body.index(at), number(d.I64, count))
-        found = body.scan("sort", "value", over, at, (rank,))
-        store = Store(buf.name, linear(own, buf.strides), found, mask=mask)
-        b.add_loops(own, (over,), (store,), x.device)
+        ranked = body.scan("sort", "value", over, at, (rank,))
+        b.add_loops(own, (over,), (found.memory.store(own, ranked, mask=mask),), x.device)
         left = parts * count
 
     size = const(left)
     own, over = axes((*x.shape[:dim], size, *x.shape[dim + 1 :])), var("r0", size)
     at = own[dim]
     rank = read((*own[:dim], *own[dim + 1 :]), over)
-    found = body.scan("sort", "value", over, at, (rank,))
+    ranked = body.scan("sort", "value", over, at, (rank,))
     mask = op("lt", body.index(at), number(d.I64, count))
-    made = Rows(ctx, x, dim, ranks, own, over)
-    return made.results(found, lambda strides: linear(own, strides), mask)
+    return Rows(ctx, x, dim, ranks, own, over).results(ranked, mask)
 
 
 def _pick(ctx: Call, x: TensorValue, dim: int, place: Callable[[Rows], Node]) -> tuple[Any, ...]:
@@ -315,13 +310,7 @@ def _pick(ctx: Call, x: TensorValue, dim: int, place: Callable[[Rows], Node]) ->
     if (known := _single(ctx, x, dim)) is not None:
         return known
     found = rows(ctx, x, dim, ONE_OF)
-    kept = [a for i, a in enumerate(found.own) if i != dim]
-
-    def index(strides: tuple[Expr, ...]) -> Expr:
-        whole = [ZERO if i == dim else a for i, a in enumerate(found.own)]
-        return linear(whole if len(strides) == x.ndim else kept, strides)
-
-    return found.results(found.picked(place(found)), index)
+    return found.results(found.picked(place(found)))
 
 
 @lower(aten.kthvalue.default)

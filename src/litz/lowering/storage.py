@@ -10,9 +10,8 @@ from litz.graph.storage import ANCHORED, is_flat
 from litz.index import Expr, as_expr
 from litz.lowering import values
 from litz.lowering.context import GraphUnsupported, Unsupported
-from litz.lowering.joins import result_buffer
 from litz.lowering.registry import Call, lower
-from litz.lowering.strides import injective
+from litz.lowering.strides import injective, result_buffer
 from litz.lowering.values import ONE, TensorValue
 
 aten = torch.ops.aten
@@ -31,10 +30,9 @@ def check_flat(ctx: Call) -> None:
 
 def window(x: TensorValue, size: Any, stride: Any, offset: Expr | int | None) -> TensorValue:
     """A strided view of a flat tensor that is stored."""
-    assert x.ref is not None
-    (step,) = x.ref.strides
+    (step,) = x.memory.strides
     strides = tuple(as_expr(s) * step for s in stride)
-    start = x.ref.offset + as_expr(0 if offset is None else offset) * step
+    start = x.memory.offset + as_expr(0 if offset is None else offset) * step
     return values.strided(x, tuple(as_expr(s) for s in size), strides, start)
 
 
@@ -76,8 +74,7 @@ def _copy_in_order(ctx: Call, value: TensorValue, place: TensorValue) -> None:
     """
     b = ctx.b
     stored = value if value.ref is not None else b.realize(value)
-    assert stored.ref is not None and place.ref is not None
     target = aten.copy_.default
     why = "a write to places that may overlap, where the last one counts"
-    written = (b.root(place.ref.buffer),)
-    b.extern(target, (place.ref, stored.ref), (None,), place.device, why, mutates=written)
+    written = (b.root(place.memory.buffer),)
+    b.extern(target, (place.memory, stored.memory), (None,), place.device, why, mutates=written)

@@ -130,12 +130,11 @@ def own(
     low: GraphLowering, n: FxNode, out: TensorValue, r: Result, call: FxNode | None = None
 ) -> TensorValue:
     """Memory of its own, if results show it, for what lies in an argument's: ``trunc(int)``."""
-    assert out.ref is not None
     if sharing(n.target).shared or not shows_memory(low, n):
         return out
     given = (low.env.get(a) for a in (call or n).all_input_nodes)
     roots = (low.b.root(v.ref.buffer) for v in given if isinstance(v, TensorValue) and v.ref)
-    if low.b.root(out.ref.buffer) not in roots:
+    if low.b.root(out.memory.buffer) not in roots:
         return out
     lazy = out.without_memory()
     return low.b.realize(lazy, r.strides if dense(r) else None)

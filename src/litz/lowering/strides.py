@@ -7,14 +7,26 @@ from dataclasses import replace
 from functools import lru_cache
 
 from litz.index import Const, Expr, Var, contiguous_strides, linear, max_, mixed_radix
+from litz.ir.dtype import DType
 from litz.ir.program import TensorRef
-from litz.lowering.registry import Result
-from litz.lowering.values import ONE, ZERO, Shape, axes
+from litz.lowering.registry import Call, Result
+from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
 
 def dense(r: Result) -> bool:
     """Strides of a permuted row-major layout: every element once, no gaps."""
     return row_major(r.shape, r.strides) is not None
+
+
+def result_strides(r: Result) -> Shape:
+    """The strides to store a result with: eager's where they leave no gaps, else row-major."""
+    return r.strides if dense(r) else contiguous_strides(r.shape)
+
+
+def result_buffer(ctx: Call, position: int = 0, dtype: DType | None = None) -> TensorValue:
+    """A fresh buffer for one result of the call, laid out as eager lays it out."""
+    r = ctx.nth_result(position)
+    return ctx.b.allocate(dtype or r.dtype, r.shape, r.device, result_strides(r))
 
 
 def spaced(r: Result) -> bool:

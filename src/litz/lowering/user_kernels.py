@@ -18,7 +18,7 @@ from litz.lowering.numbers import require
 from litz.lowering.overwriting import Arguments
 from litz.lowering.state import GraphLowering
 from litz.lowering.user_kernel_calls import Descriptor, KernelCall, kernel_call
-from litz.lowering.values import ZERO, Opaque, TensorValue, exprs
+from litz.lowering.values import Opaque, TensorValue, exprs
 from litz.runtime.user_kernels import UserKernel, tensor_descriptor, tma_descriptor
 
 REASON: Final = "a user's Triton kernel"
@@ -111,12 +111,12 @@ class _Launch:
             if isinstance(known, Extern) and known.target is make and known.args == args:
                 (name,) = known.outputs
                 assert name is not None
-                return TensorRef(name, d.U8, (), (), ZERO)
+                return b.buffers[name].whole
         device = b.buffers[ref.buffer].device
         made = b.new_buffer(d.U8, (), (), device, "opaque", alias=ref.buffer)
         why = "a descriptor for a user's Triton kernel"
         b.extern(make, args, (made.name,), device, why, target_name=f"litz.{make.__name__}")
-        return TensorRef(made.name, made.dtype, (), (), ZERO)
+        return made.whole
 
     def repeated(self, tensors: dict[str, FxNode]) -> dict[str, str]:
         """Arguments that are, in eager, the tensor of another one that is written, by that.

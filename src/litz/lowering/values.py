@@ -74,10 +74,13 @@ class TensorValue:
         """One element, over ``axes(shape)``."""
         if self.lazy is not None:
             return self.lazy
+        return self.memory.load(axes(self.shape))
+
+    @property
+    def memory(self) -> TensorRef:
+        """Where the elements lie, of a value that is stored."""
         assert self.ref is not None
-        return body.load(
-            self.dtype, self.ref.buffer, linear(axes(self.shape), self.ref.strides, self.ref.offset)
-        )
+        return self.ref
 
     @property
     def ndim(self) -> int:
@@ -95,9 +98,7 @@ class TensorValue:
             return self.node
         if self.ref is not None:
             index = [ZERO if s is ONE else i for s, i in zip(self.shape, index, strict=True)]
-            return body.load(
-                self.dtype, self.ref.buffer, linear(index, self.ref.strides, self.ref.offset)
-            )
+            return self.ref.load(index)
         return body.substitute(self.node, mapping)
 
     def without_memory(self) -> TensorValue:
@@ -112,8 +113,7 @@ class TensorValue:
 
 def strided(v: TensorValue, shape: Shape, strides: Shape, offset: Expr) -> TensorValue:
     """Another strided view of the buffer under ``v`` (which must be a view of a buffer)."""
-    assert v.ref is not None
-    ref = TensorRef(v.ref.buffer, v.dtype, shape, strides, offset)
+    ref = TensorRef(v.memory.buffer, v.dtype, shape, strides, offset)
     return TensorValue(v.dtype, shape, v.device, ref=ref)
 
 

@@ -47,7 +47,7 @@ std::set<std::string> cpu_flags() {
 }
 
 struct Input {
-    std::string name, type;
+    std::string name, type, device;
     int32_t dtype = 0;
     std::vector<std::string> shape, strides;
     std::string value;
@@ -78,16 +78,21 @@ Tensor::Tensor(AtenTensorOpaque* owned)
     : handle_(owned, [](Handle h) { aoti_torch_delete_tensor_object(h); }) {}
 
 static Tensor blob(void* data, const std::vector<i64>& shape, const std::vector<i64>& strides,
-                   int32_t dtype) {
+                   int32_t dtype, Device on = Device::cpu()) {
     Handle made;
     must(aoti_torch_create_tensor_from_blob(data, (i64)shape.size(), shape.data(), strides.data(), 0,
-                                            dtype, aoti_torch_device_type_cpu(), 0, &made));
+                                            dtype, on.type, on.index, &made));
     return Tensor(made);
 }
-Tensor Tensor::over(void* data, const std::vector<int64_t>& shape, const std::string& dtype) {
+Tensor Tensor::over(void* data, const std::vector<int64_t>& shape, const std::string& dtype,
+                    const std::string& device) {
     std::vector<i64> strides(shape.size(), 1);
     for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
-    return blob(data, shape, strides, dtype_code(dtype));
+    return blob(data, shape, strides, dtype_code(dtype), Device::of(device));
+}
+Tensor Tensor::to(const std::string& device) const {
+    Device on = Device::of(device);
+    return Device::of(*this) == on ? *this : copied(*this, shape(), strides(), dtype(), on);
 }
 
 static std::vector<i64> dims(const Tensor& t, int32_t (*get)(Handle, int64_t**)) {
@@ -120,6 +125,7 @@ struct Program::State {
     std::vector<Constant> constants;
     std::vector<View> sections;  // of the artifact
     i64 (*run_segment)(void**) = nullptr;
+    std::map<i64, std::unique_ptr<Gpu>> gpus;
     std::unique_ptr<Module> module;
 
     void load();
@@ -128,8 +134,8 @@ struct Program::State {
     void resolve(Json& j);
     std::unique_ptr<Module> bound(const Json& artifact, const Json& built);
     Object object(const Json& entry, const Json& values, const Module& of);
-    Tensor constant(View data, const std::vector<i64>& shape, const std::vector<i64>& strides,
-                    const std::string& dtype, bool own);
+    Tensor constant(View data, const Json& record, const std::string& device, bool own);
+    Kernel* kernel(const Json& built, const std::string& name);
     std::vector<Value> checked(const std::vector<Value>& values) const;
 };
 
@@ -173,7 +179,7 @@ void Program::State::load() {
         i.name = j["name"].text;
         i.type = j["is"].text;
         if (i.type == "TensorInput") {
-            if (j["device"].text != "cpu") throw Error("litz: programs of GPUs need Python");
+            i.device = j["device"].text;
             i.dtype = dtype_code(j["dtype"].text);
             for (const Json& s : j["shape"].items) i.shape.push_back(s.text);
             for (const Json& s : j["strides"].items) i.strides.push_back(s.text);
@@ -186,18 +192,19 @@ void Program::State::load() {
     load_artifact(*chosen);
 }
 
-Tensor Program::State::constant(View data, const std::vector<i64>& shape,
-                                const std::vector<i64>& strides, const std::string& dtype, bool own) {
-    int32_t type = dtype_code(dtype);
+Tensor Program::State::constant(View data, const Json& record, const std::string& device, bool own) {
+    auto shape = record["shape"].integers(), strides = record["strides"].integers();
+    int32_t type = dtype_code(record["dtype"].text);
+    Device on = Device::of(device);
     i64 last = 0;
     for (size_t i = 0; i < shape.size(); ++i) {
-        if (shape[i] <= 0) return empty(shape, strides, type);
+        if (shape[i] <= 0) return empty(shape, strides, type, on);
         last += (shape[i] - 1) * strides[i];
     }
     if ((i64)data.size() != (last + 1) * (i64)aoti_torch_dtype_element_size(type))
         throw Error("litz: a package with a constant of another size than its entry");
     Tensor found = blob((void*)data.data(), shape, strides, type);
-    return own ? copied(found, shape, strides, type) : found;
+    return own || !(on == Device::cpu()) ? copied(found, shape, strides, type, on) : found;
 }
 
 void Program::State::load_constants() {
@@ -205,8 +212,7 @@ void Program::State::load_constants() {
     for (const Json& j : record["constants"].items) {
         Constant c{j["name"].text, j["entry"].text, Tensor()};
         if (!made.count(c.entry))
-            made[c.entry] = constant(file->view(c.entry), j["shape"].integers(), j["strides"].integers(),
-                                     j["dtype"].text, j["written"].number);
+            made[c.entry] = constant(file->view(c.entry), j, j["device"].text, j["written"].number);
         c.tensor = made[c.entry];
         constants.push_back(c);
     }
@@ -239,9 +245,10 @@ void Program::State::load_artifact(const Json& chosen) {
         at += (size_t)n;
     }
     resolve(head.fields["artifact"]);
-    if (chosen["runtime"].text.empty()) throw Error("litz: the program has no plan: it needs Python");
-    void* runtime = load_library(file->read(chosen["runtime"].text));
-    run_segment = (i64(*)(void**))symbol(runtime, "litz_run_segment");
+    if (!chosen["runtime"].text.empty()) {  // none where no kernel is of C++
+        void* runtime = load_library(file->read(chosen["runtime"].text));
+        run_segment = (i64(*)(void**))symbol(runtime, "litz_run_segment");
+    }
     module = bound(head["artifact"], chosen["built"]);
 }
 
@@ -263,7 +270,7 @@ std::unique_ptr<Module> Program::State::bound(const Json& artifact, const Json& 
     std::map<std::string, const Json*> tables;
     for (const Json& t : host["segments"].items) tables[t["name"].text] = &t;
     for (const Json& name : plan["segments"].items) {
-        if (!tables.count(name.text)) throw Error("litz: a package without the segment " + name.text);
+        if (!tables.count(name.text) || !run_segment) throw Error("litz: a package without the segment " + name.text);
         const Json& t = *tables[name.text];
         std::unique_ptr<Segment> s(new Segment());
         s->n_ptrs = t["n_ptrs"].integer();
@@ -283,13 +290,25 @@ std::unique_ptr<Module> Program::State::bound(const Json& artifact, const Json& 
         m->segments.push_back(std::move(s));
     }
     m->n_tensors = plan["tensors"].integer();
-    if (!plan["kernels"].items.empty()) throw Error("litz: kernels for GPUs run from Python alone");
+    for (const Json& name : plan["kernels"].items) m->kernels.emplace_back(kernel(built, name.text));
     View words = sections.at((size_t)plan["words"]["bytes"].integer());
     m->words.resize(words.size() / sizeof(i64));
     memcpy(m->words.data(), words.data(), m->words.size() * sizeof(i64));
     for (const Json& n : plan["numbers"].items) m->numbers.push_back(n.number);
     for (const Json& o : plan["objects"].items) m->objects.push_back(object(o, host["values"], *m));
     return m;
+}
+
+// A kernel for a GPU.
+Kernel* Program::State::kernel(const Json& built, const std::string& name) {
+    for (const Json& j : built["launchers"].items) {
+        if (j["name"].text != name) continue;
+        i64 index = Device::of(j["device"].text).index;
+        std::unique_ptr<Gpu>& gpu = gpus[index];
+        if (!gpu) gpu.reset(new Gpu((int)index));
+        return new Kernel(j, *gpu, *file);
+    }
+    throw Error("litz: a package has no kernel " + name);
 }
 
 Object Program::State::object(const Json& entry, const Json& values, const Module& of) {
@@ -313,12 +332,13 @@ Object Program::State::object(const Json& entry, const Json& values, const Modul
         const Json& value = values[text.c_str()];
         const std::string& is = value["is"].text;
         o.kind = Object::Python;
+        if (is == "Scripted") throw Error("litz: the program holds a script object: it needs Python");
         if (is == "Named") o.text = value["module"].text + ":" + value["path"].text;
         if (is == "Constant") {
             const Json& t = value["tensor"];
             o.kind = Object::Constant;
-            o.tensor = constant(sections.at((size_t)t["content"]["bytes"].integer()),
-                                t["shape"].integers(), t["strides"].integers(), t["dtype"].text, true);
+            View content = sections.at((size_t)t["content"]["bytes"].integer());
+            o.tensor = constant(content, t, value["device"].text, true);
         }
         if (is == "BoundBody") {
             auto found = of.bodies.find(value["name"].text);
@@ -329,6 +349,10 @@ Object Program::State::object(const Json& entry, const Json& values, const Modul
         o.kind = Object::Python;
         bool known = dlsym(RTLD_DEFAULT, ("aoti_torch_dtype_" + text).c_str());
         if (kind == "torch" && known) o.code = dtype_code(text);
+        if (kind == "device") {
+            Device on = Device::of(text);
+            o.code = (i64)on.type << 8 | (on.index & 0xFF);
+        }
     }
     return o;
 }
@@ -347,10 +371,8 @@ std::vector<Value> Program::State::checked(const std::vector<Value>& values) con
             throw Error(who + " is not what the program was exported for");
         if (i.type == "NumberInput" && v.kind != Value::Int) throw Error(who + " is no integer");
         if (i.type != "TensorInput") continue;
-        int32_t device = 0;
         if (v.kind != Value::IsTensor || !v.tensor) throw Error(who + " is no tensor");
-        must(aoti_torch_get_device_type(v.tensor.get(), &device));
-        if (device != aoti_torch_device_type_cpu()) throw Error(who + " is on another device");
+        if (!(Device::of(v.tensor) == Device::of(i.device))) throw Error(who + " is on another device");
         if (v.tensor.dtype() != i.dtype) throw Error(who + " has another element type");
         if (v.tensor.shape().size() != i.shape.size())
             throw Error(who + " does not have " + std::to_string(i.shape.size()) + " dimensions");
@@ -399,7 +421,7 @@ std::vector<Value> Program::State::checked(const std::vector<Value>& values) con
         }
         if (lies || none) continue;
         if (i.written) throw Error("litz: the input " + i.name + " is written and has other strides");
-        out.back().tensor = copied(t, sizes, strides, i.dtype);
+        out.back().tensor = copied(t, sizes, strides, i.dtype, Device::of(t));
     }
     for (const Json& g : record["guards"].items)
         if (!Formula(g.text, known).value()) throw Error("litz: the package holds only while " + g.text);
@@ -435,6 +457,11 @@ std::vector<std::string> Program::inputs() const {
     std::vector<std::string> names;
     for (const Input& i : state_->inputs) names.push_back(i.name);
     return names;
+}
+std::vector<std::string> Program::devices() const {
+    std::vector<std::string> all;
+    for (const Input& i : state_->inputs) all.push_back(i.device);
+    return all;
 }
 std::vector<std::string> Program::constants() const {
     std::vector<std::string> names;

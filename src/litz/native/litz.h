@@ -1,6 +1,6 @@
-// Runs packages that `litz.package` wrote, without Python and without Litz: CPU programs with a plan
-// for the native executor.  Link with PyTorch's libraries (libtorch_cpu, libc10); its headers are not
-// needed.  See docs/packages.md.
+// Runs packages that `litz.package` wrote, without Python and without Litz: programs with a plan for
+// the native executor, on CPUs and CUDA GPUs.  Link with PyTorch's libraries (libtorch_cpu, libc10; for
+// GPUs libtorch_cuda too); its headers are not needed.  See docs/packages.md.
 #ifndef LITZ_H
 #define LITZ_H
 
@@ -25,9 +25,12 @@ public:
     Tensor() = default;
     // Takes over a new at::Tensor: `Tensor(reinterpret_cast<AtenTensorOpaque*>(new at::Tensor(t)))`.
     explicit Tensor(AtenTensorOpaque* owned);
-    // A contiguous CPU tensor over memory of the caller's, which outlives it.
-    // dtype: PyTorch's name: "float32".
-    static Tensor over(void* data, const std::vector<int64_t>& shape, const std::string& dtype);
+    // A contiguous tensor over memory of the caller's, which outlives it.
+    // dtype, device: PyTorch's names: "float32", "cuda:0".
+    static Tensor over(void* data, const std::vector<int64_t>& shape, const std::string& dtype,
+                       const std::string& device = "cpu");
+    // Itself where it lies on that device, else a copy there.
+    Tensor to(const std::string& device) const;
 
     explicit operator bool() const { return (bool)handle_; }
     AtenTensorOpaque* get() const { return handle_.get(); }
@@ -64,6 +67,7 @@ public:
     std::vector<Value> operator()(const std::vector<Value>& inputs) const;
 
     std::vector<std::string> inputs() const;     // names
+    std::vector<std::string> devices() const;    // of the inputs; "" of what is no tensor
     std::vector<std::string> constants() const;  // full names
     const std::string& target() const;           // the instruction set in use
 

@@ -283,23 +283,26 @@ template <class Own> struct Runner {
                 default: fits = own().by_value(kind, arguments->items[at], c + i) && fits;
             }
         }
-        const Variant& v = form.variants[pointers & 15 ? 2 : sized && !(numbers & 15) ? 0 : 1];
-        if (v.function && fits && torch.stream) {
+        i64 which = pointers & 15 ? 2 : sized && !(numbers & 15) ? 0 : 1;
+        const Variant& v = form.variants[which];
+        i64 function = __atomic_load_n(&v.function, __ATOMIC_ACQUIRE);
+        if (function && fits && torch.stream) {
             Config config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
                              {(unsigned)v.threads, 1, 1}, (unsigned)v.shared, nullptr, nullptr, 0};
             if (torch.stream((i32)form.device, &config.stream)) return own().refused();
             // Where the device's queue is full, the driver waits for what other threads may have
             // to do.
             void* state = own().unlock();
-            i32 status = form.launch(&config, v.function, params, nullptr);
+            i32 status = form.launch(&config, function, params, nullptr);
             own().lock(state);
             if (!status) return true;
         }
-        return own().otherwise(form, grid, cells, c, n);
+        return own().otherwise(form, which, grid, cells, c, n);
     }
 
     bool enter() {
         signed char index = (signed char)code();  // none: of the first
+        if (!torch.guard) return own().error("litz: this PyTorch has no GPUs");
         return !torch.guard(index < 0 ? 0 : index, &guard) || own().refused();
     }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "cuda.h"
 #include "plan.h"
 #include "reading.h"
 #include "torch.h"
@@ -43,6 +44,7 @@ struct Module {
     std::vector<i64> numbers, words;
     i64 n_tensors = 0, abi = 0;
     std::vector<std::unique_ptr<Segment>> segments;
+    std::vector<std::unique_ptr<Kernel>> kernels;
     std::map<std::string, std::unique_ptr<Module>> bodies;
     i64 (*run_segment)(void**) = nullptr;
 
@@ -72,6 +74,7 @@ struct Run : Runner<Run> {
         for (size_t i = 0; i < given.size(); ++i)
             if (given[i].kind == Value::IsTensor) slots.at(i) = given[i].tensor;
     }
+    ~Run() { leave(); }
 
     Tensor& slot() { return slots[(size_t)next()]; }
     const Object& object() { return m.objects[(size_t)next()]; }
@@ -116,12 +119,24 @@ struct Run : Runner<Run> {
         error("litz: index out of range in a compiled kernel");
     }
 
-    [[noreturn]] const Launcher* launcher(i64) { throw Error("litz: kernels for GPUs run from Python alone"); }
+    const Launcher* launcher(i64 which) { return &m.kernels.at((size_t)which)->launcher; }
     bool elsewhere(i64, const i64*, void* const*, i64) { return false; }
-    bool item(i64, void**) { return false; }
+    bool item(i64 at, void** out) { return (*out = there(at)) != nullptr; }
     void drop(void*) {}
-    bool by_value(i64, void*, i64*) { return false; }
-    bool otherwise(Form&, const i64*, const i64*, const i64*, i64) { return false; }
+    bool by_value(i64 kind, void* item, i64* out) {
+        double value = 0;
+        *out = 0;
+        must(kind == CELL_int ? aoti_torch_item_int64((Handle)item, out)
+                              : aoti_torch_item_float64((Handle)item, &value));
+        float narrow = (float)value;
+        if (kind == CELL_f64) memcpy(out, &value, sizeof value);
+        if (kind == CELL_f32) memcpy(out, &narrow, sizeof narrow);
+        return true;
+    }
+    bool otherwise(Form& form, i64 which, const i64* grid, const i64* cells, i64* c, i64 n) {
+        static_cast<Launch&>(form).run(which, grid, cells, c, n);
+        return true;
+    }
 
     void values() {  // of a result, its leaves in order
         switch (next()) {
@@ -256,9 +271,9 @@ struct Run : Runner<Run> {
     }
     bool holds(const Value& v) {
         if (v.kind != Value::IsTensor) return v.number;
-        if (aoti_torch_dtype_element_size(v.tensor.dtype()) != 1)
-            throw Error("litz: a condition of the program is no bool");
-        return *(const char*)v.tensor.data();
+        i64 found;
+        must(aoti_torch_item_int64(v.tensor.get(), &found));
+        return found;
     }
     // The results, each in memory of its own: a body may return what it was given.
     std::vector<Value> apart(std::vector<Value> made, const std::vector<Value>& taken) {
@@ -268,7 +283,8 @@ struct Run : Runner<Run> {
         for (Value& v : made) {
             if (v.kind != Value::IsTensor) continue;
             if (known.count(storage(v.tensor)))
-                v.tensor = copied(v.tensor, v.tensor.shape(), v.tensor.strides(), v.tensor.dtype());
+                v.tensor = copied(v.tensor, v.tensor.shape(), v.tensor.strides(), v.tensor.dtype(),
+                                  Device::of(v.tensor));
             known.insert(storage(v.tensor));
         }
         return made;

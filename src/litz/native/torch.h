@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ using litz::Handle;
 
 extern "C" {
 int32_t aoti_torch_device_type_cpu();
+int32_t aoti_torch_device_type_cuda();
+int32_t aoti_torch_item_float64(Handle, double*);
+int32_t aoti_torch_item_int64(Handle, int64_t*);
 int32_t torch_get_num_threads(unsigned*);
 int32_t aoti_torch_delete_tensor_object(Handle);
 int32_t aoti_torch_new_tensor_handle(Handle, Handle*);
@@ -47,16 +51,24 @@ __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
 
 namespace litz {
 
+// What PyTorch for GPUs has beside: null where that is not loaded.
+template <class F> F of_cuda(F, const char* name) { return (F)dlsym(RTLD_DEFAULT, name); }
+
 inline const Torch& functions() {
-    static const Torch table = {
+    static const Torch none{}, table = {
         nullptr, torch_exception_get_what_without_backtrace, torch_get_num_threads,
         aoti_torch_delete_tensor_object, aoti_torch_get_data_ptr, aoti_torch_get_dim,
         aoti_torch_get_size, aoti_torch_get_strides, aoti_torch_get_dtype, aoti_torch_empty_strided,
         aoti_torch__reinterpret_tensor, aoti_torch__alloc_from_pool, aoti_torch_cpu_view_dtype,
         aoti_torch_copy_, torch_new_stable_ivalue, aoti_torch_new_tensor_handle,
         torch_new_list_reserve_size, torch_list_push_back, torch_call_dispatcher,
-        aoti_torch_get_device_type, aoti_torch_get_device_index, nullptr, nullptr, nullptr,
-        {aoti_torch_cpu_addmm_out, aoti_torch_cpu_baddbmm_out, nullptr, nullptr}};
+        aoti_torch_get_device_type, aoti_torch_get_device_index,
+        of_cuda(none.stream, "aoti_torch_get_current_cuda_stream"),
+        of_cuda(none.guard, "aoti_torch_create_cuda_guard"),
+        of_cuda(none.unguard, "aoti_torch_delete_cuda_guard"),
+        {aoti_torch_cpu_addmm_out, aoti_torch_cpu_baddbmm_out,
+         of_cuda(none.direct[0], "aoti_torch_cuda_addmm_out"),
+         of_cuda(none.direct[0], "aoti_torch_cuda_baddbmm_out")}};
     return table;
 }
 
@@ -76,17 +88,39 @@ inline int32_t dtype_code(const std::string& name) {
     return code();
 }
 
-inline Tensor empty(const std::vector<i64>& sizes, const std::vector<i64>& strides, int32_t dtype) {
+struct Device {
+    int32_t type, index;
+
+    static Device cpu() { return {aoti_torch_device_type_cpu(), 0}; }
+    static Device of(const std::string& text) {
+        std::string name = text.substr(0, text.find(':'));
+        auto code = (int32_t(*)())dlsym(RTLD_DEFAULT, ("aoti_torch_device_type_" + name).c_str());
+        if (!code) throw Error("litz: this PyTorch has no device " + text);
+        return {code(), name == text ? 0 : atoi(text.c_str() + name.size() + 1)};
+    }
+    static Device of(const Tensor& t) {
+        Device found;
+        must(aoti_torch_get_device_type(t.get(), &found.type));
+        must(aoti_torch_get_device_index(t.get(), &found.index));
+        return found;
+    }
+    bool operator==(const Device& o) const {
+        return type == o.type && (index == o.index || type == aoti_torch_device_type_cpu());
+    }
+};
+
+inline Tensor empty(const std::vector<i64>& sizes, const std::vector<i64>& strides, int32_t dtype,
+                    Device on = Device::cpu()) {
     Handle made;
-    must(aoti_torch_empty_strided((i64)sizes.size(), sizes.data(), strides.data(), dtype,
-                                  aoti_torch_device_type_cpu(), 0, &made));
+    must(aoti_torch_empty_strided((i64)sizes.size(), sizes.data(), strides.data(), dtype, on.type,
+                                  on.index, &made));
     return Tensor(made);
 }
 
-// A copy that lies so.
+// A copy that lies so, there.
 inline Tensor copied(const Tensor& t, const std::vector<i64>& sizes, const std::vector<i64>& strides,
-                     int32_t dtype) {
-    Tensor made = empty(sizes, strides, dtype);
+                     int32_t dtype, Device on) {
+    Tensor made = empty(sizes, strides, dtype, on);
     must(aoti_torch_copy_(made.get(), t.get(), 0));
     return made;
 }

@@ -12,7 +12,6 @@ from litz.index import (
     Expr,
     const,
     floordiv,
-    linear,
     mod,
     product,
     provably_le,
@@ -20,7 +19,7 @@ from litz.index import (
     var,
 )
 from litz.ir import attention, body
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Rewriter, Store, loads, substitute, walk
+from litz.ir.body import Load, Masked, Node, Op, Reduce, Rewriter, loads, substitute, walk
 from litz.ir.dtype import F32
 from litz.ir.program import Contraction, Loops, Program, ProgramNode, Skeleton, Template, TensorRef
 from litz.passes.choose import AHEAD, LIBRARY, PLAIN
@@ -82,7 +81,7 @@ class _Finder:
             return
         *batch, m, keys = last.left.shape
         points = (*(var(f"i{k}", s) for k, s in enumerate((*batch, m))), var("r0", keys))
-        weight = body.load(last.left.dtype, last.left.buffer, _at(last.left, points))
+        weight = last.left.load(points)
         score = self.softmax(weight, points)
         if score is not None:
             self.template(last, score, points)
@@ -114,7 +113,7 @@ class _Finder:
                 made = self.maker(first[0])
                 assert isinstance(made, Contraction)
                 out = self.program.buffers[made.out]
-                same = first[0].index is linear(points, out.strides)
+                same = first[0].index is out.whole.place(points)
                 ok = len(first) == 1 and same and _plain(made)
                 return _Scores(n, first[0], made, by) if ok else None
             known: dict[Node, Node] = {}
@@ -145,10 +144,10 @@ class _Finder:
         if any(self.changed(r, c) for r in reads) or not self.pays(c, s, reads):
             return
         out = attention.out_value(score, value.node, keys, c.left.dtype, guarded=False)
-        axes, at = (*outer, column), self.program.buffers[c.out].strides
+        axes = (*outer, column)
         made = Template(
             f"attention_{c.name}", axes, (keys, inner),
-            (Store(c.out, linear(axes, at), out),), c.device,
+            (self.program.buffers[c.out].whole.store(axes, out),), c.device,
             Skeleton(attention.KIND), tuple(dict.fromkeys((*first.origins, *c.origins))),
         )  # fmt: skip
         idle = self.idle(made, c)
@@ -249,7 +248,7 @@ class _Finder:
 
     def operand(self, ref: TensorRef, points: Sequence[Expr], by: ProgramNode) -> _Read:
         """An element of an operand: where it was copied from, if it was."""
-        own = body.load(ref.dtype, ref.buffer, _at(ref, points))
+        own = ref.load(points)
         source = self.value(own, points)
         if isinstance(source, Load) and source.dtype is ref.dtype and not source.indirect:
             made = self.maker(own)
@@ -311,10 +310,6 @@ def _unrounded(n: Node) -> Node:
     if isinstance(n, Masked):
         return body.masked(n.args[0], *map(_unrounded, n.args[1:]))
     return body.cast(n, F32)
-
-
-def _at(ref: TensorRef, points: Sequence[Expr]) -> Expr:
-    return linear(points, ref.strides, ref.offset)
 
 
 def _unrolled(points: Sequence[Expr], axes: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:

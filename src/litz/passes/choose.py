@@ -11,7 +11,7 @@ from typing import ClassVar, Final, TypeVar
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Const, Expr, linear, size_hint, symbol, var
+from litz.index import ONE, ZERO, Const, Expr, size_hint, symbol, var
 from litz.ir import matmul
 from litz.ir.body import Load, Node, Store, cast, cost, load, loads
 from litz.ir.dtype import F32
@@ -190,7 +190,7 @@ def template(program: Program, c: Contraction, groups: Groups | None = None) -> 
         bias = cast(element(c.bias, *shape), c.accumulate)
         value = value + (bias if c.beta == 1 else bias * float(c.beta))  # type: ignore[arg-type]
     places = (*batch, m, n)
-    store = Store(c.out, linear(places, out.strides), cast(value, out.dtype))
+    store = out.whole.store(places, value)
     axes = tuple(v for v in places if v is not ZERO)
     return Template(c.name, axes, reduced, (store,), c.device, Skeleton(matmul.KIND), c.origins)
 

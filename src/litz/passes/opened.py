@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, Const, Expr, linear, product, var
-from litz.ir.body import Load, Node, Store, cast, load
+from litz.index import ONE, ZERO, Const, Expr, product, var
+from litz.ir.body import Load, Node, cast
 from litz.ir.dtype import F32, I8, I32, STORED, DType
 from litz.ir.program import Buffer, Contraction, Extern, Loops, Program, ProgramNode, TensorRef
 
@@ -90,7 +90,7 @@ class _Opening:
     def nest(self, name: str, to: Buffer, value: Callable[..., Node]) -> Loops:
         """What stores at each place of a buffer what ``value`` says of that place."""
         at = tuple(ZERO if s is ONE else var(f"i{k}", s) for k, s in enumerate(to.shape))
-        store = Store(to.name, linear(at, to.strides), cast(value(*at), to.dtype))
+        store = to.whole.store(at, value(*at))
         axes = tuple(v for v in at if v is not ZERO)
         name = f"{self.call.name}_{name}"
         return Loops(name, axes, (), (store,), self.call.device, self.call.origins)
@@ -119,11 +119,7 @@ class _Opening:
 def element(ref: TensorRef, *places: Expr) -> Load:
     """An element, broadcast along dimensions of one."""
     moving = tuple(ZERO if s is ONE else i for s, i in zip(ref.shape, places, strict=True))
-    return load(ref.dtype, ref.buffer, linear(moving, ref.strides, ref.offset))
-
-
-def whole(b: Buffer) -> TensorRef:
-    return TensorRef(b.name, b.dtype, b.shape, b.strides, ZERO)
+    return ref.load(moving)
 
 
 # --- the operators --------------------------------------------------------------------------------
@@ -144,11 +140,11 @@ def _weight_int8pack_mm(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     wide = o.temp("wide", left.dtype, right.shape)
     sums = o.temp("sums", F32, o.out.shape)
     before = o.nest("widen", wide, lambda n, k: cast(element(right, n, k), left.dtype))
-    turned = whole(wide)
+    turned = wide.whole
     turned = replace(turned, shape=turned.shape[::-1], strides=turned.strides[::-1])
 
     def scaled(m: Expr, n: Expr) -> Node:
-        return element(whole(sums), m, n) * cast(element(scales, n), F32)
+        return element(sums.whole, m, n) * cast(element(scales, n), F32)
 
     nodes = before, o.product(left, turned, sums.name, F32), o.nest("scale", o.out, scaled)
     return o.made(nodes, wide, sums, units=False)
@@ -170,7 +166,7 @@ def _scaled_mm(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
 
     def scaled(i: Expr, j: Expr) -> Node:
         a, b = (element(s, *(i, j)[2 - len(s.shape) :]) for s in scales)
-        value = element(whole(sums), i, j) * a * b
+        value = element(sums.whole, i, j) * a * b
         return value if bias is None else value + cast(element(bias, j), F32)
 
     nodes = o.product(left, right, sums.name, F32), o.nest("scale", o.out, scaled)
@@ -211,7 +207,7 @@ def _convolution(o: _Opening, given: Mapping[str, Any]) -> Opened | None:
     right = TensorRef(weight.buffer, weight.dtype, (inner, outer), steps, weight.offset)
 
     def added(i: Expr, j: Expr) -> Node:
-        value = element(whole(sums), i, j)
+        value = element(sums.whole, i, j)
         return value if bias is None else value + cast(element(bias, j), F32)
 
     flat = replace(o.out, shape=sums.shape, strides=sums.strides)

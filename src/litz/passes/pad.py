@@ -187,7 +187,7 @@ class _Trial:
         if returned:
             self.moved += 2.0 * math.prod(sizes)
             part = TensorRef(name, out.dtype, out.shape, _exprs(strides), ZERO)
-            nest = self.nest(c.out, part, sizes, out.strides)
+            nest = self.nest(c.out, part, sizes)
             self.put(self.name, self.product, nest)
         return True
 
@@ -259,20 +259,15 @@ class _Trial:
         device = p.buffers[ref.buffer].device
         new = Buffer(name, ref.dtype, _exprs(shape), _exprs(strides), device)
         self.program = replace(p, buffers={**p.buffers, name: new})
-        self.put(self.name, self.nest(name, ref, shape, new.strides), self.product)
-        return TensorRef(name, ref.dtype, new.shape, new.strides, ZERO)
+        self.put(self.name, self.nest(name, ref, shape), self.product)
+        return new.whole
 
-    def nest(self, out: str, ref: TensorRef, shape: Ints, strides: tuple[Expr, ...]) -> Loops:
+    def nest(self, out: str, ref: TensorRef, shape: Ints) -> Loops:
         """The nest that copies ``ref`` to ``out``, of ``shape``, with zeros behind it."""
         axes = tuple(ZERO if n == 1 else var(f"i{k}", n) for k, n in enumerate(shape))
-        own: Expr = ref.offset
-        to: Expr = ZERO
-        for v, here, there in zip(axes, ref.strides, strides, strict=True):
-            own, to = own + v * here, to + v * there
         sizes = _ints(ref.shape) or ()
         ends = [(v, n) for v, n, m in zip(axes, sizes, shape, strict=True) if n != m]
-        value = _or_zero(ends, body.load(ref.dtype, ref.buffer, own))
-        store = Store(out, to, value)
+        store = self.program.buffers[out].whole.store(axes, _or_zero(ends, ref.load(axes)))
         kept = tuple(v for v in axes if v is not ZERO)
         c = self.product
         return Loops(f"copy_{out}", kept, (), (store,), c.device, c.origins)

@@ -19,7 +19,6 @@ from litz.index import (
     Substitution,
     Var,
     as_expr,
-    linear,
     product,
     split_linear,
     var,
@@ -141,8 +140,7 @@ def _copy(uses: Uses, c: Extern) -> _Copy | None:
     if not isinstance(load, Load) or load.buffer != name or load.indirect:
         return None
     own = p.buffers[name]
-    ref = TensorRef(name, own.dtype, own.shape, own.strides, ZERO)
-    part = _moved(ref, axes, load.index, to, store.buffer)
+    part = _moved(own.whole, axes, load.index, to, store.buffer)
     if part is None or part.strides[-1] is not ONE or target.dtype is not own.dtype:
         return None
     return _Copy(c, nest, axes, load, to, part, rim)
@@ -164,7 +162,7 @@ def _moved(
     points = tuple(ZERO if s is ONE else var(f"d{k}", s) for k, s in enumerate(ref.shape))
     if product(v.extent for v in axes) is not product(ref.shape):
         return None
-    places = invert(read, axes, linear(points, ref.strides, ref.offset))
+    places = invert(read, axes, ref.place(points))
     moving = [v for v in points if v is not ZERO]
     split = places and split_linear(Substitution(dict(places))(to), moving)
     if not split:

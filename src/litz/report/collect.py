@@ -14,7 +14,7 @@ from litz.report.lines import line, lines_of, sources_of, users_line
 from litz.report.record import Break, Graph, Kernel, Line, Recompile, Report, Roofline, Step
 from litz.stages import Compiled
 
-_PLACE = re.compile(r"Graph break in user code at (.+):(\d+)\n")
+_PLACE = re.compile(r"Graph break (?:\(user stack .+?\) )?in user code at (.+):(\d+)\n")
 _GUARD = re.compile(r"^\d+/\d+: ")
 
 
@@ -52,13 +52,17 @@ class Collector:
             graphs.append(replace(g.graph, steps=tuple(map(measured, g.graph.steps))))
             if c.stages.recompile and c.kind != "backward":
                 recompiles.append(_recompile(graphs[-1], c.stages.recompile, lines))
-        breaks = tuple(_break(text, lines) for text in self._breaks)
+        breaks: list[Break] = []
+        stopped: dict[str, Line | None] = {}
+        for text in self._breaks:
+            breaks.append(_break(text, stopped))
+        lines |= {x.id: x for x in stopped.values() if x is not None}
         return Report(
             title,
             versions(),
             _given(options),
             findings(graphs, breaks, recompiles, roofline),
-            breaks,
+            tuple(breaks),
             tuple(recompiles),
             tuple(graphs),
             tuple(kernels.values()),
@@ -78,20 +82,22 @@ def _given(options: Options) -> Mapping[str, str | int | bool]:
     }
 
 
-def _break(text: str, lines: dict[str, Line]) -> Break:
-    """The reason is the first line of what stopped Dynamo first."""
+def _break(text: str, stopped: dict[str, Line | None]) -> Break:
+    """The reason is the first line of what stopped Dynamo first.
+
+    stopped: the user's line by the place where Dynamo stopped, of which it tells the stack once.
+    """
     place = _PLACE.match(text)
     head, _, trace = text.partition("User code traceback:")
     at = line(place[1], int(place[2])) if place else None
     frames = lines_of(trace)
     known = next((x for x in reversed(frames) if at is not None and x.id == at.id), at)
-    at = users_line((*frames, *([known] if known else [])))
+    own = users_line((*frames, *([known] if known else [])))
+    at = stopped.setdefault(at.id, own) if at is not None else own
     _, _, said = head.partition("Graph Break Reason: ")
     reason = said.partition("\n  Explanation:")[0].strip().rpartition("\n")[2]
     if "Skipping the function" in said or "frame skipped" in said:
         reason += "; the whole function runs without Litz"
-    if at is not None:
-        lines[at.id] = at
     detail = "\n".join(x for x in said.strip().splitlines() if "debug context" not in x)
     return Break(at.id if at else "", reason or "unknown", detail)
 

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from litz.graph.calls import count_calls
 from litz.host.lines import CallKernel
 from litz.logs import events
+from litz.runtime.meeting import rank
 from litz.stages import Stages
 from litz.targets.traffic import call_bytes, kernel_bytes
 
@@ -67,10 +68,12 @@ def _of_part(s: Stages) -> Iterator[tuple[str, int]]:
 def append(file: str, kind: str, graph: GraphModule, stages: Stages) -> None:
     """Write a compile's counters to a file as a line of JSON; the log has why that fails.
 
-    Beside the counters stand the time (seconds since 1970), the process, and the reasons of what is
-    a recompile or runs in ATen.
+    Beside the counters stand the time (seconds since 1970), the process, its rank where it is not
+    alone, and the reasons of what is a recompile or runs in ATen.
     """
     line: dict[str, object] = {"time": time.time(), "process": os.getpid(), "kind": kind}
+    if (mine := rank()) is not None:
+        line["rank"] = mine
     reasons = {"recompile": stages.recompile, "fallback": stages.fallback}
     line |= {k: v for k, v in reasons.items() if v}
     line |= {"counters": counted(kind, graph, stages)}

@@ -46,8 +46,8 @@ def findings(
     return tuple(sorted(found, key=lambda f: (_ORDER[f.kind], -f.cost, f.line, f.step)))
 
 
-def _breaks(breaks: Iterable[Break]) -> Iterator[Finding]:
-    for b in dict.fromkeys(breaks):
+def _breaks(breaks: Sequence[Break]) -> Iterator[Finding]:
+    for b in {(b.line, b.reason): b for b in reversed(breaks)}.values():
         hints = (x.strip() for x in b.detail.splitlines())
         advice = next((x[6:] for x in hints if x.startswith("Hint: ")), "")
         yield Finding("graph break", b.line, b.reason, advice, 1.0)

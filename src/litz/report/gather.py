@@ -72,7 +72,7 @@ def _why_python(artifact: Artifact | None) -> str:
     plan = "" if artifact is None else artifact.host.plan
     if artifact is None or isinstance(plan, str):
         return str(plan)
-    built = shipped() is not None or artifact.options.get("host") == "native"
+    built = shipped() is not None or artifact.options.get("host") in ("native", "fx")
     return "" if built else NOT_BUILT
 
 

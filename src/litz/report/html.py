@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from litz.report.findings import size, time
 from litz.report.record import Finding, Report
-from litz.report.text import place, report_text, totals
+from litz.report.text import nothing, place, report_text, totals
 
 PARTS = Path(__file__).parent / "page"
 MOST = 25
@@ -44,7 +44,7 @@ def _figures(r: Report) -> Iterator[str]:
 
 def _findings(r: Report) -> Iterator[str]:
     if not r.findings:
-        yield "<p>Nothing stands out.</p>"
+        yield f"<p>{nothing(r).capitalize()}.</p>"
         return
     yield '<ol class="findings">'
     for f in r.findings[:MOST]:

@@ -62,13 +62,18 @@ def _head(r: Report) -> Iterator[str]:
         yield "options: " + ", ".join(f"{k}={v!r}" for k, v in r.options.items())
 
 
+def nothing(r: Report) -> str:
+    """What is to be said where there are no findings."""
+    return "nothing stands out" if r.graphs else "nothing was compiled"
+
+
 def _many(n: float, what: str) -> str:
     return f"{n} {what}" + ("" if n == 1 else "s")
 
 
 def _first(r: Report, most: int) -> Iterator[str]:
     if not r.findings:
-        yield "What to look at first: nothing stands out"
+        yield f"What to look at first: {nothing(r)}"
         return
     yield "What to look at first"
     shown = r.findings[:most]

@@ -185,12 +185,12 @@ def queued(seconds: float, cuda: bool) -> Iterator[None]:
 
 
 def in_turns(
-    calls: Sequence[Callable[[], Any]], seconds: float, cuda: bool, most: int = 100
+    calls: Sequence[Callable[[], Any]], seconds: float, cuda: bool, least: int = 3, most: int = 100
 ) -> list[float]:
     """Median seconds of each call with all it takes, measured in turns, for so long altogether."""
     found: list[list[float]] = [[] for _ in calls]
     end = perf_counter() + seconds
-    while len(found[0]) < 3 or (perf_counter() < end and len(found[0]) < most):
+    while len(found[0]) < least or (perf_counter() < end and len(found[0]) < most):
         for call, own in zip(calls, found, strict=True):
             if cuda:
                 torch.cuda.synchronize()

@@ -101,7 +101,7 @@ class Executor(Runtime):
         segments: list[Segment] = [natives[name] for name in plan.segments]
         kernels: list[Any] = [natives[name] for name in plan.kernels]
         cells = [cell_of(k) for k in kernels]
-        objects = tuple(_object(kind, text, values) for kind, text in plan.objects)
+        objects = tuple(object_of(kind, text, values) for kind, text in plan.objects)
         self._check(objects)
         codes = [_code(o) for o in objects]
         numbers = [0 if n is None else n for n in plan.numbers]
@@ -148,7 +148,8 @@ def _abi() -> int:
     return major << 56 | minor << 48
 
 
-def _object(kind: str, text: str, values: Mapping[str, object]) -> object:
+def object_of(kind: str, text: str, values: Mapping[str, object]) -> object:
+    """What an entry of a plan's ``objects`` says.  values: of the host program, by their names."""
     match kind:
         case "literal":
             return ... if text == "Ellipsis" else ast.literal_eval(text)

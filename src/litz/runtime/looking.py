@@ -7,6 +7,7 @@ and packages alike.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import json
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+
+from litz.runtime.meeting import rank
 
 RECORDS: Final = "records.jsonl"
 
@@ -35,10 +38,12 @@ def look(
     step: its number in the host program; kernel, nodes, line: the kernel or operator, its graph
     nodes and the user's line.  names, tensors: of the buffers, as many of each.
     how: ``print`` (to stderr), ``check``, ``sum`` (append a record to ``records.jsonl`` in the
-    folder), ``save`` (the same, and the tensor beside it).
+    folder, of several processes in a folder ``rankN`` of each in it), ``save`` (the same, and the
+    tensor beside it).
     Raises FloatingPointError under ``check`` for the first tensor with a nan or an infinity.
     """
     when = "after" if after else "before"
+    mine = "" if (n := rank()) is None else f"rank{n}"
     where = {"step": step, "when": when, "kernel": kernel, "nodes": list(nodes), "line": line}
     with torch.no_grad():
         for name, value in zip(names, tensors, strict=True):
@@ -48,9 +53,9 @@ def look(
             elif how == "print":
                 about = " ".join(f"{k}={v}" for k, v in facts(x).items())
                 said = f"litz: {when} {step} {kernel} {line}: {name} {about}"
-                print(said, file=sys.stderr, flush=True)
+                print(f"[{mine}]: {said}" if mine else said, file=sys.stderr, flush=True)
             else:
-                _keep({**where, "buffer": name, **facts(x)}, Path(folder), x, how == "save")
+                _keep({**where, "buffer": name, **facts(x)}, Path(folder, mine), x, how == "save")
 
 
 def facts(x: torch.Tensor) -> dict[str, Any]:
@@ -94,6 +99,7 @@ def _check(name: str, x: torch.Tensor, where: str) -> None:
 def _keep(record: dict[str, Any], folder: Path, x: torch.Tensor, whole: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / RECORDS).open("a") as out:
+        fcntl.flock(out, fcntl.LOCK_EX)  # threads and processes write into one file
         out.seek(0, 2)
         if whole:  # the place in the file makes a name that no other has
             record["file"] = f"{out.tell()}-{record['buffer']}.pt"

@@ -7,6 +7,7 @@ runs what it has compiled before.  All that is remembered lies in the store.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -62,6 +63,19 @@ class Group:
     def apart(self, topic: str) -> bool:
         """Whether ranks did not meet once: their words may be of other turns from then on."""
         return bool(self.said(self.key("apart", topic)))
+
+
+def rank() -> int | None:
+    """This process's number among those that compute together; None where it is alone.
+
+    Where there is no process group, what started the processes says so (``torchrun``).
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        mine, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    else:
+        told = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+        mine, world = (int(x) if x.isdecimal() else 0 for x in told)
+    return mine if world > 1 else None
 
 
 def group_of(name: str) -> Group | None:

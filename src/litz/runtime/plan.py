@@ -25,9 +25,10 @@ integers first, and no others.
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from litz.dataclass import dataclass
 from litz.runtime.shipped import BY_VALUE, ELSEWHERE, OPS, VALUES
@@ -53,7 +54,7 @@ class Plan:
     name, each a kind and a text: ``literal`` (of Python), ``float`` (hexadecimal), ``torch`` (a
     path from that module), ``device``, ``name`` (a module and a path with a colon between), and
     ``value`` (of the host program).  segments, kernels: names.  words: the instructions, 8 bytes
-    a word.
+    a word.  names: of tensor registers, "" for what has none; empty where nobody reads them.
     """
 
     inputs: int
@@ -63,6 +64,7 @@ class Plan:
     segments: tuple[str, ...]
     kernels: tuple[str, ...]
     words: bytes
+    names: tuple[str, ...] = ()
 
 
 def packed(words: Sequence[int]) -> bytes:
@@ -70,71 +72,68 @@ def packed(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}q", *words)
 
 
-class _Reader:
-    """Walks over a plan's words; ``leaf`` makes a text of an operand, by its kind, or raises."""
+def kinds(spec: str) -> list[str]:
+    """The kinds of operands that a row of ``OPS`` or ``VALUES`` names: ``t``, ``*i``, .."""
+    return re.findall(r"\*?.", spec)
 
-    def __init__(self, plan: Plan, leaf: Callable[[str, int], str]) -> None:
-        self.words = (word for (word,) in struct.iter_unpack("<q", plan.words))
-        self.leaf = leaf
 
-    def next(self) -> int:
-        word: int = next(self.words)
-        return word
+def instructions(plan: Plan) -> Iterator[tuple[str, list[Any]]]:
+    """A plan's instructions in order: names, and operands by the kinds of their rows.
 
-    def one(self, kind: str) -> str:
+    An address is (register, bytes, bits), a keyword (name, value), a value (its row in ``VALUES``,
+    operand); types are left out.  Raises ValueError for words that are no instructions.
+    """
+    words = (word for (word,) in struct.iter_unpack("<q", plan.words))
+
+    def one(kind: str) -> Any:
         match kind:
             case "p":
-                text, how = f"{self.one('t')}+{self.next()}", self.next()
-                return text + ("?" if how & ELSEWHERE else "") + ("!" if how & BY_VALUE else "")
-            case "k":
-                return f"{self.one('o')}={self.one('v')}"
-            case "q":
-                return f"{self.one('o')}={self.one('s')}"
+                return next(words), next(words), next(words)
+            case "k" | "q":
+                return next(words), one("v" if kind == "k" else "s")
             case "s":
-                self.next()
-                return self.one("v")
+                next(words)
+                return one("v")
             case "v":
-                name, spec = _VALUES[self.next()]
-                text = self.all(spec)
-                return f"{name}{text}" if spec.startswith("*") else text
-        return self.leaf(kind, self.next())
+                name, spec = _VALUES[next(words)]
+                return name, one(spec)
+        return [one(kind[1]) for _ in range(next(words))] if kind[0] == "*" else next(words)
 
-    def all(self, spec: str) -> str:
-        kinds = iter(spec)
-        texts = []
-        for kind in kinds:
-            if kind == "*":
-                kind = next(kinds)
-                texts.append("[" + ", ".join(self.one(kind) for _ in range(self.next())) + "]")
-            else:
-                texts.append(self.one(kind))
-        return " ".join(texts)
+    try:
+        for op in words:
+            name, spec = _OPS[op]
+            yield name, [one(kind) for kind in kinds(spec)]
+    except (StopIteration, RuntimeError, IndexError, struct.error) as e:
+        raise ValueError(f"a plan that ends early or has unknown words: {e}") from e
 
 
 def plan_text(plan: Plan) -> str:
     """A plan as text, an instruction a line.  Raises ValueError for one that is not well formed."""
     bounds = {"t": plan.tensors, "r": plan.tensors, "i": len(plan.numbers), "o": len(plan.objects)}
 
-    def leaf(kind: str, n: int) -> str:
-        if kind == "r" and n < 0:
-            return "_" if n == -1 else leaf("i", -2 - n)
-        if kind in bounds and not 0 <= n < bounds[kind]:
-            raise ValueError(f"a plan without a register or object {kind}{n}")
+    def text(kind: str, x: Any) -> str:
+        if kind[0] == "*":
+            return f"[{', '.join(text(kind[1], one) for one in x)}]"
+        if kind == "p":
+            register, offset, how = x
+            marks = ("?" if how & ELSEWHERE else "") + ("!" if how & BY_VALUE else "")
+            return f"{text('t', register)}+{offset}{marks}"
+        if kind in "kq":
+            return f"{text('o', x[0])}={text('v', x[1])}"
+        if kind in "sv":
+            name, content = x
+            return (name if VALUES[name][0] == "*" else "") + text(VALUES[name], content)
+        if kind == "r" and x < 0:
+            return "_" if x == -1 else text("i", -2 - x)
+        if kind in bounds and not 0 <= x < bounds[kind]:
+            raise ValueError(f"a plan without a register or object {kind}{x}")
         if kind == "i":
-            fixed = plan.numbers[n]
-            return f"i{n}" if fixed is None else str(fixed)
-        if kind == "o":
-            return plan.objects[n][1]
-        return str(n) if kind == "n" else f"t{n}"
+            return f"i{x}" if plan.numbers[x] is None else str(plan.numbers[x])
+        return plan.objects[x][1] if kind == "o" else f"{x}" if kind == "n" else f"t{x}"
 
-    reader = _Reader(plan, leaf)
-    lines = []
-    try:
-        for op in reader.words:
-            name, spec = _OPS[op]
-            lines.append(f"{name} {reader.all(spec)}")
-    except (StopIteration, RuntimeError, IndexError, struct.error) as e:
-        raise ValueError(f"a plan that ends early or has unknown words: {e}") from e
+    lines = [
+        " ".join([op, *map(text, kinds(OPS[op]), operands)]) for op, operands in instructions(plan)
+    ]
     if not lines or not lines[-1].startswith("return"):
         raise ValueError("a plan that does not return")
     return "\n".join(lines)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
+from litz.runtime.meeting import rank
+
 AFTER: Final = 2.0  # seconds without a line
 EVERY: Final = 0.25  # seconds between lines
 
@@ -18,7 +20,7 @@ class Progress:
     what: gives the text, a line, asked every now and then from another thread, which lives no
     longer than the context.  wanted: option ``progress``.  spent: seconds of the same work before.
     Inside of another one, its text takes the place of that one's.  Nothing is said, and no thread
-    started, where standard error is no terminal.
+    started, where standard error is no terminal, nor by ranks behind the first.
     """
 
     def __init__(self, what: Callable[[], str], wanted: bool = True, spent: float = 0.0) -> None:
@@ -26,7 +28,7 @@ class Progress:
         self._line: _Line | None = None
 
     def __enter__(self) -> Progress:
-        if self._wanted and _is_terminal(sys.stderr):
+        if self._wanted and _is_terminal(sys.stderr) and not rank():
             # Python keeps who talks: there is one line at the foot of a terminal.
             lines = (t for t in threading.enumerate() if isinstance(t, _Line))
             self._line = next(lines, None) or _Line(sys.stderr, self._spent)

@@ -26,3 +26,14 @@ def memory_of(x: torch.Tensor) -> torch.Tensor:
 def copy_as_it_is(x: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, gaps and overlaps."""
     return memory_of(x).clone().as_strided(x.shape, x.stride(), 0)
+
+
+def why_not_told(x: torch.Tensor) -> str:
+    """Why a tensor is more than elements in memory; "" if it is not."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        return f"a constant of it is a {type(x).__name__}"
+    if x.layout is not torch.strided or x.is_quantized or x.is_conj() or x.is_neg():
+        return "a constant of it is no plain tensor"
+    if x.device.type not in ("cpu", "cuda"):
+        return f"a constant of it is on {x.device}"
+    return ""

@@ -13,7 +13,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -164,6 +164,13 @@ def chained_calls() -> tuple[Callable[[Node, Node], bool], Callable[[Node], bool
     return chains, known.is_view
 
 
+def untraced(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What Dynamo does not look into: a compiler of graphs, or a compiled one."""
+    disable: Any = torch.compiler.disable
+    found: Callable[..., Any] = disable(call, reason="a compiled graph")
+    return found
+
+
 def in_transform() -> bool:
     """Whether code runs in one of functorch's transforms (``vmap``, ``grad``)."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -175,9 +182,10 @@ def without_autocast() -> AbstractContextManager[Any]:
     return context
 
 
-def set_gradients(on: bool) -> None:
-    """Turn gradients on or off in this thread."""
-    torch._C._set_grad_enabled(on)
+is_autocasting: Callable[[], bool] = torch._C._is_any_autocast_enabled
+"""Whether operators are cast in this thread, on any device."""
+set_gradients: Callable[[bool], None] = torch._C._set_grad_enabled
+"""Turns gradients on or off in this thread."""
 
 
 @contextmanager
@@ -315,12 +323,18 @@ def bundled_entries(
     return record
 
 
-def random_states_as_tensors() -> AbstractContextManager[Any]:
-    """The partitioner hands states of random numbers on as tensors, no generators, on GPUs too."""
-    if private("_functorch.config", "graphsafe_rng_functionalization") is None:
-        return nullcontext()
-    patch = torch._functorch.config.patch
-    patched: AbstractContextManager[Any] = patch(graphsafe_rng_functionalization=False)
+def partitioning(share: Callable[[], bool]) -> AbstractContextManager[Any]:
+    """Where the partitioner hands states of random numbers on as tensors, no generators, on GPUs
+    too, and does not look for equal calls where ``share`` has.
+
+    share: asked where the partitioner would look for them; whether it has made them one.
+    """
+    config = torch._functorch.config
+    wanted = {"graphsafe_rng_functionalization": False}
+    if getattr(config, "cse", False) and share():
+        wanted["cse"] = False
+    known: dict[str, Any] = {name: v for name, v in wanted.items() if hasattr(config, name)}
+    patched: AbstractContextManager[Any] = config.patch(known)
     return patched
 
 

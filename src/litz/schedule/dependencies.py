@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from litz.graph.calls import is_random
+from litz.graph.calls import is_random, takes_objects
 from litz.index import Const, Expr, split_linear
 from litz.ir.program import (
     Extern,
@@ -196,7 +196,8 @@ def peak(used: Sequence[Collection[str]], sizes: Mapping[str, int], stays: Colle
 def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
     """The kinds of effects that a step has beyond its arguments, its bodies' too.
 
-    Those of a kind keep their order: collectives, and random draws and calls that return nothing.
+    Those of a kind keep their order: collectives, and random draws, calls that return nothing and
+    those of script objects.
     """
     if not isinstance(n, Extern) or n.is_number:
         return ()
@@ -207,7 +208,8 @@ def effects_of(n: ProgramNode | Nest, program: Program) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for body in (program.bodies[b.name] for b in n.bodies):
         found.update(dict.fromkeys(kind for m in body.nodes for kind in effects_of(m, body)))
-    if is_random(n.target) or not (n.symbols or any(o is not None for o in n.outputs)):
+    draws = is_random(n.target) or takes_objects(n.target)
+    if draws or not (n.symbols or any(o is not None for o in n.outputs)):
         found["other"] = None
     return (*found,)
 

@@ -25,15 +25,25 @@ _SAME = ("step", "when", "buffer", "dtype", "shape")
 def first_difference(a: Path | str, b: Path | str) -> str:
     """The first record in which two runs differ, in words; "" where they are equal to the bit.
 
-    a, b: folders.  The runs are of one program: their records are compared in order.
+    a, b: folders.  The runs are of one program: their records are compared in order, of programs
+    of several processes rank by rank, a line for each that differs.
     Raises OSError for a folder without records.
     """
-    runs = [_records(Path(f)) for f in (a, b)]
+    one, other = (sorted(f.parent.name for f in Path(x).glob(f"rank*/{RECORDS}")) for x in (a, b))
+    if not (one and other):
+        return _first_difference(Path(a), Path(b))
+    said = dict.fromkeys((*one, *other), "only one of the runs has it")
+    said |= {r: _first_difference(Path(a, r), Path(b, r)) for r in one if r in other}
+    return "\n".join(f"{r}: {text}" for r, text in sorted(said.items()) if text)
+
+
+def _first_difference(a: Path, b: Path) -> str:
+    runs = [_records(f) for f in (a, b)]
     for one, other in zip(*runs, strict=False):
         if any(one[k] != other[k] for k in _SAME):
             return f"the runs look at other tensors from here: {_text(one)}, and {_text(other)}"
         if one["sha256"] != other["sha256"]:
-            how = _difference(one, other, (Path(a), Path(b)))
+            how = _difference(one, other, (a, b))
             return f"{_text(one)} is not equal{how}"
     counts = [len(r) for r in runs]
     return "" if counts[0] == counts[1] else f"equal as far as both go: {counts} records"

@@ -6,8 +6,15 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Final
 
 from litz.tools.commands import COMMANDS
+
+# Zsh's own completion first: a bare zsh has not begun it.
+ZSH: Final = """\
+(( $+functions[compdef] )) || { autoload -U compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
+"""
 
 
 def words() -> dict[str, dict[str, str]]:
@@ -30,14 +37,18 @@ def completion(shell: str) -> str:
         for name, what in COMMANDS.items():
             first = "complete -c litz -n __fish_use_subcommand -f"
             lines.append(f"{first} -a {name} -d {shlex.quote(what)}")
+            choices = " ".join(x for x in follow[name] if not x.startswith("--"))
+            seen = f"__fish_seen_subcommand_from {name}"
             for word, about in follow[name].items():
-                seen = f"complete -c litz -n '__fish_seen_subcommand_from {name}'"
-                kind = f"-l {word[2:]}" if word.startswith("--") else f"-a {word}"
-                lines.append(f"{seen} {kind} -d {shlex.quote(about)}")
+                if word.startswith("--"):
+                    where, kind = f"'{seen}'", f"-l {word[2:]}"
+                else:  # instead of files, until one is there
+                    where = f"'{seen}; and not __fish_seen_subcommand_from {choices}'"
+                    kind = f"-f -a {word}"
+                lines.append(f"complete -c litz -n {where} {kind} -d {shlex.quote(about)}")
         return "\n".join(lines) + "\n"
     cases = "\n".join(f'    {name}) words="{" ".join(x)}" ;;' for name, x in follow.items())
-    start = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
-    return f"""{start}_litz() {{
+    return f"""{ZSH if shell == "zsh" else ""}_litz() {{
   local words="{" ".join(COMMANDS)}"
   ((COMP_CWORD == 1)) || case "${{COMP_WORDS[1]}}" in
 {cases}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import runpy
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,8 +23,12 @@ from litz.report.gather import plain_name
 from litz.report.record import Report, from_json
 from litz.report.text import report_text
 from litz.reporting import Listener
+from litz.runtime.meeting import rank
 from litz.stages import Compiled, Stages
 from litz.targets.kernels import Kernel
+
+HEAD = 3
+"""Lines of a report that each of several processes prints."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,27 @@ def write_page(report: Report, file: str) -> None:
     """Write a report as one page of HTML that needs nothing else."""
     from litz.report.html import report_page  # only who asks for it pays
 
-    Path(file).write_text(report_page(report), encoding="utf-8")
+    write(file, report_page(report))
+
+
+def write(file: str, text: str) -> None:
+    """Write a file that was asked for; ranks behind the first to ``name.rankN.suffix`` beside."""
+    path = Path(file)
+    if mine := rank():
+        path = path.with_suffix(f".rank{mine}{path.suffix}")
+    path.write_text(text, encoding="utf-8")
+
+
+def script_title(path: str) -> str:
+    """What the report of a program is called."""
+    return Path(path).name + ("" if (mine := rank()) is None else f", rank {mine}")
+
+
+def say(text: str) -> None:
+    """Print a report; ranks behind the first print its head alone."""
+    lines = text.splitlines()
+    said = "\n".join(lines[:HEAD] if rank() else lines)
+    print(f"{said}\n", end="", flush=True)  # at once: ranks share the terminal
 
 
 def run_script(
@@ -152,21 +176,26 @@ def run_script(
 
     What the program raises, its exit too, goes through.
     """
-    before = sys.argv, sys.path[:]
-    sys.argv = [path, *arguments]
+    program = ModuleType("__main__")
+    program.__file__ = path
+    # What it made lives to the end of the process, as it would without us: threads of PyTorch's
+    # process groups wait for each other where a model goes before that.
+    sys.modules[path] = program
+    before = sys.argv, sys.path[:], sys.modules["__main__"]
+    sys.argv, sys.modules["__main__"] = [path, *arguments], program
     sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does
     try:
         with listener, heard_breaks(collector.hear_break):
-            runpy.run_path(path, run_name="__main__")
+            exec(compile(Path(path).read_bytes(), path, "exec"), vars(program))
     finally:
-        sys.argv, sys.path[:] = before
+        sys.argv, sys.path[:], sys.modules["__main__"] = before
 
 
 def explain_script(path: str, arguments: Sequence[str] = ()) -> Report:
     """Run a Python program and report all that ``backend="litz"`` compiled in it."""
     collector = Collector()
     run_script(path, arguments, Listener(collector.hear, stages=True), collector)
-    return collector.report(Path(path).name, make_options())
+    return collector.report(script_title(path), make_options())
 
 
 def takes_script(made: argparse.ArgumentParser, what: str = "a Python program to run") -> None:
@@ -191,7 +220,7 @@ def takes_files(made: argparse.ArgumentParser) -> None:
 def write_files(report: Report, asked: argparse.Namespace) -> None:
     """Write a report to the files that ``takes_files`` was given."""
     if asked.json:
-        Path(asked.json).write_text(report.to_json(1))
+        write(asked.json, report.to_json(1))
     if asked.html:
         write_page(report, asked.html)
 
@@ -211,5 +240,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         report = explain_script(asked.file, asked.arguments)
     write_files(report, asked)
-    print(report_text(report))
+    say(report_text(report))
     return 0

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.export import graph_signature as gs
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Node, map_arg
 from torch.utils import _pytree as pytree
 
 from litz.dataclass import dataclass
 from litz.errors import PackageError
-from litz.host.values import why_not_told
+from litz.graph.tokens import drop_tokens
 from litz.index import Expr, Symbol, const, product, split_linear, symbol
 from litz.index.border import NotRepresentable, from_sympy
 from litz.index.expr import Const
@@ -27,6 +27,8 @@ from litz.loading.record import (
     Plain,
     TensorInput,
 )
+from litz.runtime.script_objects import stored
+from litz.runtime.strided import why_not_told
 
 __all__ = ["Exported", "exported", "guards_of", "place_of"]
 
@@ -75,19 +77,21 @@ class Exported:
 def exported(program: ExportedProgram) -> Exported:
     """Take an exported program apart.  Raises PackageError for what no package can hold."""
     try:
-        program = program.run_decompositions(_composite())
+        program = program.run_decompositions(_composite(program))
     except Exception as e:  # what it does not take it asserts, or fails on
         said = str(e).partition("\n")[0]
         raise PackageError(
             f"litz: PyTorch makes no functional graph of the program ({type(e).__name__}: {said})"
         ) from e
     signature, graph = program.graph_signature, program.graph_module
+    drop_tokens(graph)
     for n in graph.graph.find_nodes(op="call_function", target=_metadata):
         graph.graph.erase_node(n)  # the export checks casts; what kernels read is checked anyway
     nodes = {n.name: n for n in graph.graph.find_nodes(op="placeholder")}
     sizes = _Sizes(program, nodes)
     written = {o.target: o.arg.name for o in signature.output_specs if o.kind in _WRITES}
     inputs: list[Input] = []
+    tokens: set[Node] = set()
     constants: dict[str, torch.Tensor] = {}
     for spec in signature.input_specs:
         if spec.kind in _CONSTANTS:
@@ -97,11 +101,16 @@ def exported(program: ExportedProgram) -> Exported:
             inputs.append(sizes.input(spec.arg, str(spec.arg.name) in written))
             if isinstance(inputs[-1], FixedInput) and spec.arg.name in nodes:
                 graph.graph.erase_node(nodes[spec.arg.name])
+        elif spec.kind is gs.InputKind.CUSTOM_OBJ:
+            _hold(graph, nodes[spec.arg.name], program.constants[str(spec.target)])
+        elif spec.kind is gs.InputKind.TOKEN:
+            tokens.add(nodes[spec.arg.name])
         else:
             raise PackageError(
                 f"litz: the program holds {spec.target or spec.arg.name}, "
                 f"a {spec.kind.name.lower().replace('_', ' ')}: a package holds tensors alone"
             )
+    _leave_out(graph, tokens)
     outputs = _outputs(graph, signature)
     _check_memory(constants, written)
     spec = program.call_spec
@@ -121,15 +130,52 @@ def exported(program: ExportedProgram) -> Exported:
     )
 
 
-def _composite() -> dict[Any, Any]:
-    """PyTorch's operators that are composed of others by definition, with what they are."""
-    key = "CompositeImplicitAutograd"
+def _hold(graph: GraphModule, n: Node, value: Any) -> None:
+    """Make a constant of the graph of an input that is a script object."""
+    if not isinstance(value, torch.ScriptObject):
+        raise PackageError(f"litz: the program holds {n.name}, a {type(value).__name__}")
+    try:
+        stored(value)
+    except ValueError as e:
+        raise PackageError(f"litz: the script object {n.name} cannot be packaged: {e}") from e
+    setattr(graph, n.name, value)
+    with graph.graph.inserting_after(list(graph.graph.find_nodes(op="placeholder"))[-1]):
+        held = graph.graph.create_node("get_attr", n.name)
+    held.meta = n.meta
+    n.replace_all_uses_with(held)
+    graph.graph.erase_node(n)
+
+
+def _leave_out(graph: GraphModule, tokens: Collection[Node]) -> None:
+    """Leave out inputs that nothing but the output hands on."""
+    (end,) = graph.graph.find_nodes(op="output")
+    end.args = map_arg(end.args, lambda n: None if n in tokens else n)
+    for token in tokens:
+        if token.users:
+            raise PackageError("litz: the program has calls with effects that Litz cannot order")
+        graph.graph.erase_node(token)
+
+
+def _composite(program: ExportedProgram) -> dict[Any, Any]:
+    """PyTorch's operators that are composed of others by definition, with what they are.
+
+    The export keeps some whole that ``torch.compile`` takes apart by functions in Python
+    (``upsample_bilinear2d.vec``): here they are taken apart, too.
+    """
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
     table: Any = default_decompositions()
-    return {
+    found = {
         op: made
         for op, made in table.items()
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
     }
+    graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, GraphModule)]
+    called = dict.fromkeys(n.target for graph in graphs for n in graph.nodes)
+    for op in called:
+        made = op.py_kernels.get(key) if isinstance(op, torch._ops.OpOverload) else None
+        if callable(made):
+            found.setdefault(op, made)
+    return found
 
 
 def _constant(program: ExportedProgram, spec: gs.InputSpec) -> torch.Tensor:
@@ -178,6 +224,8 @@ def _outputs(graph: GraphModule, signature: gs.ExportGraphSignature) -> tuple[Ou
                 target = names[of[spec.target]]
                 made = graph.graph.call_function(_aten.copy_.default, (target, value))
                 made.meta["val"] = target.meta["val"]
+        elif spec.kind is gs.OutputKind.TOKEN:
+            continue
         elif spec.kind is not gs.OutputKind.USER_OUTPUT:
             raise PackageError(f"litz: the program returns {spec.kind.name.lower()}")
         elif isinstance(spec.arg, gs.ConstantArgument):

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from litz.dataclass import dataclass
 from litz.graph.aliasing import is_view_op
 from litz.host.lines import CallKernel, HostProgram, Probe
-from litz.index import Expr, const, evaluate
+from litz.index import Expr, evaluate
 from litz.ir.program import Buffer, Extern, Program, TensorRef
 from litz.ir.text import ValuePrinter
 from litz.lowering.torch_types import to_torch
@@ -107,7 +107,8 @@ def watch(
     """
     targets = find_targets(gm, program, schedule)
     found = Watch(gm, program, steps, targets, Report(gm.graph, folder, dict(options)))
-    found.unchecked.update(dict.fromkeys(targets.unchecked, "random, or of undefined contents"))
+    why = "random, of script objects, or of undefined contents"
+    found.unchecked.update(dict.fromkeys(targets.unchecked, why))
     return found
 
 
@@ -240,8 +241,7 @@ class _Run:
 
     def whole(self, name: str, place: Place) -> torch.Tensor:
         b = self.program.buffers[name]
-        ref = TensorRef(name, b.dtype, b.shape, b.strides, const(0))
-        return self.view(place, ref, b)
+        return self.view(place, b.whole, b)
 
     def view(self, place: Place, ref: TensorRef, b: Buffer) -> torch.Tensor:
         """The memory that ``ref`` describes; ``place``: the tensor of its buffer and an offset."""

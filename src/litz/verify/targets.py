@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from litz.dataclass import dataclass
 from litz.graph.aliasing import AliasSets, is_view_op, writes, written
-from litz.graph.calls import argument, is_random
+from litz.graph.calls import argument, is_random, takes_objects
 from litz.ir.program import Binding, Extern, Program
 from litz.schedule.groups import Schedule
 from litz.verify.reference import RULES, reads_storage
@@ -76,9 +76,7 @@ class _Finder:
         self.order = {n: k for k, n in enumerate(self.gm.graph.nodes)}
         mutated = written(self.gm)
         undefined = set(_undefined(self.gm.graph))
-        self.unknown = frozenset(
-            (*_stale(self.gm), *(n for n in self.order if _is_opaque_random(n)))
-        )
+        self.unknown = frozenset((*_stale(self.gm), *(n for n in self.order if _is_opaque(n))))
         self.whole = frozenset(m for n in self.order if reads_storage(n) for m in _views_under(n))
         found: list[tuple[int, Key, Binding]] = []
         for key, b in self._observable(mutated):
@@ -196,7 +194,7 @@ class _Finder:
 
     def _is_leaf(self, step: int, key: Key) -> bool:
         seen = None if key[0] in self.whole else self.seen.get(key)
-        return seen is not None and (seen < step or (seen == step and _is_opaque_random(key[0])))
+        return seen is not None and (seen < step or (seen == step and _is_opaque(key[0])))
 
 
 def _views_under(n: Node) -> Iterator[Node]:
@@ -210,11 +208,13 @@ def _views_under(n: Node) -> Iterator[Node]:
 def _shows_draw(n: Node, position: int) -> bool:
     """Whether a result of several is what a random operator drew."""
     rule = RULES.get(n.target)
-    return _is_opaque_random(n) if rule is None else position == rule.drawn
+    return _is_opaque(n) if rule is None else position == rule.drawn
 
 
-def _is_opaque_random(n: Node) -> bool:
-    """Whether the value depends on random numbers that nothing but itself shows."""
+def _is_opaque(n: Node) -> bool:
+    """Whether the value depends on random numbers, or script objects, that nothing else shows."""
+    if takes_objects(n.target):
+        return True
     if not is_random(n.target) or n.target in RULES:
         return False
     p = _argument(n, "dropout_p")

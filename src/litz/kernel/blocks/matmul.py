@@ -38,7 +38,6 @@ from litz.kernel.tiling import accesses_of, choose_tiling
 from litz.passes.choose import OWN
 from litz.passes.costs import LARGE
 
-GRID = 65535  # programs along the second and third axis of a grid
 LEAST = 16  # of a side that matrix units take
 TOGETHER = 8  # blocks of rows that programs go through together
 FEW = 32  # rows up to which a product waits for memory alone
@@ -93,12 +92,11 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     )
     count = 0 if p.which is None else min(int_value(extent(p.which)), hint(y.size))
     beyond = count * max(c.block("y") for c in configs)
-    flat = any(not a.size.is_const or int_value(a.size) > GRID for a in axes.parallel[:2])
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
     several = hint(y.size) > TOGETHER * configs[0].block("y") // 2
     made = BlockPlan(
-        plan, "matmul", axes, configs, even, wide, flat,
+        plan, "matmul", axes, configs, even, wide, axes.flat,
         unrolled=unrolled, beyond=beyond, together=TOGETHER if several and not count else 1,
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made

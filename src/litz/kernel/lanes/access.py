@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from litz.dataclass import dataclass
 from litz.index import Const as ConstExpr
@@ -10,7 +11,7 @@ from litz.index import Expr, ceildiv, coefficient, const, divides, substitute, v
 from litz.ir.body import Const, Index, Load, Node, Op
 from litz.ir.dtype import I64
 from litz.kernel.lanes.steps import steps
-from litz.kernel.nodes import extent
+from litz.kernel.nodes import as_index, extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,19 @@ _COMPARISONS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
+def is_comparison(n: Node) -> TypeGuard[Op]:
+    """Whether a node compares two indices."""
+    known = isinstance(n, Op) and n.name in _COMPARISONS
+    return known and all(isinstance(a, (Index, Const)) for a in n.args)
+
+
 def uniform(n: Op, lane: Expr, lanes: int) -> bool:
     """Whether a comparison of an index holds for all lanes of an aligned vector or for none.
 
     lane + rest < bound is decided by the first lane, if the bound less the rest is a multiple of
     the width.
     """
-    if n.name not in _COMPARISONS or not all(isinstance(a, (Index, Const)) for a in n.args):
+    if not is_comparison(n):
         return False
     name, (a, b) = n.name, (as_index(x) for x in n.args)
     a, inner = in_vector(a, lane, lanes)
@@ -70,9 +77,7 @@ def first_lanes(n: Op, lane: Expr) -> tuple[Expr, bool] | None:
 
     And whether it holds in those, rather than in the others; None where it is no such comparison.
     """
-    if n.name not in _COMPARISONS or not all(isinstance(a, (Index, Const)) for a in n.args):
-        return None
-    if any(a.dtype is not I64 for a in n.args):
+    if not is_comparison(n) or any(a.dtype is not I64 for a in n.args):
         return None
     name, (a, b) = n.name, (as_index(x) for x in n.args)
     if lane in b.free:
@@ -89,14 +94,6 @@ def in_ranges(n: Node, lane: Expr) -> bool:
     if n.name in ("and_", "or_", "not_"):
         return all(in_ranges(a, lane) for a in n.args)
     return first_lanes(n, lane) is not None
-
-
-def as_index(n: Node) -> Expr:
-    """The index expression of an i64 constant or index value."""
-    if isinstance(n, Index):
-        return n.expr
-    assert isinstance(n, Const)
-    return const(int(n.value))
 
 
 def turned(index: Expr, down: Expr, across: Expr) -> Expr | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from litz.index import Expr, Var, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
-from litz.kernel.lanes import attention, nests, phases, regroup
+from litz.kernel.lanes import attention, nests, phases, regroup, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
+from litz.kernel.lanes.pieces import cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
@@ -47,6 +49,7 @@ def choose(plan: KernelPlan, lanes: int) -> LaneRecipe:
         return LaneRecipe(plan, (attention.in_lanes(plan, lanes),))
     prepared, space = prepare(plan)
     several = regroup.divide(plan) or phases.divide(prepared, space) or _scans(plan, space)
+    several = several or turn.divide(prepared, space)
     if several is None:
         return LaneRecipe(plan, (in_lanes(prepared, space, lanes),))
     kernels = tuple(in_lanes(*prepare(p), lanes) for p in several.plans)
@@ -80,6 +83,11 @@ def width(plan: KernelPlan, lanes: int) -> int:
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     """One plan as one kernel.  space: of its loops; lanes: the width of every vector."""
     form = _form(plan, space)
+    cut = cuts(plan.stores, space, lanes) if form == "rows" else ()
+    if cut:
+        assert space.lane is not None
+        units = tuple(v for v in space.units if v is not space.lane)
+        space = replace(space, units=units, serial=(*space.serial, space.lane))
     stores = plan.stores
     nodes = tuple(walk(roots(stores)))
     uses = Counter(n.name for n in nodes if isinstance(n, Op))
@@ -112,6 +120,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         totals,
         form == "columns" and nests.replaces_late(stores, space, passes),
         kept,
+        cut,
         tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
         turned,
         turned_stores,

@@ -18,7 +18,7 @@ from litz.ir.scans import scans_of
 from litz.kernel.lanes.space import CACHED, NARROW, Space
 from litz.kernel.nodes import extent, loaded, loops_of, over_all, reduce_levels, roots
 from litz.kernel.passes import along_passes, by_level
-from litz.kernel.phases import Phases, Temporary, linear, phase, values_between
+from litz.kernel.phases import Phases, Temporary, in_tiles, linear, phase, values_between
 from litz.kernel.plan import Dim, KernelPlan
 
 FEW = 12  # rows that are too few for threads
@@ -89,7 +89,7 @@ class _Maker:
             plans.append(self.phase(stores, known, self.plan.dims))
         if left:
             dims = tuple(replace(d, role="p") for d in self.plan.dims)
-            plans.append(self.phase(left, self.temps, dims))
+            plans.append(in_tiles(self.phase(left, self.temps, dims)))
         return Phases(tuple(plans), tuple(self.temps.values()))
 
     def phase(

@@ -64,6 +64,7 @@ class LanePlan:
     totals: sums of softmaxes that share a pass with their maxima, by the places of both.
     kept: values that more than one pass needs, which the first of them keeps for a row; in columns
     values that are the same in several rows, computed before these for all lanes of a block.
+    cuts: where the lane's loop, which one thread walks alone, is cut into loops of their own.
     streamed: places of stores that go past the caches.
     turned: loads, and places of stores, that go through transposed tiles.
     branches: masked regions that vectors without lanes in them skip.
@@ -84,6 +85,7 @@ class LanePlan:
     totals: tuple[tuple[int, int], ...] = ()
     late: bool = False
     kept: tuple[Node, ...] = ()
+    cuts: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()
     turned: tuple[Node, ...] = ()
     turned_stores: tuple[int, ...] = ()

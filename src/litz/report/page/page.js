@@ -6,6 +6,7 @@
   const kernels = new Map(data.kernels.map((k) => [k.id, k]));
   const stepsOf = new Map();
   const steps = data.graphs.flatMap((g) => g.steps);
+  const graphOf = new Map(data.graphs.flatMap((g) => g.steps.map((s) => [s.id, g])));
   for (const s of steps)
     for (const l of s.lines) stepsOf.has(l) ? stepsOf.get(l).push(s) : stepsOf.set(l, [s]);
 
@@ -29,6 +30,7 @@
   };
   const anchor = (id) => `line-${id}`;
   const said = document.getElementById("said");
+  const block = (text) => make("pre", text, { tabindex: "0" });  // keys scroll it, too
   const lazily = (title, fill) => {  // what is closed costs nothing
     const d = make("details", "", {}, make("summary", title));
     d.addEventListener("toggle", () => { if (d.open && d.children.length === 1) d.append(...fill()); });
@@ -36,20 +38,30 @@
   };
 
   // --- lighting up: sets of lines and steps that belong together ---------------------------------
+  const source = document.getElementById("source"), rows = document.getElementById("rows");
   let lit = [];
-  const light = (lineIds, stepIds) => {
+  const light = (lineIds, stepIds, from) => {
     lit.forEach((e) => e.classList.remove("lit"));
-    lit = [...lineIds.map(anchor), ...stepIds].map((id) => document.getElementById(id)).filter(Boolean);
+    const [ofLines, ofSteps] = [lineIds.map(anchor), stepIds].map((ids) =>
+      ids.map((id) => document.getElementById(id)).filter(Boolean));
+    lit = [...ofLines, ...ofSteps];
     lit.forEach((e) => e.classList.add("lit"));
+    if (from !== source) reveal(source, ofLines);
+    if (from !== rows) reveal(rows, ofSteps);
   };
-  const told = (e, lineIds, stepIds) => {
-    const on = () => light(lineIds, stepIds);
+  const reveal = (pane, some) => {  // the page itself stays where it is
+    const [top, ...rest] = some.map((e) => e.getBoundingClientRect());
+    const own = pane.getBoundingClientRect();
+    if (!top || [top, ...rest].some((r) => r.top >= own.top && r.bottom <= own.bottom)) return;
+    pane.scrollTop += top.top - own.top - own.height / 3;
+  };
+  const told = (e, lineIds, stepIds, from) => {
+    const on = () => light(lineIds, stepIds, from);
     e.addEventListener("mouseenter", on);
     e.addEventListener("focusin", on);
   };
 
   // --- the user's lines --------------------------------------------------------------------------
-  const source = document.getElementById("source");
   const byFile = new Map();
   for (const l of data.lines) byFile.has(l.file) ? byFile.get(l.file).push(l) : byFile.set(l.file, [l]);
   const sourceLine = (known, number, text) => {
@@ -57,9 +69,9 @@
     e.className = "src mono";
     e.append(make("span", String(number)), text);
     if (known) {
-      const own = stepsOf.get(known.id) || [];
-      told(e, [known.id], own.map((s) => s.id));
-      e.addEventListener("click", () => show(own, `${own.length} steps of ${short(known.id)}`));
+      const some = stepsOf.get(known.id) || [];
+      told(e, [known.id], some.map((s) => s.id), source);
+      e.addEventListener("click", () => show(some, `${some.length} steps of ${short(known.id)}`));
     }
     return e;
   };
@@ -86,15 +98,32 @@
     const r = data.roofline, ops = s.kind === "aten" ? s.ops / r.ops_per_second : 0;
     return `${((100 * Math.max(s.bytes / r.bytes_per_second, ops)) / s.seconds).toFixed(0)}%`;
   };
-  const inside = (s) => {
-    const k = kernels.get(s.name);
-    const parts = [make("p", s.kind === "aten" ? `ATen runs it: ${s.reason}` : `reads ${s.reads.join(", ")}; writes ${s.writes.join(", ")}`)];
-    parts.push(make("p", `graph nodes: ${s.nodes.join(", ")}`));
-    if (k) {
-      parts.push(make("h4", `${k.language} source`), make("pre", k.source), make("h4", "recipe"), make("pre", k.recipe));
-      if (k.ways.length) parts.push(make("pre", k.ways.join("\n")));
+  const own = (id) => id.split(".").pop();
+  const excerpt = (text, names) => {  // what a text defines under these names
+    const wanted = new Set(names), found = [];
+    let margin = "", end = null;
+    for (const line of (text || "").split("\n")) {
+      const name = end === null && /^(\s*)([\w.]+)(?::| =) /.exec(line);
+      if (end === null && !(name && wanted.has(name[2]))) continue;
+      if (name) margin = name[1];
+      found.push(line.slice(margin.length));
+      if (name && line.endsWith("{")) end = `${margin}}`;
+      else if (line === end) end = null;
     }
-    return parts;
+    return found.join("\n");
+  };
+  const inside = (s) => {  // the step at every stage, in their order
+    const k = kernels.get(s.name), { graph, program, schedule } = graphOf.get(s.id).texts;
+    const group = excerpt(schedule, [own(s.id)]);
+    const merged = /^.* of \((.*)\)/.exec(group.split("\n")[0]);
+    const parts = [
+      ["graph", excerpt(graph, s.nodes.map(own))],
+      ["program", merged ? excerpt(program, merged[1].split(", ")) : ""],
+      ["schedule", group],
+      ...(k ? [["recipe", k.recipe], [`${k.language} source`, k.source], ["measured", k.ways.join("\n")]] : []),
+    ].filter(([, text]) => text).flatMap(([name, text]) => [make("h3", name), block(text)]);
+    const why = s.kind === "aten" ? `ATen runs it: ${s.reason}` : `reads ${s.reads.join(", ")}; writes ${s.writes.join(", ")}`;
+    return make("div", "", { class: "inside" }, make("p", why), make("p", `graph nodes: ${s.nodes.join(", ")}`), ...parts);
   };
   const row = (s) => {
     const open = make("button", s.id, { type: "button", "aria-expanded": "false" });
@@ -102,19 +131,18 @@
     const link = where ? make("a", short(where), { href: `#${encodeURIComponent(anchor(where))}` }) : "";
     const cells = [open, s.name, size(s.bytes), s.apart > s.bytes ? size(s.apart - s.bytes) : "",
       s.ops ? size(s.ops, "") : "", ...(timed ? (s.seconds === null ? ["", ""] : [time(s.seconds), roof(s)]) : []), link,
-      s.nodes.map((n) => n.split(".").pop()).join(", ")];
+      s.nodes.map(own).join(", ")];
     const r = make("tr", "", { id: s.id });
     cells.forEach((c, i) => r.append(make("td", "", NUMBERS.has(COLUMNS[i]) ? { class: "n" } : {}, c)));
-    told(r, s.lines, [s.id]);
+    told(r, s.lines, [s.id], rows);
     open.addEventListener("click", () => {
       const was = open.getAttribute("aria-expanded") === "true";
       open.setAttribute("aria-expanded", String(!was));
       if (was) r.nextSibling.remove();
-      else r.after(make("tr", "", {}, make("td", "", { colspan: String(COLUMNS.length) }, ...inside(s))));
+      else r.after(make("tr", "", {}, make("td", "", { colspan: String(COLUMNS.length) }, inside(s))));
     });
     return r;
   };
-  const rows = document.getElementById("rows");
   const show = (some, title) => {  // as many rows as are asked for
     said.textContent = title;
     const head = make("tr", "", {}, ...COLUMNS.map((c) => make("th", c, NUMBERS.has(c) ? { scope: "col", class: "n" } : { scope: "col" })));
@@ -149,7 +177,7 @@
     const own = Object.entries(seconds).filter(([k]) => k !== "total");
     const total = own.reduce((t, [, v]) => t + v, 0) || 1;
     const label = own.map(([k, v]) => `${k} ${time(v)}`).join(", ");
-    const parts = own.map(([k, v]) => make("i", "", { style: `width:${(100 * v) / total}%`, title: `${k} ${time(v)}` }));
+    const parts = own.map(([k, v]) => make("i", v > total / 12 ? k : "", { style: `width:${(100 * v) / total}%`, title: `${k} ${time(v)}` }));
     return [make("div", "", { class: "bars", role: "img", "aria-label": label }, ...parts), make("p", label, { class: "hint" })];
   };
   const memory = (m) => {
@@ -171,7 +199,7 @@
     p.setAttribute("d", `${path}L${width} 100Z`);
     svg.append(p);
     const living = m.living.slice(0, 12).map((x) => `${x.buffer}: ${size(x.bytes)} ${x.argument ? "(argument)" : short(x.line)}`);
-    return [make("p", `holds ${size(most)} at most beside arguments; in use at step ${m.peak}:`), svg, make("pre", living.join("\n"))];
+    return [make("p", `holds ${size(most)} at most beside arguments; in use at step ${m.peak}:`), svg, block(living.join("\n"))];
   };
   const graphs = document.getElementById("graphs");
   data.graphs.forEach((g, i) => {
@@ -180,7 +208,7 @@
       ...[g.cuda_graph, g.regions, g.host && `Python runs the host program: ${g.host}`].filter(Boolean).map((t) => make("p", t)),
       ...bars(g.seconds),
       ...(g.memory ? memory(g.memory) : []),
-      ...Object.entries(g.texts).map(([name, text]) => lazily(name, () => [make("pre", text)])),
+      ...Object.entries(g.texts).map(([name, text]) => lazily(name, () => [block(text)])),
     ];
     const title = `${g.id} (${g.kind}${g.line ? ", " + short(g.line) : ""}): ${g.operators} operator calls, compiled in ${time(g.seconds.total || 0)}`;
     const d = lazily(title, fill);
@@ -191,7 +219,7 @@
   // --- lists -------------------------------------------------------------------------------------
   const list = (title, some, text) => {
     if (some.length)
-      lists.append(lazily(`${title} (${some.length})`, () => [make("pre", some.slice(0, 2000).map(text).join("\n\n"))]));
+      lists.append(lazily(`${title} (${some.length})`, () => [block(some.slice(0, 2000).map(text).join("\n\n"))]));
   };
   const lists = document.getElementById("lists");
   list("Graph breaks", data.breaks, (b) => `${short(b.line)}  ${b.detail}`);

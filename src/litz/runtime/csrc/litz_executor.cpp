@@ -331,7 +331,7 @@ struct Run : Runner<Run> {
     }
 
     // A launch that Python makes: of what is not loaded yet, and of what fails, again.
-    bool otherwise(Form& form, const i64* grid, const i64* cells, const i64* c, i64 n) {
+    bool otherwise(Form& form, i64, const i64* grid, const i64* cells, const i64* c, i64 n) {
         i64* numbers = (i64*)__builtin_alloca((n + 3) * sizeof(i64));
         PyObject** items = (PyObject**)__builtin_alloca((n + 3) * sizeof(PyObject*));
         memcpy(numbers, grid, 3 * sizeof(i64));

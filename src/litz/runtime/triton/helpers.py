@@ -498,41 +498,6 @@ def latest_min(a, a_at, b, b_at):
     return tl.where(take, b, a), tl.where(take, b_at, a_at)
 
 
-@triton.jit
-def scan_plus(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan(x, axis, plus, reverse)
-
-
-@triton.jit
-def scan_times(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan(x, axis, times, reverse)
-
-
-@triton.jit
-def scan_maximum(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan(x, axis, maximum, reverse)
-
-
-@triton.jit
-def scan_minimum(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan(x, axis, minimum, reverse)
-
-
-@triton.jit
-def scan_log_add_exp(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan(x, axis, log_add_exp, reverse)
-
-
-@triton.jit
-def scan_latest_max(x, at, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan((x, at), axis, latest_max, reverse)
-
-
-@triton.jit
-def scan_latest_min(x, at, axis: tl.constexpr, reverse: tl.constexpr = False):
-    return tl.associative_scan((x, at), axis, latest_min, reverse)
-
-
 # --- updates of memory --------------------------------------------------------------------------
 
 
@@ -635,8 +600,6 @@ def hypot(a, b):
 
 
 if INTERPRETED:
-    from litz.runtime.triton.interpreted import FUNCTIONS, in_steps
+    from litz.runtime.triton.interpreted import FUNCTIONS
 
     globals().update(FUNCTIONS)
-    for name in [n for n in globals() if n.startswith("scan_")]:
-        globals()[name] = in_steps(globals()[name.removeprefix("scan_")])

@@ -153,36 +153,23 @@ def own(value, at):
     return _tensor(np.array(np.broadcast_to(_array(value), _array(at).shape)), value.dtype)
 
 
-def in_steps(combine):
-    """One step of all rows at a time: the interpreter's own goes from element to element."""
-    combine = getattr(combine, "fn", combine)
-
-    def apply(*given, reverse=False):
-        *given, axis = given
-        axis = getattr(axis, "value", axis)
-        turn = slice(None, None, -1 if getattr(reverse, "value", reverse) else None)
-        parts = [np.moveaxis(_array(p), axis, -1)[..., turn] for p in given]
-        done = [np.array(p) for p in parts]
-
-        def at(arrays, i):
-            pairs = zip(arrays, given, strict=True)
-            return [_tensor(np.array(a[..., i]), p.dtype) for a, p in pairs]
-
-        for i in range(1, parts[0].shape[-1]):
-            now = combine(*at(done, i - 1), *at(parts, i))
-            now = now if isinstance(now, (tuple, tl.tuple)) else (now,)
-            for d, v in zip(done, now, strict=True):
-                d[..., i] = _array(v)
-        moved = [np.ascontiguousarray(np.moveaxis(d[..., turn], -1, axis)) for d in done]
-        out = tuple(_tensor(d, p.dtype) for d, p in zip(moved, given, strict=True))
-        return out if len(out) > 1 else out[0]
-
-    return apply
-
-
 def scan(x, axis, combine, reverse=False):
-    found = in_steps(combine)(*x, axis, reverse=reverse)
-    return found if isinstance(found, tuple) else (found,)
+    """One step of all rows at a time: the interpreter's own goes from element to element."""
+    combine, axis = getattr(combine, "fn", combine), getattr(axis, "value", axis)
+    turn = slice(None, None, -1 if getattr(reverse, "value", reverse) else None)
+    parts = [np.moveaxis(_array(p), axis, -1)[..., turn] for p in x]
+    done = [np.array(p) for p in parts]
+
+    def at(arrays, i):
+        return [_tensor(np.array(a[..., i]), p.dtype) for a, p in zip(arrays, x, strict=True)]
+
+    for i in range(1, parts[0].shape[-1]):
+        now = combine(*at(done, i - 1), *at(parts, i))
+        now = now if isinstance(now, (tuple, tl.tuple)) else (now,)
+        for d, v in zip(done, now, strict=True):
+            d[..., i] = _array(v)
+    moved = [np.ascontiguousarray(np.moveaxis(d[..., turn], -1, axis)) for d in done]
+    return tuple(_tensor(d, p.dtype) for d, p in zip(moved, x, strict=True))
 
 
 def partner(x):

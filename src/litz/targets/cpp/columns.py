@@ -22,7 +22,7 @@ from litz.targets.cpp.loops import TreeBuilder, position
 from litz.targets.cpp.scans import begins
 from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
-from litz.targets.cpp.values import ctype
+from litz.targets.cpp.values import converted, ctype
 
 
 class ColumnBuilder(TreeBuilder):
@@ -55,9 +55,7 @@ class ColumnBuilder(TreeBuilder):
 
     def fetch(self, array: str, dtype: DType, to: DType | None = None) -> Ref:
         text = f"litz::load<{self.lanes}>({array} + ({self.across} - {self.across}_b))"
-        if to is not None and to is not dtype:
-            text = f"litz::cast<{ctype(to)}>({text})"
-        return Ref(text, to or dtype, True)
+        return Ref(converted(text, dtype, to or dtype), to or dtype, True)
 
     # --- values that outlive a loop over lanes ----------------------------------------------------
 
@@ -116,7 +114,7 @@ class ColumnBuilder(TreeBuilder):
             text = (
                 ref.text if ref.vec else f"litz::Vec<{ctype(ref.dtype)}, {self.lanes}>({ref.text})"
             )
-            text = text if ref.dtype is dtype else f"litz::cast<{ctype(dtype)}>({text})"
+            text = converted(text, ref.dtype, dtype)
             name, own = self.array(dtype), Ref(self.name("c"), dtype, True)
             inner.body.append(tree.Keep(name, Ref(text, dtype, True)))
             held.append(own)

@@ -20,6 +20,7 @@ from litz.ir.body import reduce as reduce_node
 from litz.ir.dtype import DType
 from litz.ir.scans import carried
 from litz.kernel.lanes.cuts import adds, limit, order
+from litz.kernel.lanes.pieces import pieces
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.moments import chunk_moments
 from litz.kernel.nodes import below, extent, int_value, loops_of, roots
@@ -433,7 +434,8 @@ class TreeBuilder(Placer):
     def build(self) -> Kernel:
         nest = Nest(self.kernel.body)
         self.parallel_loops(nest)
-        self.point(nest.scope)
+        if not self.made.cuts:
+            self.point(nest.scope)
         nest.close()
         return self.kernel
 
@@ -448,8 +450,25 @@ class TreeBuilder(Placer):
         for v in space.serial:
             if v is not lane:
                 nest.enter(partial(tree.For, v, extent(v)), v)
-        if lane is not None and lane in (*space.units, *space.serial):
+        if lane is not None and self.made.cuts:
+            self.in_pieces(nest.scope, lane)
+        elif lane is not None and lane in (*space.units, *space.serial):
             self.lane_loop(nest, lane, lane in space.units)
+
+    def in_pieces(self, scope: Scope, lane: Expr) -> None:
+        """The loop along the lane, cut: each piece is a loop with vectors of its own."""
+        streamed = self.made.streamed
+        for p in pieces(self.stores, lane, self.made.cuts):
+            self.lane, self.stores = p.var, p.stores
+            self.streamed = {p.stores[i] for i in streamed}
+            self.analyse(roots(p.stores))
+            if p.var is None:
+                self.point(scope)
+                continue
+            inner = Scope(scope, [], p.var)
+            self.point(inner)
+            stop = extent(p.var)
+            scope.body.append(tree.Lanes(p.var, stop, inner.body, exact=self.exact(p.var)))
 
     def lane_loop(self, nest: Nest, lane: Expr, ranged: bool) -> None:
         """ranged: within the part of a thread."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 from litz.index import Expr, Var, ceildiv, render
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
-from litz.kernel.nodes import extent
+from litz.kernel.nodes import extent, int_value
 from litz.targets.cpp import tree
 from litz.targets.cpp.scans import lines as step_lines
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Slot, Stmt
-from litz.targets.cpp.values import DIALECT, Speller, ctype, number
+from litz.targets.cpp.values import DIALECT, Speller, converted, ctype, number
 
 
 def neutral(row: Reduction, dtype: DType) -> str:
@@ -341,6 +341,10 @@ class Printer:
             self.open(f"for (; {v} + {step - 1} < {hi}; {v} += {step})")
             self.copies(s, whole)
             self.close()
+        if s.unroll > 1 and not (known(s) and int_value(s.stop) % step < width):
+            self.open(f"for (; {v} + {width - 1} < {hi}; {v} += {width})")
+            self.block(s.body, whole)
+            self.close()
         self.open(f"for (; {v} < {hi}; {v} += {width})")
         self.line(f"const int64_t {v}_n = litz::least({hi} - {v}, {width});")
         self.block(s.body, replace(whole, count=f"{v}_n"))
@@ -364,8 +368,9 @@ class Printer:
         return ceildiv(extent(v), self.kernel.grains.get(v, 1))
 
 
-def converted(text: str, source: DType, to: DType) -> str:
-    return text if source is to else f"litz::cast<{ctype(to)}>({text})"
+def known(s: tree.Lanes) -> bool:
+    """Whether all of a loop's places are known: none begins or ends elsewhere."""
+    return s.start is None and s.between is None and s.stop.is_const
 
 
 def offset(spell: Speller) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 
 from litz.ir import body
 from litz.ir.body import Const, Given, Masked, Node, Op, Scan, walk
-from litz.ir.dtype import DType
 from litz.ir.ops import cpp_text
 from litz.ir.scans import carried, widened
 from litz.targets.cpp import tree
 from litz.targets.cpp.scope import Placer, Scope
 from litz.targets.cpp.tree import Ref
-from litz.targets.cpp.values import Speller, ctype, literal, number
+from litz.targets.cpp.values import Speller, converted, ctype, literal, number
 
 
 def begins(n: Scan, b: Placer, home: Scope) -> tuple[Ref, ...]:
@@ -58,7 +57,7 @@ def lines(s: tree.Step, spell: Speller) -> list[str]:
     given = []
     for r, own in zip(s.values, wide, strict=True):
         text = spell.vector(r) if s.out[0].vec else r.text
-        given.append(text if r.dtype is own else f"litz::cast<{ctype(own)}>({text})")
+        given.append(converted(text, r.dtype, own))
     if n.combine:
         return _function_lines(s, spell, given)
     if len(names) > 1:
@@ -76,8 +75,8 @@ def lines(s: tree.Step, spell: Speller) -> list[str]:
         step = f"[](auto a, auto b) LITZ_LAMBDA {{ return {row.cpp}(a, b); }}"
         none = number(row.identity(wide[0]), wide[0])
         text = f"litz::scan_lanes({state}, {given[0]}, {none}, {step})"
-        return [f"const auto {out_.text} = {_narrowed(text, wide[0], out_.dtype)};"]
-    text = _narrowed(state, wide[0], out_.dtype)
+        return [f"const auto {out_.text} = {converted(text, wide[0], out_.dtype)};"]
+    text = converted(state, wide[0], out_.dtype)
     return [f"{state} = {row.cpp}({state}, {given[0]});", f"const auto {out_.text} = {text};"]
 
 
@@ -110,7 +109,7 @@ def _function_lines(s: tree.Step, spell: Speller, given: Sequence[str]) -> list[
         lines += _combined(n, names, new, f"{at} > 0", fixed)
         lines += [f"{v} = {c};" for v, c in zip(new, names, strict=True)]
     for o, v, t in zip(s.out, new, wide, strict=True):
-        lines.append(f"const auto {o.text} = {_narrowed(v, t, o.dtype)};")
+        lines.append(f"const auto {o.text} = {converted(v, t, o.dtype)};")
     return lines
 
 
@@ -147,7 +146,3 @@ def _combined(
     lines += [f"  {c} = h{i}_;" for i, c in enumerate(held)]
     last = " ".join(f"{c} = {x};" for c, x in zip(held, later, strict=True))
     return [*lines, f"}} else {{ {last} }}"]
-
-
-def _narrowed(text: str, source: DType, to: DType) -> str:
-    return text if source is to else f"litz::cast<{ctype(to)}>({text})"

@@ -15,8 +15,8 @@ from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
 from litz.ir.ops import CHECKS
-from litz.kernel.lanes.access import as_index, uniform
-from litz.kernel.nodes import roots
+from litz.kernel.lanes.access import uniform
+from litz.kernel.nodes import as_index, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.tree import Ref, Stmt
 from litz.targets.cpp.values import DIALECT, literal

@@ -20,7 +20,7 @@ from litz.targets.cpp import columns, tree
 from litz.targets.cpp.loops import DimRange, TreeBuilder
 from litz.targets.cpp.scope import Scope
 from litz.targets.cpp.tree import Acc, Kernel, Ref, Stmt
-from litz.targets.cpp.values import ctype
+from litz.targets.cpp.values import converted
 
 
 class Cells:
@@ -122,9 +122,7 @@ class Ends(TreeBuilder):
         for r in same:
             first = r.gives.part == r.row.state[0].name
             text = name if first else f"{name}q"
-            source = slots[0 if first else 1].dtype
-            if source is not r.dtype:
-                text = f"litz::cast<{ctype(r.dtype)}>({text})"
+            text = converted(text, slots[0 if first else 1].dtype, r.dtype)
             home.env[r] = Ref(text, r.dtype, vec)
 
 

@@ -43,6 +43,10 @@ def ctype(dtype: DType) -> str:
     return CPP_TYPES[dtype.name]
 
 
+def converted(text: str, source: DType, to: DType) -> str:
+    return text if source is to else f"litz::cast<{ctype(to)}>({text})"
+
+
 def literal(n: Const) -> str:
     """A constant, exactly."""
     return number(n.value, n.dtype)

@@ -98,7 +98,7 @@ class LookBack:
         groups = look("far", f"(rblocks + rgroup - 1){self.step}", "(rgroup > 0)")
         near = group()
         scanned = tuple(p.fresh("near") for _ in near)
-        p.top.emit(f"{', '.join(scanned)}{comma} = {scan.format(', '.join(near))}")
+        p.top.emit(f"{', '.join(scanned)}, = {scan.format(', '.join(near))}")
         near = block("near", [f"litz.element({n}, {self.axis}, rnear - 1)" for n in scanned])
         far = groups()
         if first:

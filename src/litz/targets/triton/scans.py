@@ -52,7 +52,7 @@ class Scans:
             home.emit(f"{found[0]} = litz.{node.row.scan}({values})")
             return found
         function, scan = self._spelled(node, p.made.backward)
-        home.emit(f"{', '.join(found)}{',' if node.combine else ''} = {scan.format(values)}")
+        home.emit(f"{', '.join(found)}, = {scan.format(values)}")
         if p.made.words is not None:
             first = self._first(node, v) if node.start or not node.combine else ()
             ends = [self.end(n) for n in found]
@@ -110,10 +110,8 @@ class Scans:
     def _spelled(self, node: Scan, backward: bool) -> tuple[str, str]:
         """The function of two states, and a template of the scan of some."""
         back = ", reverse=True" if backward else ""
-        if node.combine:
-            function = self._function(node.combine)
-            return function, f"litz.scan(({{0}},), {self.axis}, {function}{back})"
-        return f"litz.{node.row.scan}", f"litz.scan_{node.row.scan}({{0}}, {self.axis}{back})"
+        function = self._function(node.combine) if node.combine else f"litz.{node.row.scan}"
+        return function, f"litz.scan(({{0}},), {self.axis}, {function}{back})"
 
     def _function(self, combine: tuple[Node, ...]) -> str:
         """The name of a function of two states, which stands in front of the kernel."""

@@ -209,10 +209,10 @@ LITZ_FN i64 check_index(i64 i, i64 size, int& bad) {
 }
 template <int N>
 LITZ_FN Vec<i64, N> check_index(Vec<i64, N> i, Vec<i64, N> size, Vec<bool, N> m, int& bad) {
-  const Vec<i64, N> zero(0);
-  const Vec<bool, N> in = (i >= zero) & (i < size);
-  if (LITZ_UNLIKELY(hany(!in & m))) bad = 1;
-  return where(in, i, zero);
+  const Vec<bool, N> out = bitcast<u64>(i) >= bitcast<u64>(size);  // as u64, negative ones are large
+  if (LITZ_LIKELY(!hany(out))) return i;
+  if (hany(out & m)) bad = 1;
+  return where(out, Vec<i64, N>(0), i);
 }
 
 template <class T> LITZ_FN T check_divisor(T b, int& bad) {

@@ -1,0 +1,152 @@
+"""Where the loop along the lane is cut, so that each piece is simple: borders apart from the rest.
+
+An index that is reflected, clamped or wrapped around at a border, and a mask that holds within
+borders, turn at few places of the lane.  Between them indices step evenly and masks are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from litz.dataclass import dataclass
+from litz.index import Const as Number
+from litz.index import Expr, FloorDiv, Max, Min, Mod, Substitution, coefficient, const, var
+from litz.ir.body import Index, Load, Node, Op, Reduce, Rewriter, Scan, Store, walk
+from litz.ir.unfold import index_exprs
+from litz.kernel.lanes.access import is_comparison, uniform
+from litz.kernel.lanes.space import Space
+from litz.kernel.nodes import as_index, extent, int_value, roots
+from litz.kernel.unfold import settled
+
+MOST = 7  # pieces: each has the whole body
+ROWS = 64  # that are enough for threads to divide
+WRAPS = 2  # turns of one division
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What the lane's loop does from ``start`` on, over ``var``; None for a single place."""
+
+    start: int
+    var: Expr | None
+    stores: tuple[Store, ...]
+
+
+def pieces(stores: Sequence[Store], lane: Expr, cuts: Sequence[int]) -> list[Piece]:
+    """The loop along ``lane`` in pieces that begin at ``cuts`` and at 0."""
+    found = []
+    starts = (0, *cuts)
+    for k, (start, stop) in enumerate(zip(starts, (*cuts, int_value(extent(lane))), strict=True)):
+        v = var(f"{lane}p{k}", stop - start) if stop - start > 1 else None
+        within = Rewriter(Substitution({lane: const(start) if v is None else v + start}), settled)
+        found.append(Piece(start, v, tuple(within.store(s) for s in stores)))
+    return found
+
+
+def cuts(stores: Sequence[Store], space: Space, lanes: int) -> tuple[int, ...]:
+    """Where indices and masks turn along the lane; none where that is nowhere, or not worth it."""
+    lane = space.lane
+    if lane is None or lane not in space.units or not extent(lane).is_const:
+        return ()
+    size, rows = int_value(extent(lane)), 1
+    for v in space.units:
+        rows *= 1 if v is lane else extent(v).lo or 0
+    if size < 2 * lanes or rows < ROWS or _keeps(stores):
+        return ()
+    if not any(_turns(n, lane, lanes) for n in walk(roots(stores))) and not any(
+        _at(s.index, lane) for s in stores
+    ):
+        return ()
+    found: tuple[int, ...] = ()
+    while True:
+        new = set(found)
+        for p in pieces(stores, lane, found):
+            if p.var is not None:
+                new |= {p.start + at for at in _places(p.stores, p.var)}
+        if len(new) >= MOST:
+            return ()
+        if len(new) == len(found):
+            return found
+        found = tuple(sorted(new))
+
+
+def _keeps(stores: Sequence[Store]) -> bool:
+    """Whether something lasts along the lane, or stores meet."""
+    held = any(isinstance(n, Reduce | Scan) for n in walk(roots(stores)))
+    return held or any(s.mode != "set" or s.indirect for s in stores)
+
+
+def _turns(n: Node, lane: Expr, lanes: int) -> bool:
+    """Whether a node turns along the lane within vectors."""
+    if is_comparison(n) and lane in n.vars:
+        return not uniform(n, lane, lanes) and any(_compared(n, lane))
+    if isinstance(n, Load):
+        return any(_at(n.index, lane))
+    return isinstance(n, Index) and any(_at(n.expr, lane))
+
+
+def _places(stores: tuple[Store, ...], lane: Expr) -> Iterator[int]:
+    for e in index_exprs(stores):
+        yield from _at(e, lane)
+    for n in walk(roots(stores)):
+        if is_comparison(n) and lane in n.vars:
+            yield from _compared(n, lane)
+
+
+def _at(e: Expr, lane: Expr) -> Iterator[int]:
+    """Where the maxima, minima and divisions in an index turn, whose arguments step evenly."""
+    stack = [e]
+    while stack:
+        part = stack.pop()
+        if lane not in part.free:
+            continue
+        stack.extend(part.children())
+        if isinstance(part, Max | Min):
+            for i, a in enumerate(part.args):
+                for b in part.args[:i]:  # equal at a place, which goes to the middle
+                    for at in _signs(a - b, lane, False):
+                        late = 2 * at > int_value(extent(lane))
+                        yield from _signs(a - b, lane, True) if late else (at,)
+        elif isinstance(part, FloorDiv | Mod) and isinstance(part.den, Number):
+            yield from _wraps(part.num, part.den.value, lane)
+
+
+def _wraps(num: Expr, den: int, lane: Expr) -> Iterator[int]:
+    line = _line(num, lane)
+    if line is None or den < 1:
+        return
+    step, start = line
+    ends = sorted((start // den, (start + step * (int_value(extent(lane)) - 1)) // den))
+    if ends[1] - ends[0] <= WRAPS:
+        for turn in range(ends[0] + 1, ends[1] + 1):
+            yield from _signs(num - turn * den, lane, step < 0)
+
+
+def _compared(n: Op, lane: Expr) -> Iterator[int]:
+    """Where a comparison of indices changes."""
+    less = as_index(n.args[0]) - as_index(n.args[1])
+    line = _line(less, lane)
+    if line is not None:
+        yield from _signs(less, lane, (n.name in ("le", "gt")) == (line[0] > 0))
+
+
+def _signs(e: Expr, lane: Expr, beyond: bool) -> Iterator[int]:
+    """The first place at which ``e`` has reached zero, or is beyond it."""
+    line = _line(e, lane)
+    if line is None:
+        return
+    step, start = line
+    if step < 0:
+        step, start = -step, -start
+    at = -start // step + 1 if beyond else -(start // step)
+    if 0 < at < int_value(extent(lane)):
+        yield at
+
+
+def _line(e: Expr, lane: Expr) -> tuple[int, int] | None:
+    """``step``, not 0, and ``start`` of an index that is step * lane + start."""
+    step = coefficient(e, lane)
+    if step is None or not isinstance(step, Number) or step is const(0):
+        return None
+    start = e - lane * step
+    return (step.value, start.value) if isinstance(start, Number) else None

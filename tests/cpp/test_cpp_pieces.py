@@ -1,0 +1,111 @@
+"""Loops along the lane that are cut where indices and masks turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from cpp_plans import build_together, check, make_plan, source
+from test_cpp_pointwise import data
+
+from litz.index import Expr, const, max_, min_, var
+from litz.ir import body as B
+from litz.ir.body import Node, Store
+from litz.ir.dtype import BF16, F32, I64, DType
+from litz.kernel.lanes.choose import choose
+from litz.kernel.lanes.pieces import MOST
+from litz.kernel.parse import parse_recipe
+from litz.kernel.plan import KernelPlan
+from litz.kernel.verify import verify
+
+ROWS = 70
+
+
+def reflected(v: Expr, size: int, pad: int) -> Expr:
+    at = max_(pad - v, v - pad)
+    return size - 1 - max_(size - 1 - at, at - size + 1)
+
+
+INDICES: dict[str, Callable[[Expr, int, int], Expr]] = {
+    "reflected": reflected,
+    "clamped": lambda v, size, pad: max_(min_(v - pad, size - 1), 0),
+    "circular": lambda v, size, pad: (v - pad) % size,
+    "flipped": lambda v, size, pad: size - 1 - (v + pad) % size,
+}
+
+
+def padded(how: str, size: int, pad: int, dtype: DType = F32) -> KernelPlan:
+    """c[x0, x1] = a at a place of row x0, of ``size`` elements and ``pad`` on either side."""
+    wide = size + 2 * pad
+    x0, x1 = var("x0", ROWS), var("x1", wide)
+    if how == "masked":
+        lane = B.index(x1)
+        inside = B.op("le", B.const(I64, pad), lane), B.op("gt", B.const(I64, size + pad), lane)
+        within = B.op("lt", B.const(I64, 2), B.index(x0))
+        mask = B.op("and_", B.op("and_", *inside), within)
+        value: Node = B.masked(mask, load(dtype, x0, x1 - pad, size), B.const(dtype, -0.0))
+    else:
+        value = load(dtype, x0, INDICES[how](x1, size, pad), size)
+    wider = B.cast(value, F32)
+    twice = B.cast(B.op("add", wider, wider), dtype)
+    stores = [Store("c", x0 * wide + x1, twice), Store("d", x1 * ROWS + x0, value)]
+    return make_plan([x0, x1], [], stores[: 1 + (how == "masked")], x1)
+
+
+def load(dtype: DType, row: Expr, at: Expr, size: int) -> Node:
+    return B.load(dtype, "a", row * size + at)
+
+
+def test_places_where_indices_turn() -> None:
+    def cuts(how: str, size: int, pad: int) -> tuple[int, ...]:
+        (made,) = choose(padded(how, size, pad), 16).kernels
+        verify_text(padded(how, size, pad))
+        return made.cuts
+
+    assert cuts("reflected", 60, 2) == (2, 62)
+    assert cuts("reflected", 90, 1) == (1, 91)
+    assert cuts("clamped", 60, 3) == (3, 63)
+    assert cuts("circular", 61, 3) == (3, 64)
+    assert cuts("masked", 50, 5) == (5, 55)
+    assert cuts("masked", 12, 1) == ()  # too short
+    (made,) = choose(crowded(), 16).kernels
+    assert made.cuts == ()
+
+
+def verify_text(plan: KernelPlan) -> None:
+    recipe = choose(plan, 16)
+    verify(recipe)
+    assert parse_recipe(recipe.text) == recipe
+
+
+def crowded() -> KernelPlan:
+    """Turns at more places than a body is worth repeating for."""
+    x0, x1 = var("x0", ROWS), var("x1", 500)
+    at = [load(F32, x0, max_(x1 - 40 * k, const(0)), 500) for k in range(1, MOST + 2)]
+    value = at[0]
+    for n in at[1:]:
+        value = B.op("add", value, n)
+    return make_plan([x0, x1], [], [Store("c", x0 * 500 + x1, value)], x1)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_values_beside_borders(lanes: int, dtype: DType) -> None:
+    plans = [padded(how, n, pad, dtype) for how in (*INDICES, "masked") for n, pad in SIZES]
+    build_together(plans, lanes)
+    for plan in plans:
+        assert "litz::load_near<" not in source(plan, lanes)
+        x1 = plan.parallel[1]
+        size = int(x1.extent)  # type: ignore[attr-defined]
+        buffers = {"a": data(dtype.name, ROWS * size), "c": zeros(size, dtype)}
+        if any(p.name == "d" for p in plan.params):
+            buffers["d"] = zeros(size, dtype)
+        check(plan, buffers, lanes=lanes)
+
+
+SIZES = ((64, 1), (33, 7), (45, 20))
+
+
+def zeros(size: int, dtype: DType) -> torch.Tensor:
+    return torch.zeros(ROWS * size, dtype=torch.float32 if dtype is F32 else torch.bfloat16)

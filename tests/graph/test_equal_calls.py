@@ -1,0 +1,78 @@
+"""Equal calls of a joint graph: made one as PyTorch's partitioner does it, without its compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+from litz.graph.equal_calls import share_equal_calls
+
+aten = torch.ops.aten
+X = torch.randn(4, 4)
+
+
+def traced(fn: object) -> GraphModule:
+    made: GraphModule = make_fx(fn, tracing_mode="fake")(X)  # type: ignore[arg-type]
+    return made
+
+
+def text(graph: Graph) -> list[tuple[str, str, str]]:
+    number = {n: i for i, n in enumerate(graph.nodes)}
+    return [(n.name, str(n.target), repr(map_arg(n.args, number.__getitem__))) for n in graph.nodes]
+
+
+def equal(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    a, b = (x.sin() + 1).exp().chunk(2), (x.sin() + 1).exp().chunk(2)
+    return a[0] * b[1], torch.full((3,), 1.0).sum(), torch.full((3,), 1).sum()
+
+
+def returned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y, z = x + 1, x + 1
+    return y.t(), z, (x + 2).sum() + (x + 2).mean()
+
+
+def random(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand_like(x) - torch.rand_like(x) + torch.empty(4).sum() + torch.empty(4).sum()
+
+
+@pytest.mark.parametrize("fn", [equal, returned, random])
+def test_as_the_partitioner_does_it(fn: object) -> None:
+    from torch._functorch.compile_utils import fx_graph_cse
+
+    gm = traced(fn)
+    expected = fx_graph_cse(traced(fn).graph)
+    assert share_equal_calls(gm.graph)
+    assert text(gm.graph) == text(expected)
+
+
+def test_zeros_of_either_sign_stay_apart() -> None:
+    gm = traced(lambda x: x * 0.0 + x * -0.0)
+    before = text(gm.graph)
+    assert share_equal_calls(gm.graph) and text(gm.graph) == before
+
+
+def test_what_has_effects_is_left_to_the_partitioner() -> None:
+    gm = traced(lambda x: aten.add_.Tensor(x.sin() + x.sin(), 1))
+    before = text(gm.graph)
+    assert not share_equal_calls(gm.graph) and text(gm.graph) == before
+
+
+def test_a_training_step_leaves_the_other_compiler_alone() -> None:
+    """Its modules take longer to import than a small step to compile."""
+    program = """
+import sys, torch
+step = torch.compile(lambda x: (x.sin() * 2).sum(), backend="litz", options={"on_error": "raise"})
+known = torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+before = set(sys.modules)
+step(torch.ones(3, 4, requires_grad=True)).backward()
+print(*(m for m in set(sys.modules) - before if m.startswith(("torch._inductor", "torch.ao"))))
+"""
+    run = [sys.executable, "-c", program]
+    found = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    assert all("fx_passes" in name for name in found), found
