@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.distributed import (
     AGAIN,
     BACKENDS,
+    CASES,
     far,
     run_case,
     table,
@@ -34,35 +35,28 @@ HEADER = ("part", "what", "asked", "measured", "")
 
 @dataclass(frozen=True)
 class Part:
-    """cases: run in turn, on ``backends``.  large: whether models are as they are known."""
+    """A case on ``backends``.  large: whether models are as they are known."""
 
-    cases: tuple[str, ...]
+    case: str
     steps: int = 50
     backends: tuple[str, ...] = BACKENDS
     large: bool = True
 
 
 PARTS = {
-    "fsdp2": Part(("fsdp2",)),
-    "ddp_resnet": Part(("ddp_resnet",)),
-    "ddp_gpt2": Part(("ddp_gpt2",)),
-    "graph_sharded": Part(("graph_sharded",)),
-    "tensor_parallel": Part(("tensor_parallel",)),
-    "repeated": Part(
-        ("fsdp2", "ddp_gpt2", "graph_sharded", "tensor_parallel"), 200, (SUBJECT,), large=False
-    ),
+    **{case: Part(case) for case in CASES},
+    **{f"repeated_{case}": Part(case, 200, (SUBJECT,), large=False) for case in CASES},
 }
 
 
 def rows_of(part: Part, args: Namespace, seconds: float) -> Rows:
     sizes = ("full", "small") if args.device == "cuda" else ("tiny", "tiny")
     steps = min(part.steps, args.steps) if part.backends == BACKENDS else part.steps
-    limit = seconds / len(part.cases)
     backends = tuple(name for name in part.backends if name in args.backends)
-    own = {"size": sizes[not part.large], "steps": steps, "backends": backends, "limit": limit}
+    own = {"size": sizes[not part.large], "steps": steps, "backends": backends, "limit": seconds}
     if not part.large:
         own["rounds"] = 0
-    return [r for case in part.cases for r in run_case(case, Namespace(**(vars(args) | own)))]
+    return run_case(part.case, Namespace(**(vars(args) | own)))
 
 
 def accept(args: Namespace) -> str:
@@ -95,7 +89,7 @@ def judged(name: str, rows: Rows) -> Iterator[tuple[str, ...]]:
         for r in rows:
             yield (
                 name,
-                f"{r['case']}: steps",
+                "steps",
                 str(part.steps),
                 *_verdict(len(r["losses"]), lambda n: n >= part.steps, "d"),
             )

@@ -11,7 +11,8 @@ the first step; milliseconds of a step (median of turns, the slowest rank's); ho
 than eager mode and the peer; milliseconds in which a GPU communicates and computes nothing, of a
 step (by PyTorch's profiler, mean of ranks); GiB of memory at most above what lay there before (on
 a CPU: of the process, above what it has between steps); the
-largest distance of a loss from eager mode's, by its size, and eager mode's from itself run again.
+largest distance of a loss from eager mode's, by its size, and eager mode's from itself run again
+from weights a rounding apart.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from benchmarks.report import PEER, SUBJECT, align, number
 Step = Callable[[int], Tensor]
 Wrap = Callable[[nn.Module], None]
 BACKENDS = ("eager", SUBJECT, PEER)
-AGAIN = "eager again"  # whose losses show eager mode's own noise
+AGAIN = "eager again"  # from weights a rounding apart: its losses show eager mode's own noise
 HEADER: tuple[str, ...] = (
     *("case", "backend", "first s", "ms", "x eager", "x peer"),
     *("exposed ms", "peak GiB", "loss", "eager's"),
@@ -121,9 +122,15 @@ def ddp(model: nn.Module, device: str) -> nn.Module:
     return wrapped
 
 
-def step_of(model: nn.Module, run: Any, draw: Callable[[], tuple[Tensor, Tensor]]) -> Step:
+def step_of(
+    model: nn.Module, run: Any, draw: Callable[[], tuple[Tensor, Tensor]], backend: str
+) -> Step:
     """A step of training under autocast, on data that its number and the rank say."""
     parameters = [*model.parameters()]
+    if backend == AGAIN:
+        with torch.no_grad():
+            for p in parameters:
+                p.mul_(1 + 2**-23)
     device = parameters[0].device.type
     # Tensors in parts have a group of their own: one call takes no mixture of them and others.
     kinds = {type(p): [q for q in model.parameters() if type(q) is type(p)] for p in parameters}
@@ -165,7 +172,7 @@ def resnet(size: str, backend: str, device: str) -> Step:
         labels = torch.randint(1000, (batch,), device=device)
         return x.to(memory_format=torch.channels_last), labels
 
-    return step_of(model, lambda x: run(x).logits, draw)
+    return step_of(model, lambda x: run(x).logits, draw, backend)
 
 
 def gpt2(size: str, backend: str, device: str) -> Step:
@@ -181,7 +188,9 @@ def gpt2(size: str, backend: str, device: str) -> Step:
     model = ddp(GPT2LMHeadModel(config).train(), device)
     run = compiled(model, backend)
     shape = (1, 32) if size == "tiny" else (8, 512)
-    return step_of(model, lambda x: run(x).logits, partial(tokens, device, vocabulary, shape))
+    return step_of(
+        model, lambda x: run(x).logits, partial(tokens, device, vocabulary, shape), backend
+    )
 
 
 def transformer_sizes(size: str) -> tuple[int, int, int, tuple[int, int]]:
@@ -202,7 +211,7 @@ def fsdp2(size: str, backend: str, device: str) -> Step:
             layer.compile(backend=backend)
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
-    return step_of(model, model, partial(tokens, device, vocabulary, shape))
+    return step_of(model, model, partial(tokens, device, vocabulary, shape), backend)
 
 
 def graph_sharded(size: str, backend: str, device: str) -> Step:
@@ -211,7 +220,7 @@ def graph_sharded(size: str, backend: str, device: str) -> Step:
     linear = partial(Sharded, device=device)
     model = Transformer(layers, width, vocabulary, linear).to(device)
     run = compiled(model, backend)
-    return step_of(model, run, partial(tokens, device, vocabulary, shape))
+    return step_of(model, run, partial(tokens, device, vocabulary, shape), backend)
 
 
 class Multiplied(nn.Module):
@@ -238,6 +247,8 @@ def tensor_parallel(size: str, backend: str, device: str) -> Step:
     )
 
     layers, width, _, (batch, length) = transformer_sizes(size)
+    if size == "full":  # as many rows as products in pieces are for
+        layers, width, batch, length = 4, 4096, 8, 2048
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     plan: Any = {
         "norm": SequenceParallel(),
@@ -253,7 +264,7 @@ def tensor_parallel(size: str, backend: str, device: str) -> Step:
         labels = torch.randint(width, rows, device=device)
         return torch.randn(*rows, width, device=device), labels
 
-    return step_of(model, compiled(model, backend), draw)
+    return step_of(model, compiled(model, backend), draw, backend)
 
 
 CASES: dict[str, Callable[[str, str, str], Step]] = {
@@ -452,12 +463,12 @@ def run_case(case: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             subprocess.Popen([*command, "--rank", str(r)], stdout=e, stderr=e)
             for r, e in enumerate(errors)
         ]
-        end = time.monotonic() + args.limit
+        end, late = time.monotonic() + args.limit, ""
         try:
             for process in ranks:
                 process.wait(max(1.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            pass
+            late = f"no answer within {args.limit:.0f} s: "
         finally:
             for process in ranks:
                 process.kill()
@@ -469,7 +480,7 @@ def run_case(case: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             for e in errors:
                 e.seek(0)
             why = " | ".join(" ".join(e.read()[-500:].split()) for e in errors)
-            rows.append({"case": case, "backend": "what is left", "failed": why or "no answer"})
+            rows.append({"case": case, "backend": "what is left", "failed": late + why})
         return rows
 
 
@@ -517,7 +528,7 @@ def far(row: dict[str, Any], other: dict[str, Any]) -> float:
 
 def arguments() -> argparse.Namespace:
     parser = described("distributed", __doc__)
-    add_only(parser, {**CASES, "repeated": "a part of what is accepted"})
+    add_only(parser, (*CASES, *(f"repeated_{case}" for case in CASES)))
     gpus = torch.cuda.device_count()
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpus else "cpu")
     parser.add_argument("--ranks", type=int, default=max(2, gpus))

@@ -228,12 +228,10 @@ def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, pro
         devices = found.figures("rates", device_rates(found.kind, targets(options)))
     options = replace(options, bandwidth=min(filter(None, bandwidths.values()), default=0))
     narrow_before_gathering(graph)
-    smallest = {name: worth_a_call(found.kind, mb) for name, mb in bandwidths.items()}
-    rates = {
-        name: Rates(*between(found.kind, bandwidths[name]), *devices[name]) for name in smallest
-    }
-    stages.pieces = tuple(pipeline_products(graph, rates, smallest))
-    share_calls(graph, smallest)
+    limits = {name: worth_a_call(found.kind, mb) for name, mb in bandwidths.items()}
+    rates = {name: Rates(*between(found.kind, bandwidths[name]), *devices[name]) for name in limits}
+    stages.pieces = tuple(pipeline_products(graph, rates, limits))
+    share_calls(graph, limits)
     calls = found.calls()
     try:
         call = compile_or_fall_back(graph, options, stages, kind)

@@ -15,9 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -39,6 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import litz
 from benchmarks.distributed import Sharded
+from litz.ranks import SIZED
 from litz.reporting import Listener
 from litz.runtime import meeting
 from litz.tools.compare import first_difference
@@ -212,6 +216,70 @@ def fsdp() -> None:
 
     compare(make, data(), inside=True)
     compare(make, data())
+
+
+@case
+def order_of_hooks() -> None:
+    """What FSDP2 and DDP start between compiled graphs starts as early as it does in eager mode."""
+
+    def sharded_events(compiled: bool) -> list[str]:
+        net, found = model(), list[str]()
+        for block in net:
+            fully_shard(block)
+        fully_shard(net)
+        for block in net.children() if compiled else ():
+            block.compile(backend="litz")
+
+        def noted(name: str) -> Callable[..., Any]:
+            call = getattr(dist, name)
+
+            def note(*args: Any, **kwargs: Any) -> Any:
+                found.append(name)
+                return call(*args, **kwargs)
+
+            return note
+
+        names = ("all_gather_single", "reduce_scatter_single")  # of PyTorch 2.13, and before
+        calls = [n for n in (*names, *SIZED) if hasattr(dist, n)]
+        with ExitStack() as stack:
+            for name in calls:
+                stack.enter_context(mock.patch.object(dist, name, noted(name)))
+            for _ in range(2):
+                x = data()
+                for k, block in enumerate(net):
+                    x = block(x)
+                    found.append(f"forward {k}")
+                    x.register_hook(partial(lambda k, _: found.append(f"backward {k}"), k))
+                x.sum().backward()
+        return found
+
+    eager = sharded_events(False)
+    mine_events = sharded_events(True)
+    assert any("scatter" in e for e in eager) and mine_events == eager, (mine_events, eager)
+
+    def ddp_events(compiled: bool) -> list[int]:
+        """How many gradients were there when each bucket began to travel."""
+        net = DistributedDataParallel(model(128, 8), bucket_cap_mb=1)
+        found, there = list[int](), list[None]()
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(lambda _: there.append(None))
+
+        def reduced(buffer: Tensor) -> Any:
+            found.append(len(there))
+            work = dist.all_reduce(buffer, async_op=True)
+            return work.get_future().then(lambda done: done.value()[0] / dist.get_world_size())
+
+        net.register_comm_hook(None, lambda _, bucket: reduced(bucket.buffer()))
+        run: Any = torch.compile(net, backend="litz") if compiled else net
+        for _ in range(3):
+            there.clear()
+            found.clear()
+            run(data(6, 128)).sum().backward()
+        return found
+
+    counts = [*zip(ddp_events(True), ddp_events(False), strict=True)]
+    # Graphs end with a layer's parameters, buckets anywhere within.
+    assert len(counts) > 3 and all(mine < theirs + 6 for mine, theirs in counts), counts
 
 
 @case

@@ -20,16 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = (sys.executable, "-m", "tests.distributed.ranks")
 FEW = ("collectives", "ddp", "fsdp", "tensor_parallel", "agreement", "one_compiles")
 MORE = (
-    *(
-        "reports",
-        "tensor_parallel_in_pieces",
-        "sharded",
-        "alone",
-        "uneven",
-        "fsdp_mixed",
-        "fsdp_uneven",
-    ),
-    *("hybrid", "distributed_tensors", "pipeline", "stages", "experts"),
+    *("reports", "tensor_parallel_in_pieces", "sharded", "alone", "uneven", "fsdp_mixed"),
+    *("fsdp_uneven", "hybrid", "distributed_tensors", "pipeline", "stages", "experts"),
+    "order_of_hooks",
 )
 TRAINED = (
     *("ddp", "fsdp", "fsdp_mixed", "fsdp_uneven", "hybrid", "sharded", "tensor_parallel"),
@@ -75,6 +68,7 @@ def test_more_programs(world: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("world", [2, 4])
 def test_long_training(world: int, tmp_path: Path) -> None:
     """Losses of 50 steps lie as near to eager mode's as roundings let them."""
@@ -82,6 +76,7 @@ def test_long_training(world: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1300)
 @pytest.mark.parametrize("world", [2, 4])
 def test_nothing_hangs(world: int, tmp_path: Path) -> None:
     """Two hundred repetitions."""

@@ -17,8 +17,11 @@ from collective_cases import (
     starts,
 )
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from benchmarks.simulated import Gather
 from litz.ir.program import Extern
+from litz.reporting import Listener
 from litz.runtime.collectives import is_collective, is_wait
 from litz.schedule import overlap
 from litz.schedule.groups import Schedule
@@ -184,3 +187,48 @@ def test_the_order_depends_on_nothing_else() -> None:
     found = schedule_of(stages)
     again = overlap.overlap(replace(found, transfers=()), overlap.HOST)
     assert again.steps == found.steps
+
+
+def test_layers_are_gathered_one_ahead_forward_and_backward() -> None:
+    """Weights in parts that each layer gathers, and gathers again: all but the first and the last
+    transfer are hidden, and no more than two weights are whole."""
+    size, layers = 600, 4
+
+    def layer(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ Gather.apply(w))
+
+    def step(x: Tensor, *weights: Tensor) -> Tensor:
+        for w in weights:
+            x = checkpoint(layer, x, w, use_reentrant=False)
+        return x
+
+    def run(fn: Callable[..., Tensor]) -> list[Tensor]:
+        torch.manual_seed(0)
+        x = torch.randn(400, size)
+        weights = [(torch.randn(size, size) / 25).requires_grad_() for _ in range(layers)]
+        out = fn(x, *weights)
+        out.sum().backward()
+        return [out, *(w.grad for w in weights if w.grad is not None)]
+
+    found: dict[str, Schedule] = {}
+    torch._dynamo.reset()
+    with Listener(lambda c: found.update({c.kind: schedule_of(c.stages)}), stages=True):
+        fn = torch.compile(step, backend="litz", fullgraph=True, options={"bandwidth": 2000})
+        for mine, eager in zip(run(fn), run(step), strict=True):
+            assert (mine - eager).norm() <= 1e-5 * eager.norm()
+    assert found.keys() == {"forward", "backward"}
+    for kind, count in ("forward", layers), ("backward", 2 * layers - 1):  # x has no gradient
+        transfers = found[kind].transfers
+        assert len(transfers) == count
+        assert all(t.left == 0 < t.idle for t in transfers[1:-1]), transfers
+        root, steps = found[kind].program.root, found[kind].steps
+        received = {  # what waits hand on, by what they wait for
+            root(b): root(str(s.outputs[0]))
+            for s in steps
+            if isinstance(s, Extern) and is_wait(s.target)
+            for b in s.read_buffers()
+        }
+        last = {root(b): k for k, s in enumerate(steps) for b in s.read_buffers()}
+        gathers = [s for s in starts(steps) if "gather" in s.target_name]
+        spans = [(steps.index(s), last[received[root(str(s.outputs[0]))]]) for s in gathers]
+        assert max(sum(a <= k <= b for a, b in spans) for k in range(len(steps))) <= 2

@@ -63,19 +63,19 @@ class Site:
 
 
 def pipeline_products(
-    gm: GraphModule, rates: Mapping[str, Rates], smallest: Mapping[str, int]
+    gm: GraphModule, rates: Mapping[str, Rates], limits: Mapping[str, int]
 ) -> list[str]:
     """Cut products with their transfers where it saves time, by estimate; what was decided, a line
     for each transfer between products.
 
-    rates, smallest: of each group of processes, the latter the bytes of a transfer that is worth a
-    call of its own.
+    rates, limits: of each group of processes, the latter the bytes up to which transfers share a
+    call, as no two pieces shall (``litz.graph.communicate``).
     """
     said = []
     for n in [n for n in gm.graph.nodes if is_start(n.target)]:
         name = group_name(n.target, n.args, n.kwargs)
         if name in rates and (site := site_of(n)) is not None:
-            count, why = _choice(site, rates[name], smallest[name])
+            count, why = _choice(site, rates[name], limits[name])
             said.append(f"{n.name}: {why}")
             if count > 1:
                 _gathered(site, count) if site.gathers else _reduced(site, count)
@@ -88,17 +88,11 @@ def pipeline_products(
 def site_of(start: Node) -> Site | None:
     """What a transfer could be cut with, if it can be."""
     users = [*start.users]
-    if len(users) != 1 or not is_wait(users[0].target) or start.kwargs:
+    site = SITES.get(op_name(start.target))
+    if site is None or len(users) != 1 or not is_wait(users[0].target) or start.kwargs:
         return None
     known = all(type(s) is int for n in (start, start.args[0]) for s in _value(n).shape)
-    name = op_name(start.target)
-    if not known or not _value(start).numel():
-        return None
-    if name == "all_gather_into_tensor":
-        return _gathering(start, users[0])
-    if name in ("all_reduce", "reduce_scatter_tensor"):
-        return _reducing(start, users[0])
-    return None
+    return site(start, users[0]) if known and _value(start).numel() else None
 
 
 def _value(n: Any) -> torch.Tensor:
@@ -150,6 +144,13 @@ def _reducing(start: Node, wait: Node) -> Site | None:
     if dim == len(rows) - 1 or rows[-1] != _value(n).shape[-1]:
         return None
     return Site(start, wait, (n,), rows, dim, world, value)
+
+
+SITES: Final = {
+    "all_gather_into_tensor": _gathering,
+    "all_reduce": _reducing,
+    "reduce_scatter_tensor": _reducing,
+}
 
 
 def _joined(call: Node, dim: Any, world: int) -> Node | None:
@@ -205,16 +206,21 @@ def _cuts(product: Node) -> bool:
 # --- what pays ------------------------------------------------------------------------------
 
 
-def _seconds(product: Node, rates: Rates) -> float:
-    args, kwargs = torch.fx.map_arg(
-        (product.args, product.kwargs), lambda n: getattr(n.meta["val"], "shape", None)
-    )
-    return call_ops(product.target, args, kwargs, _value(product).shape) / rates.operations
+def _seconds(n: Node, rates: Rates) -> float:
+    """Of a product, a convolution or attention; 0 of what moves data alone."""
+
+    def shape(n: Node) -> Any:
+        return getattr(n.meta.get("val"), "shape", None)
+
+    args, kwargs = torch.fx.map_arg((n.args, n.kwargs), shape)
+    return call_ops(n.target, args, kwargs, shape(n)) / rates.operations
 
 
 def _hidden(start: Node, rates: Rates) -> float:
-    """Seconds of products between the transfers before and behind one that run beside it as it is:
-    they and it need nothing of each other."""
+    """Seconds of what runs beside a transfer as it is, between those before and behind it.
+
+    That is what the transfer does not need, and what does not need it.
+    """
     near = [start]
     while (n := near[0].prev).op == "call_function" and not is_start(n.target):
         near.insert(0, n)
@@ -227,11 +233,10 @@ def _hidden(start: Node, rates: Rates) -> float:
     for n in near:
         if not made.isdisjoint(n.all_input_nodes):
             made.add(n)
-    free = (n for n in near if n.target in PRODUCTS and n not in needed and n not in made)
-    return sum(_seconds(n, rates) for n in free)
+    return sum(_seconds(n, rates) for n in near if n not in needed and n not in made)
 
 
-def _choice(site: Site, rates: Rates, smallest: int) -> tuple[int, str]:
+def _choice(site: Site, rates: Rates, limit: int) -> tuple[int, str]:
     """In how many pieces a transfer and its products take the least time, and why."""
     sizes = [v.numel() * v.element_size() for v in (_value(site.start.args[0]), _value(site.wait))]
     sent = max(sizes) * (2 if op_name(site.start.target) == "all_reduce" else 1)
@@ -244,7 +249,7 @@ def _choice(site: Site, rates: Rates, smallest: int) -> tuple[int, str]:
     whole = compute + max(0.0, transfer(1) - beside)
     times = {}
     for count in COUNTS:
-        if site.rows % count or max(sizes) < count * smallest:
+        if site.rows % count or 2 * max(sizes) <= count * limit:
             continue
         c = compute / count + rates.launch * len(site.products)
         t = transfer(count)
