@@ -120,6 +120,19 @@ def stack(*blocks: nn.Module) -> nn.Module:
 X = torch.randn(3, 5, 16)
 
 
+class Gated(nn.Module):
+    """A pre-norm residual block of gated units: its elementwise calls reach from block to block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+        self.gate, self.up, self.down = nn.Linear(16, 24), nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
 def encoder(dropout: float = 0.1, layers: int = 3) -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout, batch_first=True)
@@ -191,6 +204,7 @@ MANY = {
     "encoder": lambda: encoder(layers=8).train(),
     "pre-norm": lambda: stack(*(Block() for _ in range(7))),
     "two kinds": lambda: stack(*(Block(then=f) for _ in range(6) for f in (torch.tanh, torch.exp))),
+    "gated": lambda: stack(*(Gated() for _ in range(8))),
     "two stacks": lambda: stack(
         *(Block() for _ in range(6)), nn.Linear(16, 24), *(Block(24) for _ in range(7))
     ),

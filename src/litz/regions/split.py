@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
-from litz.graph.calls import leaves
+from litz.graph.calls import higher_order_name, leaves, op_name
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
 from litz.regions.find import NotEqual, address
 from litz.regions.place import (
@@ -34,9 +34,16 @@ from litz.regions.place import (
 )
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split
-from litz.runtime.torch_private import LazyGraphModule
+from litz.runtime.torch_private import (
+    LazyGraphModule,
+    LongChains,
+    long_chains,
+    without_long_chains,
+)
 
 FEWEST: Final = 6  # parts from which it pays
+# What it chains calls with where they write into what these are given.
+SPECIAL: Final = ("auto_functionalized", "triton_kernel_wrapper_functional")
 Images = dict[tuple[int, What], Node]
 """The nodes of a graph that parts have become, by part."""
 
@@ -94,10 +101,12 @@ def split_short(
     at = {i: k for k, i in enumerate(stays)}
     gm = LazyGraphModule(joint, short)
     cuts: list[Cut] = []
-    parts = split(gm, [at[i] for i in static if i in at], cuts)
+    with without_long_chains():
+        parts = split(gm, [at[i] for i in static if i in at], cuts)
     if len(cuts) != 1:
         raise NotEqual("PyTorch's partitioner does not cut a network once")
-    check_cut(gm.graph, cuts[0], [(r.parts, partial(_key, r.number)) for r in long])
+    known = [(r.parts, partial(_key, r.number)) for r in long]
+    check_cut(gm.graph, cuts[0], known, forwards, _long_chains(gm.graph))
     forward, backward = (p.graph for p in parts)
     with unset_fake_temporarily():
         for r in long:
@@ -108,6 +117,17 @@ def split_short(
         for n in g.nodes:
             n.meta.pop(MARK, None)
     return parts
+
+
+def _long_chains(graph: Graph) -> LongChains | None:
+    """The partitioner's rule, for a graph of which it knows no more than calls and their order."""
+    rule = long_chains()
+    for n in graph.nodes if rule else ():
+        if "recompute" in n.meta or higher_order_name(n.target) in SPECIAL:
+            raise NotEqual(f"PyTorch's partitioner has rules of its own for {n.name}")
+        if n.op == "placeholder" and any(op_name(u.target) == "cat" for u in n.users):
+            raise NotEqual(f"a chain of calls begins with {n.name}")
+    return rule
 
 
 def _key(region: int, n: Node) -> tuple[int, What] | None:

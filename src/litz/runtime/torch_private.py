@@ -149,19 +149,41 @@ def attention_order() -> object:
     return torch._C._get_sdp_priority_order()
 
 
-def chained_calls() -> tuple[Callable[[Node, Node], bool], Callable[[Node], bool]]:
-    """Which pairs of calls PyTorch's partitioner takes for chains of elementwise ones, and which
-    calls for views: more pairs and fewer views where it does not say."""
-    ops = private("_functorch.partitioners", "get_default_op_list")
-    if ops is None:
-        return lambda a, b: True, lambda n: False
-    known = ops()
+@dataclass(frozen=True)
+class LongChains:
+    """A rule of PyTorch's partitioner: what ends a long chain of calls is not computed anew.
+
+    From each forward call on, calls that ``chains`` pairs with one before are visited in the
+    graph's order, none twice and none that is not to be computed anew already.  One that is more
+    than ``most`` calls behind the first ends its chain where none other is left to be visited.
+
+    chains: whether calls are chained, one reading the other.  views: calls that the rule spares.
+    """
+
+    chains: Callable[[Node, Node], bool]
+    views: Callable[[Node], bool]
+    most: int = 100
+
+
+def long_chains() -> LongChains | None:
+    """The rule as PyTorch's partitioner has it; None where it is off."""
+    config = torch._functorch.config
+    if not config.ban_recompute_long_fusible_chains or config.aggressive_recomputation:
+        return None
+    ops = torch._functorch.partitioners.get_default_op_list()
 
     def chains(a: Node, b: Node) -> bool:
-        elementwise = known.is_fusible(a) and known.is_fusible(b)
-        return bool(elementwise) or "cat" in str(b.target)
+        joins = getattr(b.target, "overloadpacket", None) is torch.ops.aten.cat
+        return joins or bool(ops.is_fusible(a) and ops.is_fusible(b))
 
-    return chains, known.is_view
+    return LongChains(chains, ops.is_view)
+
+
+def without_long_chains() -> AbstractContextManager[Any]:
+    """Where PyTorch's partitioner has no such rule."""
+    patch = torch._functorch.config.patch
+    patched: AbstractContextManager[Any] = patch(ban_recompute_long_fusible_chains=False)
+    return patched
 
 
 def untraced(call: Callable[..., Any]) -> Callable[..., Any]:
