@@ -45,7 +45,8 @@ def test_rows_of_any_length_are_kept() -> None:
     """A row may be shorter than a vector, or far longer than the one that was compiled for."""
     rows = [(3, 64), (2, 5), (4, 17), (2, 70_001), (5, 2)]
     text = sources(lambda x: torch.softmax(x * 3, -1), *((torch.randn(s),) for s in rows))
-    assert "litz::Scratch" in text and text.count("litz::exp(") <= 3
+    # Of the one loop that computes them: two unrolled, whole vectors, and what is left of a row.
+    assert "litz::Scratch" in text and text.count("litz::exp(") <= 4
 
 
 def test_rows_of_two_dims_are_kept() -> None:
