@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
-from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.graph.runs import literal, numbered, runs
@@ -23,6 +22,8 @@ from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
 
 FEWEST: Final = 8  # calls that are not traced, below which it isn't worth a second trace
+Reads = dict[Node, list[Node]]
+"""What calls read, in the order of their arguments, each as often as it stands there."""
 
 
 class NotEqual(Exception):
@@ -73,8 +74,9 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
     states = _states(graph, calls)
     metadata = metadata_of(graph)
+    read: Reads = {}
     kinds = numbered(
-        _kind(n, metadata) if state.grad is None else None
+        _kind(n, metadata, read) if state.grad is None else None
         for n, state in zip(calls, states, strict=True)
     )
     owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
@@ -85,7 +87,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
         owners.pop(at, None)
     reasons: list[str] = []
     found: list[Repeat] = []
-    _search(calls, kinds, owners, 0, len(calls), found, reasons)
+    _search(calls, kinds, read, owners, 0, len(calls), found, reasons)
     casts = {n: state.casts for n, state in zip(calls, states, strict=True)}
     made = []
     for r in found:
@@ -158,14 +160,19 @@ def metadata_of(graph: Graph) -> dict[Node, int | None]:
     return {n: numbers.setdefault(_described(value(n)), len(numbers)) for n in graph.nodes}
 
 
-def _kind(n: Node, metadata: Mapping[Node, int | None]) -> object | None:
-    """What equal calls agree in; None for a call that is like no other."""
+def _kind(n: Node, metadata: Mapping[Node, int | None], read: Reads) -> object | None:
+    """What equal calls agree in; None for a call that is like no other.
+
+    read: gets what the call reads.
+    """
     if isinstance(n.target, HigherOrderOperator) or metadata[n] is None:
         return None
+    own = read[n] = []
 
     def handed(a: Node) -> int:
         if (number := metadata[a]) is None:
             raise TypeError
+        own.append(a)
         return number
 
     try:
@@ -193,6 +200,7 @@ def _described(x: object) -> object | None:
 def _search(
     calls: Sequence[Node],
     kinds: Sequence[int],
+    read: Reads,
     owners: dict[int, Node],
     start: int,
     stop: int,
@@ -206,18 +214,19 @@ def _search(
     for first, end, period in stretches[:4]:
         # Each part has a call of its own in the trace: of small ones, several are a part.
         period *= max(1, isqrt(end - first) // period)
-        made = _best(calls, owners, first, end, period, reasons)
+        made = _best(calls, read, owners, first, end, period, reasons)
         if made is not None:
             at, repeat = made
             found.append(repeat)
             after = at + period * len(repeat.parts)
-            _search(calls, kinds, owners, start, at, found, reasons)
-            _search(calls, kinds, owners, after, stop, found, reasons)
+            _search(calls, kinds, read, owners, start, at, found, reasons)
+            _search(calls, kinds, read, owners, after, stop, found, reasons)
             return
 
 
 def _best(
     calls: Sequence[Node],
+    read: Reads,
     owners: dict[int, Node],
     first: int,
     end: int,
@@ -225,40 +234,44 @@ def _best(
     reasons: list[str],
 ) -> tuple[int, Repeat] | None:
     """Where to cut: as many parts as can be, which then read as little as can be from outside."""
+
+    def outside(at: int) -> int:
+        part = calls[at : at + period]
+        return len({a for n in part for a in read[n]}.difference(part))
+
     for count in range((end - first) // period, 1, -1):
-        made: list[tuple[int, int, Repeat]] = []
-        for at in range(first, min(first + period, end - count * period + 1)):
+        starts = range(first, min(first + period, end - count * period + 1))
+        for at in sorted(starts, key=outside):
             try:
-                repeat = _repeat(calls, owners, at, period, count)
+                return at, _repeat(calls, read, owners, at, period, count)
             except NotEqual as e:
                 reasons.append(str(e))
-                continue
-            made.append((len(repeat.inputs[0]), at, repeat))
-        if made:
-            _, at, repeat = min(made, key=lambda m: m[:2])
-            return at, repeat
         if count * period < (end - first) - 2 * period:
             return None
     return None
 
 
 def _repeat(
-    calls: Sequence[Node], owners: dict[int, Node], at: int, period: int, count: int
+    calls: Sequence[Node],
+    read: Reads,
+    owners: dict[int, Node],
+    at: int,
+    period: int,
+    count: int,
 ) -> Repeat:
+    """That many parts from a position on, whose calls are of the same kinds."""
     parts = [tuple(calls[at + k * period : at + (k + 1) * period]) for k in range(count)]
-    shape: object = None
+    shape: list[int] | None = None
     inputs = []
     outputs: dict[int, None] = {}
     for part in parts:
         inside = {n: i for i, n in enumerate(part)}
         outside: dict[Node, int] = {}
-
-        def number(
-            n: Node, inside: dict[Node, int] = inside, outside: dict[Node, int] = outside
-        ) -> int:
-            return inside[n] if n in inside else -1 - outside.setdefault(n, len(outside))
-
-        wiring = [repr(map_arg((n.args, n.kwargs), number)) for n in part]
+        wiring = [
+            inside[a] if a in inside else -1 - outside.setdefault(a, len(outside))
+            for n in part
+            for a in read[n]
+        ]
         if shape not in (None, wiring):
             raise NotEqual("calls that look alike read different things")
         shape = wiring
