@@ -22,8 +22,6 @@ from litz.runtime.fake import FakeTensor
 from litz.runtime.torch_private import backward_autocasts_as_forward, storage_address
 
 FEWEST: Final = 8  # calls that are not traced, below which it isn't worth a second trace
-Reads = dict[Node, list[Node]]
-"""What calls read, in the order of their arguments, each as often as it stands there."""
 
 
 class NotEqual(Exception):
@@ -74,7 +72,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
     states = _states(graph, calls)
     metadata = metadata_of(graph)
-    read: Reads = {}
+    read: dict[Node, list[Node]] = {}
     kinds = numbered(
         _kind(n, metadata, read) if state.grad is None else None
         for n, state in zip(calls, states, strict=True)
@@ -87,7 +85,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
         owners.pop(at, None)
     reasons: list[str] = []
     found: list[Repeat] = []
-    _search(calls, kinds, read, owners, 0, len(calls), found, reasons)
+    _search(_Row(calls, kinds, read, owners), 0, len(calls), found, reasons)
     casts = {n: state.casts for n, state in zip(calls, states, strict=True)}
     made = []
     for r in found:
@@ -160,7 +158,9 @@ def metadata_of(graph: Graph) -> dict[Node, int | None]:
     return {n: numbers.setdefault(_described(value(n)), len(numbers)) for n in graph.nodes}
 
 
-def _kind(n: Node, metadata: Mapping[Node, int | None], read: Reads) -> object | None:
+def _kind(
+    n: Node, metadata: Mapping[Node, int | None], read: dict[Node, list[Node]]
+) -> object | None:
     """What equal calls agree in; None for a call that is like no other.
 
     read: gets what the call reads.
@@ -197,53 +197,49 @@ def _described(x: object) -> object | None:
 # --- what repeats ---
 
 
-def _search(
-    calls: Sequence[Node],
-    kinds: Sequence[int],
-    read: Reads,
-    owners: dict[int, Node],
-    start: int,
-    stop: int,
-    found: list[Repeat],
-    reasons: list[str],
-) -> None:
+@dataclass(frozen=True)
+class _Row:
+    """kinds: of calls, equal for equal ones.  read: what each reads, in the order of its arguments
+    and as often as it stands there.  owners: of memory that nobody writes, by address."""
+
+    calls: Sequence[Node]
+    kinds: Sequence[int]
+    read: Mapping[Node, Sequence[Node]]
+    owners: Mapping[int, Node]
+
+
+def _search(row: _Row, start: int, stop: int, found: list[Repeat], reasons: list[str]) -> None:
     """The repeat that saves most between two positions, then others before and behind it."""
     stretches = sorted(
-        runs(kinds, start, stop, FEWEST), key=lambda r: (-(r[1] - r[0] - r[2]), r[2])
+        runs(row.kinds, start, stop, FEWEST), key=lambda r: (-(r[1] - r[0] - r[2]), r[2])
     )
     for first, end, period in stretches[:4]:
         # Each part has a call of its own in the trace: of small ones, several are a part.
         period *= max(1, isqrt(end - first) // period)
-        made = _best(calls, read, owners, first, end, period, reasons)
+        made = _best(row, first, end, period, reasons)
         if made is not None:
             at, repeat = made
             found.append(repeat)
             after = at + period * len(repeat.parts)
-            _search(calls, kinds, read, owners, start, at, found, reasons)
-            _search(calls, kinds, read, owners, after, stop, found, reasons)
+            _search(row, start, at, found, reasons)
+            _search(row, after, stop, found, reasons)
             return
 
 
 def _best(
-    calls: Sequence[Node],
-    read: Reads,
-    owners: dict[int, Node],
-    first: int,
-    end: int,
-    period: int,
-    reasons: list[str],
+    row: _Row, first: int, end: int, period: int, reasons: list[str]
 ) -> tuple[int, Repeat] | None:
     """Where to cut: as many parts as can be, which then read as little as can be from outside."""
 
     def outside(at: int) -> int:
-        part = calls[at : at + period]
-        return len({a for n in part for a in read[n]}.difference(part))
+        part = row.calls[at : at + period]
+        return len({a for n in part for a in row.read[n]}.difference(part))
 
     for count in range((end - first) // period, 1, -1):
         starts = range(first, min(first + period, end - count * period + 1))
         for at in sorted(starts, key=outside):
             try:
-                return at, _repeat(calls, read, owners, at, period, count)
+                return at, _repeat(row, at, period, count)
             except NotEqual as e:
                 reasons.append(str(e))
         if count * period < (end - first) - 2 * period:
@@ -251,16 +247,9 @@ def _best(
     return None
 
 
-def _repeat(
-    calls: Sequence[Node],
-    read: Reads,
-    owners: dict[int, Node],
-    at: int,
-    period: int,
-    count: int,
-) -> Repeat:
+def _repeat(row: _Row, at: int, period: int, count: int) -> Repeat:
     """That many parts from a position on, whose calls are of the same kinds."""
-    parts = [tuple(calls[at + k * period : at + (k + 1) * period]) for k in range(count)]
+    parts = [tuple(row.calls[at + k * period : at + (k + 1) * period]) for k in range(count)]
     shape: list[int] | None = None
     inputs = []
     outputs: dict[int, None] = {}
@@ -270,16 +259,16 @@ def _repeat(
         wiring = [
             inside[a] if a in inside else -1 - outside.setdefault(a, len(outside))
             for n in part
-            for a in read[n]
+            for a in row.read[n]
         ]
         if shape not in (None, wiring):
             raise NotEqual("calls that look alike read different things")
         shape = wiring
         for n in outside:
-            _check_input(n, inside, owners)
+            _check_input(n, inside, row.owners)
         for i, n in enumerate(part):
             if any(u not in inside for u in n.users):
-                _check_output(n, owners)
+                _check_output(n, row.owners)
                 outputs[i] = None
         inputs.append(tuple(outside))
     if not outputs or not inputs[0]:
@@ -287,7 +276,7 @@ def _repeat(
     return Repeat(tuple(parts), tuple(inputs), tuple(sorted(outputs)))
 
 
-def _check_input(n: Node, inside: dict[Node, int], owners: dict[int, Node]) -> None:
+def _check_input(n: Node, inside: dict[Node, int], owners: Mapping[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
@@ -297,7 +286,7 @@ def _check_input(n: Node, inside: dict[Node, int], owners: dict[int, Node]) -> N
         raise NotEqual(f"gradients of {n.name} come from several places, in an order of their own")
 
 
-def _check_output(n: Node, owners: dict[int, Node]) -> None:
+def _check_output(n: Node, owners: Mapping[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
