@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from litz.host.arena import _lenders
 from litz.host.lifetimes import Block, Lifetimes, summed
 from litz.host.memory import _Plan, _Spans
 from litz.host.pool import ALIGNMENT, Item, MemoryRegion, aligned, pack
@@ -91,3 +94,39 @@ def test_memory_that_is_there_is_taken_before_more():
     places, scratch = pack([Item(f"i{k}", 256, k, k + 1) for k in range(8)], [host])
     assert scratch == 256
     assert sorted({o for o, _ in places.values()}) == ["", "out"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([16, 24, 64, 160])), max_size=12),
+    st.lists(st.integers(0, 99), min_size=10, max_size=10),
+    st.integers(0, 400),
+)
+def test_results_are_allocated_early_as_long_as_they_fit(made, others, limit):
+    results = [Item(f"r{k}", nbytes, birth, 10) for k, (birth, nbytes) in enumerate(made)]
+    live, chosen = list(others), []
+    for r in sorted(results, key=lambda r: -r.nbytes):
+        early = live[: r.birth]
+        if r.birth and r.nbytes % 16 == 0 and max(early) + r.nbytes <= limit:
+            chosen.append(r)
+            live[: r.birth] = [n + r.nbytes for n in early]
+    assert _lenders(results, others, limit) == (tuple(chosen), tuple(live))
+
+
+def test_choosing_results_grows_with_their_number():
+    def lines(count: int) -> int:
+        seen: list[object] = []
+
+        def trace(*event: object) -> object:
+            seen.append(event)
+            return trace
+
+        results = [Item(f"r{k}", 16, k, count) for k in range(count)]
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            _lenders(results, [0] * count, 16 * count)
+        finally:
+            sys.settrace(before)
+        return len(seen)
+
+    assert lines(400) < 3 * lines(200)

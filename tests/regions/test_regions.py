@@ -473,3 +473,18 @@ def test_a_list_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [torch.ones(4 + k) for k in range(30)]
     run(lambda *xs: torch._foreach_add(torch._foreach_mul(xs, 2.0), 1.0)[-1], given, True)
     assert len(looked) < 10 * len(given)
+
+
+def test_where_to_cut_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many places there are: of a chain, all parts read alike wherever they are cut."""
+    tried: list[object] = []
+    repeat = find._repeat
+    monkeypatch.setattr(find, "_repeat", lambda *a: (tried.append(a), repeat(*a))[1])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for k in range(90):  # 10 parts of 9 calls, or of one more behind some
+            x = x.sin() if k % 9 else x.cos()
+        return x.sin().sin().sin()
+
+    check(program, [X], "10 x 9 calls")
+    assert len(tried) == 1

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
-from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.graph.runs import literal, numbered, runs
@@ -73,8 +72,9 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
     calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
     states = _states(graph, calls)
     metadata = metadata_of(graph)
+    read: dict[Node, list[Node]] = {}
     kinds = numbered(
-        _kind(n, metadata) if state.grad is None else None
+        _kind(n, metadata, read) if state.grad is None else None
         for n, state in zip(calls, states, strict=True)
     )
     owners: dict[int, Node] = {}  # of memory that nobody writes, ``x.data`` included
@@ -85,7 +85,7 @@ def repeats(graph: Graph) -> tuple[list[Repeat], list[str]]:
         owners.pop(at, None)
     reasons: list[str] = []
     found: list[Repeat] = []
-    _search(calls, kinds, owners, 0, len(calls), found, reasons)
+    _search(_Row(calls, kinds, read, owners), 0, len(calls), found, reasons)
     casts = {n: state.casts for n, state in zip(calls, states, strict=True)}
     made = []
     for r in found:
@@ -158,14 +158,21 @@ def metadata_of(graph: Graph) -> dict[Node, int | None]:
     return {n: numbers.setdefault(_described(value(n)), len(numbers)) for n in graph.nodes}
 
 
-def _kind(n: Node, metadata: Mapping[Node, int | None]) -> object | None:
-    """What equal calls agree in; None for a call that is like no other."""
+def _kind(
+    n: Node, metadata: Mapping[Node, int | None], read: dict[Node, list[Node]]
+) -> object | None:
+    """What equal calls agree in; None for a call that is like no other.
+
+    read: gets what the call reads.
+    """
     if isinstance(n.target, HigherOrderOperator) or metadata[n] is None:
         return None
+    own = read[n] = []
 
     def handed(a: Node) -> int:
         if (number := metadata[a]) is None:
             raise TypeError
+        own.append(a)
         return number
 
     try:
@@ -190,83 +197,78 @@ def _described(x: object) -> object | None:
 # --- what repeats ---
 
 
-def _search(
-    calls: Sequence[Node],
-    kinds: Sequence[int],
-    owners: dict[int, Node],
-    start: int,
-    stop: int,
-    found: list[Repeat],
-    reasons: list[str],
-) -> None:
+@dataclass(frozen=True)
+class _Row:
+    """kinds: of calls, equal for equal ones.  read: what each reads, in the order of its arguments
+    and as often as it stands there.  owners: of memory that nobody writes, by address."""
+
+    calls: Sequence[Node]
+    kinds: Sequence[int]
+    read: Mapping[Node, Sequence[Node]]
+    owners: Mapping[int, Node]
+
+
+def _search(row: _Row, start: int, stop: int, found: list[Repeat], reasons: list[str]) -> None:
     """The repeat that saves most between two positions, then others before and behind it."""
     stretches = sorted(
-        runs(kinds, start, stop, FEWEST), key=lambda r: (-(r[1] - r[0] - r[2]), r[2])
+        runs(row.kinds, start, stop, FEWEST), key=lambda r: (-(r[1] - r[0] - r[2]), r[2])
     )
     for first, end, period in stretches[:4]:
         # Each part has a call of its own in the trace: of small ones, several are a part.
         period *= max(1, isqrt(end - first) // period)
-        made = _best(calls, owners, first, end, period, reasons)
+        made = _best(row, first, end, period, reasons)
         if made is not None:
             at, repeat = made
             found.append(repeat)
             after = at + period * len(repeat.parts)
-            _search(calls, kinds, owners, start, at, found, reasons)
-            _search(calls, kinds, owners, after, stop, found, reasons)
+            _search(row, start, at, found, reasons)
+            _search(row, after, stop, found, reasons)
             return
 
 
 def _best(
-    calls: Sequence[Node],
-    owners: dict[int, Node],
-    first: int,
-    end: int,
-    period: int,
-    reasons: list[str],
+    row: _Row, first: int, end: int, period: int, reasons: list[str]
 ) -> tuple[int, Repeat] | None:
     """Where to cut: as many parts as can be, which then read as little as can be from outside."""
+
+    def outside(at: int) -> int:
+        part = row.calls[at : at + period]
+        return len({a for n in part for a in row.read[n]}.difference(part))
+
     for count in range((end - first) // period, 1, -1):
-        made: list[tuple[int, int, Repeat]] = []
-        for at in range(first, min(first + period, end - count * period + 1)):
+        starts = range(first, min(first + period, end - count * period + 1))
+        for at in sorted(starts, key=outside):
             try:
-                repeat = _repeat(calls, owners, at, period, count)
+                return at, _repeat(row, at, period, count)
             except NotEqual as e:
                 reasons.append(str(e))
-                continue
-            made.append((len(repeat.inputs[0]), at, repeat))
-        if made:
-            _, at, repeat = min(made, key=lambda m: m[:2])
-            return at, repeat
         if count * period < (end - first) - 2 * period:
             return None
     return None
 
 
-def _repeat(
-    calls: Sequence[Node], owners: dict[int, Node], at: int, period: int, count: int
-) -> Repeat:
-    parts = [tuple(calls[at + k * period : at + (k + 1) * period]) for k in range(count)]
-    shape: object = None
+def _repeat(row: _Row, at: int, period: int, count: int) -> Repeat:
+    """That many parts from a position on, whose calls are of the same kinds."""
+    parts = [tuple(row.calls[at + k * period : at + (k + 1) * period]) for k in range(count)]
+    shape: list[int] | None = None
     inputs = []
     outputs: dict[int, None] = {}
     for part in parts:
         inside = {n: i for i, n in enumerate(part)}
         outside: dict[Node, int] = {}
-
-        def number(
-            n: Node, inside: dict[Node, int] = inside, outside: dict[Node, int] = outside
-        ) -> int:
-            return inside[n] if n in inside else -1 - outside.setdefault(n, len(outside))
-
-        wiring = [repr(map_arg((n.args, n.kwargs), number)) for n in part]
+        wiring = [
+            inside[a] if a in inside else -1 - outside.setdefault(a, len(outside))
+            for n in part
+            for a in row.read[n]
+        ]
         if shape not in (None, wiring):
             raise NotEqual("calls that look alike read different things")
         shape = wiring
         for n in outside:
-            _check_input(n, inside, owners)
+            _check_input(n, inside, row.owners)
         for i, n in enumerate(part):
             if any(u not in inside for u in n.users):
-                _check_output(n, owners)
+                _check_output(n, row.owners)
                 outputs[i] = None
         inputs.append(tuple(outside))
     if not outputs or not inputs[0]:
@@ -274,7 +276,7 @@ def _repeat(
     return Repeat(tuple(parts), tuple(inputs), tuple(sorted(outputs)))
 
 
-def _check_input(n: Node, inside: dict[Node, int], owners: dict[int, Node]) -> None:
+def _check_input(n: Node, inside: dict[Node, int], owners: Mapping[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
@@ -284,7 +286,7 @@ def _check_input(n: Node, inside: dict[Node, int], owners: dict[int, Node]) -> N
         raise NotEqual(f"gradients of {n.name} come from several places, in an order of their own")
 
 
-def _check_output(n: Node, owners: dict[int, Node]) -> None:
+def _check_output(n: Node, owners: Mapping[int, Node]) -> None:
     x = value(n)
     if not isinstance(x, torch.Tensor):
         raise NotEqual(f"{n.name} is no tensor")
