@@ -64,6 +64,7 @@ from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
 from litz.runtime.min_cut import Cut, Split
 from litz.runtime.progress import Progress
+from litz.runtime.torch_private import has_tangent, in_dual_level
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 
@@ -84,7 +85,8 @@ def compile_with(
     recorder, name = Recorder(options), program_name(gm)
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
-    if reason := mistraced(gm):
+    dynamo.guard_dual_level()
+    if reason := "it runs in forward-mode AD" if in_dual_level() else mistraced(gm):
         return _in_eager_mode(gm, reason, recompile, tell)
     drop_idle_dropout(gm)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
@@ -123,11 +125,11 @@ def compile_with(
             if stages.wrong_metadata:
                 wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
-            call = recorded(call, recorder, stages, kind)
+            call = _finished(call, recorder, stages, kind)
             if program is not None:
                 program.made(kind, None if stages.fallback else stages.artifact, stages.not_kept)
             tell(kind, graph, stages)
-            return dynamo.boxed(call)
+            return call
 
         return compile_one
 
@@ -205,8 +207,8 @@ def _bound_program(
         for kind, artifact in kept[0].items():
             stages = Stages(artifact=artifact)
             with stages.timed("total"):
-                call = recorded(bind(artifact, options, known.objects), recorder, stages, kind)
-            calls[kind] = dynamo.boxed(call)
+                call = _finished(bind(artifact, options, known.objects), recorder, stages, kind)
+            calls[kind] = call
             report_compiled(kind, stages)
             tell(kind, gm, stages)
     return wrapped(kept, calls, inputs, known)
@@ -376,6 +378,24 @@ def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxe
         return call
     stages.cuda_graphs = found = recorder.record(call, stages.artifact.recording, kind)
     return call if isinstance(found, str) else found
+
+
+def _finished(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
+    """What PyTorch is handed: ``recorded``, and no backward graph that would lose tangents."""
+    made = recorded(call, recorder, stages, kind)
+    if kind == "backward" and not stages.fallback:
+        made = partial(_without_tangents, made)
+    return dynamo.boxed(made)
+
+
+def _without_tangents(call: Boxed, args: list[Any]) -> Any:
+    """Forward-mode AD keeps nothing apart by guards in a backward pass."""
+    if in_dual_level() and any(isinstance(x, Tensor) and has_tangent(x) for x in args):
+        raise LitzError(
+            "forward-mode AD through the gradient of a function that was compiled outside of it: "
+            "call the function in the dual level too, where it runs in eager mode"
+        )
+    return call(args)
 
 
 def _in_eager_mode(

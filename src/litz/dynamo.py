@@ -151,6 +151,20 @@ def keep_saved_tensors() -> None:
         known.bw_donated_idxs = []
 
 
+def guard_dual_level() -> None:
+    """Have Dynamo compile again what is called in another level of forward-mode AD than now.
+
+    It looks at the level by itself where a function enters one, and nowhere else.
+    """
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:
+        from torch._dynamo.source import GlobalStateSource
+        from torch._guards import Guard
+
+        guard = Guard(GlobalStateSource(), torch._dynamo.guards.GuardBuilder.DUAL_LEVEL)
+        context.guards_context.dynamo_guards.add(guard)
+
+
 def is_refusal(error: RuntimeError) -> bool:
     """Whether AOTAutograd says that no graph without mutation stands for a program.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad as fwd
 import torch.nn.functional as F
 from e2e.test_programs import batches, litz, mlp, near
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.func import functional_call, hessian, jvp, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import checkpoint as ckpt
 
+from litz.errors import LitzError
 from tests.quick import some
 
 
@@ -310,3 +312,25 @@ COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
 def test_what_is_traced_wrongly_runs_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:
     compiled = torch.compile(fn, backend="litz", fullgraph=True)
     torch.testing.assert_close(compiled(COMPLEX), fn(COMPLEX))
+
+
+def test_forward_mode_keeps_its_tangents() -> None:
+    def fn(x: Tensor) -> Tensor:
+        return x.sin() * x
+
+    def tangent(fn: Callable[[Tensor], Tensor]) -> Tensor | None:
+        with fwd.dual_level():
+            return fwd.unpack_dual(fn(fwd.make_dual(x.detach(), t))).tangent
+
+    x, t = torch.randn(2, 5, dtype=torch.float64)
+    x.requires_grad_()
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    result = compiled(x)
+    compiled(x.detach())  # nothing that was compiled outside of the level serves in it
+    torch.testing.assert_close(tangent(compiled), tangent(fn))
+    torch.testing.assert_close(compiled(x.detach()), fn(x.detach()))
+    with fwd.dual_level():
+        with pytest.raises(LitzError, match="call the function in the dual level too"):
+            torch.autograd.grad(result, x, fwd.make_dual(t, t), retain_graph=True)
+        (mine,) = torch.autograd.grad(result, x, t)
+    torch.testing.assert_close(mine, torch.autograd.grad(fn(x), x, t)[0])

@@ -189,6 +189,19 @@ def test_spectral_convolutions_copy_no_spectrum() -> None:
     assert not {"aten.copy.default", "aten.slice_scatter.default", "aten.mul.Scalar"} & {*calls}
 
 
+def test_real_numbers_in_the_shape_of_complex_ones() -> None:
+    real = {"dtype": torch.float32}
+
+    def fn(x: Tensor) -> Tensor:
+        y = x * x
+        zeros = torch.zeros_like(y, **real) + y.new_zeros(y.shape, **real)
+        return zeros + torch.full_like(y, 3, **real) * y.real
+
+    x = complexes(4, 3)
+    got, _, _ = compiled(fn, x)
+    torch.testing.assert_close(got, fn(x))
+
+
 def test_open_numbers() -> None:
     def fn(x: Tensor, n: Tensor) -> Tensor:
         a, b = x.shape

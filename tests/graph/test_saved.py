@@ -183,3 +183,27 @@ def test_rows_of_saved_products(columns: int, row: int, monkeypatch: pytest.Monk
     saved.save_less(GraphModule({}, forward), GraphModule({}, backward), 0)
     assert own.meta["val"].stride() == (row, 1)
     assert bool(asked) == (row != columns)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x @ w).sin(),
+        lambda x, w: (x[1:] @ w).tanh()[1:] * w.unbind(0)[2],
+        lambda x, w: (x.view(2, 3, 8) * w.select(0, 1)).exp(),
+    ],
+)
+def test_of_views_of_inputs_inputs_are_saved(fn: Callable[[Tensor, Tensor], Tensor]) -> None:
+    graphs: list[tuple[str, GraphModule]] = []
+    run = compiled(fn, graphs)
+    x, w = draw(6, 8).requires_grad_(), draw(8, 8).requires_grad_()
+    mine = torch.autograd.grad(run(x, w).sum(), (x, w))
+    for m, t in zip(mine, torch.autograd.grad(fn(x, w).sum(), (x, w)), strict=True):
+        torch.testing.assert_close(m, t)
+    for written in (x, w):
+        result = run(x, w).sum()
+        with torch.no_grad():
+            written.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
+    assert [kind for kind, _ in graphs] == ["forward", "backward"]

@@ -209,9 +209,8 @@ def program_key(gm: GraphModule, inputs: Sequence[Any], options: Any) -> Program
         raise NotCached("its inputs come later")
     if next(gm.named_parameters(), None) or next(gm.named_buffers(), None) or [*gm.children()]:
         raise NotCached("it has modules of its own")
-    enabled = (
-        torch._dynamo.compiled_autograd.compiled_autograd_enabled
-    )  # for a region of the program
+    # For a region of the program.
+    enabled = torch._dynamo.compiled_autograd.compiled_autograd_enabled
     if torch._dynamo.config.compiled_autograd or enabled or in_transform():
         raise NotCached("its backward is traced again, or it runs in another transform")
     try:

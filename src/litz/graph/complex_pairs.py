@@ -143,8 +143,8 @@ class _At:
 
     def fitting(self, made: Any) -> Any:
         """What is made for the value, or None if that is laid out otherwise."""
-        if made is None or isinstance(made, tuple):
-            return made
+        if made is None or isinstance(made, tuple):  # real ones in the shape of complex ones
+            return made if _is_complex(self.n) else None
         return made if same_value(made.meta["val"], self.n.meta["val"], idle=False) else None
 
     @property

@@ -3,12 +3,14 @@
 A log-softmax that the forward graph itself need not store is not saved: the backward graph computes
 it anew, to the same bits, from what it was made of and from two numbers a row.  Products that are
 saved keep rows of whole 16 bytes, behind which nobody reads: nothing is copied where the library
-computes more columns, and kernels read such rows whole.
+computes more columns, and kernels read such rows whole.  Of a view of an input the input is saved:
+by that PyTorch sees that somebody wrote it before the backward pass.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from litz.graph.aliasing import is_view_op, owner
+from litz.graph.aliasing import is_view_op, owner, writes
 from litz.graph.calls import is_random
 from litz.graph.values import EAGER_VAL, add_call, fake_mode, same_dims
 from litz.ir.matmul import GROWTH, SHORT, padded_size
+from litz.runtime.torch_private import same_memory
 
 aten = torch.ops.aten
 
@@ -43,6 +46,9 @@ def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None
     both = _Parts(forward.graph, backward.graph, results)
     both.forget_sizes()
     for n in dict.fromkeys(both.saved):
+        if isinstance(n, Node):
+            both.save_input(n)
+    for n in dict.fromkeys(both.saved):
         made = _attached(n) if isinstance(n, Node) else None
         if made is not None and made.target is aten._log_softmax.default:
             both.leave_out(n, made)
@@ -62,6 +68,7 @@ class _Parts:
         self.changed = False
         (self.output,) = forward.find_nodes(op="output")
         self.inputs = {n.name: n for n in backward.find_nodes(op="placeholder")}
+        self.written = {owner(w) for n in forward.nodes for w in writes(n)}
 
     @property
     def saved(self) -> Sequence[Any]:
@@ -83,6 +90,27 @@ class _Parts:
             if own.op == "placeholder" and not own.users and own.name in saved:
                 self._save(saved[own.name], own, ())
                 self.backward.erase_node(own)
+
+    def save_input(self, n: Node) -> None:
+        """Save the input that a value is a view of, by itself alone, in the value's place."""
+        own, chain, at = self.inputs.get(n.name), list[Node](), n
+        while len(at.all_input_nodes) == 1:
+            if at.target is not operator.getitem and not is_view_op(at.target):
+                return
+            chain.append(at)
+            (at,) = at.all_input_nodes
+        given = at is not n and at.op == "placeholder" and at not in self.written
+        if own is None or not given or not same_memory(n.meta["val"], at.meta["val"]):
+            return
+        self.changed = True
+        self._save(n, own, [] if at in self.saved else [at])
+        known = self.inputs[at.name]
+        first = next(a for a in self.backward.nodes if a.op != "placeholder")
+        with self.backward.inserting_before(first):
+            for c in reversed(chain):
+                known = self.backward.node_copy(c, dict.fromkeys(c.all_input_nodes, known).get)
+        own.replace_all_uses_with(known)
+        self.backward.erase_node(own)
 
     def leave_out(self, n: Node, made: Node) -> None:
         """Save what a log-softmax is made of in its place, where that is no more.

@@ -198,6 +198,17 @@ def in_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def in_dual_level() -> bool:
+    """Whether code runs in a level of forward-mode AD, where tensors may have tangents."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def has_tangent(x: torch.Tensor) -> bool:
+    """Whether a tensor has a tangent in the level of forward-mode AD that code runs in."""
+    found: Any = torch.autograd.forward_ad.unpack_dual(x)  # type: ignore[no-untyped-call]
+    return found.tangent is not None
+
+
 def without_autocast() -> AbstractContextManager[Any]:
     """Where no operator is cast, whatever the dispatcher is told."""
     context: AbstractContextManager[Any] = torch._C._DisableAutocast()
