@@ -77,7 +77,7 @@ kernel k lanes 16 units x0
         t2: f32v = exp t1
         keep m3 = t2
       m5: f32v = sum of none
-      for r0 < 16
+      for r0 < 16 together 4
         lanes x0 < 100 x0_b .. x0_e
           t0: f32v = load b0[100*r0 + x0]
           t4: f32v = mul t0 litz::load<16>(m3 + (x0 - x0_b))
@@ -86,6 +86,23 @@ kernel k lanes 16 units x0
         store b2[x0] = litz::load<16>(m5 + (x0 - x0_b))
 """
     assert shown(plan) == want
+
+
+def test_rows_of_columns_that_share_a_vector_are_fetched_ahead() -> None:
+    """Their number goes by what they compute; what all rows share is not fetched."""
+    x0 = var("x0", 128)
+
+    def printed(rows: int, term: str) -> str:
+        r0 = var("r0", rows)
+        a = B.op(term, B.load(F32, "b0", r0 * 128 + x0))
+        value = B.op("mul", a, B.load(F32, "b1", x0))
+        return source(make_plan([x0], [r0], [Store("b2", x0, B.reduce("sum", (r0,), value))], x0))
+
+    four = printed(18, "neg")
+    assert four.count("__builtin_prefetch(b0 + (128*(r0 + 4) + x0), 0, 2);") == 4
+    assert four.count("__builtin_prefetch") == 4 and "for (; r0 < " in four
+    assert "for (; r0 < " not in printed(16, "neg")
+    assert "prefetch" not in printed(18, "lgamma") and "prefetch" not in printed(1, "neg")
 
 
 def test_split() -> None:

@@ -107,7 +107,8 @@ def _loop(s: For | Lanes | Blocks | Tiles | Range) -> str:
     start = f" from {s.start}" if s.start is not None else ""
     if isinstance(s, For):
         step = f" step {s.step}" if s.step != 1 else ""
-        return f"{'part' if s.part else 'for'} {s.var} < {s.stop}{start}{step}"
+        rows = f" together {s.together}" if s.together > 1 else ""
+        return f"{'part' if s.part else 'for'} {s.var} < {s.stop}{start}{step}{rows}"
     unroll = f" unroll {s.unroll}" if s.unroll > 1 else ""
     tail = " exact" if s.exact else ""
     between = " " + " .. ".join(s.between) if s.between else ""

@@ -513,6 +513,9 @@ def _only_scans(g: FusionGroup) -> bool:
 
 
 def _follows(a: FusionGroup, b: FusionGroup) -> bool:
-    """Whether ``b`` runs over the full space or reduces again after a reduction of ``a``."""
-    reads_result = any(x in a.writes for x in b.reads)
-    return reads_result and len(b.space.all) > len(a.space.axes)
+    """Whether ``b`` runs over the full space or reduces again after a reduction of ``a``.
+
+    What ``a`` stores along its rows is there before: each thread goes on with its own part.
+    """
+    ends = (s for s in a.stores if any(r.folds & body.REDUCES for r in s.roots()))
+    return any(s.buffer in b.reads for s in ends) and len(b.space.all) > len(a.space.axes)

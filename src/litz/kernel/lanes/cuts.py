@@ -133,31 +133,41 @@ class Cuts:
         return cost(value, lane, self.lanes) >= BRANCH
 
     def copies(self) -> tuple[Copies, ...]:
-        """Of accumulators, where short loops along the lane would wait for one."""
+        """Of accumulators, where short loops along the lane would wait for one; rows at once."""
         made, lane = self.made, self.space.lane
-        if made.form == "columns" or lane is None:
+        if lane is None:
             return ()
         found: dict[int, list[Reduce]] = {}
-        known: set[Node] = set()
+        down = made.form == "columns"
+        known: set[Node] = set(made.kept) if down else set()
         for p in made.passes:
+            if down and p.stores:  # they would keep what is the same in all lanes from being so
+                continue
             some = [made.reductions[i] for g in p.groups for i in g]
             values = [*(n.args[0] for n in some), *roots(made.plan.stores[i] for i in p.stores)]
             for group in [[n] for n in some] if made.totals else [some]:
                 at = [n.args[0] for n in group] if made.totals else values
                 extra = 2 * any(n.row.counts for n in group)  # a deviation and its square
-                found.setdefault(self.unroll(at, known, lane, extra), []).extend(group)
+                along = order(group[0], self.space.reduced)[-1] if down and group else lane
+                found.setdefault(self.unroll(at, known, along, extra), []).extend(group)
             known |= set(made.kept) & below(values).keys()
         for n in self.reduces:
             if n not in made.reductions:
                 found.setdefault(self.unroll(n.args, set(), lane), []).append(n)
-        alone = {k: [n for n in of if lane in n.axes] for k, of in found.items()}
+        alone = {
+            k: [n for n in of if lane in (n.vars if down else n.axes)] for k, of in found.items()
+        }
         return tuple(Copies(tuple(of), k) for k, of in sorted(alone.items()) if of and k > 1)
 
-    def unroll(self, values: Sequence[Node], known: set[Node], lane: Expr, extra: int = 0) -> int:
+    def unroll(self, values: Sequence[Node], known: set[Node], along: Expr, extra: int = 0) -> int:
+        """How many iterations over ``along`` run in turn; along the lane, vectors."""
+        lane = self.space.lane
+        assert lane is not None
         total = sum(self.costs(values, known, lane)) + extra
         unroll = UNROLL if total <= 8 else 2 if total <= 20 else 1
-        if extent(lane).is_const:
-            while unroll > 1 and int_value(extent(lane)) // self.lanes < unroll:
+        if extent(along).is_const:
+            steps = int_value(extent(along)) // (self.lanes if along is lane else 1)
+            while unroll > 1 and steps < unroll:
                 unroll //= 2
         return unroll
 

@@ -39,7 +39,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Reductions that have so many accumulators in turn: none waits for the operation before."""
+    """Reductions that have so many accumulators in turn: none waits for the operation before.
+
+    In columns, where a lane's accumulator lies in memory, so many rows that it takes at once.
+    """
 
     of: tuple[Reduce, ...]
     count: int

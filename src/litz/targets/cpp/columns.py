@@ -18,7 +18,7 @@ from litz.kernel.lanes.cuts import order
 from litz.kernel.lanes.recipe import LanePlan
 from litz.kernel.nodes import below, extent, roots
 from litz.targets.cpp import tree
-from litz.targets.cpp.loops import TreeBuilder, position
+from litz.targets.cpp.loops import Level, TreeBuilder, position
 from litz.targets.cpp.scans import begins
 from litz.targets.cpp.scope import Nest, Scope
 from litz.targets.cpp.tree import Acc, Ref, Stmt
@@ -156,8 +156,16 @@ class ColumnBuilder(TreeBuilder):
             self.stores_along(group, scope)
         rows.body.append(self.lanes_stmt(scope.body))
         home.body.extend(tree.Clear(a) for a in outer)
-        self.close(levels, inner, outer, chunk)
+        self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
         return outer
+
+    def loop(self, level: Level, accs: Sequence[Acc], copies: int) -> Stmt:
+        """Several rows at once where nothing but values of the rows comes before their lanes."""
+        made = super().loop(level, accs, copies)
+        if isinstance(made, tree.For) and isinstance(made.body[-1], tree.Lanes):
+            if all(isinstance(s, tree.Let) for s in made.body[:-1]):
+                made.together = copies
+        return made
 
     def in_block(self, r: Reduce, vec: bool, wide: DType | None) -> Acc:
         dtype = wide or r.args[0].dtype

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.index import Expr, Var, ceildiv, render
+from litz.ir.body import Load
 from litz.ir.dtype import F64, I64, DType
 from litz.ir.reductions import Reduction
 from litz.kernel.nodes import extent, int_value
@@ -242,6 +243,9 @@ class Printer:
 
     def visit_for(self, s: tree.For, spell: Speller, copy: int) -> None:
         v, stop = str(s.var), self.expr(s.stop)
+        if s.together > 1:
+            self.together(s, spell)
+            return
         if s.part:
             units = self.kernel.units
             i = units.index(s.var)
@@ -260,6 +264,41 @@ class Printer:
             self.open(f"for (int64_t {v} = {start}; {v} < {stop}; {step})")
         self.block(s.body, spell, copy)
         self.close()
+
+    def together(self, s: tree.For, spell: Speller) -> None:
+        """Several iterations in each vector: arrays are read and written once for them.
+
+        Memory is then read in as many streams as there are iterations, each soon at its end: what
+        the next ones load is fetched ahead.
+        """
+        v, stop, n = str(s.var), self.expr(s.stop), s.together
+        *first, lanes = s.body
+        assert isinstance(lanes, tree.Lanes)
+        ahead = {v: f"({v} + {n})"}
+        nodes = (t.node for t in lanes.body if isinstance(t, tree.Let))
+        loads = (x for x in nodes if isinstance(x, Load) and not x.indirect)
+        places = [f"{x.buffer} + ({spell.index(x.index, ahead)})" for x in loads if s.var in x.vars]
+        fetch = [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
+        turns = tree.Turns(s.var, n, [*fetch, *first, *lanes.body])
+        self.open("")
+        self.line(f"int64_t {v} = {'0' if s.start is None else self.expr(s.start)};")
+        self.open(f"for (; {v} + {n - 1} < {stop}; {v} += {n})")
+        self.visit_lanes(replace(lanes, body=[turns]), spell, 0)
+        self.close()
+        if s.start is not None or not s.stop.is_const or int_value(s.stop) % n:
+            self.open(f"for (; {v} < {stop}; ++{v})")
+            self.block(s.body, spell)
+            self.close()
+        self.close()
+
+    def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
+        base = str(s.var)
+        self.line(f"const int64_t {base}_b = {base};")
+        for c in range(s.count):
+            self.open("")
+            self.line(f"const int64_t {base} = {base}_b + {c * s.step};")
+            self.block(s.body, spell, c)
+            self.close()
 
     def start_of(self, v: Expr) -> str:
         """The C++ variable that says where a unit dim starts."""
@@ -358,13 +397,7 @@ class Printer:
         if s.unroll == 1:
             self.block(s.body, spell)
             return
-        base = str(s.var)
-        self.line(f"const int64_t {base}_b = {base};")
-        for c in range(s.unroll):
-            self.open("")
-            self.line(f"const int64_t {base} = {base}_b + {c * self.kernel.lanes};")
-            self.block(s.body, spell, c)
-            self.close()
+        self.visit_turns(tree.Turns(s.var, s.unroll, s.body, self.kernel.lanes), spell, 0)
 
     def unit_count(self, v: Expr) -> Expr:
         """How many units lie along one dim."""

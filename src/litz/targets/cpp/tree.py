@@ -156,6 +156,7 @@ class For(Stmt):
     """A serial loop.  ``part``: its range is this thread's share (see ``Kernel.units``).
 
     step: more than 1 for a loop over chunks, whose end is ``stop``.
+    together: so many iterations run in the ``Lanes`` that ends the body, before its next vector.
     """
 
     var: Expr
@@ -164,6 +165,17 @@ class For(Stmt):
     start: Expr | None = None
     step: int = 1
     part: bool = False
+    together: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Turns(Stmt):
+    """``body`` ``count`` times, of ``var`` from what it is outside on, in steps of ``step``."""
+
+    var: Expr
+    count: int
+    body: list[Stmt]
+    step: int = 1
 
 
 @dataclass(slots=True, eq=False)
