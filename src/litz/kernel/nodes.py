@@ -114,8 +114,12 @@ def readers_first(
 
 def reads(value: Node) -> bool:
     """Whether a value loads, or checks an index."""
-    below = walk((value,))
-    return any(isinstance(n, Load) or (isinstance(n, Op) and n.name in CHECKS) for n in below)
+    return any(isinstance(n, Load) for n in walk((value,))) or checks(value)
+
+
+def checks(value: Node) -> bool:
+    """Whether a value checks an index or a divisor."""
+    return any(isinstance(n, Op) and n.name in CHECKS for n in walk((value,)))
 
 
 def by_loops(

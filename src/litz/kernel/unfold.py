@@ -13,7 +13,7 @@ from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
 from litz.ir.dtype import BOOL, I64
 from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
-from litz.kernel.nodes import as_index, extent
+from litz.kernel.nodes import as_index, checks, extent
 
 _COMPARED = {"lt": lt, "le": le, "gt": gt, "ge": ge}
 
@@ -73,7 +73,10 @@ def _is_even(size: Expr) -> bool:
 
 
 def settled(_: Node, n: Node) -> Node:
-    """Comparisons of indices that ranges decide, and what they choose."""
+    """Comparisons of indices that ranges decide, and what they choose.
+
+    What is not chosen stays if it checks an index: every point makes these checks.
+    """
     if not isinstance(n, Op):
         return n
     if n.name in _COMPARED and all(isinstance(a, Const | Index) for a in n.args):
@@ -84,9 +87,11 @@ def settled(_: Node, n: Node) -> Node:
     if n.name in ("and_", "or_") and n.dtype is BOOL:
         for a, b in (n.args, n.args[::-1]):
             if isinstance(a, Const):
-                return b if bool(a.value) == (n.name == "and_") else a
+                kept, left = (b, a) if bool(a.value) == (n.name == "and_") else (a, b)
+                return n if checks(left) else kept
     if n.name == "where" and isinstance(n.args[0], Const):
-        return n.args[1 if n.args[0].value else 2]
+        kept, left = n.args[1:] if n.args[0].value else n.args[:0:-1]
+        return n if checks(left) else kept
     return n
 
 
