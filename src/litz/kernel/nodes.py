@@ -114,12 +114,21 @@ def readers_first(
 
 def reads(value: Node) -> bool:
     """Whether a value loads, or checks an index."""
-    return any(isinstance(n, Load) for n in walk((value,))) or checks(value)
+    return any(map(is_guarded_kind, walk((value,))))
 
 
 def checks(value: Node) -> bool:
     """Whether a value checks an index or a divisor."""
-    return any(isinstance(n, Op) and n.name in CHECKS for n in walk((value,)))
+    return any(map(is_check, walk((value,))))
+
+
+def is_check(n: Node) -> bool:
+    return isinstance(n, Op) and n.name in CHECKS
+
+
+def is_guarded_kind(n: Node) -> bool:
+    """Whether ``n`` itself must not run where a mask around it does not hold."""
+    return isinstance(n, Load) or is_check(n)
 
 
 def by_loops(
