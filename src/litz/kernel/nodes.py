@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, TypeGuard
 
 from litz.index import Const as IndexConst
-from litz.index import Expr, Var, as_expr
+from litz.index import Expr, Var, as_expr, ge, gt, le, lt
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
+from litz.ir.dtype import I64
 from litz.ir.ops import CHECKS
 
 
@@ -23,6 +25,15 @@ def as_index(n: Node) -> Expr:
         return n.expr
     assert isinstance(n, Const)
     return as_expr(int(n.value))
+
+
+COMPARISONS: Final = {"lt": lt, "le": le, "gt": gt, "ge": ge}
+
+
+def is_comparison(n: Node) -> TypeGuard[Op]:
+    """Whether a node compares two indices."""
+    known = isinstance(n, Op) and n.name in COMPARISONS
+    return known and all(isinstance(a, Index | Const) and a.dtype is I64 for a in n.args)
 
 
 def roots(stores: Iterable[Store]) -> tuple[Node, ...]:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Const as Number
-from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions, ge, gt, le, lt
+from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
-from litz.ir.dtype import BOOL, I64
+from litz.ir.dtype import BOOL
 from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
-from litz.kernel.nodes import as_index, checks, extent
-
-_COMPARED = {"lt": lt, "le": le, "gt": gt, "ge": ge}
+from litz.kernel.nodes import COMPARISONS, as_index, checks, extent, is_comparison
 
 GAIN = 1.05  # less is not worth the shorter loops
 
@@ -79,11 +77,9 @@ def settled(_: Node, n: Node) -> Node:
     """
     if not isinstance(n, Op):
         return n
-    if n.name in _COMPARED and all(isinstance(a, Const | Index) for a in n.args):
-        if all(a.dtype is I64 for a in n.args):
-            found = _COMPARED[n.name](*(as_index(a) for a in n.args))
-            return body.const(BOOL, bool(found.value)) if isinstance(found, Number) else n
-        return n
+    if is_comparison(n):
+        found = COMPARISONS[n.name](*map(as_index, n.args))
+        return body.const(BOOL, bool(found.value)) if isinstance(found, Number) else n
     if n.name in ("and_", "or_") and n.dtype is BOOL:
         for a, b in (n.args, n.args[::-1]):
             if isinstance(a, Const):
