@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cpp_plans import build_together, check, make_plan, source
+from cpp_plans import build_together, call, check, make_plan, source
 from test_cpp_pointwise import data
 
-from litz.index import Expr, const, max_, min_, var
+from litz.index import Expr, const, max_, min_, symbol, var
 from litz.ir import body as B
 from litz.ir.body import Node, Store
 from litz.ir.dtype import BF16, F32, I64, DType
@@ -117,3 +117,21 @@ SIZES = ((64, 1), (33, 7), (45, 20))
 
 def zeros(size: int, dtype: DType) -> torch.Tensor:
     return torch.zeros(ROWS * size, dtype=torch.float32 if dtype is F32 else torch.bfloat16)
+
+
+def test_pieces_check_what_they_do_not_choose() -> None:
+    size = 65
+    x0 = var("x0", size)
+    at, symbol_ = B.op("check_index", B.load(I64, "b", x0), B.const(I64, size)), symbol("i")
+    read = B.load(F32, "a", symbol_, ((symbol_, at),))
+    first = B.op("lt", B.index(x0), B.const(I64, 5))
+    positive = B.op("and_", first, B.op("gt", read, B.const(F32, 0.0)))
+    zero = B.const(F32, 0.0)
+    for value in (B.op("where", first, read, zero), B.op("where", positive, zero, zero + 1)):
+        plan = make_plan([x0], [], [Store("c", x0, value)], x0)
+        assert choose(plan, 16).kernels[0].cuts == (5,)
+        places = torch.arange(size)
+        buffers = {"a": data("f32", size), "b": places, "c": torch.zeros(size)}
+        assert not call(plan, buffers)
+        places[40] = size
+        assert call(plan, buffers)

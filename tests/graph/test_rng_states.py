@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import litz
+from litz.runtime import drawing
 
 Tensor = torch.Tensor
 
@@ -108,3 +109,21 @@ def test_dropout_draws_in_the_backward_pass_what_it_drew_in_the_forward_pass(
         assert found.counters["cache_hits"] == (0 if "verify" in options or not turn else 2)
         for a, b in zip(mine, expected, strict=True):
             torch.testing.assert_close(a, b)
+
+
+def test_states_are_those_of_the_device_that_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ``rand((), device="cuda")`` no tensor tells the device."""
+    states: list[Tensor] = []
+    on_gpu = torch.full((16,), 7, dtype=torch.uint8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", on_gpu.clone)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", states.append)
+    monkeypatch.setattr(drawing, "_results", lambda *given: (given[2]["device"],))
+    for device in ("cuda", torch.device("cuda", 0)):
+        _, state = drawing.draw_and_save("aten.rand.default", (3,), device=device)
+        assert torch.equal(state, on_gpu)
+        drawing.draw_again("aten.rand.default", state + 1, (3,), device=device)
+        assert torch.equal(torch.stack(states), torch.stack((on_gpu + 1, on_gpu)))
+        states.clear()
+    x = torch.zeros(3)
+    _, state = drawing.draw_and_save("aten.rand_like.default", x, device=torch.device("cpu"))
+    assert torch.equal(state, torch.get_rng_state())

@@ -83,10 +83,16 @@ def test_gather_from_a_costly_value_stores_it() -> None:
     assert nests(program) == 2
 
 
-def test_indices_into_an_expanded_tensor_are_checked() -> None:
-    def fn(x: Tensor, i: Tensor) -> Tensor:
-        return x.expand(10, 6)[i]
-
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, i: x.expand(10, 6)[i],
+        lambda x, i: (x * 2).expand(10, 6)[i],
+        lambda x, i: torch.ones(10, 3)[i] + x[0, 0],
+        lambda x, i: (x * 2).expand(10, 6)[i, i.clamp(max=5)],
+    ],
+)
+def test_indices_into_an_expanded_tensor_are_checked(fn: Fn) -> None:
     assert nests(check(fn, W[:1].clone(), IDS)) == 1  # without writing the ten rows out
     with pytest.raises(IndexError):
         run_program(lower_fn(fn, W[:1].clone(), IDS), [W[:1].clone(), IDS + 5])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, TypeGuard
 
 from litz.index import Const as IndexConst
-from litz.index import Expr, Var, as_expr
+from litz.index import Expr, Var, as_expr, ge, gt, le, lt
 from litz.ir.body import Const, Index, Load, Node, Op, Reduce, Store, walk
 from litz.ir.body import loops_of as loops_of
+from litz.ir.dtype import I64
 from litz.ir.ops import CHECKS
 
 
@@ -23,6 +25,15 @@ def as_index(n: Node) -> Expr:
         return n.expr
     assert isinstance(n, Const)
     return as_expr(int(n.value))
+
+
+COMPARISONS: Final = {"lt": lt, "le": le, "gt": gt, "ge": ge}
+
+
+def is_comparison(n: Node) -> TypeGuard[Op]:
+    """Whether a node compares two indices."""
+    known = isinstance(n, Op) and n.name in COMPARISONS
+    return known and all(isinstance(a, Index | Const) and a.dtype is I64 for a in n.args)
 
 
 def roots(stores: Iterable[Store]) -> tuple[Node, ...]:
@@ -114,8 +125,21 @@ def readers_first(
 
 def reads(value: Node) -> bool:
     """Whether a value loads, or checks an index."""
-    below = walk((value,))
-    return any(isinstance(n, Load) or (isinstance(n, Op) and n.name in CHECKS) for n in below)
+    return any(map(is_guarded_kind, walk((value,))))
+
+
+def checks(value: Node) -> bool:
+    """Whether a value checks an index or a divisor."""
+    return any(map(is_check, walk((value,))))
+
+
+def is_check(n: Node) -> bool:
+    return isinstance(n, Op) and n.name in CHECKS
+
+
+def is_guarded_kind(n: Node) -> bool:
+    """Whether ``n`` itself must not run where a mask around it does not hold."""
+    return isinstance(n, Load) or is_check(n)
 
 
 def by_loops(

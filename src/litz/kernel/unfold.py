@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from litz.index import Const as Number
-from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions, ge, gt, le, lt
+from litz.index import Expr, FloorDiv, Mod, Substitution, Sum, const, divisions
 from litz.ir import body
 from litz.ir.body import Const, Index, Load, Masked, Node, Op, Rewriter, walk
-from litz.ir.dtype import BOOL, I64
+from litz.ir.dtype import BOOL
 from litz.ir.unfold import Nest, cut_loop, index_exprs, loop_cuts, loops_to_cut
-from litz.kernel.nodes import as_index, extent
-
-_COMPARED = {"lt": lt, "le": le, "gt": gt, "ge": ge}
+from litz.kernel.nodes import COMPARISONS, as_index, checks, extent, is_comparison
 
 GAIN = 1.05  # less is not worth the shorter loops
 
@@ -73,20 +71,23 @@ def _is_even(size: Expr) -> bool:
 
 
 def settled(_: Node, n: Node) -> Node:
-    """Comparisons of indices that ranges decide, and what they choose."""
+    """Comparisons of indices that ranges decide, and what they choose.
+
+    What is not chosen stays if it checks an index: every point makes these checks.
+    """
     if not isinstance(n, Op):
         return n
-    if n.name in _COMPARED and all(isinstance(a, Const | Index) for a in n.args):
-        if all(a.dtype is I64 for a in n.args):
-            found = _COMPARED[n.name](*(as_index(a) for a in n.args))
-            return body.const(BOOL, bool(found.value)) if isinstance(found, Number) else n
-        return n
+    if is_comparison(n):
+        found = COMPARISONS[n.name](*map(as_index, n.args))
+        return body.const(BOOL, bool(found.value)) if isinstance(found, Number) else n
     if n.name in ("and_", "or_") and n.dtype is BOOL:
         for a, b in (n.args, n.args[::-1]):
             if isinstance(a, Const):
-                return b if bool(a.value) == (n.name == "and_") else a
+                kept, left = (b, a) if bool(a.value) == (n.name == "and_") else (a, b)
+                return n if checks(left) else kept
     if n.name == "where" and isinstance(n.args[0], Const):
-        return n.args[1 if n.args[0].value else 2]
+        kept, left = n.args[1:] if n.args[0].value else n.args[:0:-1]
+        return n if checks(left) else kept
     return n
 
 

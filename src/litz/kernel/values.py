@@ -12,8 +12,8 @@ from dataclasses import field
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Scan, walk
-from litz.ir.ops import CHECKS
+from litz.ir.body import Masked, Node, Op, Reduce, Scan, walk
+from litz.kernel.nodes import is_guarded_kind
 
 
 @dataclass(eq=False, slots=True)
@@ -94,12 +94,11 @@ class Values:
         if node not in self.touching:
             for n in walk((node,)):
                 if n not in self.touching:
-                    own = isinstance(n, Load) or _checks(n)
-                    self.touching[n] = own or any(self.touching[a] for a in n.args)
+                    self.touching[n] = is_guarded_kind(n) or any(self.touching[a] for a in n.args)
         return self.touching[node]
 
     def _make(self, node: Node, args: tuple[Value, ...], conds: Conds) -> Value:
-        own = conds if isinstance(node, Load) or _checks(node) else ()
+        own = conds if is_guarded_kind(node) else ()
         axes = {self.axis_of[v] for v in node.vars if v in self.axis_of}
         axes.update(*(c.axes for c in own), *(a.axes for a in args))
         stage = max((v.stage for v in (*args, *own)), default=0)
@@ -116,7 +115,3 @@ def _fixed(cond: Value, axes: set[str]) -> Iterator[Value]:
     elif isinstance(cond.node, Op) and cond.node.name == "and_":
         for part in cond.args:
             yield from _fixed(part, axes)
-
-
-def _checks(node: Node) -> bool:
-    return isinstance(node, Op) and node.name in CHECKS

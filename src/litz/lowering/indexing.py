@@ -11,7 +11,8 @@ from litz.dataclass import dataclass
 from litz.index import Const, Expr, Substitution, const, provably_le, symbol
 from litz.ir import body
 from litz.ir import dtype as d
-from litz.ir.body import Load, Node, Rewriter, Scalar, op
+from litz.ir.body import Load, Node, Op, Rewriter, Scalar, op
+from litz.ir.ops import CHECKS
 from litz.lowering import values, views
 from litz.lowering.context import Unsupported
 from litz.lowering.creation import literal
@@ -75,17 +76,17 @@ def load_at(ctx: Call, x: TensorValue, positions: Sequence[Position]) -> Node:
     index, bound = bind(positions, x.shape, (x.node,) if lazy else ())
     if not bound:
         return x.at(index)
-    if lazy:
-        through = _through(x, index, bound) if body.cost(x.node) <= MAX_GATHER_COST else None
-        if through is not None:
-            return through
-        x = ctx.b.realize(x)
-    ref = x.memory
-    node: Node = ref.load(index, bound)
-    for step, p in zip(ref.strides, positions, strict=True):
-        if step is ZERO and isinstance(p, Node):  # the address has nothing of it, nor of its check
+    quick = lazy and body.cost(x.node) <= MAX_GATHER_COST
+    node = _through(x, index, bound) if quick else None
+    if node is None:
+        ref = ctx.b.realize(x).memory
+        node = ref.load(index, tuple((s, p) for s, p in bound if s in ref.place(index).free))
+    read = set(body.walk((node,)))
+    for _, p in bound:
+        if p not in read and any(isinstance(n, Op) and n.name in CHECKS for n in body.walk((p,))):
+            # Along an expanded dimension nothing is left of a position, nor of its check.
             seen = op("ge", p, body.const(d.I64, 0))
-            node = body.masked(seen, node, body.const(x.dtype, 0))
+            node = body.masked(seen, node, body.const(node.dtype, 0))
     return node
 
 

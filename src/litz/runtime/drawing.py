@@ -17,14 +17,14 @@ def draw_and_save(op: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """The results of an operator (``aten.native_dropout.default``), and behind them the state that
     the generator of its device had before.
     """
-    states = _states(args)
+    states = _states(args, kwargs)
     state = states.get_rng_state()
     return *_results(op, args, kwargs), state
 
 
 def draw_again(op: str, state: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """The results of an operator from a state of the generator, which then goes on as it was."""
-    states = _states(args)
+    states = _states(args, kwargs)
     before = states.get_rng_state()
     states.set_rng_state(state)
     try:
@@ -33,9 +33,12 @@ def draw_again(op: str, state: torch.Tensor, *args: Any, **kwargs: Any) -> tuple
         states.set_rng_state(before)
 
 
-def _states(args: tuple[Any, ...]) -> Any:
-    """What has the generator of the device that tensors are on."""
-    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in args)
+def _states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What has the generator of the device that is asked for, else of that which tensors are on."""
+    if kwargs.get("device") is not None:
+        on_gpu = torch.device(kwargs["device"]).type == "cuda"
+    else:
+        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in args)
     return torch.cuda if on_gpu else torch
 
 

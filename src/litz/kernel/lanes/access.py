@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
 from litz.dataclass import dataclass
 from litz.index import Const as ConstExpr
 from litz.index import Expr, ceildiv, coefficient, const, divides, substitute, var
-from litz.ir.body import Const, Index, Load, Node, Op
-from litz.ir.dtype import I64
+from litz.ir.body import Load, Node, Op
 from litz.kernel.lanes.steps import steps
-from litz.kernel.nodes import as_index, extent
+from litz.kernel.nodes import as_index, extent, is_comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,6 @@ _COMPARISONS = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def is_comparison(n: Node) -> TypeGuard[Op]:
-    """Whether a node compares two indices."""
-    known = isinstance(n, Op) and n.name in _COMPARISONS
-    return known and all(isinstance(a, (Index, Const)) for a in n.args)
-
-
 def uniform(n: Op, lane: Expr, lanes: int) -> bool:
     """Whether a comparison of an index holds for all lanes of an aligned vector or for none.
 
@@ -77,7 +69,7 @@ def first_lanes(n: Op, lane: Expr) -> tuple[Expr, bool] | None:
 
     And whether it holds in those, rather than in the others; None where it is no such comparison.
     """
-    if not is_comparison(n) or any(a.dtype is not I64 for a in n.args):
+    if not is_comparison(n):
         return None
     name, (a, b) = n.name, (as_index(x) for x in n.args)
     if lane in b.free:

@@ -25,9 +25,9 @@ from litz.index import (
 )
 from litz.ir.body import Op, Reduce, Rewriter, Scan, Store, walk
 from litz.ir.unfold import index_exprs
-from litz.kernel.lanes.access import access, is_comparison, uniform
+from litz.kernel.lanes.access import access, uniform
 from litz.kernel.lanes.space import Space
-from litz.kernel.nodes import as_index, extent, int_value, roots
+from litz.kernel.nodes import as_index, extent, int_value, is_comparison, roots
 from litz.kernel.phases import Phases, phase
 from litz.kernel.plan import Dim, KernelPlan
 from litz.kernel.unfold import settled

@@ -14,9 +14,8 @@ from litz.ir.body import Const, Index, Load, Masked, Node, Op, Reduce, Scan, Sto
 from litz.ir.body import const as const_node
 from litz.ir.body import op as op_node
 from litz.ir.dtype import BOOL
-from litz.ir.ops import CHECKS
 from litz.kernel.lanes.access import uniform
-from litz.kernel.nodes import as_index, roots
+from litz.kernel.nodes import as_index, is_check, is_guarded_kind, roots
 from litz.targets.cpp import tree
 from litz.targets.cpp.tree import Ref, Stmt
 from litz.targets.cpp.values import DIALECT, literal
@@ -103,11 +102,6 @@ class Nest:
             outer.body.append(stmt)
 
 
-def is_guarded_kind(n: Node) -> bool:
-    """Whether ``n`` itself must not run where a mask around it does not hold."""
-    return isinstance(n, Load) or (isinstance(n, Op) and n.name in CHECKS)
-
-
 _AND = op_node("and_", const_node(BOOL, True), const_node(BOOL, False))
 
 
@@ -137,8 +131,7 @@ class Placer:
             self.reads[n] = is_guarded_kind(n) or any(self.reads[a] for a in n.args)
             level = max((self.levels[a] for a in n.args), default=-1)
             self.levels[n] = level + 1 if isinstance(n, Reduce) else level
-            if isinstance(n, Op) and n.name in CHECKS:
-                self.checks = True
+            self.checks |= is_check(n)
 
     def name(self, prefix: str = "t") -> str:
         self.names += 1
