@@ -197,6 +197,14 @@ def test_what_a_script_made_lives_as_long_as_without_us(tmp_path: Path) -> None:
     assert sys.modules.pop(str(script)).model
 
 
+def test_a_script_is_read_as_python_reads_it(tmp_path: Path) -> None:
+    """Not as our files are: they evaluate no annotations."""
+    script = tmp_path / "script.py"
+    script.write_text("def f(x: int): pass\nassert f.__annotations__ == {'x': int}\n")
+    explain_script(str(script))
+    sys.modules.pop(str(script))
+
+
 def test_a_program_of_which_nothing_is_compiled_says_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("")
