@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from package_cases import CASES, TEXT, Call, Case
 from torch.utils import _pytree as pytree
 
 import litz
+from litz.loading.container import Container, Writer
 from litz.runtime import shipped
 from tests.loading.package_corpus import RUNNER, difference, entries
 from tests.loading.test_damaged import DAMAGE, Small, X, random
@@ -133,6 +135,35 @@ def test_what_is_said(run: Path, small: Path, tmp_path: Path) -> None:
     assert "is no package, or its end is missing" in called(run, cut).stderr
     cut.write_bytes(small.read_bytes().replace(X[0].numpy().tobytes(), bytes(16)))
     assert "constants/weight is altered" in called(run, cut, *words([X], tmp_path)).stderr
+
+
+class Spread(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("spread", torch.tensor([[1.0], [2.0], [3.0]]).expand(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.spread
+
+
+@pytest.mark.slow
+def test_constants_that_are_copied(run: Path, tmp_path: Path) -> None:
+    """As those of GPUs: elements that are one memory stay so."""
+    path, other = tmp_path / "p.litz", tmp_path / "other.litz"
+    litz.package(Spread(), path, (torch.ones(3, 4),))
+    container = Container(path)
+    record = json.loads(container.read("program.json"))
+    assert record["constants"][0]["strides"] == [1, 0]
+    record["constants"][0]["written"] = True
+    with Writer(other) as out:
+        for name in container.entries.keys() - {"litz-package"}:
+            same = name != "program.json"
+            out.add(name, container.read(name) if same else json.dumps(record).encode())
+    x = torch.randn(3, 4)
+    for file in path, other:
+        done = called(run, file, *words([x], tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert Path(f"{file}.0").read_bytes() == Spread()(x).numpy().tobytes()
 
 
 TRY = """
