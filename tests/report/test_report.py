@@ -16,7 +16,9 @@ import torch
 
 import litz
 from litz.graph.frames import is_own
+from litz.options import make_options
 from litz.report import record
+from litz.report.collect import Collector
 from litz.report.html import report_page
 from litz.report.record import Report, from_json, schema
 from litz.report.text import report_text
@@ -211,6 +213,14 @@ def test_a_program_of_which_nothing_is_compiled_says_so(tmp_path: Path) -> None:
     report = explain_script(str(script))
     assert "look at first: nothing was compiled" in report_text(report)
     assert "<p>Nothing was compiled.</p>" in report_page(report)
+
+
+def test_a_break_whose_place_is_told_by_its_stack_alone_has_its_line() -> None:
+    collector = Collector()
+    trace = 'User code traceback:\n  File "model.py", line 3, in fn\n    stop()\n'
+    collector.hear_break(f"Graph break\n  Graph Break Reason: it stops\n{trace}")
+    report = collector.report("model.py", make_options({}))
+    assert [b.line for b in report.breaks] == list(report.by_line) == ["model.py:3"]
 
 
 def test_a_break_in_what_several_lines_call_has_its_line() -> None:
