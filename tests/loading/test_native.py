@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,24 +146,35 @@ class Spread(torch.nn.Module):
         return x * self.spread
 
 
-@pytest.mark.slow
-def test_constants_that_are_copied(run: Path, tmp_path: Path) -> None:
-    """As those of GPUs: elements that are one memory stay so."""
-    path, other = tmp_path / "p.litz", tmp_path / "other.litz"
-    litz.package(Spread(), path, (torch.ones(3, 4),))
-    container = Container(path)
-    record = json.loads(container.read("program.json"))
-    assert record["constants"][0]["strides"] == [1, 0]
-    record["constants"][0]["written"] = True
+def rewritten(path: Path, change: Callable[[Any], object]) -> Path:
+    """A package whose record says something else."""
+    container, other = Container(path), path.with_name("rewritten.litz")
+    change(record := json.loads(container.read("program.json")))
     with Writer(other) as out:
         for name in container.entries.keys() - {"litz-package"}:
             same = name != "program.json"
             out.add(name, container.read(name) if same else json.dumps(record).encode())
-    x = torch.randn(3, 4)
-    for file in path, other:
-        done = called(run, file, *words([x], tmp_path))
+    return other
+
+
+@pytest.mark.slow
+def test_records_of_tensors(run: Path, tmp_path: Path) -> None:
+    """Elements of constants that are one memory stay so where these are copied, as on GPUs."""
+    path, x = tmp_path / "p.litz", torch.randn(3, 4)
+    litz.package(Spread(), path, (x,))
+
+    def write(record: Any) -> None:
+        assert record["constants"][0]["strides"] == [1, 0]
+        record["constants"][0]["written"] = True
+
+    given = words([x], tmp_path)
+    for file in path, rewritten(path, write):
+        done = called(run, file, *given)
         assert done.returncode == 0, done.stderr
         assert Path(f"{file}.0").read_bytes() == Spread()(x).numpy().tobytes()
+    for kind, said in ("constants", "a constant of other"), ("inputs", "an input of other"):
+        wrong = rewritten(path, lambda record, k=kind: record[k][0]["strides"].pop())
+        assert said in called(run, wrong, *given).stderr
 
 
 TRY = """

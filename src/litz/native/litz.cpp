@@ -184,6 +184,7 @@ void Program::State::load() {
             for (const Json& s : j["shape"].items) i.shape.push_back(s.text);
             for (const Json& s : j["strides"].items) i.strides.push_back(s.text);
             i.written = j["written"].number;
+            if (i.strides.size() != i.shape.size()) throw Error("litz: a package with an input of other strides");
         } else if (i.type == "ObjectInput") throw Error("litz: the program takes a script object: it needs Python");
         else if (i.type == "NumberInput") i.value = j["value"].text;
         else i.fixed = j["value"];
