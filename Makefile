@@ -25,6 +25,7 @@ SITE ?= .venv-site
 BROWSER ?= .venv-browser
 # Debian's packages that some tests use where they are there.
 PACKAGES ?= chromium fonts-dejavu-core zsh fish
+SOON := -o Acquire::Retries=0 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
 LIBRARIES_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?= --count 400
@@ -117,8 +118,8 @@ $(SITE)/.installed: docs/requirements.txt
 tools: $(SITE)/.installed
 
 packages:
-	(for x in chromium zsh fish; do command -v $$x || exit 1; done) || { apt-get update && \
-	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(PACKAGES); }
+	(for x in chromium zsh fish; do command -v $$x || exit 1; done) || { apt-get $(SOON) update && \
+	  DEBIAN_FRONTEND=noninteractive apt-get $(SOON) install -y --no-install-recommends $(PACKAGES); }
 
 # Beside the environment that tests run in, and no part of it.
 $(BROWSER)/.installed: | $(STAMP)

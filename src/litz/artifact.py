@@ -293,14 +293,16 @@ def _records(text: Any = None, content: Any = None, tensor: Any = None) -> Recor
         torch.dtype: Leaf(lambda t: str(t).removeprefix("torch."), dtype_of),
         torch.device: Leaf(str, torch.device),
         torch.Tensor: Leaf(tensor, _tensor),
+        torch.ScriptObject: Leaf(lambda x: records.write(stored(x)), _no_object),
         complex: Leaf(
             lambda z: [z.real.hex(), z.imag.hex()],
             lambda d: complex(float.fromhex(d[0]), float.fromhex(d[1])),
         ),
+        str: Leaf(text, _text),
+        bytes: Leaf(content, _bytes),
     }
-    records = Records({**leaves, str: Leaf(text, _text), bytes: Leaf(content, _bytes)})
-    leaves[torch.ScriptObject] = Leaf(lambda x: records.write(stored(x)), _no_object)
-    return Records({**leaves, str: Leaf(text, _text), bytes: Leaf(content, _bytes)})
+    records = Records(leaves)
+    return records
 
 
 def _no_object(data: object) -> torch.ScriptObject:

@@ -344,4 +344,6 @@ def make_options(
     for stage in sorted(options.shown):
         if stage not in SHOWN:
             raise OptionError(f"no stage {stage!r} to show{_nearest(stage, list(SHOWN))}")
+    if options.host_passes and options.host != "fx":
+        raise OptionError(f"host_passes are for host='fx', not {options.host!r}")
     return options

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.fx import GraphModule, Interpreter
 
+from litz.errors import OptionError
 from litz.host.fx import FxHost, launch
 from litz.host.lines import (
     BindSize,
@@ -30,6 +31,7 @@ from litz.host.python import print_host
 from litz.index import symbol
 from litz.ir.dtype import F32
 from litz.ir.program import Buffer, Extern, TensorRef
+from litz.options import make_options
 from litz.runtime.plan import Plan
 from litz.tools.explain import explain
 
@@ -180,3 +182,8 @@ def test_errors_leave_the_device_that_was_current(monkeypatch: pytest.MonkeyPatc
 def test_a_program_without_a_plan_says_so() -> None:
     report = explain(fn, (X, W), {}, {"host": "fx", "verify": True})
     assert "Python runs the host program" in str(report)
+
+
+def test_passes_of_another_host_are_refused() -> None:
+    with pytest.raises(OptionError, match="host_passes are for host='fx', not 'auto'"):
+        make_options({"host_passes": Pass()}, environ={})

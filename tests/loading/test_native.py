@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from package_cases import CASES, TEXT, Call, Case
 from torch.utils import _pytree as pytree
 
 import litz
+from litz.loading.container import Container, Writer
 from litz.runtime import shipped
 from tests.loading.package_corpus import RUNNER, difference, entries
 from tests.loading.test_damaged import DAMAGE, Small, X, random
@@ -133,6 +135,46 @@ def test_what_is_said(run: Path, small: Path, tmp_path: Path) -> None:
     assert "is no package, or its end is missing" in called(run, cut).stderr
     cut.write_bytes(small.read_bytes().replace(X[0].numpy().tobytes(), bytes(16)))
     assert "constants/weight is altered" in called(run, cut, *words([X], tmp_path)).stderr
+
+
+class Spread(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("spread", torch.tensor([[1.0], [2.0], [3.0]]).expand(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.spread
+
+
+def rewritten(path: Path, change: Callable[[Any], object]) -> Path:
+    """A package whose record says something else."""
+    container, other = Container(path), path.with_name("rewritten.litz")
+    change(record := json.loads(container.read("program.json")))
+    with Writer(other) as out:
+        for name in container.entries.keys() - {"litz-package"}:
+            same = name != "program.json"
+            out.add(name, container.read(name) if same else json.dumps(record).encode())
+    return other
+
+
+@pytest.mark.slow
+def test_records_of_tensors(run: Path, tmp_path: Path) -> None:
+    """Elements of constants that are one memory stay so where these are copied, as on GPUs."""
+    path, x = tmp_path / "p.litz", torch.randn(3, 4)
+    litz.package(Spread(), path, (x,))
+
+    def write(record: Any) -> None:
+        assert record["constants"][0]["strides"] == [1, 0]
+        record["constants"][0]["written"] = True
+
+    given = words([x], tmp_path)
+    for file in path, rewritten(path, write):
+        done = called(run, file, *given)
+        assert done.returncode == 0, done.stderr
+        assert Path(f"{file}.0").read_bytes() == Spread()(x).numpy().tobytes()
+    for kind, said in ("constants", "a constant of other"), ("inputs", "an input of other"):
+        wrong = rewritten(path, lambda record, k=kind: record[k][0]["strides"].pop())
+        assert said in called(run, wrong, *given).stderr
 
 
 TRY = """

@@ -16,7 +16,9 @@ import torch
 
 import litz
 from litz.graph.frames import is_own
+from litz.options import make_options
 from litz.report import record
+from litz.report.collect import Collector
 from litz.report.html import report_page
 from litz.report.record import Report, from_json, schema
 from litz.report.text import report_text
@@ -197,12 +199,28 @@ def test_what_a_script_made_lives_as_long_as_without_us(tmp_path: Path) -> None:
     assert sys.modules.pop(str(script)).model
 
 
+def test_a_script_is_read_as_python_reads_it(tmp_path: Path) -> None:
+    """Not as our files are: they evaluate no annotations."""
+    script = tmp_path / "script.py"
+    script.write_text("def f(x: int): pass\nassert f.__annotations__ == {'x': int}\n")
+    explain_script(str(script))
+    sys.modules.pop(str(script))
+
+
 def test_a_program_of_which_nothing_is_compiled_says_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("")
     report = explain_script(str(script))
     assert "look at first: nothing was compiled" in report_text(report)
     assert "<p>Nothing was compiled.</p>" in report_page(report)
+
+
+def test_a_break_whose_place_is_told_by_its_stack_alone_has_its_line() -> None:
+    collector = Collector()
+    trace = 'User code traceback:\n  File "model.py", line 3, in fn\n    stop()\n'
+    collector.hear_break(f"Graph break\n  Graph Break Reason: it stops\n{trace}")
+    report = collector.report("model.py", make_options({}))
+    assert [b.line for b in report.breaks] == list(report.by_line) == ["model.py:3"]
 
 
 def test_a_break_in_what_several_lines_call_has_its_line() -> None:

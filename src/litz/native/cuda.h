@@ -93,7 +93,7 @@ inline const std::string* best(const Json& entries, int generation) {
     int rank = -1;
     for (const auto& e : entries.fields) {
         bool ptx = e.first.compare(0, 4, "ptx_") == 0;
-        int built = atoi(e.first.c_str() + (ptx ? 4 : 3));
+        int built = atoi(e.first.substr(e.first.find('_') + 1).c_str());
         bool near = built / 10 == generation / 10 && built <= generation && built < 90;
         int own = ptx ? (built <= generation ? built : -1) : built == generation || near ? 1000 + built : -1;
         if (own > rank) {

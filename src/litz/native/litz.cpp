@@ -184,6 +184,7 @@ void Program::State::load() {
             for (const Json& s : j["shape"].items) i.shape.push_back(s.text);
             for (const Json& s : j["strides"].items) i.strides.push_back(s.text);
             i.written = j["written"].number;
+            if (i.strides.size() != i.shape.size()) throw Error("litz: a package with an input of other strides");
         } else if (i.type == "ObjectInput") throw Error("litz: the program takes a script object: it needs Python");
         else if (i.type == "NumberInput") i.value = j["value"].text;
         else i.fixed = j["value"];
@@ -197,15 +198,19 @@ Tensor Program::State::constant(View data, const Json& record, const std::string
     auto shape = record["shape"].integers(), strides = record["strides"].integers();
     int32_t type = dtype_code(record["dtype"].text);
     Device on = Device::of(device);
-    i64 last = 0;
+    if (strides.size() != shape.size()) throw Error("litz: a package with a constant of other strides");
+    i64 count = 1;
     for (size_t i = 0; i < shape.size(); ++i) {
         if (shape[i] <= 0) return empty(shape, strides, type, on);
-        last += (shape[i] - 1) * strides[i];
+        count += (shape[i] - 1) * strides[i];
     }
-    if ((i64)data.size() != (last + 1) * (i64)aoti_torch_dtype_element_size(type))
+    if ((i64)data.size() != count * (i64)aoti_torch_dtype_element_size(type))
         throw Error("litz: a package with a constant of another size than its entry");
-    Tensor found = blob((void*)data.data(), shape, strides, type);
-    return own || !(on == Device::cpu()) ? copied(found, shape, strides, type, on) : found;
+    Tensor flat = blob((void*)data.data(), {count}, {1}, type);
+    if (own || !(on == Device::cpu())) flat = copied(flat, {count}, {1}, type, on);
+    Handle found;  // its elements may be the same memory
+    must(functions().view(flat.get(), (i64)shape.size(), shape.data(), strides.data(), 0, &found));
+    return Tensor(found);
 }
 
 void Program::State::load_constants() {

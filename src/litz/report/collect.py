@@ -93,7 +93,8 @@ def _break(text: str, stopped: dict[str, Line | None]) -> Break:
     frames = lines_of(trace)
     known = next((x for x in reversed(frames) if at is not None and x.id == at.id), at)
     own = users_line((*frames, *([known] if known else [])))
-    at = stopped.setdefault(at.id, own) if at is not None else own
+    stop = at or own
+    at = stopped.setdefault(stop.id, own) if stop is not None else None
     _, _, said = head.partition("Graph Break Reason: ")
     reason = said.partition("\n  Explanation:")[0].strip().rpartition("\n")[2]
     if "Skipping the function" in said or "frame skipped" in said:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import torch
 
 from litz.dataclass import dataclass
-from litz.runtime.strided import why_not_told
+from litz.runtime.strided import copy_as_it_is, why_not_told
 
 __all__ = ["Items", "Stored", "class_of", "made", "stored"]
 
@@ -67,13 +67,15 @@ def _written(value: Any) -> State:
 
 
 def made(data: Stored) -> torch.ScriptObject:
-    """A new object of that state.  RuntimeError: this process has not loaded the class."""
+    """A new object of a copy of that state.  RuntimeError: the process has not loaded its class."""
     new: Any = torch.ScriptObject.__new__(torch.ScriptObject)
     new.__setstate__((_read(data.state), data.name))
     return new  # type: ignore[no-any-return]
 
 
 def _read(value: State) -> Any:
+    if isinstance(value, torch.Tensor):
+        return copy_as_it_is(value)
     if not isinstance(value, Items):
         return value
     items = list(map(_read, value.items))

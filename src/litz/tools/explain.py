@@ -186,7 +186,8 @@ def run_script(
     sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does
     try:
         with listener, heard_breaks(collector.hear_break):
-            exec(compile(Path(path).read_bytes(), path, "exec"), vars(program))
+            code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+            exec(code, vars(program))
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"] = before
 
