@@ -425,7 +425,7 @@ def build(made: list[Trace], spilled: int = 0) -> None:
             assert local <= spilled, f"{job.name} spills {local} bytes a thread"
 
 
-@pytest.mark.parametrize("name", DYNAMIC)
+@pytest.mark.parametrize("name", some(DYNAMIC, len(DYNAMIC) // 3))
 def test_dynamic_sizes(name: str) -> None:
     made = compiled(name, dynamic=True)
     check(made)
