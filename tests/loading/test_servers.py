@@ -12,23 +12,11 @@ from typing import Any
 import pytest
 import torch
 from package_cases import CASES
-from torch import nn
 from torch.export import Dim
 
 import litz
+from benchmarks.soak import Wide
 from litz import PackageError
-
-
-class Wide(nn.Module):
-    """Intermediates and results that the pool of large buffers holds, and a buffer of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 1024), nn.Linear(1024, 8)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        h = self.first(x).relu()
-        return self.second(h), h.exp()
 
 
 @pytest.fixture(scope="module")
