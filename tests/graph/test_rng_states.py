@@ -111,6 +111,35 @@ def test_dropout_draws_in_the_backward_pass_what_it_drew_in_the_forward_pass(
             torch.testing.assert_close(a, b)
 
 
+@torch.library.custom_op(
+    "litz_tests::steps_and_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def steps_and_noise(x: Tensor) -> Tensor:
+    """Reads the steps of its argument, as attention on a GPU does of its masks."""
+    return torch.rand(x.shape, dtype=x.dtype) + x.stride(-2) + x
+
+
+@steps_and_noise.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+steps_and_noise.register_autograd(lambda ctx, grad: grad)
+
+
+def test_what_draws_twice_is_handed_arguments_as_they_lie_in_eager_mode() -> None:
+    def region(x: Tensor) -> Tensor:
+        return steps_and_noise(F.pad(x.sin(), (0, 3))[..., :-3]).tanh()
+
+    def padded(x: Tensor, w: Tensor, dropout: float) -> Tensor:
+        return (checkpoint(region, x * w[0, 0], use_reentrant=False).cos()).sum()
+
+    torch.compiler.reset()
+    expected = gradients(padded, 0.0)
+    for a, b in zip(gradients(torch.compile(padded, backend="litz"), 0.0), expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_states_are_those_of_the_device_that_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ``rand((), device="cuda")`` no tensor tells the device."""
     states: list[Tensor] = []

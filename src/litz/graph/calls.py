@@ -75,6 +75,12 @@ def takes_objects(target: object) -> bool:
     return higher_order_name(target) == CALL_METHOD
 
 
+def operator_called(n: Node) -> object:
+    """What a call runs: of one that draws twice, the operator within."""
+    name = higher_order_name(n.target)
+    return n.args[name == RESTORES] if name in DRAWN_TWICE else n.target
+
+
 def leaves(value: object) -> list[Any]:
     """What lists and tuples hold, however they are nested."""
     if not isinstance(value, (tuple, list)):

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node as FxNode
 
 from litz.graph.aliasing import is_view_op, passed, sharing, viewed, writes
-from litz.graph.calls import op_name, takes_objects
+from litz.graph.calls import op_name, operator_called, takes_objects
 from litz.index import Expr, symbol
 from litz.ir.program import Extern, HostFloat, TensorRef
 from litz.lowering.context import GraphUnsupported, WrongMetadata
@@ -244,8 +244,8 @@ def argument(low: GraphLowering, value: Any, by: FxNode) -> object:
 def _tensor(low: GraphLowering, n: FxNode, v: TensorValue, by: FxNode) -> TensorRef:
     """The value of ``n`` in memory as ``by`` may take it: laid out as the metadata states."""
     meta = low.result(stated_by(n, by))
-    shares = _may_share(by.target)
-    stated = meta if by.target not in CONTRACTIONS and not shares else None
+    target = operator_called(by)
+    stated = meta if target not in CONTRACTIONS and not _may_share(target) else None
     if v.ref is None:
         v = settled(low, n, v, stated)
     if stated is not None and not same_layout(v.memory, stated.strides):
