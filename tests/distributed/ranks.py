@@ -204,6 +204,8 @@ def uneven() -> None:
 @case
 def ddp() -> None:
     compare(lambda: DistributedDataParallel(model()), data())
+    wide = data(6, 256)  # several buckets: Dynamo compiles a graph for each
+    compare(lambda: DistributedDataParallel(model(256, 8), bucket_cap_mb=1), wide)
 
 
 @case
