@@ -6,13 +6,13 @@
     python -m benchmarks.distributed --simulate              # 2 to 1,024 ranks, by estimates
     python -m benchmarks.distributed --accept --out FILE     # what is asked, a part at a time
 
-Each case runs in processes of its own, one a rank, all backends in turns.  A row says: seconds of
+Each case runs in processes of its own, one a rank, all backends in turns. A row says: seconds of
 the first step; milliseconds of a step (median of turns, the slowest rank's); how many times faster
 than eager mode and the peer; milliseconds in which a GPU communicates and computes nothing, of a
-step (by PyTorch's profiler, mean of ranks); GiB of memory at most above what lay there before (on
-a CPU: of the process, above what it has between steps); the
-largest distance of a loss from eager mode's, by its size, and eager mode's from itself run again
-from weights a rounding apart.
+step (by PyTorch's profiler, mean of ranks); milliseconds in which the processor issues it; GiB of
+memory at most above what lay there before (on a CPU: of the process, above what it has between
+steps); the largest distance of a loss from eager mode's, by its size, and eager mode's from itself
+run again from weights a rounding apart.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BACKENDS = ("eager", SUBJECT, PEER)
 AGAIN = "eager again"  # from weights a rounding apart: its losses show eager mode's own noise
 HEADER: tuple[str, ...] = (
     *("case", "backend", "first s", "ms", "x eager", "x peer"),
-    *("exposed ms", "peak GiB", "loss", "eager's"),
+    *("exposed ms", "host ms", "peak GiB", "loss", "eager's"),
 )
 
 
@@ -159,7 +159,7 @@ def tokens(device: str, vocabulary: int, shape: tuple[int, int]) -> tuple[Tensor
 def resnet(size: str, backend: str, device: str) -> Step:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    depths = {"tiny": [1, 1, 1, 1], "small": [2, 2, 2, 2], "full": [3, 4, 6, 3]}[size]
+    depths = {"tiny": [1, 1, 1, 1], "small": [2, 2, 2, 2]}.get(size, [3, 4, 6, 3])
     batch, side = (2, 64) if size == "tiny" else (64, 224)
     widths = {"hidden_sizes": [64] * 4, "embedding_size": 16} if size == "tiny" else {}
     config = ResNetConfig(depths=depths, num_labels=1000, **widths)
@@ -178,7 +178,7 @@ def resnet(size: str, backend: str, device: str) -> Step:
 def gpt2(size: str, backend: str, device: str) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    layers = {"tiny": 1, "small": 6, "full": 12}[size]
+    layers = {"tiny": 1, "small": 6}.get(size, 12)
     more: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     vocabulary = 50257
     if size == "tiny":
@@ -197,7 +197,8 @@ def transformer_sizes(size: str) -> tuple[int, int, int, tuple[int, int]]:
     """Layers, width, vocabulary, and the shape of a rank's tokens."""
     if size == "tiny":
         return 2, 128, 512, (2, 32)
-    return (4 if size == "small" else 12), 2048, 8192, (4, 1024)
+    rows = 16 if size == "long" else 4
+    return (4 if size == "small" else 12), 2048, 8192, (rows, 1024)
 
 
 def fsdp2(size: str, backend: str, device: str) -> Step:
@@ -313,6 +314,7 @@ def measure(case: str, backends: tuple[str, ...], args: argparse.Namespace) -> N
             row["rounds"].append(timed(step, args.device, args.seconds))
         write(rows, args)
     for row, step in ran:
+        row["host"] = host(step, args.device)
         if args.device == "cuda":
             row["exposed"] = exposed(step)
         else:
@@ -379,6 +381,15 @@ def timed(step: Step, device: str, seconds: float) -> float:
 def finish(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def host(step: Step, device: str, count: int = 5) -> float:
+    """Processor's seconds of a step, of all threads, until all is handed to the device."""
+    finish(device)
+    start = time.process_time()
+    for k in range(count):
+        step(k)
+    return (time.process_time() - start) / count
 
 
 def exposed(step: Step, count: int = 3) -> float:
@@ -507,6 +518,7 @@ def line(row: dict[str, Any], beside: dict[str, Any]) -> tuple[str, ...]:
         number(None if mine is None else 1e3 * mine, 2),
         *(number(statistics.median(r) / mine, 2) if r and mine else "-" for r in others),
         number(None if exposed is None else 1e3 * exposed, 2),
+        number(1e3 * row["host"] if "host" in row else None, 2),
         number(row["peak"], 2),
         distance(row, beside.get("eager")),
         distance(beside.get(AGAIN), beside.get("eager")),
@@ -534,7 +546,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=max(2, gpus))
     parser.add_argument("--backends", type=names, default=BACKENDS)
     parser.add_argument("--full", dest="size", action="store_const", const="full")
-    parser.add_argument("--size", choices=("tiny", "small", "full"), help="of models")
+    parser.add_argument("--size", choices=("tiny", "small", "full", "long"), help="of models")
     parser.add_argument("--steps", type=int, default=50, help="whose losses are compared")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a backend's turn")
