@@ -21,6 +21,7 @@ from benchmarks.distributed import (
     AGAIN,
     BACKENDS,
     CASES,
+    EXACT,
     far,
     run_case,
     table,
@@ -117,6 +118,10 @@ def judged(name: str, rows: Rows) -> Iterator[tuple[str, ...]]:
     yield name, what, f"<= 2 x {noise:.1e}", *_verdict(off, lambda x: x <= 2 * noise, ".1e")
     if "losses" in peer and "failed" not in peer:
         yield name, "the peer's", "-", f"{far(peer, eager):.1e}", ""
+    if "losses" in (exact := by.get(EXACT, {})):
+        error, allowed = far(mine, exact), 2 * max(far(eager, exact), noise)
+        asked = f"<= {allowed:.1e}, eager's twice"
+        yield name, "losses from float32's", asked, *_verdict(error, lambda x: x <= allowed, ".1e")
 
 
 def _verdict(

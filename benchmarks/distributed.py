@@ -11,8 +11,8 @@ the first step; milliseconds of a step (median of turns, the slowest rank's); ho
 than eager mode and the peer; milliseconds in which a GPU communicates and computes nothing, of a
 step (by PyTorch's profiler, mean of ranks); milliseconds in which the processor issues it; GiB of
 memory at most above what lay there before (on a CPU: of the process, above what it has between
-steps); the largest distance of a loss from eager mode's, by its size, and eager mode's from itself
-run again from weights a rounding apart.
+steps); the largest distance of a loss from eager mode's, by its size, eager mode's from itself run
+again from weights a rounding apart, and the loss's from eager mode's without autocast.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ Step = Callable[[int], Tensor]
 Wrap = Callable[[nn.Module], None]
 BACKENDS = ("eager", SUBJECT, PEER)
 AGAIN = "eager again"  # from weights a rounding apart: its losses show eager mode's own noise
+EXACT = "eager float32"  # without autocast: how far each is from it is its error
+BESIDE = (AGAIN, EXACT)  # whose losses alone are of interest
 HEADER: tuple[str, ...] = (
     *("case", "backend", "first s", "ms", "x eager", "x peer"),
-    *("exposed ms", "host ms", "peak GiB", "loss", "eager's"),
+    *("exposed ms", "host ms", "peak GiB", "loss", "eager's", "error"),
 )
 
 
@@ -140,7 +142,7 @@ def step_of(
     def step(number: int) -> Tensor:
         torch.manual_seed(1000 * number + dist.get_rank())
         x, labels = draw()
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16, enabled=backend != EXACT):
             out = run(x)
         loss = F.cross_entropy(out.float().flatten(0, -2), labels.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
@@ -206,7 +208,7 @@ def fsdp2(size: str, backend: str, device: str) -> Step:
 
     layers, width, vocabulary, shape = transformer_sizes(size)
     model = Transformer(layers, width, vocabulary).to(device)
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    policy = MixedPrecisionPolicy(None if backend == EXACT else torch.bfloat16, torch.float32)
     for layer in model.layers:
         if not backend.startswith("eager"):
             layer.compile(backend=backend)
@@ -287,7 +289,7 @@ def measure(case: str, backends: tuple[str, ...], args: argparse.Namespace) -> N
     """
     rows: list[dict[str, Any]] = []
     steps: dict[str, Step] = {}
-    for backend in (*backends, AGAIN) if "eager" in backends else backends:
+    for backend in (*backends, *BESIDE) if "eager" in backends else backends:
         row: dict[str, Any] = {"case": case, "backend": backend, "rounds": []}
         rows.append(row)
         torch._dynamo.reset()
@@ -305,7 +307,7 @@ def measure(case: str, backends: tuple[str, ...], args: argparse.Namespace) -> N
             row["failed"] = f"{type(e).__name__}: {str(e)[:300]}"
         else:
             row["peak"] = (memory(args.device, peak=True) - before) / 2**30
-            if backend != AGAIN:
+            if backend not in BESIDE:
                 steps[backend] = step
         write(rows, args)
     ran = [(row, steps[row["backend"]]) for row in rows if row["backend"] in steps]
@@ -502,7 +504,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         beside = {r["backend"]: r for r in rows if r["case"] == row["case"]}
         if "failed" in row:
             notes.append(f"FAIL {row['case']} on {row['backend']}: {row['failed']}")
-        elif row["backend"] != AGAIN:
+        elif row["backend"] not in BESIDE:
             lines.append(line(row, beside))
     return "\n".join([align(lines), *notes])
 
@@ -522,6 +524,7 @@ def line(row: dict[str, Any], beside: dict[str, Any]) -> tuple[str, ...]:
         number(row["peak"], 2),
         distance(row, beside.get("eager")),
         distance(beside.get(AGAIN), beside.get("eager")),
+        distance(row, beside.get(EXACT)),
     )
 
 
