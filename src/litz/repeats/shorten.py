@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ def shortened(gm: GraphModule) -> Short:
     best = max(windows, key=lambda w: (w.left_out, -w.period), default=None)
     if best is None or best.left_out < CALLS:
         raise NotRepeating
-    return _Cut(gm, calls, at, best, returned).run()
+    return _Cut(gm, calls, at, _between_readers(best, calls, at, layouts), returned).run()
 
 
 # --- what repeats ---
@@ -103,11 +104,15 @@ def _likeliest(kinds: Sequence[int]) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """``count`` copies of ``period`` calls from ``first`` on."""
+    """Copies of ``period`` calls, as many as there is room for from ``first`` to ``end``."""
 
     first: int
+    end: int
     period: int
-    count: int
+
+    @property
+    def count(self) -> int:
+        return (self.end - self.first) // self.period
 
     @property
     def left_out(self) -> int:
@@ -138,9 +143,28 @@ def _windows(
 
     others = [i for i in range(first, end - period) if not wired(calls[i], calls[i + period])]
     for start, stop in pairwise([first, *others, end - period]):
-        count = (stop + period - start) // period
-        if count >= FEWEST:
-            yield _Window(start, period, count)
+        found = _Window(start, stop + period, period)
+        if found.count >= FEWEST:
+            yield found
+
+
+def _between_readers(
+    w: _Window, calls: Sequence[Node], at: Mapping[Node, int], layouts: Mapping[Node, object]
+) -> _Window:
+    """The window, begun as little later as no input is read on both sides of where copies meet.
+
+    Inputs that are read over more than a copy are shared, wherever copies begin.
+    """
+    taken = set[int]()
+    second = calls[w.first + w.period : w.first + 2 * w.period]
+    for x in {a: None for n in second for a in n.all_input_nodes if a in layouts}:
+        places = [at[u] for u in x.users if u in at]
+        first, last = min(places), max(places)
+        if last - first < w.period:
+            taken.update((i - w.first) % w.period for i in range(first + 1, last + 1))
+    later = next((k for k in range(w.period) if k not in taken), 0)
+    moved = replace(w, first=w.first + later)
+    return moved if moved.count >= FEWEST and moved.left_out >= CALLS else w
 
 
 def _kind(n: Node, returned: int) -> object | None:
