@@ -19,7 +19,7 @@ from litz.host.aliasing import written
 from litz.host.arguments import arguments
 from litz.host.capturable import recording
 from litz.host.checks import with_checks
-from litz.host.inplace import inplace_pairs
+from litz.host.inplace import takeovers
 from litz.host.lines import HostProgram, host_text
 from litz.host.memory import plan_memory
 from litz.host.plan import plan as plan_host
@@ -117,13 +117,10 @@ def compile_graph(
     notes: tuple[str, ...] = ()
     with started, s.timed("host"):
         several = {name for x in schedule.horizontal for name in x.groups}
-        takeovers = {
-            g.name: inplace_pairs(g, program.buffers)
-            for g in schedule.steps
-            if isinstance(g, Group) and g.name not in several
-        }
+        alone = (g for g in schedule.steps if isinstance(g, Group) and g.name not in several)
+        inplace = takeovers(alone, bound, program.buffers)
         native = target_of("cpu").segments and not options.by_steps
-        s.host = host = plan_memory(plan_host(schedule, calls), takeovers, segments=native)
+        s.host = host = plan_memory(plan_host(schedule, calls), inplace, segments=native)
         if options.by_steps:
             s.host = host = with_probes(host, [k.name for k in s.kernels if k.target.segments])
         elif s.timer is not None:

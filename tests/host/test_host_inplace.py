@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from litz.host.inplace import inplace_pairs
+from litz.host import inplace
+from litz.host.inplace import inplace_pairs, takeovers
 from litz.index import Expr, as_expr, floordiv, symbol, var
 from litz.ir import body
 from litz.ir import dtype as d
 from litz.ir.body import Node, Store
 from litz.ir.program import Buffer
+from litz.kernel.build import KernelBuilder
 from litz.schedule.groups import Group
 
 S0 = symbol("s0", 2, None, 8)
@@ -59,6 +61,28 @@ def test_same_index_everywhere():
     both = body.op("add", x("a"), x("b"))
     assert pairs(Store("x", AT, both)) == (("x", "a"), ("x", "b"))
     assert pairs(Store("int", AT, body.cast(x(), d.I32))) == (("int", "a"),)
+
+
+def test_groups_of_one_plan_share_the_answer(monkeypatch):
+    asked = []
+
+    def counted(group, buffers):
+        asked.append(group.name)
+        return inplace_pairs(group, buffers)
+
+    monkeypatch.setattr(inplace, "inplace_pairs", counted)
+    moves = {"g0": ("a", "x"), "g1": ("b", "y"), "g2": ("arg", "z"), "g3": ("c", "view")}
+    groups = [
+        Group(name, (I0, J0), (), (Store(new, AT, neg(x(old))),), "cpu", (name,))
+        for name, (old, new) in moves.items()
+    ]
+    build = KernelBuilder(BUFFERS)
+    plans = {g.name: build(g) for g in groups}
+    assert len({bound.plan for bound in plans.values()}) == 1
+    found = takeovers(groups, plans, BUFFERS)
+    assert found == {g.name: inplace_pairs(g, BUFFERS) for g in groups}
+    assert found["g1"] == (("y", "b"),)
+    assert asked == ["g0", "g2", "g3"]
 
 
 def test_a_permuted_layout_is_dense_too():

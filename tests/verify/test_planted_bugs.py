@@ -18,7 +18,7 @@ import torch
 import litz.compiler
 import litz.targets.cpp.target
 from litz.errors import ToolchainError, VerificationError
-from litz.host import memory
+from litz.host import inplace, memory
 from litz.host import python as host_python
 from litz.index import Expr, const, division, mod
 from litz.ir import body, ops
@@ -199,7 +199,7 @@ def test_illegal_takeover_of_memory(tmp_path: Path, monkeypatch: Patch) -> None:
     def wrong(group: Any, buffers: Any) -> tuple[tuple[str, str], ...]:
         return tuple((s.buffer, b) for s in group.stores for b in group.read_buffers())
 
-    monkeypatch.setattr(litz.compiler, "inplace_pairs", wrong)
+    monkeypatch.setattr(inplace, "inplace_pairs", wrong)
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         z = (x @ w).flip(0) + 1

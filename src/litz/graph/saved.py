@@ -42,7 +42,10 @@ SIZES: Final = frozenset({aten.nll_loss_backward.default, aten.nll_loss2d_backwa
 
 
 def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None:
-    """Change both parts of a joint graph.  results: of the forward part, ahead of what is saved."""
+    """Change the graphs of both parts of a joint graph; their text stays what it was.
+
+    results: of the forward part, ahead of what is saved.
+    """
     both = _Parts(forward.graph, backward.graph, results)
     both.forget_sizes()
     for n in dict.fromkeys(both.saved):
@@ -57,7 +60,6 @@ def save_less(forward: GraphModule, backward: GraphModule, results: int) -> None
             both.widen(n)
     for gm in (forward, backward) if both.changed else ():
         gm.graph.lint()
-        gm.recompile()
 
 
 class _Parts:

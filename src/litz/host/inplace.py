@@ -8,10 +8,34 @@ from litz.host.sizes import byte_size
 from litz.index import Expr, Var, as_expr, mixed_radix
 from litz.ir.body import Load, Masked, Node, Reduce, Store, loads, walk
 from litz.ir.program import Buffer
+from litz.kernel.build import BoundKernel
 from litz.schedule.groups import Group
 
+Pairs = tuple[tuple[str, str], ...]
 
-def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> tuple[tuple[str, str], ...]:
+
+def takeovers(
+    groups: Iterable[Group], plans: Mapping[str, BoundKernel], buffers: Mapping[str, Buffer]
+) -> dict[str, Pairs]:
+    """``inplace_pairs`` of each group, by its name; groups of one plan share the answer.
+
+    plans: of each group, by name.
+    """
+    known: dict[object, list[tuple[int, int]]] = {}
+    found: dict[str, Pairs] = {}
+    for g in groups:
+        bound = plans[g.name]
+        own = [buffers[name] for name in bound.buffers]
+        laid = ((b.dtype, b.shape, b.strides, b.device, b.kind, b.alias is None) for b in own)
+        key = bound.plan, bound.ints, *laid
+        if key not in known:
+            at = {name: i for i, name in enumerate(bound.buffers)}
+            known[key] = [(at[out], at[old]) for out, old in inplace_pairs(g, buffers)]
+        found[g.name] = tuple((own[out].name, own[old].name) for out, old in known[key])
+    return found
+
+
+def inplace_pairs(group: Group, buffers: Mapping[str, Buffer]) -> Pairs:
     """(output, input) pairs: the output may lie in the input's memory if the input dies here.
 
     Both are touched at one index expression only, by points of the iteration space that no two

@@ -120,6 +120,7 @@ class _Printer:
         self.pointer: dict[str, str] = {}
         self.owner: dict[str, tuple[str, int]] = {}
         self.typed: dict[str, list[str]] = {}
+        self.tuples: dict[tuple[Expr, ...], str] = {}
         self.used: set[str] = set()
         externs = [line.extern for line in host.lines if isinstance(line, lines.CallExtern)]
         # Numbers that lines still to come give a value, and results whose layout waits for them.
@@ -136,8 +137,12 @@ class _Printer:
         return render(e, PYTHON, {str(s): self.name(str(s)) for s in e.free})
 
     def sizes(self, exprs: Iterable[Expr]) -> str:
-        texts = [self.expr(e) for e in exprs]
-        return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+        key = tuple(exprs)
+        if (known := self.tuples.get(key)) is None:
+            texts = [self.expr(e) for e in key]
+            known = f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+            self.tuples[key] = known
+        return known
 
     def ref(self, r: TensorRef) -> str:
         """A view of a buffer: the buffer's own name where nothing differs."""

@@ -23,6 +23,7 @@ class Words:
         self.words: list[int] = []
         self.numbers: list[int | None] = []
         self.number_of: dict[Expr, int] = {}
+        self.dims_of: dict[tuple[Expr, ...], list[int]] = {}
 
     def symbol(self, name: str) -> int:
         """The register of a symbol."""
@@ -91,5 +92,7 @@ class Words:
         return first
 
     def dims(self, exprs: Iterable[Expr]) -> list[int]:
-        found = [self.number(e) for e in exprs]
-        return [len(found), *found]
+        key = tuple(exprs)
+        if (known := self.dims_of.get(key)) is None:
+            self.dims_of[key] = known = [len(key), *(self.number(e) for e in key)]
+        return known

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from litz.index import Expr, Var
+from litz.index import ZERO, Expr, Var
 from litz.ir.body import Namer, Store, float_text, stores_lines, symbol_text
 from litz.ir.dtype import DType
 from litz.ir.program import (
@@ -93,7 +93,13 @@ def buffer_text(b: Buffer) -> str:
 def is_whole(ref: TensorRef, buffers: Mapping[str, Buffer]) -> bool:
     """Whether the view is the buffer's own."""
     b = buffers.get(ref.buffer)
-    return b is not None and ref == b.whole
+    return (
+        b is not None
+        and ref.dtype is b.dtype
+        and ref.offset is ZERO
+        and ref.shape == b.shape
+        and ref.strides == b.strides
+    )
 
 
 def ref_text(ref: TensorRef, buffers: Mapping[str, Buffer]) -> str:

@@ -326,12 +326,24 @@ def _copy(
     meta = {k: instead.meta[k] for k in ("partitioner_tag",) if k in instead.meta}
     number = cast(list[int], instead.args[1])[0]
     for i, n in enumerate(nodes):
-        args, kwargs = map_arg((n.args, n.kwargs), copies.__getitem__)
-        assert callable(n.target)
-        new = copies[n] = instead.graph.call_function(n.target, args, kwargs)
+        new = copies[n] = copied(n, instead.graph, copies.__getitem__)
         new.meta = {**n.meta, **meta, "val": memory(n.meta["val"])}
         if part is not None:
             new.meta[MARK] = (number, part, (kind, i))
+
+
+def copied(n: Node, graph: Graph, given: Callable[[Node], Node], name: str | None = None) -> Node:
+    """A call like another, where the graph inserts.  given: what it reads in place of a node.
+
+    Arguments come after the call: PyTorch looks for open sizes in those that it is made with, which
+    takes as long as all else.
+    """
+    args, kwargs = map_arg((n.args, n.kwargs), given)
+    new = graph.create_node(n.op, n.target, name=name)
+    new.args = args
+    if kwargs:
+        new.kwargs = kwargs
+    return new
 
 
 def check_equal(a: Recorded, b: Recorded) -> None:

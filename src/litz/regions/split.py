@@ -29,6 +29,7 @@ from litz.regions.place import (
     OUTSIDE,
     Region,
     What,
+    copied,
     laid_out,
     place,
 )
@@ -428,9 +429,7 @@ class _Lengthening:
                 raise NotEqual(f"{n.name} reads what another part made")
             return image
 
-        args, kwargs = map_arg((n.args, n.kwargs), given)
-        name = f"{n.name}_part{key[0]}"
-        images[key] = new = graph.create_node(n.op, n.target, args, kwargs, name)
+        images[key] = new = copied(n, graph, given, f"{n.name}_part{key[0]}")
         if key not in self.values:
             self.values[key] = self.memory.value(n.meta.get("val"), EARLY, part)
         new.meta = {**n.meta, "val": self.values[key]}

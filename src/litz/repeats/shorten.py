@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -29,6 +30,10 @@ KEPT: Final = 4
 FEWEST: Final = KEPT + 2  # copies from which it pays
 CALLS: Final = 32  # that are left out at least
 COPY: Final = torch.ops.aten.copy_.default  # PyTorch's last calls, into arguments
+
+
+Read = Mapping[Node, Sequence[Node]]
+"""What each node of a graph reads, once; the nodes in order."""
 
 
 class NotRepeating(Exception):
@@ -60,29 +65,32 @@ class Short:
 
 def shortened(gm: GraphModule) -> Short:
     """Raises NotRepeating where nothing can be left out."""
-    calls = _calls(gm.graph)
+    # What PyTorch makes a list of whenever it is asked.
+    read: Read = {n: n.all_input_nodes for n in gm.graph.nodes}
+    calls = _calls(read)
     if len(calls) < CALLS:
         raise NotRepeating
     returned = Counter(leaves(gm.graph.output_node().args[0]))
-    kinds = numbered(_kind(n, returned[n]) for n in calls)
+    kinds = numbered(_kind(n, read[n], returned[n]) for n in calls)
     at = {n: i for i, n in enumerate(calls)}
     layouts = {n: _layout(n) for n in gm.graph.find_nodes(op="placeholder")}
-    windows = [w for r in _likeliest(kinds) for w in _windows(calls, at, layouts, *r)]
+    windows = [w for r in _likeliest(kinds) for w in _windows(calls, read, at, layouts, *r)]
     best = max(windows, key=lambda w: (w.left_out, -w.period), default=None)
     if best is None or best.left_out < CALLS:
         raise NotRepeating
-    return _Cut(gm, calls, at, best, returned).run()
+    best = _between_readers(best, calls, read, at, layouts)
+    return _Cut(gm, calls, read, at, best, returned).run()
 
 
 # --- what repeats ---
 
 
-def _calls(graph: Graph) -> list[Node]:
+def _calls(read: Read) -> list[Node]:
     """The calls; views and parts that are only returned, and writes, stand behind what they read.
 
     PyTorch puts those of all copies at the end.
     """
-    calls = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    calls = [n for n in read if n.op not in ("placeholder", "get_attr", "output")]
     at = {n: i for i, n in enumerate(calls)}
     late: set[Node] = set()
     for n in reversed(calls):
@@ -91,7 +99,7 @@ def _calls(graph: Graph) -> list[Node]:
             late.add(n)
     place: dict[Node, tuple[int, ...]] = {}
     for i, n in enumerate(calls):
-        made = [place[a] for a in n.all_input_nodes if a in at] if n in late else None
+        made = [place[a] for a in read[n] if a in at] if n in late else None
         place[n] = (*max(made), i) if made else (i,)
     return sorted(calls, key=place.__getitem__)
 
@@ -103,11 +111,15 @@ def _likeliest(kinds: Sequence[int]) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """``count`` copies of ``period`` calls from ``first`` on."""
+    """Copies of ``period`` calls, as many as there is room for from ``first`` to ``end``."""
 
     first: int
+    end: int
     period: int
-    count: int
+
+    @property
+    def count(self) -> int:
+        return (self.end - self.first) // self.period
 
     @property
     def left_out(self) -> int:
@@ -116,6 +128,7 @@ class _Window:
 
 def _windows(
     calls: Sequence[Node],
+    read: Read,
     at: Mapping[Node, int],
     layouts: Mapping[Node, object],
     first: int,
@@ -129,7 +142,7 @@ def _windows(
     """
 
     def wired(u: Node, v: Node) -> bool:
-        for a, b in zip(u.all_input_nodes, v.all_input_nodes, strict=True):
+        for a, b in zip(read[u], read[v], strict=True):
             if a in at and b in at and at[b] - at[a] == period:
                 continue
             if a is not b and not (a in layouts and layouts[a] == layouts.get(b)):
@@ -138,21 +151,43 @@ def _windows(
 
     others = [i for i in range(first, end - period) if not wired(calls[i], calls[i + period])]
     for start, stop in pairwise([first, *others, end - period]):
-        count = (stop + period - start) // period
-        if count >= FEWEST:
-            yield _Window(start, period, count)
+        found = _Window(start, stop + period, period)
+        if found.count >= FEWEST:
+            yield found
 
 
-def _kind(n: Node, returned: int) -> object | None:
+def _between_readers(
+    w: _Window,
+    calls: Sequence[Node],
+    read: Read,
+    at: Mapping[Node, int],
+    layouts: Mapping[Node, object],
+) -> _Window:
+    """The window, begun as little later as no input is read on both sides of where copies meet.
+
+    Inputs that are read over more than a copy are shared, wherever copies begin.
+    """
+    taken = set[int]()
+    second = calls[w.first + w.period : w.first + 2 * w.period]
+    for x in {a: None for n in second for a in read[n] if a in layouts}:
+        places = [at[u] for u in x.users if u in at]
+        first, last = min(places), max(places)
+        if last - first < w.period:
+            taken.update((i - w.first) % w.period for i in range(first + 1, last + 1))
+    later = next((k for k in range(w.period) if k not in taken), 0)
+    moved = replace(w, first=w.first + later)
+    return moved if moved.count >= FEWEST and moved.left_out >= CALLS else w
+
+
+def _kind(n: Node, read: Sequence[Node], returned: int) -> object | None:
     """What equal calls agree in; None for a call that is like no other."""
     target = n.target
     if n.op != "call_function" or isinstance(target, HigherOrderOperator):
         return None
     if isinstance(target, OpOverload) and target._schema.is_mutable and target is not COPY:
         return None
-    place = {a: i for i, a in enumerate(n.all_input_nodes)}.__getitem__
     try:
-        args = literal(n.args, place), literal(n.kwargs, place) if n.kwargs else None
+        args = literal(n.args, read.index), literal(n.kwargs, read.index) if n.kwargs else None
         laid = (_described(n.meta[EAGER_VAL]),) if EAGER_VAL in n.meta else ()
         return target, *args, _described(n.meta.get("val")), *laid, returned
     except TypeError:
@@ -193,11 +228,12 @@ class _Cut:
         self,
         gm: GraphModule,
         calls: Sequence[Node],
+        read: Read,
         at: Mapping[Node, int],
         window: _Window,
         returned: Mapping[Node, int],
     ) -> None:
-        self.gm, self.calls, self.at, self.returned = gm, calls, at, returned
+        self.gm, self.calls, self.read, self.at, self.returned = gm, calls, read, at, returned
         self.first, self.period, self.count = window.first, window.period, window.count
         self.end = self.first + self.period * self.count
         self.copies = self.count - KEPT
@@ -239,7 +275,7 @@ class _Cut:
 
     def _inputs(self, copy: int) -> list[Node]:
         """The graph's inputs that a copy reads, by first use."""
-        read = (a for n in self.part(copy) for a in n.all_input_nodes if a.op == "placeholder")
+        read = (a for n in self.part(copy) for a in self.read[n] if a.op == "placeholder")
         return list(dict.fromkeys(read))
 
     def _rows(self, own: Sequence[Sequence[Node]]) -> list[tuple[Node, ...]]:
@@ -248,7 +284,7 @@ class _Cut:
         places = []
         for k in inner:
             number = {n: i for i, n in enumerate(own[k])}
-            read = (a for n in self.part(k) for a in n.all_input_nodes)
+            read = (a for n in self.part(k) for a in self.read[n])
             places.append([number[a] for a in read if a in number])
         if any(p != places[0] for p in places):
             raise NotRepeating("copies share other inputs than their neighbours do")
@@ -271,7 +307,7 @@ class _Cut:
         for before, n in zip(self.part(copy - 1), self.part(copy), strict=True):
             if any(self.at.get(u, -1) >= self.end for u in n.users):
                 raise NotRepeating(f"{n.name} is read behind the last copy")
-            for a, b in zip(before.all_input_nodes, n.all_input_nodes, strict=True):
+            for a, b in zip(self.read[before], self.read[n], strict=True):
                 if a is b and self.at.get(a, -1) >= first:
                     raise NotRepeating(f"{n.name} reads what all copies share with one")
 

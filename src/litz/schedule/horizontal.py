@@ -39,7 +39,7 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
     todo = list(_runs(schedule.steps))[::-1]
     while todo:
         run = todo.pop()
-        needs = [*hazards(_touched(schedule.program, step) for step in run)]
+        needs = [*hazards(memory.touched[step.name] for step in run)]
         found = [] if len(run) < 2 else _find(run, needs, share, numbers or {})
         if not found:
             steps += run
@@ -178,16 +178,17 @@ def _ordered(
 
 @dataclass
 class _Memory:
-    """What orders of a run's steps need of temporaries."""
+    """What steps touch, by their names, and what orders of a run's steps need of temporaries."""
 
     schedule: Schedule
 
     def __post_init__(self) -> None:
         program = self.schedule.program
+        self.touched = {step.name: _touched(program, step) for step in self.schedule.steps}
         self.last: dict[str, str] = {}  # the last step that uses a temporary
-        for step in self.schedule.steps:
-            for own in _touched(program, step):
-                self.last.update(dict.fromkeys(own, step.name))
+        for name, both in self.touched.items():
+            for own in both:
+                self.last.update(dict.fromkeys(own, name))
         for name in {program.root(r.buffer) for r in program.output_refs()}:
             self.last.pop(name, None)
         bytes_of = {n: bytes_hint(b) for n, b in program.buffers.items() if b.alias is None}
@@ -203,7 +204,7 @@ class _Memory:
         inside = {step.name for some in order for step in some}
         used = []
         for some in order:
-            touched = (_touched(self.schedule.program, step) for step in some)
+            touched = (self.touched[step.name] for step in some)
             used.append({b for own in touched for part in own for b in part if b in self.temps})
         stays = {b for names in used for b in names if self.last.get(b) not in inside}
         return peak(used, self.temps, stays)

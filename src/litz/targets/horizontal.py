@@ -133,26 +133,26 @@ def _body(
 
 def joined(
     groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
-) -> tuple[Kernel, CallKernel]:
-    """The kernel that one launch of some groups runs, and its call."""
+) -> tuple[Kernel, tuple[Expr, ...], tuple[int, ...]]:
+    """The kernel that one launch of some groups runs.
+
+    Gives the integers of its call too, and the order in which it takes the groups' buffers.
+    """
     device = groups[0].device
-    alike: dict[KernelPlan, list[Group]] = {}
-    for g in groups:
-        alike.setdefault(opened(bound[g.name].plan), []).append(g)
+    alike: dict[KernelPlan, list[int]] = {}
+    for i, g in enumerate(groups):
+        alike.setdefault(opened(bound[g.name].plan), []).append(i)
     bodies = []
     for members in alike.values():
         # A part of what may share a launch can be so little that it would be divided otherwise.
-        tries = (_body([bound[g.name] for g in members], target, n) for n in (1, 16, 256))
+        tries = (_body([bound[groups[i].name] for i in members], target, n) for n in (1, 16, 256))
         plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
         bodies.append(Body(target.kernel(plan, device, ""), rows))
-    ordered = [g for members in alike.values() for g in members]
-    origins = " ".join(dict.fromkeys(n for g in ordered for n in g.origins))
+    order = tuple(i for members in alike.values() for i in members)
+    origins = " ".join(dict.fromkeys(n for i in order for n in groups[i].origins))
     kernel, ints = target.joined(bodies, device, origins)
-    names = tuple(g.name for g in groups)
-    plans = tuple(bound[g.name].plan for g in ordered)
-    buffers = tuple(b for g in ordered for b in bound[g.name].buffers)
-    kernel = replace(kernel, groups=names, members=plans)
-    return kernel, CallKernel(kernel.name, buffers, ints, names[0])
+    plans = tuple(bound[groups[i].name].plan for i in order)
+    return replace(kernel, members=plans), ints, order
 
 
 def make_all(
@@ -163,12 +163,18 @@ def make_all(
     inside = {name for x in schedule.horizontal for name in x.groups}
     alone = (s for s in schedule.steps if s.name not in inside)
     calls, kernels = kernels_of(alone, bound, target_of)
+    known: dict[object, tuple[Kernel, tuple[Expr, ...], tuple[int, ...]]] = {}
     made: dict[str, Kernel] = {}
+    members: dict[str, list[str]] = {}
     for x in schedule.horizontal:
-        members = [groups[name] for name in x.groups]
-        kernel, call = joined(members, bound, target_of(members[0].device))
-        calls[call.group] = call
-        before = made.get(kernel.name)
-        names = (*(before.groups if before else ()), *kernel.groups)
-        made[kernel.name] = replace(kernel, groups=names)
-    return calls, (*kernels, *made.values())
+        device = groups[x.groups[0]].device
+        same = (device, *((bound[name].plan, bound[name].ints) for name in x.groups))
+        if same not in known:
+            known[same] = joined([groups[n] for n in x.groups], bound, target_of(device))
+        kernel, ints, order = known[same]
+        buffers = tuple(b for i in order for b in bound[x.groups[i]].buffers)
+        calls[x.groups[0]] = CallKernel(kernel.name, buffers, ints, x.groups[0])
+        made.setdefault(kernel.name, kernel)
+        members.setdefault(kernel.name, []).extend(x.groups)
+    launches = (replace(k, groups=tuple(members[name])) for name, k in made.items())
+    return calls, (*kernels, *launches)
