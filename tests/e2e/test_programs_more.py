@@ -334,3 +334,23 @@ def test_forward_mode_keeps_its_tangents() -> None:
             torch.autograd.grad(result, x, fwd.make_dual(t, t), retain_graph=True)
         (mine,) = torch.autograd.grad(result, x, t)
     torch.testing.assert_close(mine, torch.autograd.grad(fn(x), x, t)[0])
+
+
+def test_gradients_of_a_batch_at_once() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ w).sin() * 2
+
+    def gradients(fn: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        y, nested = fn(x, w), torch._vmap_internals._vmap  # as a jacobian of a jacobian has it
+        twice = nested(
+            lambda a: nested(lambda b: torch.autograd.grad(y, w, a * b, retain_graph=True))(v)
+        )
+        some = torch.autograd.grad(y, (x, w), v, is_grads_batched=True, retain_graph=True)
+        jacobian = torch.autograd.functional.jacobian(fn, (x, w), vectorize=True)
+        return (*some, *jacobian, *twice(v[:2]))
+
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(6, 3, 5, dtype=torch.float64)
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    torch.testing.assert_close(gradients(compiled), gradients(fn))
