@@ -305,6 +305,7 @@ COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
         lambda x: torch.linalg.matrix_rank(x.real, out=torch.empty((), dtype=torch.int64)),
         lambda x: (x.real.abs() + 1).polygamma_(1),
         lambda x: torch.quantize_per_tensor(x.real, 0.1, 0, torch.qint8).dequantize().t(),
+        lambda x: F.multilabel_margin_loss(x.real, torch.tensor([[3, 0, -1, 1, 2]] * 5)),
         lambda x: F.interpolate(IMAGE, (130, 130), mode="bilinear"),
         lambda x: F.interpolate(IMAGE, (130, 130), None, "bicubic"),
         lambda x: F.interpolate(IMAGE, (33, 33), mode="bilinear", antialias=True),
