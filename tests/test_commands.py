@@ -122,6 +122,15 @@ def test_what_differs_between_runs(a: Tensor, b: Tensor, said: str, tmp_path: Pa
     assert f"is not equal: {said}" in first_difference(tmp_path / "a", tmp_path / "b")
 
 
+def test_ranks_come_in_their_order(tmp_path: Path) -> None:
+    for run, ranks in (("a", (0, 1, 2, 10)), ("b", (10, 2, 1))):
+        for n in ranks:
+            folder, x = str(tmp_path / run / f"rank{n}"), torch.full((2,), len(ranks) * (n != 1))
+            look(0, True, "k", (), "", "sum", folder, ("x",), x)
+    said = first_difference(tmp_path / "a", tmp_path / "b").splitlines()
+    assert [x.partition(":")[0] for x in said] == ["rank0", "rank2", "rank10"]
+
+
 def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 

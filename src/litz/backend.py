@@ -59,6 +59,7 @@ from litz.reporting import (
     timer_of,
     wants_stages,
 )
+from litz.runtime.batched import in_batches, one_by_one
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
@@ -381,15 +382,17 @@ def recorded(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxe
 
 
 def _finished(call: Boxed, recorder: Recorder, stages: Stages, kind: str) -> Boxed:
-    """What PyTorch is handed: ``recorded``, and no backward graph that would lose tangents."""
+    """What PyTorch is handed: ``recorded``, and a backward graph that says what it cannot take."""
     made = recorded(call, recorder, stages, kind)
     if kind == "backward" and not stages.fallback:
-        made = partial(_without_tangents, made)
+        made = partial(_backward, made)
     return dynamo.boxed(made)
 
 
-def _without_tangents(call: Boxed, args: list[Any]) -> Any:
-    """Forward-mode AD keeps nothing apart by guards in a backward pass."""
+def _backward(call: Boxed, args: list[Any]) -> Any:
+    """Neither forward-mode AD nor batched gradients keep a backward pass apart by guards."""
+    if in_batches():
+        return one_by_one(call, args)
     if in_dual_level() and any(isinstance(x, Tensor) and has_tangent(x) for x in args):
         raise LitzError(
             "forward-mode AD through the gradient of a function that was compiled outside of it: "

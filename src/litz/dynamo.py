@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -259,6 +260,42 @@ def heard_breaks(hear: Callable[[str], None]) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(level)
         log.propagate = propagate
+
+
+@contextmanager
+def apart() -> Iterator[Callable[..., Any]]:
+    """Where programs are compiled as in a fresh process; what was compiled before stays as it was.
+
+    Gives what to call for ``torch.compile``.  What is compiled meanwhile is given up at the end.
+    """
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+    from torch._dynamo.pgo import get_code_state
+
+    before = {id(x): x for x in _entries()}  # kept, so that no other gets its id
+    sizes = get_code_state()
+    known = dict(sizes)
+    sizes.clear()
+    most = torch._dynamo.config.recompile_limit + len(before)
+    isolates = "isolate_recompiles" in signature(torch.compile).parameters  # PyTorch 2.13 on
+    try:
+        with torch._dynamo.config.patch(recompile_limit=most):
+            yield partial(torch.compile, **({"isolate_recompiles": True} if isolates else {}))
+    finally:
+        sizes.clear()
+        sizes.update(known)
+        gone = DeletedGuardManagerWrapper("it was compiled to be looked at")
+        for x in _entries():
+            if id(x) not in before and x.extra_state is not None:
+                x.extra_state.invalidate(x.cache_entry, gone)
+
+
+def _entries() -> list[Any]:
+    """The conditions under which Dynamo runs what it compiled, one object for each graph."""
+    from torch._dynamo.convert_frame import input_codes
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    codes = [code for seen in input_codes.seen if (code := seen()) is not None]
+    return [x.guard_manager for code in codes for x in _debug_get_cache_entry_list(code)]
 
 
 def guards(gm: GraphModule) -> list[object]:

@@ -9,7 +9,7 @@ from litz.logs import events
 from litz.runtime.cache import told_of_entries
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
-from litz.runtime.torch_private import bundled_entries
+from litz.runtime.torch_private import bundled_entries, give_up_backend
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -32,6 +32,17 @@ def litz(
         from litz.options import make_options
 
         return compile_with(gm, example_inputs, make_options(options, mode))
+
+
+def __getattr__(name: str) -> Any:
+    """``registered``: ``litz`` as PyTorch asks for it, once in each thread that compiles first.
+
+    Each of these threads registers what it gets, and PyTorch refuses a second one of a name.
+    """
+    if name != "registered":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    give_up_backend("litz")
+    return litz
 
 
 def _bundle_entries() -> None:

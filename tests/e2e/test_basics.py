@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import tomllib
 import torch
+import torch._dynamo.backends.registry as registry
 from judge import check
 
+import litz.entry
 from litz.runtime.shipped import shipped
 
 torch.manual_seed(0)
@@ -146,6 +150,16 @@ def test_reductions_to_empty_results() -> None:
 def test_gradients() -> None:
     check(lambda x, y: (x * y).tanh() + x.exp(), r(8, 5, grad=True), r(8, 5, grad=True), grad=True)
     check(lambda x, w: torch.relu(x @ w).sum(1), r(8, 5, grad=True), r(5, 3, grad=True), grad=True)
+
+
+def test_threads_that_compile_first_at_once_find_the_backend() -> None:
+    """PyTorch loads and registers in each; those that wait for the import come second."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    ((group, named),) = project["entry-points"].items()
+    for _ in range(2):
+        backend = EntryPoint("litz", named["litz"], group).load()
+        registry.register_backend(backend, name="litz")
+    assert registry.lookup_backend("litz") is litz.entry.litz
 
 
 def test_dynamic_shapes_compile_once() -> None:

@@ -187,6 +187,7 @@ def causal(q: Tensor, k: Tensor, slope: Tensor) -> Tensor:
 @pytest.mark.parametrize("fn", [by_distance, causal])
 def test_functions_of_scores_are_part_of_attention(fn: Callable[..., Any]) -> None:
     """In double precision, of which there is no kernel, step by step."""
+    torch._dynamo.reset()  # PyTorch 2.13 fails where it compiled eager mode's other function before
     args = [torch.randn(s, dtype=torch.float64) for s in ((1, 2, 32, 16), (1, 2, 32, 16), (2,))]
     report = litz.explain(fn, *args)
     torch.testing.assert_close(report.result, fn(*args))

@@ -304,6 +304,8 @@ COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
         lambda x: x.pinverse().real,
         lambda x: torch.linalg.matrix_rank(x.real, out=torch.empty((), dtype=torch.int64)),
         lambda x: (x.real.abs() + 1).polygamma_(1),
+        lambda x: torch.quantize_per_tensor(x.real, 0.1, 0, torch.qint8).dequantize().t(),
+        lambda x: F.multilabel_margin_loss(x.real, torch.tensor([[3, 0, -1, 1, 2]] * 5)),
         lambda x: F.interpolate(IMAGE, (130, 130), mode="bilinear"),
         lambda x: F.interpolate(IMAGE, (130, 130), None, "bicubic"),
         lambda x: F.interpolate(IMAGE, (33, 33), mode="bilinear", antialias=True),
@@ -334,3 +336,23 @@ def test_forward_mode_keeps_its_tangents() -> None:
             torch.autograd.grad(result, x, fwd.make_dual(t, t), retain_graph=True)
         (mine,) = torch.autograd.grad(result, x, t)
     torch.testing.assert_close(mine, torch.autograd.grad(fn(x), x, t)[0])
+
+
+def test_gradients_of_a_batch_at_once() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ w).sin() * 2
+
+    def gradients(fn: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        y, nested = fn(x, w), torch._vmap_internals._vmap  # as a jacobian of a jacobian has it
+        twice = nested(
+            lambda a: nested(lambda b: torch.autograd.grad(y, w, a * b, retain_graph=True))(v)
+        )
+        some = torch.autograd.grad(y, (x, w), v, is_grads_batched=True, retain_graph=True)
+        jacobian = torch.autograd.functional.jacobian(fn, (x, w), vectorize=True)
+        return (*some, *jacobian, *twice(v[:2]))
+
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(6, 3, 5, dtype=torch.float64)
+    compiled = torch.compile(fn, backend="litz", fullgraph=True)
+    torch.testing.assert_close(gradients(compiled), gradients(fn))

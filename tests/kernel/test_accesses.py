@@ -87,6 +87,20 @@ def test_an_update_counts_as_a_read_and_a_write() -> None:
         assert choose_lane((i, j), (), accesses_of([store], {"a": 4, "c": 4})) is lane
 
 
+def test_what_a_mask_guards_counts_as_often_as_it_runs() -> None:
+    """Padding that is laid out anew: most points store and do not load."""
+    i, j = var("i", 100), var("j", 100)
+    value = body.load(F32, "a", 100 * j + i)
+    for few, lane in ((100, i), (10, j)):
+        bound, zero = body.const(I64, few), body.const(F32, 0)
+        inside = body.op("and_", *(body.op("lt", body.index(v), bound) for v in (i, j)))
+        loaded = body.op("add", value, body.load(F32, "b", 100 * j + i))
+        kept = loaded if few == 100 else body.masked(inside, loaded, zero)
+        accesses = accesses_of([Store("c", 100 * i + j, kept)], {"a": 4, "b": 4, "c": 4})
+        assert [a.share for a in accesses] == pytest.approx([(few / 100) ** 2] * 2 + [1])
+        assert choose_lane((i, j), (), accesses) is lane
+
+
 def halves(size: int, *, apart: bool = False) -> tuple[Store, ...]:
     """The even elements take a number as it is, the odd ones its root (of another, if apart)."""
     parity = body.index(X % 2)

@@ -245,7 +245,8 @@ def test_a_package_knows_the_lines_of_its_kernels(scaled: Path) -> None:
     steps = [x for x in found["graph"]["steps"] if x["kind"] == "kernel"]
     assert steps and all(set(x["lines"]) <= lines.keys() for x in steps)
     assert {x["name"] for x in steps} == {x["id"] for x in found["kernels"]}
-    assert any(file.endswith(".py") for file in lines.values())
+    assert set(lines.values()) == {"test_packages.py"}, "from where Python imports it"
+    assert found["graph"]["line"] in lines and all(x.startswith("test_packages.py:") for x in lines)
     assert not any(x["source"] for x in found["kernels"]) and not found["graph"]["seconds"]
 
 

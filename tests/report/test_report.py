@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,34 @@ def test_a_program_without_slow_spots_says_so() -> None:
     text = str(litz.explain(lambda x: x.exp().sum(-1), torch.randn(20, 30)))
     assert "nothing stands out" in text
     assert re.search(r"step +runs +bytes +saved +ops +line +computes", text)
+
+
+def test_what_others_compiled_stays_as_it_was() -> None:
+    made = []
+
+    def counting(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made.append(gm)
+        return gm.forward
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.sin() * 2
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return part(x) + 1
+
+    compiled = [torch.compile(f, backend=counting) for f in (part, whole)]
+    for n in range(3, 10):  # as many as PyTorch keeps of a function, and more
+        for f in compiled:
+            f(torch.randn(n))
+    before = len(made)
+    for n in range(3, 14):
+        found = litz.explain(whole, torch.randn(n))
+        assert f"[{n}]" in str(found.graphs[0].graph.print_readable(False)), "its own sizes"
+    litz.profile(part, torch.randn(4), seconds=0.01)
+    for f in compiled:
+        f(torch.randn(4))
+    assert len(made) == before
 
 
 def test_a_script_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

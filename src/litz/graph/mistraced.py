@@ -16,6 +16,17 @@ PSEUDOINVERSES: Final = (torch.linalg.pinv, torch.pinverse, "pinverse")
 RANKS: Final = (torch.linalg.matrix_rank,)
 # Of bytes on CPUs eager rounds the weights to 16 bits, the trace does not: results are 1 apart.
 RESIZED: Final = (functional.interpolate, functional.upsample, functional.upsample_bilinear)
+# The trace takes quantized tensors for those of floats.
+QUANTIZED: Final = (
+    torch.quantize_per_tensor,
+    torch.quantize_per_tensor_dynamic,
+    torch.quantize_per_channel,
+)
+# The trace counts labels behind the first -1, which ends them.
+LABELED: Final = (
+    functional.multilabel_margin_loss,
+    torch._C._nn.multilabel_margin_loss,
+)
 
 
 def mistraced(gm: GraphModule) -> str:
@@ -26,6 +37,10 @@ def mistraced(gm: GraphModule) -> str:
             return "PyTorch's trace of a complex pseudoinverse has other values than it"
         if n.target in RANKS and n.kwargs.get("out") is not None:
             return "PyTorch's trace of matrix_rank with out= has other values than it"
+        if n.target in QUANTIZED:
+            return "PyTorch's trace of quantized tensors has other types than they"
+        if n.target in LABELED:
+            return "PyTorch's trace of multilabel_margin_loss has other values than it"
         if n.target in RESIZED and _type(n) is torch.uint8 and _mixes(n):
             return "PyTorch's trace of an interpolation of bytes rounds otherwise than it"
     return ""

@@ -73,8 +73,12 @@ def give_value(n: Node) -> None:
 
 
 def add_call(at: Node, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Node:
-    """A new call with its value, made for the same line of the user's as the node ``at``."""
-    made = at.graph.call_function(target, tuple(args), dict(kwargs))
+    """A new call with its value, made for the same line of the user's as the node ``at``.
+
+    Arguments may be symbolic sizes: lowering takes them as expressions.
+    """
+    made = at.graph.call_function(target)  # which warns of sizes that are no nodes
+    made.args, made.kwargs = tuple(args), dict(kwargs)
     made.meta["stack_trace"] = at.meta.get("stack_trace")
     give_value(made)
     return made

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from litz.dataclass import dataclass
-from litz.index import Const, Expr, coefficient, size_hint
-from litz.ir.body import Load, Store, walk
-from litz.kernel.nodes import roots
+from litz.index import Const, Expr, Var, coefficient, size_hint
+from litz.ir.body import Load, Masked, Node, Store, walk
+from litz.ir.masks import conjuncts
+from litz.kernel.nodes import as_index, is_comparison, roots
 
 DEFAULT_SIZE = 1 << 8
 # Elements of a loop below which part of a vector is idle.
@@ -21,13 +22,15 @@ NEAR = 8  # elements: a stride whose vectors share their cache lines with few ot
 class Access:
     """One load or store: its index, the bytes that it moves of an element.
 
-    through: loops that data depends on which decides where; None where none does.
+    through: loops that data depends on which decides where; None where none does.  share: of all
+    points, those at which it is made, as far as masks of single loops say.
     """
 
     index: Expr
     bytes: int
     is_store: bool
     through: frozenset[Expr] | None = None
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,11 @@ def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Acces
     sizes: bytes of an element of each buffer that counts; accesses of others are left out.
     """
     out: dict[tuple[str, Expr], Access] = {}
+    shares = _shares(roots(stores))
     for n in walk(roots(stores)):
         if isinstance(n, Load) and n.buffer in sizes:
-            at = n.buffer, n.index
-            out.setdefault(at, Access(n.index, n.dtype.bytes, False, _through(n)))
+            at, share = (n.buffer, n.index), shares.get(n, 1.0)
+            out.setdefault(at, Access(n.index, n.dtype.bytes, False, _through(n), share))
     for s in stores:
         if s.buffer in sizes:
             size = sizes[s.buffer] * (1 if s.mode == "set" else 2)  # an update reads as well
@@ -58,6 +62,36 @@ def accesses_of(stores: Sequence[Store], sizes: Mapping[str, int]) -> list[Acces
 
 def _through(n: Load | Store) -> frozenset[Expr] | None:
     return frozenset(v for _, data in n.indirect for v in data.vars) if n.indirect else None
+
+
+def _shares(nodes: Sequence[Node]) -> dict[Node, float]:
+    """At which part of all points a node is computed, by the masks that guard it."""
+    if not any(isinstance(n, Masked) for n in walk(nodes)):
+        return {}
+    found: dict[Node, float] = {}
+    stack = [(n, 1.0) for n in nodes]
+    while stack:
+        n, share = stack.pop()
+        if found.get(n, 0.0) < share:
+            found[n] = share
+            below = share * _part(n.args[0]) if isinstance(n, Masked) else share
+            stack += [(a, below if i == 1 else share) for i, a in enumerate(n.args)]
+    return found
+
+
+def _part(cond: Node) -> float:
+    """The part of all points at which a condition holds; 1 of what is no bound of a single loop."""
+    part = 1.0
+    for c in filter(is_comparison, conjuncts(cond)):
+        e = as_index(c.args[0]) - as_index(c.args[1])
+        loops = [v for v in e.free if isinstance(v, Var)]
+        step = coefficient(e, loops[0]) if len(loops) == 1 else None
+        if isinstance(step, Const) and step.value:
+            size = max(extent_of(loops[0]), 1)
+            zero = -size_hint(e - loops[0] * step, default=0) / step.value
+            low = min(max(zero / size, 0.0), 1.0)
+            part *= low if (c.name in ("lt", "le")) == (step.value > 0) else 1 - low
+    return part
 
 
 def choose_tiling(
@@ -78,7 +112,7 @@ def extent_of(v: Expr) -> int:
 
 def _touched(a: Access, loops: Sequence[Expr]) -> float:
     """Bytes that the access touches over the loops that its index depends on."""
-    total = float(a.bytes)
+    total = a.bytes * a.share
     for v in loops:
         if v in a.index.free or (a.through and v in a.through):
             total *= extent_of(v)
@@ -169,7 +203,7 @@ def loop_order(
             if v in a.index.free:
                 c = coefficient(a.index, v)
                 stride = size_hint(c, default=DEFAULT_SIZE) if c is not None else 1
-                weight += a.bytes * abs(stride)
+                weight += a.bytes * a.share * abs(stride)
         last = 2 if v is lane else 1 if v is tile else 0
         return (last, -weight, loops.index(v))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from torch.fx import Node
 
@@ -26,6 +28,18 @@ def line(file: str, number: int, function: str = "") -> Line:
     text = linecache.getline(file, number).strip()
     name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", function.strip())
     return Line(f"{file}:{number}", file, number, name, text)
+
+
+def from_root(file: str) -> str:
+    """The path of a file from where Python imports it, or its name where Python does not.
+
+    Says nothing of the machine.  What is no file, ``<stdin>``, stays as it is.
+    """
+    path = Path(file)
+    if not path.is_absolute():
+        return file
+    roots = [r for r in map(Path.absolute, map(Path, sys.path)) if path.is_relative_to(r)]
+    return str(path.relative_to(max(roots, key=lambda r: len(r.parts), default=path.parent)))
 
 
 def users_line(frames: Iterable[Line]) -> Line | None:

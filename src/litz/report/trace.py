@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from litz.report.gather import Gathered
+from litz.report.lines import from_root
 from litz.report.record import Graph, Kernel, Line
 from litz.runtime.records import Records
 from litz.runtime.torch_private import trace_artifact
@@ -29,7 +32,8 @@ def trace(found: Compiled) -> None:
 def provenance(g: Gathered, whole: bool = True) -> str:
     """A graph's steps, nodes and memory, its kernels and the user's lines, as JSON.
 
-    whole: with code, theirs and the user's, and with seconds, which differ each time.
+    whole: with code, theirs and the user's, with seconds, which differ each time, and with files'
+    whole paths, which differ by machine.
     """
     kernels: tuple[Kernel, ...] = tuple(g.kernels.values())
     lines: tuple[Line, ...] = tuple(g.lines.values())
@@ -40,4 +44,15 @@ def provenance(g: Gathered, whole: bool = True) -> str:
         record["graph"]["seconds"] = {}
         for x in (*record["kernels"], *record["lines"]):
             x |= dict.fromkeys({"source", "text"} & x.keys(), "")
+        short = {x.file: from_root(x.file) for x in lines}
+        short |= {x.id: f"{short[x.file]}:{x.number}" for x in lines}
+        return json.dumps(_renamed(record, short))
     return json.dumps(record)
+
+
+def _renamed(found: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(found, dict):
+        return {k: _renamed(x, names) for k, x in found.items()}
+    if isinstance(found, list):
+        return [_renamed(x, names) for x in found]
+    return names.get(found, found) if isinstance(found, str) else found

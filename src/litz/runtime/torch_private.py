@@ -13,7 +13,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -191,6 +191,14 @@ def untraced(call: Callable[..., Any]) -> Callable[..., Any]:
     disable: Any = torch.compiler.disable
     found: Callable[..., Any] = disable(call, reason="a compiled graph")
     return found
+
+
+def give_up_backend(name: str) -> None:
+    """Have PyTorch take a backend of this name that it is about to register."""
+    with suppress(ImportError):
+        from torch._dynamo.backends.registry import _COMPILER_FNS
+
+        _COMPILER_FNS.pop(name, None)
 
 
 def in_transform() -> bool:

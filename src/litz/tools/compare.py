@@ -27,12 +27,13 @@ def first_difference(a: Path | str, b: Path | str) -> str:
     of several processes rank by rank, a line for each that differs.
     Raises OSError for a folder without records.
     """
-    one, other = (sorted(f.parent.name for f in Path(x).glob(f"rank*/{RECORDS}")) for x in (a, b))
+    one, other = ({f.parent.name for f in Path(x).glob(f"rank*/{RECORDS}")} for x in (a, b))
     if not (one and other):
         return _first_difference(Path(a), Path(b))
-    said = dict.fromkeys((*one, *other), "only one of the runs has it")
-    said |= {r: _first_difference(Path(a, r), Path(b, r)) for r in one if r in other}
-    return "\n".join(f"{r}: {text}" for r, text in sorted(said.items()) if text)
+    ranks = sorted({*one, *other}, key=lambda r: (len(r), r))  # rank10 behind rank2
+    said = dict.fromkeys(ranks, "only one of the runs has it")
+    said |= {r: _first_difference(Path(a, r), Path(b, r)) for r in one & other}
+    return "\n".join(f"{r}: {text}" for r, text in said.items() if text)
 
 
 def _first_difference(a: Path, b: Path) -> str:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from litz.backend import compile_with
 from litz.dataclass import dataclass
-from litz.dynamo import heard_breaks
+from litz.dynamo import apart, heard_breaks
 from litz.options import Options, make_options
 from litz.report.collect import Collector
 from litz.report.gather import plain_name
@@ -108,15 +108,11 @@ def explain(
 
         return compile_with(gm, inputs, made, observe)
 
-    torch.compiler.reset()
-    try:
-        with heard_breaks(collector.hear_break):
-            compiled: Any = torch.compile(fn, backend=backend)
-            result = compiled(*args, **kwargs)
-            if backward:
-                _run_backward(result)
-    finally:
-        torch.compiler.reset()
+    with apart() as compile, heard_breaks(collector.hear_break):
+        compiled: Any = compile(fn, backend=backend)
+        result = compiled(*args, **kwargs)
+        if backward:
+            _run_backward(result)
     found = Explanation(result, collector, title_of(fn), made)
     if html:
         write_page(found.report, html)

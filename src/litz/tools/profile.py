@@ -11,12 +11,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
 from litz.backend import compile_with
 from litz.compiler import on_gpu
-from litz.dynamo import heard_breaks
+from litz.dynamo import apart, heard_breaks
 from litz.errors import LitzError
 from litz.host.lines import CallKernel
 from litz.options import Options, make_options
@@ -202,10 +201,9 @@ def profile(
     session, eager = Session(make_options(options)), []
     call = partial(fn, *args, **kwargs)
     watches = "eager" in against and _can_be_watched(call)
-    torch.compiler.reset()
-    try:
+    with apart() as compile:
         with session.listener, heard_breaks(session.collector.hear_break):
-            watched: Any = torch.compile(fn, backend=_litz(session.options))
+            watched: Any = compile(fn, backend=_litz(session.options))
             for _ in range(3):
                 watched(*args, **kwargs)
             session.clear()
@@ -222,17 +220,14 @@ def profile(
         timings |= {name: Timing(name, 0.0, 0.0, (), ()) for name in against}
         if eager:
             timings["eager"] = _eager(eager, session.cuda)
-        calls = {
-            n: partial(f, *args, **kwargs) for n, f in _ways(fn, session.options, against).items()
-        }
+        ways = _ways(fn, session.options, against, compile)
+        calls = {n: partial(f, *args, **kwargs) for n, f in ways.items()}
         for way in calls.values():
             for _ in range(3):
                 way()
         # Ranks call as often as each other, whatever their clocks say.
         turns = (3, 100) if rank() is None else (WATCHED, WATCHED)
         whole = in_turns(tuple(calls.values()), seconds, session.cuda, *turns)
-    finally:
-        torch.compiler.reset()
     known = [replace(timings[n], seconds=x) for n, x in zip(calls, whole, strict=True)]
     return replace(found, timings=tuple(known))
 
@@ -241,11 +236,13 @@ def _litz(options: Options) -> Callable[..., Any]:
     return lambda gm, inputs: compile_with(gm, inputs, options)
 
 
-def _ways(fn: Any, options: Options, against: Sequence[str]) -> dict[str, Callable[..., Any]]:
+def _ways(
+    fn: Any, options: Options, against: Sequence[str], compile: Callable[..., Any]
+) -> dict[str, Callable[..., Any]]:
     """The program as each backend runs it."""
-    ways: dict[str, Callable[..., Any]] = {"litz": torch.compile(fn, backend=_litz(options))}
+    ways: dict[str, Callable[..., Any]] = {"litz": compile(fn, backend=_litz(options))}
     for name in against:
-        ways[name] = fn if name == "eager" else torch.compile(fn, backend=name)
+        ways[name] = fn if name == "eager" else compile(fn, backend=name)
     return ways
 
 
