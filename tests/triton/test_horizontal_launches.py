@@ -19,6 +19,7 @@ from litz.options import make_options  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton import driver  # noqa: E402
 from litz.runtime.triton.build import submit  # noqa: E402
+from litz.runtime.triton.worker import array_of  # noqa: E402
 from litz.stages import Stages  # noqa: E402
 from litz.targets.triton.cuda import default_configs, likely_jobs, table_text  # noqa: E402
 from tests.horizontal_cases import CASES, rand  # noqa: E402
@@ -134,6 +135,9 @@ def test_builds(name: str, dynamic: bool, tmp_path: Any) -> None:
     made = [k.triton for k in stages.kernels if k.triton is not None]
     jobs = [job for k in made for job in likely_jobs(k, default_configs(k), H200)]
     check_builds(submit(jobs, Cache(tmp_path), 2), jobs)
+    for job, binary in zip(jobs, submit(jobs, Cache(tmp_path), 2).wait(), strict=True):
+        if array := array_of(job):  # which Triton knows nothing of
+            assert binary.params == (8 * array,)
 
 
 def test_what_blocks_do_not_run_along_may_lie_anywhere() -> None:
