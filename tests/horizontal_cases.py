@@ -35,6 +35,12 @@ def one_after_another(a: Tensor, b: Tensor) -> None:
     a.sub_(b.flip(0))
 
 
+def parts_of_one(*xs: Tensor) -> tuple[Tensor, Tensor]:
+    """Each writes its part; what reads all of them runs behind them."""
+    joined = torch.cat([x.exp() for x in xs], 1)
+    return joined, torch.softmax(joined, 1)
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     # Whole blocks, ends, single elements and two types.
     "sizes": (
@@ -71,5 +77,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     ),
     "of_nothing": (many(lambda x: x + 1), (rand(0), rand(3), rand(0, 4), rand(5)), 3),
     "truth": (many(lambda x: (x > 0) & (x < 1)), (rand(5), rand(3), rand(9)), 1),
+    "parts_of_one": (parts_of_one, (rand(5, 3), rand(5, 40), rand(5, 1), rand(5, 3)), 2),
     "scans": (many(lambda x: torch.cumsum(x, 0)), (rand(50), rand(30), rand(20)), 1),
 }

@@ -23,7 +23,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], int]] = {
     "AdamW": (O.AdamW, CAPTURABLE, 7),
     "AMSGrad": (O.AdamW, {**CAPTURABLE, "amsgrad": True}, 9),
     "SGD momentum": (O.SGD, {"momentum": 0.9}, 5),
-    "SGD Nesterov": (O.SGD, {"momentum": 0.9, "nesterov": True}, 5),
+    "SGD Nesterov": (O.SGD, {"momentum": 0.9, "nesterov": True}, 6),  # it changes gradients
     "RMSprop": (O.RMSprop, CAPTURABLE, 5),
     "Adagrad": (O.Adagrad, {}, 5),
     "Adadelta": (O.Adadelta, CAPTURABLE, 7),

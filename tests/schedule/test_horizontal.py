@@ -69,6 +69,24 @@ def test_kernels_move_to_the_first_of_their_depth() -> None:
     assert [x.name for x in found.started] == ["group0", "group1"]
 
 
+@pytest.mark.parametrize(
+    ("starts", "alone"), [((0, 4, 8), False), ((0, 3, 8), True), ((4, 0, 8), True)]
+)
+def test_parts_of_one_memory(starts: tuple[int, ...], alone: bool) -> None:
+    """Those that lie behind each other need no order among them; who reads all runs behind them."""
+    body = "".join(
+        loops(f"loops{k}", f"a{k}", "c", 4).replace("c[i0]", f"c[i0 + {at}]")
+        for k, at in enumerate(starts)
+    )
+    body += loops("loops3", "c", "d", 12)
+    sizes = {**{f"a{k}": 4 for k in range(3)}, "c": 12, "d": 12}
+    s = schedule(program(sizes, {}, body), UNFUSED)
+    found = arrange(s, all_of_them)
+    verify_launches(s, found)
+    groups = [x.groups for x in found.horizontal]
+    assert groups == ([] if alone else [("group0", "group1", "group2")])
+
+
 def test_calls_of_operators_stay_where_they_are() -> None:
     body = loops("loops0", "a", "a", 4) + loops("loops1", "b", "b", 4)
     call = '  call = extern aten.sin.out(a) -> (c) @cpu out from (sin) because "a test"\n'

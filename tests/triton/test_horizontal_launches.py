@@ -17,10 +17,11 @@ import litz  # noqa: E402
 from litz.backend import compile_with  # noqa: E402
 from litz.options import make_options  # noqa: E402
 from litz.runtime.cache import Cache  # noqa: E402
+from litz.runtime.triton import driver  # noqa: E402
 from litz.runtime.triton.build import submit  # noqa: E402
+from litz.runtime.triton.worker import array_of  # noqa: E402
 from litz.stages import Stages  # noqa: E402
 from litz.targets.triton.cuda import default_configs, likely_jobs, table_text  # noqa: E402
-from litz.targets.triton.joined import CELLS  # noqa: E402
 from tests.horizontal_cases import CASES, rand  # noqa: E402
 from tests.quick import some  # noqa: E402
 from tests.scan_cases import scan_of  # noqa: E402
@@ -90,14 +91,18 @@ def test_sizes_share_a_body(dynamic: bool) -> None:
     assert group.reason.startswith("6 calls of one body")
 
 
-def test_a_launch_has_room_for_so_many_calls() -> None:
+@pytest.mark.parametrize(("version", "launches"), [(12000, 3), (12010, 1), (0, 1)])
+def test_a_launch_has_room_for_so_many_calls(
+    version: int, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kernels of as many calls are one; no launch has more arguments than its memory holds."""
+    monkeypatch.setattr(driver, "driver_version", lambda: version)
     fn, *_ = CASES["sizes"]
     stages = compiled(fn, *(rand(3 + k) for k in range(260)))
-    launches = [k.triton.launches[0] for k in stages.kernels if k.triton is not None]
-    assert len(launches) == 3 and len({x.source.partition("\n")[2] for x in launches}) == 1
-    for x in launches:
-        assert x.table is not None and len(x.table.types) <= CELLS
+    made = [k.triton.launches[0] for k in stages.kernels if k.triton is not None]
+    assert len(made) == launches and len({x.source.partition("\n")[2] for x in made}) == 1
+    for x in made:
+        assert x.table is not None and 8 * len(x.table.types) <= driver.parameter_bytes()
     assert sum(len(k.members) for k in stages.kernels) == 260
 
 
@@ -130,6 +135,9 @@ def test_builds(name: str, dynamic: bool, tmp_path: Any) -> None:
     made = [k.triton for k in stages.kernels if k.triton is not None]
     jobs = [job for k in made for job in likely_jobs(k, default_configs(k), H200)]
     check_builds(submit(jobs, Cache(tmp_path), 2), jobs)
+    for job, binary in zip(jobs, submit(jobs, Cache(tmp_path), 2).wait(), strict=True):
+        if array := array_of(job):  # which Triton knows nothing of
+            assert binary.params == (8 * array,)
 
 
 def test_what_blocks_do_not_run_along_may_lie_anywhere() -> None:

@@ -20,7 +20,12 @@ from litz.runtime.cache import Cache  # noqa: E402
 from litz.runtime.triton.build import build  # noqa: E402
 from litz.runtime.triton.job import KernelJob  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
-from litz.runtime.triton.ptx import with_short_loops, without_negations, without_pairs  # noqa: E402
+from litz.runtime.triton.ptx import (  # noqa: E402
+    with_array,
+    with_short_loops,
+    without_negations,
+    without_pairs,
+)
 from litz.targets.triton.cuda import default_configs, likely_jobs  # noqa: E402
 from litz.targets.triton.spell import literal  # noqa: E402
 
@@ -206,3 +211,12 @@ def test_loops_over_products_stay_loops(product: str) -> None:
     assert [x for x in lines if "nounroll" not in x] == (
         LOOPS.replace("{product}", product).splitlines()
     )
+
+
+def test_an_array_in_place_of_parameters() -> None:
+    head = ".visible .entry k(\n\t.param .u64 k_param_0,\n\t.param .u64 .ptr .global k_param_1\n)\n"
+    body = ".reqntid 128\n{\n\tmov.u64 %rd1, k_param_0;\n\tret;\n}\n"
+    array = ".visible .entry k(\n\t.param .align 8 .b8 k_param_0[800]\n)\n"
+    assert with_array(head + body, 100) == array + body
+    with pytest.raises(ValueError, match="other parameters"):
+        with_array(head + body.replace("k_param_0", "k_param_1"), 100)

@@ -460,6 +460,19 @@ def test_memory_between_launches_is_the_host_programs(dynamic: bool) -> None:
                 assert [x for x in lines[:at] if isinstance(x, Place) and x.buffer == name]
 
 
+@pytest.mark.parametrize(
+    ("width", "dtype", "each"),
+    [(514, torch.float32, 2), (514, torch.bfloat16, 2), (1024, torch.float32, 8)],
+)
+def test_many_loads_of_a_point(width: int, dtype: torch.dtype, each: int) -> None:
+    """Where rows divide blocks, neighbours share loads; elsewhere each element has its own."""
+    x = data(4, 32, 256, width // 2, dtype=dtype)
+    (made,) = trace(lambda x: F.interpolate(x, scale_factor=2.0, mode="bicubic"), x, training=False)
+    kernel = max(made.stages.kernels, key=lambda k: len(k.source))
+    config = kernel.recipe.kernels[0].configs[0]  # type: ignore[union-attr]
+    assert config.block("x") == each * 32 * config.warps
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_device_on_paper_goes_again() -> None:
     found = torch.accelerator.current_accelerator

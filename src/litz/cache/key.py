@@ -22,7 +22,7 @@ for a name is another one.
 
 - of sizes that are symbols, what PyTorch's shape environment holds: ranges, hints, replacements and
   guards; what adds a guard is not kept under such a key, except where guards are added again;
-- of GPUs, their properties, and the version of Triton.
+- of GPUs, their properties, what arguments of launches may take, and the version of Triton.
 
 What cannot be written so is not cached.  A ``NotCached`` says why: sizes that depend on data,
 operators that are not PyTorch's own, unless what compiling asks of them can be written too
@@ -70,6 +70,7 @@ from litz.runtime.torch_private import (
     user_kernel,
     users_kernels,
 )
+from litz.runtime.triton.driver import parameter_bytes
 from litz.targets.tools import Tools
 
 CONSTANTS: Final = 1 << 20
@@ -196,7 +197,8 @@ def settings() -> tuple[object, ...]:
 def gpu(index: int) -> str:
     """What artifacts depend on of a GPU.  Raises NotCached."""
     try:
-        return f"gpu {torch.cuda.get_device_properties(index)} {torch.version.cuda} {_triton()}"
+        properties = torch.cuda.get_device_properties(index)
+        return f"gpu {properties} {torch.version.cuda} {parameter_bytes()} {_triton()}"
     except (RuntimeError, AssertionError) as e:
         raise NotCached("its GPU cannot be asked what it is") from e
 

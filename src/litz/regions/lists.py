@@ -26,7 +26,7 @@ from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, w
 from litz.regions.place import Memory
 from litz.regions.trace import Tracer
 from litz.runtime.fake import unset_fake_temporarily
-from litz.runtime.torch_private import in_transform
+from litz.runtime.torch_private import LazyGraphModule, in_transform
 
 FEWEST: Final = 16  # columns, below which it isn't worth it
 MOST: Final = 0.5  # of the columns that may be traced for it to take less time than all
@@ -339,7 +339,7 @@ def _lengthened(
             args, kwargs = map_arg((n.args, n.kwargs), partial(of, c=c))
             copy(n, c, args, kwargs, made[old, c].meta["val"])
     graph.output(())
-    return GraphModule(torch.nn.Module(), graph)
+    return LazyGraphModule(torch.nn.Module(), graph)
 
 
 def _one(values: Iterable[Any], place: Mapping[Key, int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from litz.graph.calls import is_random, takes_objects
 from litz.index import Const, Expr, split_linear
@@ -18,7 +18,9 @@ from litz.ir.program import (
     used_numbers,
 )
 from litz.runtime.collectives import is_start, is_wait
+from litz.schedule.groups import Group, Step
 
+Touched = tuple[dict[str, None], dict[str, None]]  # memory that is read, and that is written
 _Slice = tuple[list[tuple[int, int]], int]  # (stride, extent) of each loop, and the offset
 
 
@@ -134,7 +136,7 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     uses a number runs behind who gives it and behind what asserts something of it.
     """
     deps = Dependencies(len(program.nodes))
-    writers: defaultdict[str, _Writers] = defaultdict(_Writers)
+    writers: defaultdict[str, _Writers] = defaultdict(lambda: _Writers(roots.__getitem__))
     readers: dict[str, list[int]] = {}
     last: dict[str, int] = {}  # of each kind of effect
     numbers = Numbers(program)
@@ -156,6 +158,36 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
         for b in reads:
             readers.setdefault(b, []).append(k)
     return deps
+
+
+def touched(program: Program, steps: Sequence[Step]) -> dict[str, Touched]:
+    """The memory that each step reads and that it writes, by its owners, for each by name.
+
+    Of a memory that several write, each a part apart from the others, each part is one by itself.
+    """
+    plain = {s.name: memory_of(program, s) for s in steps}
+    writers: defaultdict[str, _Writers] = defaultdict(lambda: _Writers(program.root))
+    for k, step in enumerate(steps):
+        for b in plain[step.name][1]:
+            writers[b].add(k, step, b)
+    parts = {
+        b: {steps[k].name: f"{b}[{i}]" for i, k in enumerate(w.parts)}
+        for b, w in writers.items()
+        if len(w.parts) > 1 and not w.older
+    }
+    if not parts:
+        return plain
+    out: dict[str, Touched] = {}
+    for name, (reads, writes) in plain.items():
+        read = dict.fromkeys(p for b in reads for p in (b, *parts.get(b, {}).values()))
+        out[name] = read, {parts[b][name] if b in parts else b: None for b in writes}
+    return out
+
+
+def memory_of(program: Program, step: Step) -> Touched:
+    """The memory that a step reads and that it writes, by its owners."""
+    reads = dict.fromkeys(map(program.root, step.read_buffers()))
+    return reads, dict.fromkeys(map(program.root, step.write_buffers()))
 
 
 def hazards(
@@ -221,19 +253,21 @@ class _Writers:
     do, so that one look tells a new one apart from all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Callable[[str], str]) -> None:
+        self.root = root  # of a buffer
         self.older: list[int] = []
         self.parts: list[int] = []
         self.first: _Slice | None = None
         self.outer: list[tuple[int, int]] | None = None
         self.end = 0
 
-    def add(self, k: int, n: ProgramNode, root: str) -> list[int]:
+    def add(self, k: int, n: ProgramNode | Step, root: str) -> list[int]:
         """The writers that ``n``, the node of number ``k``, has to follow."""
         found = None
-        if isinstance(n, Loops) and len(n.stores) == 1:
-            (s,) = n.stores
-            found = None if s.buffer != root or s.indirect else _digits(s.index, n)
+        if isinstance(n, Loops | Group):
+            first, *others = (s for s in n.stores if self.root(s.buffer) == root)
+            if not others and first.buffer == root and not first.indirect:
+                found = _digits(first.index, n)
         if found is None or self.first is None or not self._behind(found, *self.first):
             self.older += self.parts
             self.parts, self.first, self.outer = [], found, None
@@ -257,7 +291,7 @@ def _reach(digits: Sequence[tuple[int, int]]) -> int:
     return sum(stride * (extent - 1) for stride, extent in digits)
 
 
-def _digits(i: Expr, n: Loops) -> _Slice | None:
+def _digits(i: Expr, n: Nest) -> _Slice | None:
     """(stride, extent) of each loop in a constant-strided index, and its offset."""
     split = split_linear(i, n.axes)
     if split is None or not isinstance(split[1], Const):

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from litz.dataclass import dataclass
 from litz.errors import VerifyError
-from litz.ir.program import Extern, Program
-from litz.schedule.dependencies import hazards, peak
+from litz.ir.program import Extern
+from litz.schedule.dependencies import Touched, hazards, memory_of, peak, touched
 from litz.schedule.groups import Group, HorizontalGroup, Schedule, Step, bytes_hint
 
 Share = Callable[[Sequence[Group], bool], Iterable[tuple[Sequence[Group], str]]]
@@ -34,12 +34,13 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
     halves until it does not.
     """
     memory = _Memory(schedule)
+    used = touched(schedule.program, schedule.steps)
     steps: list[Step] = []
     launches: list[HorizontalGroup] = []
     todo = list(_runs(schedule.steps))[::-1]
     while todo:
         run = todo.pop()
-        needs = [*hazards(memory.touched[step.name] for step in run)]
+        needs = [*hazards(used[step.name] for step in run)]
         found = [] if len(run) < 2 else _find(run, needs, share, numbers or {})
         if not found:
             steps += run
@@ -60,7 +61,8 @@ def verify_launches(before: Schedule, after: Schedule) -> None:
     Their members are there, stand next to each other on one device, and none reads or writes what
     another writes; and all steps of ``after`` see of every memory what they saw in ``before``.
     """
-    program, steps = after.program, {s.name: s for s in after.steps}
+    used = touched(before.program, before.steps)
+    steps = {s.name: s for s in after.steps}
     place = {s.name: i for i, s in enumerate(after.steps)}
     taken: set[str] = set()
     for x in after.horizontal:
@@ -76,8 +78,8 @@ def verify_launches(before: Schedule, after: Schedule) -> None:
             raise VerifyError(f"{head}they do not follow each other")
         if len({m.device for m in members}) > 1:
             raise VerifyError(f"{head}they run on different devices")
-        _verify_apart(program, members, head)
-    old, new = (_versions(program, s.steps) for s in (before, after))
+        _verify_apart(used, members, head)
+    old, new = (_versions(used, s.steps) for s in (before, after))
     for name, seen in old.items():
         if new.get(name) != seen:
             raise VerifyError(f"{name} meets other values where launches are shared")
@@ -85,8 +87,8 @@ def verify_launches(before: Schedule, after: Schedule) -> None:
         raise VerifyError("the steps are not those from before launches were shared")
 
 
-def _verify_apart(program: Program, members: Sequence[Step], head: str) -> None:
-    reads, writes = zip(*(_touched(program, m) for m in members), strict=True)
+def _verify_apart(used: Mapping[str, Touched], members: Sequence[Step], head: str) -> None:
+    reads, writes = zip(*(used[m.name] for m in members), strict=True)
     writer: dict[str, int] = {}
     for i, own in enumerate(writes):
         for b in own:
@@ -100,18 +102,12 @@ def _verify_apart(program: Program, members: Sequence[Step], head: str) -> None:
                 raise VerifyError(f"{head}{members[i].name} reads {b}, which {wrote} writes")
 
 
-def _touched(program: Program, step: Step) -> tuple[dict[str, None], dict[str, None]]:
-    """The memory that a step reads and that it writes, by its owners."""
-    reads = dict.fromkeys(map(program.root, step.read_buffers()))
-    return reads, dict.fromkeys(map(program.root, step.write_buffers()))
-
-
-def _versions(program: Program, steps: Iterable[Step]) -> dict[str, object]:
+def _versions(used: Mapping[str, Touched], steps: Iterable[Step]) -> dict[str, object]:
     """For each step how often all that it touches was written before it."""
     count: dict[str, int] = {}
     out: dict[str, object] = {}
     for step in steps:
-        reads, writes = _touched(program, step)
+        reads, writes = used[step.name]
         out[step.name] = tuple((b, count.get(b, 0)) for b in (*reads, *writes))
         count.update((b, count.get(b, 0) + 1) for b in writes)
     return out
@@ -184,9 +180,9 @@ class _Memory:
 
     def __post_init__(self) -> None:
         program = self.schedule.program
-        self.touched = {step.name: _touched(program, step) for step in self.schedule.steps}
+        self.memory = {step.name: memory_of(program, step) for step in self.schedule.steps}
         self.last: dict[str, str] = {}  # the last step that uses a temporary
-        for name, both in self.touched.items():
+        for name, both in self.memory.items():
             for own in both:
                 self.last.update(dict.fromkeys(own, name))
         for name in {program.root(r.buffer) for r in program.output_refs()}:
@@ -204,7 +200,7 @@ class _Memory:
         inside = {step.name for some in order for step in some}
         used = []
         for some in order:
-            touched = (self.touched[step.name] for step in some)
-            used.append({b for own in touched for part in own for b in part if b in self.temps})
+            touches = (self.memory[step.name] for step in some)
+            used.append({b for own in touches for part in own for b in part if b in self.temps})
         stays = {b for names in used for b in names if self.last.get(b) not in inside}
         return peak(used, self.temps, stays)

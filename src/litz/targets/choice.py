@@ -21,11 +21,13 @@ def targets(options: Options) -> Callable[[str], Target]:
 
             return Cpp(Tools(options).lanes)
         from litz.kernel.blocks.recipe import Style  # the CPU does without these
+        from litz.runtime.triton.driver import parameter_bytes
         from litz.targets.triton.target import Triton
 
         wide, pointers = options.tunes_widely, options.block_pointers
         fast = options.numerics == "fast"
-        return Triton(Style(wide, pointers, contract=fast, reduction=options.reduction))
+        style = Style(wide, pointers, contract=fast, reduction=options.reduction)
+        return Triton(style, parameter_bytes())
 
     return lambda device: named(names.get(device.partition(":")[0], "triton"))
 

@@ -24,7 +24,7 @@ from litz.runtime.cpu import Isa, detect_isa
 from litz.runtime.eviction import entries
 from litz.runtime.native import Library, mapped_openmp
 from litz.runtime.triton.build import build as build_triton
-from litz.runtime.triton.driver import LIBRARY, CudaError, cuda_driver
+from litz.runtime.triton.driver import CudaError, cuda_driver, driver_version
 from litz.runtime.triton.job import KernelJob
 from litz.runtime.triton.launch import bind
 from litz.runtime.triton.pool import Triton, find_triton
@@ -219,9 +219,7 @@ def _driver() -> int | str | None:
         if absent or (isinstance(error, CudaError) and error.code == NO_DEVICE):
             return None
         return str(error).removeprefix("litz: ")
-    number = ctypes.c_int()
-    ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number))
-    return number.value
+    return driver_version()
 
 
 def _folder(options: Options) -> Folder | None:

@@ -24,6 +24,7 @@ HOLDS = 1 << 16  # elements of a row that a block can hold at all, in and beside
 THREADS = 1 << 18  # that are under way on a large machine
 CACHE = 32 << 20  # bytes that stay in its last-level cache
 SORTED = 1 << 12  # elements of columns that one program sorts
+LOADED = 64  # values that a thread may load of a space of several dims
 BUSY = 12  # cost of a kernel's ops from which it is bound by them as much as by memory
 ROW = 1 << 12  # elements of a row's part that a loop takes at once
 HELD_COLUMN = 64  # elements of a column that a block holds
@@ -93,13 +94,16 @@ def is_busy(plan: KernelPlan) -> bool:
     return sum(op(n.name).cost for n in nodes if isinstance(n, Op)) >= BUSY
 
 
-def _widths(plan: KernelPlan, programs: Callable[[int], int]) -> Iterator[tuple[int, int]]:
+def _widths(
+    plan: KernelPlan, programs: Callable[[int], int], most: int = 1 << 30
+) -> Iterator[tuple[int, int]]:
     """Elements of a block without reductions and its warps, the default first.
 
     programs: how many there are of blocks of so many elements: too few of them, and blocks shrink.
+    most: elements that a thread has by default.
     """
     each = max(4, 16 // narrowest(plan))  # elements a thread: one access of 16 bytes
-    first = (2 * each, 4) if is_busy(plan) else (each, 4)
+    first = min(2 * each if is_busy(plan) else each, most), 4
     for times, warps in dict.fromkeys((first, (2 * each, 2), (each, 4), (each, 8), (4 * each, 4))):
         block = 32 * warps * times
         while block > 32 * warps and programs(block) < PROGRAMS:
@@ -111,7 +115,11 @@ def _flat(plan: KernelPlan, axes: Axes) -> tuple[Config, ...]:
     """Blocks along one axis."""
     size = hint(axes.parallel[-1].size)
     apart = hint(product(a.size for a in axes.parallel[:-1]))
-    widths = _widths(plan, lambda block: size // block * apart)
+    # Where rows are no axis of their own, neighbours share no loads: each element has registers for
+    # all of its own, and with many of those few threads are under way.
+    many = LOADED // streams(plan) if len(axes.parallel[-1].dims) > 1 else LOADED
+    most = max(2, power_of_two(many + 1) // 2)
+    widths = _widths(plan, lambda block: size // block * apart, most)
     out = [Config((("x", min(block, power_of_two(size))),), warps) for block, warps in widths]
     return tuple(dict.fromkeys(out))
 

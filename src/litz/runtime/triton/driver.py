@@ -20,6 +20,8 @@ from litz.runtime.triton.job import Binary
 
 LIBRARY: Final = "libcuda.so.1"
 SHARED_WITHOUT_ASKING: Final = 48 << 10
+PARAMETERS: Final = 32764  # bytes that the arguments of a launch may take
+PARAMETERS_BEFORE: Final = 4096  # with a driver before CUDA 12.1
 
 # CUdevice_attribute
 _WARP_SIZE, _MAJOR, _MINOR, _SHARED_MAX = 10, 75, 76, 97
@@ -250,6 +252,22 @@ def _driver_of(pid: int) -> Driver:
             f"the loader find {LIBRARY} (LD_LIBRARY_PATH)"
         ) from error
     return Driver(library)
+
+
+@lru_cache(maxsize=1)
+def driver_version() -> int:
+    """The version of CUDA that the driver has (12040: 12.4); 0 where there is none."""
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL(LIBRARY).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return 0
+    return number.value
+
+
+def parameter_bytes() -> int:
+    """The bytes that the arguments of a launch may take here; where there is no GPU, anywhere."""
+    return PARAMETERS_BEFORE if 0 < driver_version() < 12010 else PARAMETERS
 
 
 def cuda_driver() -> Driver:

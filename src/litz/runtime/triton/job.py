@@ -17,7 +17,8 @@ class KernelJob:
     """One kernel to compile ahead of its first launch.
 
     source:     a Python module that defines the ``@triton.jit`` function ``name``.
-    signature:  every argument with its type: "*bf16", "i32", "i64", "fp32", ..., "constexpr".
+    signature:  every argument with its type: "*bf16", "i32", "i64", "fp32", ..., "constexpr"; the
+                first can be "i64[100]", so many numbers in the memory of parameters.
     constants:  the values of the constexpr arguments.
     divisible:  arguments that are multiples of 16 at every launch.
     options:    Triton's: num_warps, num_stages, enable_fp_fusion, debug, ...

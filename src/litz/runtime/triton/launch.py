@@ -50,8 +50,9 @@ def bind(
     """
     types = [t for _, t in job.arguments]
     hidden = _hidden(function, types)
-    layout = struct.Struct(f"{_CONFIG}{cells(packed or types)}{'Q' * hidden}")
-    names = [f"a{i}" for i in range(len(types))]
+    packed = packed or tuple(types)
+    layout = struct.Struct(f"{_CONFIG}{cells(packed)}{'Q' * hidden}")
+    names = [f"a{i}" for i in range(len(packed))]
     scratch = _scratch(function, hidden)
     if scratch and allocate is None:
         raise ToolchainError(f"litz: the kernel {function.binary.entry} needs scratch memory")
@@ -153,7 +154,8 @@ def _form(type_: str) -> str:
 
 
 def _bytes(type_: str) -> int:
-    return struct.calcsize("=" + _form(type_))
+    base, _, count = type_.rstrip("]").partition("[")
+    return struct.calcsize("=" + _form(base)) * int(count or 1)
 
 
 def _hidden(function: Function, types: list[str]) -> int:

@@ -24,6 +24,7 @@ _NEGATIONS = (
 )
 _BEST = re.compile(r"\b(?:max|min)\.s(?:16|32)")
 
+_ENTRY = re.compile(r"(\.entry (\w+)\()[^)]*\)")
 _LABEL = re.compile(r"(\$L__BB\w+):")
 _JUMP = re.compile(r"\sbra(?:\.uni)?\s+(\$L__BB\w+);")
 # An instruction of the matrix units, which keeps them busy without its loop unrolled.
@@ -33,6 +34,18 @@ _PRODUCT = re.compile(r"\s(?:wgmma\.mma_async|mma)\.sync\b")
 def improved(ptx: str) -> str:
     """PTX that the assembler makes right code of, in good time."""
     return with_short_loops(sound(ptx))
+
+
+def with_array(ptx: str, count: int) -> str:
+    """PTX whose entry function has an array of ``count`` numbers in place of its parameters.
+
+    ValueError: it reads others than the first, which is where the array lies then.
+    """
+    head = _ENTRY.search(ptx)
+    if head is None or re.search(rf"\b{head[2]}_param_[1-9]", ptx[head.end() :]):
+        raise ValueError("a kernel of an array that has other parameters too")
+    array = f".param .align 8 .b8 {head[2]}_param_0[{8 * count}]"
+    return f"{ptx[: head.end(1)]}\n\t{array}\n{ptx[head.end() - 1 :]}"
 
 
 def with_short_loops(ptx: str) -> str:

@@ -114,8 +114,9 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
         raise ValueError(f"the function's arguments are {fn.arg_names}, not the signature's")
     place = {name: i for i, name in enumerate(fn.arg_names)}
     attrs = {(place[name],): [["tt.divisibility", 16]] for name in job.divisible}
-    source = ASTSource(fn, dict(job.signature), dict(job.constants), attrs)
-    made, data = run_stages(source, GPUTarget(*job.target), options)
+    signature = {name: type_.partition("[")[0] for name, type_ in job.signature}
+    source = ASTSource(fn, signature, dict(job.constants), attrs)
+    made, data = run_stages(source, GPUTarget(*job.target), options, array_of(job))
     if data.get("num_ctas", 1) != 1:
         raise ValueError("clusters of blocks (the option num_ctas) are not supported")
     for name in ("launch_cooperative_grid", "launch_pdl"):
@@ -134,10 +135,15 @@ def compile_as(job: KernelJob, options: dict[str, Any]) -> Binary:
     )
 
 
+def array_of(job: KernelJob) -> int:
+    """How many numbers a job's first argument is; 0 where it is one."""
+    return int(job.signature[0][1].partition("[")[2].rstrip("]") or 0) if job.signature else 0
+
+
 def run_stages(
-    source: Any, target: Any, options: dict[str, Any]
+    source: Any, target: Any, options: dict[str, Any], array: int = 0
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(result of every stage by its name, metadata).
+    """(result of every stage by its name, metadata).  array: see ``ptx.with_array``.
 
     The same steps as ``triton.compile``, without its cache: that reads all of Triton's libraries to
     make a key, which takes longer than several kernels do.
@@ -146,7 +152,7 @@ def run_stages(
     from triton.backends.compiler import Language
     from triton.compiler.compiler import make_backend
 
-    from litz.runtime.triton.ptx import improved
+    from litz.runtime.triton.ptx import improved, with_array
 
     backend = make_backend(target)
     parsed = backend.parse_options(options)
@@ -162,7 +168,7 @@ def run_stages(
     for name, stage in stages.items():
         module = stage(module, metadata)
         if name == "ptx":
-            module = improved(module)
+            module = improved(with_array(module, array) if array else module)
         made[name] = module
     return made, metadata
 

@@ -65,12 +65,12 @@ def job_of(
 ) -> KernelJob:
     """The job that compiles one variant of a launch."""
     if launch.table is not None:
-        cells = [(f"c{i}", "i64") for i in range(len(launch.table.types))]
+        cells = ("cells", f"i64[{len(launch.table.types)}]")
         aligned = ("ALIGNED", variant != "general")
         return KernelJob(
             launch.code,
             launch.name,
-            (*cells, ("ALIGNED", "constexpr")),
+            (cells, ("ALIGNED", "constexpr")),
             (aligned,),
             (),
             _options(launch, config),
@@ -209,9 +209,10 @@ def table_text(types: Sequence[str]) -> str:
     """The same for a launch of several calls, given the types of its cells."""
     args = ", ".join(["gx", "gy", "gz", *(f"c{i}" for i in range(len(types)))])
     pointers = [f"c{i}" for i, t in enumerate(types) if t == "*"]
-    odd = f"({' | '.join(pointers) or 0}) & {ALIGNMENT - 1}"
-    test = f"general if {odd} else aligned"
-    return f"def call({args}):\n    return ({test})({args})\n"
+    # A list of them, since a sum of thousands is too deep for Python's compiler.
+    odd = f"reduce(or_, [{', '.join(pointers)}], 0) & {ALIGNMENT - 1}"
+    lines = ["from functools import reduce", "from operator import or_", f"def call({args}):"]
+    return "\n".join([*lines, f"    return (general if {odd} else aligned)({args})", ""])
 
 
 def _dispatch(pointers: list[str], scalars: list[str], ints: list[str]) -> Iterator[str]:

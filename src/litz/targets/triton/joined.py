@@ -28,7 +28,7 @@ from litz.targets.triton.render import launch as print_launch
 from litz.targets.triton.signature import pointer_type, scalar_type
 from litz.targets.triton.source import Column, Launch, Row, Table, TritonKernel
 
-CELLS = 508  # eight bytes each: with what Triton adds they have to fit into 4 KiB
+CELL = 8  # bytes
 ROWS = 8  # a table has room for a multiple of so many, so that kernels serve different counts
 BODIES = 8  # in one kernel: all take the registers of the greediest
 LARGE = 1 << 22  # points from which the calls of one body keep a machine busy
@@ -44,11 +44,11 @@ def cells_of(recipe: BlockRecipe) -> int:
     return 1 + len(recipe.plan.params) + len(recipe.plan.ints)
 
 
-def may_join(recipe: BlockRecipe) -> bool:
-    """Whether calls of a kernel can be some of a launch's."""
+def calls_in(room: int, recipe: BlockRecipe) -> int:
+    """How many calls of a kernel can be a launch's, whose arguments may take ``room`` bytes."""
     if len(recipe.kernels) != 1 or recipe.plan.skeleton is not None or recipe.style.block_pointers:
-        return False
-    return bool(recipe.plan.params) and cells_of(recipe) * ROWS <= CELLS
+        return 0
+    return room // CELL // cells_of(recipe) // ROWS * ROWS if recipe.plan.params else 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def joined(bodies: Sequence[Body], origins: str) -> tuple[TritonKernel, tuple[Ex
 def in_memory(launch: Launch) -> str:
     """The source of a launch whose table lies in memory, at the address that it takes."""
     text = launch.source.replace("    " + TABLE.format(launch.name) + "\n", "")
-    return re.sub(rf"def {launch.name}\(.*, ALIGNED", f"def {launch.name}(TABLE, ALIGNED", text)
+    return text.replace(f"def {launch.name}(cells, ", f"def {launch.name}(TABLE, ")
 
 
 def _of_widths(made: Sequence[BlockPlan], calls: Sequence[Sequence[_Call]], origins: str) -> Launch:
@@ -127,7 +127,7 @@ class _Form:
             bases.append(len(Table(tuple(self.columns)).types))
             printed.append(self.body(k, bases[-1]))
         table = Table(tuple(self.columns))
-        text = "\n\n".join([*self.parts, _entry(bases, len(table.types))])
+        text = "\n\n".join([*self.parts, _entry(bases)])
         name = f"k{content_key(text)[:16]}"
         head = f"# {origins}\n" if origins else ""
         first = [m.configs[0] for m in self.made]
@@ -241,12 +241,12 @@ def _dispatch(
     yield f"        {name}_rest({text})"
 
 
-def _entry(bases: Sequence[int], cells: int) -> str:
+def _entry(bases: Sequence[int]) -> str:
     """The kernel itself: programs of each body follow those of the one before."""
     runs = [f"{NAME}_{k}(program, TABLE, ALIGNED)" for k in range(len(bases))]
     lines = [
         "@triton.jit",
-        f"def {NAME}({', '.join(f'c{i}' for i in range(cells))}, ALIGNED: tl.constexpr):",
+        f"def {NAME}(cells, ALIGNED: tl.constexpr):",
         "    " + TABLE.format(NAME),
         "    program = tl.program_id(0)",
     ]

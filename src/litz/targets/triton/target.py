@@ -13,17 +13,22 @@ from litz.kernel.plan import KernelPlan
 from litz.passes.costs import LARGE as LARGE_GPU
 from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
+from litz.runtime.triton.driver import PARAMETERS
 from litz.targets.kernels import Body, Joins, Kernel
 from litz.targets.triton.costs import costs_of
-from litz.targets.triton.joined import BODIES, CELLS, LARGE, ROWS, cells_of, joined, may_join
+from litz.targets.triton.joined import BODIES, LARGE, ROWS, calls_in, joined
 from litz.targets.triton.render import NAME, named, render_ways
 
 
 @dataclass(frozen=True)
 class Triton:
-    """style: what the user chose of how kernels are written."""
+    """style: what the user chose of how kernels are written.
+
+    room: bytes that the arguments of a launch may take.
+    """
 
     style: Style = Style()
+    room: int = PARAMETERS
     language: str = "triton"
     blocks: bool = True
     segments: bool = False
@@ -49,11 +54,11 @@ class Triton:
 
     def joins(self, plan: KernelPlan) -> Joins | None:
         recipe = choose(plan, self.style)
-        if not may_join(recipe):
+        if not (most := calls_in(self.room, recipe)):
             return None
         (made,) = recipe.kernels
         kind = f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
-        return Joins(kind, CELLS // cells_of(recipe) // ROWS * ROWS, BODIES, LARGE, ROWS)
+        return Joins(kind, most, BODIES, LARGE, ROWS)
 
     def size(self, sizes: Sequence[int]) -> int:
         return sum(sizes)  # blocks are as wide as the launch as a whole allows

@@ -76,15 +76,27 @@ template <class D> LITZ_FN D lgamma(D x) {
   return where((a == zero) | (a == D(inf64)), D(inf64), r);
 }
 
-// Of positive numbers: the recurrence over ten steps, whose factors are u + k (9 - k) in pairs, then
-// the asymptotic series.
-template <class D> LITZ_FN D digamma(D x) {
+// The recurrence over ten steps, whose factors are u + k (9 - k) in pairs, then the asymptotic
+// series; below 0 reflection. Lanes at 0 and near the zeros below it are left to others.
+template <class D> LITZ_FN D digamma(D given) {
+  auto negative = given < D(0.0);
+  D x = where(negative, D(1.0) - given, given);
   D c = detail::min2(D(0x1p40), x), u = c * (c + D(9.0));
   D steps = (c + c + D(9.0)) * poly(u, 40320.0, 24352.0, 3924.0, 240.0, 5.0) / (u * poly(u, 40320.0, 12176.0, 1308.0, 60.0, 1.0));
   D z = x + D(10.0), w = D(1.0) / z;
   D s = poly(w * w, 0x1.55555555547f2p-4, -0x1.111110ec49104p-7, 0x1.040fbcb7d7821p-8,
              -0x1.10a87905ea374p-8, 0x1.ca71a238dbcc1p-8);
-  return litz::log(z) - mad(s * w, w, w * D(0.5)) - steps;
+  D r = litz::log(z) - mad(s * w, w, w * D(0.5)) - steps;
+  if (hany(negative)) {  // digamma(1 - x) = digamma(x) + pi / tan(pi x)
+    D part = given - round(given), a = abs(part);
+    auto outer = a > D(0.25);
+    D angle = D(pi) * where(outer, D(0.5) - a, a), square = angle * angle;
+    D sine = sin_poly(angle, square), cosine = cos_poly(square);
+    D ratio = where(outer, sine, cosine) / where(outer, cosine, sine);
+    D mirrored = r - D(pi) * where(part < D(0.0), -ratio, ratio);
+    r = where(negative, where(part == D(0.0), D(nan64), mirrored), r);
+  }
+  return r;
 }
 
 }  // namespace wide
@@ -97,8 +109,10 @@ template <int N> LITZ_FN Vec<float, N> lgamma(Vec<float, N> x) {
   return rare::but_where((x < V(0.0f)) & (abs(r) < V(0x1p-6f)), x, r, rare::by_lane<::lgamma, N>);
 }
 template <int N> LITZ_FN Vec<float, N> digamma(Vec<float, N> x) {
-  auto r = cast<float>(wide::digamma(cast<double>(x)));
-  return rare::but_where(x <= Vec<float, N>(0.0f), x, r, rare::by_lane<rare::digamma, N>);
+  using V = Vec<float, N>;
+  V r = cast<float>(wide::digamma(cast<double>(x)));
+  auto hard = (x == V(0.0f)) | ((x < V(0.0f)) & (abs(r) < V(0x1p-6f)));
+  return rare::but_where(hard, x, r, rare::by_lane<rare::digamma, N>);
 }
 LITZ_SCALAR_1_(float, lgamma)
 LITZ_SCALAR_1_(float, digamma)
