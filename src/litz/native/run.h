@@ -84,8 +84,7 @@ struct Run : Runner<Run> {
     [[noreturn]] bool refused() { throw Error(refusal()); }
     bool exhausted() { refused(); }
     bool again(i64, const i64*) { refused(); }
-    void* unlock() { return nullptr; }
-    void lock(void*) {}
+    void unlock() {}
 
     i64 code(i64 object) { return m.objects[(size_t)object].code; }
     bool nothing(i64 object) { return m.objects[(size_t)object].kind == Object::Nothing; }
