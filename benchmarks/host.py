@@ -3,6 +3,7 @@
 Small CPU programs on one thread, microseconds of the processor's time a call, in turns: eager mode,
 Dynamo and AOTAutograd alone (a compiler that computes nothing: what all compiled columns have in
 common), Litz's printed Python, its native executor, the peer.  Medians of the turns.
+``--training``: a call and the gradient of its second argument.
 ``--device cuda``: see ``benchmarks.host_gpu``.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from benchmarks.host_gpu import STEPS
 from benchmarks.host_gpu import main as main_gpu
-from litz.dynamo import boxed
+from litz.dynamo import boxed, real_tensors
 
 Call = Callable[..., Any]
 
@@ -54,11 +56,21 @@ def reductions(x: Tensor, w: Tensor) -> Tensor:
 PROGRAMS: dict[str, Call] = {f.__name__: f for f in (one_kernel, products, layers, reductions)}
 
 
-def compiled(fn: Call, example: Tensor) -> dict[str, Call]:
+def compiled(fn: Call) -> dict[str, Call]:
     """The program on every side; each compiles a function of its own."""
 
-    def nothing(_gm: Any, _inputs: Any) -> Call:
-        return boxed(lambda _: [example])
+    def nothing(gm: Any, inputs: Any, fresh: bool = False) -> Call:
+        with real_tensors(), torch.no_grad():
+            results = gm(*(torch.ones(x.shape) for x in inputs))
+
+        def run(args: list[Any]) -> list[Any]:
+            args.clear()
+            return [r.detach() if fresh and r is not None else r for r in results]
+
+        return boxed(run)
+
+    again = partial(nothing, fresh=True)  # autograd wants tensors that have no history
+    common = aot_autograd(fw_compiler=again, bw_compiler=again, inference_compiler=nothing)
 
     def own() -> Call:
         return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__)
@@ -69,11 +81,22 @@ def compiled(fn: Call, example: Tensor) -> dict[str, Call]:
 
     return {
         "eager": fn,
-        "common": torch.compile(own(), backend=aot_autograd(fw_compiler=nothing)),
+        "common": torch.compile(own(), backend=common),
         "python": litz("python"),
         "native": litz("native"),
         "peer": torch.compile(own()),
     }
+
+
+def training(call: Call) -> Call:
+    """A call, and its gradient."""
+    ones = torch.ones(4, 4)
+
+    def step(x: Tensor, w: Tensor) -> None:
+        call(x, w).backward(ones)
+        w.grad = None
+
+    return step
 
 
 def microseconds(call: Call, args: tuple[Tensor, ...], count: int) -> float:
@@ -89,16 +112,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="calls a turn")
     parser.add_argument("--only", help=", ".join((*PROGRAMS, "on a GPU: chain", *STEPS)))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--training", action="store_true", help="on the CPU: gradients too")
     parser.add_argument("--quick", action="store_true", help="tiny models on a GPU")
     given = parser.parse_args()
     if given.device == "cuda":
         main_gpu(given.turns, given.count // 100, given.only, given.quick)
         return
     torch.set_num_threads(1)
-    args = torch.randn(4, 4), torch.randn(4, 4)
-    with torch.no_grad():
+    args = torch.randn(4, 4), torch.randn(4, 4, requires_grad=given.training)
+    with torch.set_grad_enabled(given.training):
         for name in [given.only] if given.only else PROGRAMS:
-            calls = compiled(PROGRAMS[name], args[0])
+            calls = compiled(PROGRAMS[name])
+            if given.training:
+                calls = {side: training(call) for side, call in calls.items()}
             for call in calls.values():
                 microseconds(call, args, 3)
             turns = [

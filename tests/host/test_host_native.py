@@ -203,7 +203,7 @@ def test_text_of_a_plan() -> None:
         "allocate t1 float32 cpu [2, 2] [2, 1]",
         "view t2 t0 [2, 2] [2, 1] 0",
         "view t3 t0 [2, 2] [2, 1] 0",
-        "aten 'aten::mm' 'out' mm -1 [t2, t3] ['out'=t1] 1 [] 1",
+        "aten 'aten::mm' 'out' mm 4 [t2, t3] ['out'=t1] 1 [] 1",
         "free t2",
         "free t3",
         "return tuple[t1, 7]",
@@ -212,6 +212,25 @@ def test_text_of_a_plan() -> None:
         plan_text(replace(plan, words=plan.words[:-16]))
     with pytest.raises(ValueError, match="without a register"):
         plan_text(replace(plan, tensors=2))
+
+
+def test_products_by_functions_of_their_own() -> None:
+    def products(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        cube = x.expand(2, 4, 4)
+        return torch.addmm(x, x, x), x @ x, torch.baddbmm(cube, cube, cube), cube @ cube
+
+    call = compiled(products)
+    turned = torch.view_as_complex(torch.randn(4, 4, 2)).conj().imag
+    with torch.no_grad():
+        for x in (torch.randn(4, 4), turned, torch._efficientzerotensor(4, 4)):
+            for got, wanted in zip(call(x), products(x), strict=True):
+                torch.testing.assert_close(got, wanted)
+        with torch.profiler.profile() as profile:
+            call(x)
+    names = {e.name for e in profile.events()}
+    assert names >= {"aten::addmm", "aten::mm", "aten::baddbmm", "aten::bmm"}
+    integers = compiled(lambda x: x @ x)
+    assert torch.equal(integers(torch.full((2, 2), 3)), torch.full((2, 2), 18))
 
 
 def test_what_has_no_plan_runs_by_python() -> None:

@@ -177,6 +177,44 @@ def test_records_of_tensors(run: Path, tmp_path: Path) -> None:
         assert said in called(run, wrong, *given).stderr
 
 
+FORMULAS = """
+#include <reading.h>
+#include <cstdio>
+int main(int count, char** given) {
+    const std::map<std::string, size_t> places{{"s0", 0}, {"s1", 1}};
+    for (int i = 1; i < count; ++i) {
+        try {
+            litz::Formula read(given[i], places);
+            for (litz::i64 a = -3; a < 4; ++a) std::printf("%ld ", read.value({a, 5 - a}));
+        } catch (const litz::Error& e) {
+            std::printf("%s", e.what());
+        }
+        std::puts("");
+    }
+}
+"""
+
+
+def test_formulas_are_pythons(tmp_path: Path) -> None:
+    """They are read once, when a package is loaded, and give what Python gives."""
+    (tmp_path / "formulas.cpp").write_text(FORMULAS)
+    run = tmp_path / "formulas"
+    command = ["g++", "-std=c++17", f"-I{NATIVE}", str(tmp_path / "formulas.cpp"), "-o", str(run)]
+    subprocess.run(command, check=True)
+    texts = [
+        "s0", "12", "-s1 + 2*s0 - 3", "s0 // 2 - s1 % 3", "7 // s1 * -2", "2*(s0 - s1 + 1)",
+        "min(s0, s1, 2) + max(1, min(s0, -s1))", "s0 == s1 - 5 or s0 <= 1 and not s1 != 4",
+        "not s0 < s1", "s0 >= 1 and s1 > 2", "(s0 - 1) % 4 // 3", "s0 - s1 - 2", "s0 // 3 // -2",
+    ]  # fmt: skip
+    wrong = ["s2", "s0 +", "(s0", "min(s0", "s0 s1", "", "6 // (s0 - s0)"]
+    done = subprocess.run([run, *texts, *wrong], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    for text, line in zip(texts, lines, strict=False):
+        wanted = [int(eval(text, {"s0": a, "s1": 5 - a})) for a in range(-3, 4)]
+        assert [*map(int, line.split())] == wanted, text
+    assert all(line.startswith("litz: a ") for line in lines[len(texts) :]), lines
+
+
 TRY = """
 #include <litz.h>
 #include <cstdio>

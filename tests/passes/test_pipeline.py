@@ -49,7 +49,7 @@ def test_a_pipeline_prints_itself() -> None:
         "ChooseContractions(measured=())",
     )
     assert fourth.startswith("PadContractions(costs={'cuda': Costs(matrix=")
-    assert last == ["FillInPlace(blocks=('cuda',))", "CommunicateInPlace()"]
+    assert last == ["FillInPlace(blocks=('cuda',))", "SeparateBias()", "CommunicateInPlace()"]
 
 
 def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
@@ -58,7 +58,7 @@ def test_programs_are_shown_with_the_passes_that_made_them(capsys: Any) -> None:
     names = "# FindAttention(costs={})\n# TakeTemplates(costs={})\n"
     names += "# TakeEpilogues(measured=(), plain=())\n"
     names += "# PadContractions(costs={})\n# ChooseContractions(measured=())\n"
-    names += "# FillInPlace(blocks=())\n# CommunicateInPlace()\n"
+    names += "# FillInPlace(blocks=())\n# SeparateBias()\n# CommunicateInPlace()\n"
     assert text.startswith(f"{names}program(")
     assert isinstance(parse(text).nodes[0], Extern)
 

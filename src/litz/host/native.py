@@ -12,7 +12,7 @@ from litz.host import lines
 from litz.host.aliasing import holder, looked_into
 from litz.host.lines import HostProgram, Line
 from litz.host.sizes import LARGE_BYTES, byte_size
-from litz.host.stable import stable_arguments
+from litz.host.stable import direct_number, stable_arguments
 from litz.host.targets import Target, out_target, plain_target
 from litz.host.values import describe
 from litz.host.words import Unplanned, Words
@@ -24,7 +24,7 @@ from litz.lowering.bindings import ALIGNED, Handed
 from litz.lowering.torch_types import to_torch
 from litz.runtime.checks import check_call
 from litz.runtime.looking import look
-from litz.runtime.plan import DIRECT, VALUE_OF, Plan, packed
+from litz.runtime.plan import VALUE_OF, Plan, packed
 from litz.runtime.shipped import BY_VALUE, ELSEWHERE
 
 
@@ -322,9 +322,7 @@ class _Printer(Words):
             words[named].extend([a.type, *self.value(a.value)])
         assert isinstance(overload, torch._ops.OpOverload)
         name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
-        direct = -1
-        if str(overload) in DIRECT:
-            direct = DIRECT.index(str(overload)) + (0 if e.device == "cpu" else len(DIRECT))
+        direct = direct_number(overload, e.args, e.device)
         operator = [self.thing(name), self.thing(part), target, direct]
         returns = len(overload._schema.returns)
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)

@@ -46,7 +46,7 @@ def stable_arguments(
     parameters = _parameters(overload)
     if parameters is None:
         return None
-    direct = str(overload) in DIRECT and _float(args)
+    direct = direct_number(overload, args) >= 0
     found = []
     for i, (name, by_keyword, kind, default) in enumerate(parameters):
         value = args[i] if i < len(args) else kwargs.get(name, default)
@@ -120,6 +120,8 @@ def _as(value: Any, kind: int) -> object:
     return float(value) if kind & ~OPTIONAL in floats and value is not None else value
 
 
-def _float(args: Sequence[object]) -> bool:
-    """Whether all tensors are of floats, which take numbers as floats."""
-    return all(r.dtype.is_float for r in args if isinstance(r, TensorRef))
+def direct_number(overload: object, args: Sequence[object], device: str = "cpu") -> int:
+    """The C function that computes an operator, as a plan says it (``DIRECT``); -1 for none."""
+    name = str(overload)
+    floats = all(r.dtype.is_float for r in args if isinstance(r, TensorRef))
+    return 2 * DIRECT.index(name) + (device != "cpu") if floats and name in DIRECT else -1

@@ -49,10 +49,40 @@ std::set<std::string> cpu_flags() {
 struct Input {
     std::string name, type, device;
     int32_t dtype = 0;
-    std::vector<std::string> shape, strides;
-    std::string value;
+    Device on{};
+    std::vector<Formula> shape, strides;  // of a number, itself in the place of a shape
     bool written = false;
     Json fixed;
+};
+
+// Where a symbol is read: factor * symbol + rest, from low to high.
+struct Binding {
+    i64 input, dim, factor, rest, low, high;
+    size_t symbol;
+};
+
+struct Guard {
+    std::string text;
+    Formula holds;
+};
+
+struct Output {
+    enum Kind { Result, Argument, Fixed } kind;
+    size_t position;
+    Value value;
+};
+
+// A tensor's sizes or strides, where it keeps them.
+struct Dims {
+    i64 n;
+    const i64* at;
+
+    Dims(const Tensor& t, int32_t (*get)(Handle, int64_t**)) {
+        i64* all;
+        must(aoti_torch_get_dim(t.get(), &n));
+        must(get(t.get(), &all));
+        at = all;
+    }
 };
 
 struct Constant {
@@ -96,10 +126,8 @@ Tensor Tensor::to(const std::string& device) const {
 }
 
 static std::vector<i64> dims(const Tensor& t, int32_t (*get)(Handle, int64_t**)) {
-    i64 n, *all;
-    must(aoti_torch_get_dim(t.get(), &n));
-    must(get(t.get(), &all));
-    return {all, all + n};
+    Dims d(t, get);
+    return {d.at, d.at + d.n};
 }
 std::vector<int64_t> Tensor::shape() const { return dims(*this, aoti_torch_get_sizes); }
 std::vector<int64_t> Tensor::strides() const { return dims(*this, aoti_torch_get_strides); }
@@ -123,6 +151,9 @@ struct Program::State {
     i64 abi = 0;
     std::vector<Input> inputs;
     std::vector<Constant> constants;
+    std::vector<Binding> bindings;
+    std::vector<Guard> guards;
+    std::vector<Output> outputs;
     std::vector<View> sections;  // of the artifact
     i64 (*run_segment)(void**) = nullptr;
     std::map<i64, std::unique_ptr<Gpu>> gpus;
@@ -130,6 +161,9 @@ struct Program::State {
 
     void load();
     void load_artifact(const Json& target);
+    void load_symbols(std::map<std::string, size_t>& places);
+    void load_inputs(const std::map<std::string, size_t>& places);
+    void load_outputs();
     void load_constants();
     void resolve(Json& j);
     std::unique_ptr<Module> bound(const Json& artifact, const Json& built);
@@ -174,24 +208,59 @@ void Program::State::load() {
     if (!chosen)
         throw Error("litz: " + file->path() + " has nothing for this machine; it was built for" + built);
     target = (*chosen)["name"].text;
+    std::map<std::string, size_t> places;
+    load_symbols(places);
+    load_inputs(places);
+    for (const Json& g : record["guards"].items) guards.push_back({g.text, Formula(g.text, places)});
+    load_outputs();
+    load_constants();
+    load_artifact(*chosen);
+}
+
+void Program::State::load_symbols(std::map<std::string, size_t>& places) {
+    for (const Json& j : record["bindings"].items) {
+        size_t place = places.emplace(j["symbol"].text, places.size()).first->second;
+        const Json &bounds = record["symbols"][j["symbol"].text.c_str()], &high = bounds["high"];
+        Binding b{j["input"].integer(), j["dim"].integer(), j["factor"].integer(), j["rest"].integer(),
+                  bounds["low"].integer(), high.kind == Json::Int ? high.number : INT64_MAX, place};
+        if (!b.factor) throw Error("litz: a package with a size of no factor");
+        bindings.push_back(b);
+    }
+}
+
+void Program::State::load_inputs(const std::map<std::string, size_t>& places) {
     for (const Json& j : record["inputs"].items) {
         Input i;
         i.name = j["name"].text;
         i.type = j["is"].text;
         if (i.type == "TensorInput") {
             i.device = j["device"].text;
+            i.on = Device::of(i.device);
             i.dtype = dtype_code(j["dtype"].text);
-            for (const Json& s : j["shape"].items) i.shape.push_back(s.text);
-            for (const Json& s : j["strides"].items) i.strides.push_back(s.text);
+            for (const Json& s : j["shape"].items) i.shape.emplace_back(s.text, places);
+            for (const Json& s : j["strides"].items) i.strides.emplace_back(s.text, places);
             i.written = j["written"].number;
             if (i.strides.size() != i.shape.size()) throw Error("litz: a package with an input of other strides");
         } else if (i.type == "ObjectInput") throw Error("litz: the program takes a script object: it needs Python");
-        else if (i.type == "NumberInput") i.value = j["value"].text;
+        else if (i.type == "NumberInput") i.shape.emplace_back(j["value"].text, places);
         else i.fixed = j["value"];
-        inputs.push_back(i);
+        inputs.push_back(std::move(i));
     }
-    load_constants();
-    load_artifact(*chosen);
+}
+
+void Program::State::load_outputs() {
+    for (const Json& o : record["outputs"].items) {
+        const std::string& kind = o["kind"].text;
+        const Json& j = o["value"];
+        Value v;
+        v.kind = j.kind == Json::Null ? Value::None : j.kind == Json::Bool ? Value::Bool
+               : j.kind == Json::Int ? Value::Int : j.kind == Json::Float ? Value::Float : Value::Text;
+        v.number = j.number;
+        v.real = j.real;
+        v.text = j.text;
+        outputs.push_back({kind == "result" ? Output::Result : kind == "argument" ? Output::Argument
+                         : Output::Fixed, (size_t)o["position"].integer(), v});
+    }
 }
 
 Tensor Program::State::constant(View data, const Json& record, const std::string& device, bool own) {
@@ -372,65 +441,63 @@ std::vector<Value> Program::State::checked(const std::vector<Value>& values) con
     for (size_t n = 0; n < inputs.size(); ++n) {
         const Input& i = inputs[n];
         const Value& v = values[n];
-        std::string who = "litz: the input " + i.name;
-        if (i.type == "FixedInput" && !is_fixed(i.fixed, v))
-            throw Error(who + " is not what the program was exported for");
-        if (i.type == "NumberInput" && v.kind != Value::Int) throw Error(who + " is no integer");
+        auto refuse = [&](const std::string& why) { throw Error("litz: the input " + i.name + why); };
+        if (i.type == "FixedInput" && !is_fixed(i.fixed, v)) refuse(" is not what the program was exported for");
+        if (i.type == "NumberInput" && v.kind != Value::Int) refuse(" is no integer");
         if (i.type != "TensorInput") continue;
-        if (v.kind != Value::IsTensor || !v.tensor) throw Error(who + " is no tensor");
-        if (!(Device::of(v.tensor) == Device::of(i.device))) throw Error(who + " is on another device");
-        if (v.tensor.dtype() != i.dtype) throw Error(who + " has another element type");
-        if (v.tensor.shape().size() != i.shape.size())
-            throw Error(who + " does not have " + std::to_string(i.shape.size()) + " dimensions");
+        if (v.kind != Value::IsTensor || !v.tensor) refuse(" is no tensor");
+        if (!(Device::of(v.tensor) == i.on)) refuse(" is on another device");
+        if (v.tensor.dtype() != i.dtype) refuse(" has another element type");
+        if ((size_t)Dims(v.tensor, aoti_torch_get_sizes).n != i.shape.size())
+            refuse(" does not have " + std::to_string(i.shape.size()) + " dimensions");
     }
     auto size = [&](i64 n, i64 dim) {
         const Value& v = values.at((size_t)n);
-        return v.kind == Value::IsTensor ? v.tensor.shape().at((size_t)dim) : v.number;
+        if (v.kind != Value::IsTensor) return (i64)v.number;
+        Dims sizes(v.tensor, aoti_torch_get_sizes);
+        if (dim < 0 || dim >= sizes.n) throw Error("litz: a package with a size of no dimension");
+        return sizes.at[dim];
     };
-    auto where = [&](i64 n, i64 dim) {
-        return "litz: dimension " + std::to_string(dim) + " of the input " + inputs[(size_t)n].name +
-               " is " + std::to_string(size(n, dim)) + "; the package takes ";
+    auto refuse = [&](i64 n, i64 dim, const std::string& takes) {
+        throw Error("litz: dimension " + std::to_string(dim) + " of the input " + inputs[(size_t)n].name +
+                    " is " + std::to_string(size(n, dim)) + "; the package takes " + takes);
     };
-    std::map<std::string, i64> known;
-    for (const Json& b : record["bindings"].items) {
-        i64 n = b["input"].integer(), dim = b["dim"].integer(), rest = b["rest"].integer(),
-            factor = b["factor"].integer(), of = size(n, dim) - rest;
-        const Json& bounds = record["symbols"][b["symbol"].text.c_str()];
-        i64 low = bounds["low"].integer(), found = of / factor;
-        const Json& high = bounds["high"];
-        if (of % factor) throw Error(where(n, dim) + "multiples of " + std::to_string(factor));
-        if (found < low || (high.kind == Json::Int && found > high.number))
-            throw Error(where(n, dim) + std::to_string(low * factor + rest) +
-                        (high.kind == Json::Int ? " to " + std::to_string(high.number * factor + rest) : " and more"));
-        known[b["symbol"].text] = found;
+    std::vector<i64> known(bindings.size());
+    for (const Binding& b : bindings) {
+        i64 of = size(b.input, b.dim) - b.rest, found = of / b.factor;
+        if (of % b.factor) refuse(b.input, b.dim, "multiples of " + std::to_string(b.factor));
+        if (found < b.low || found > b.high)
+            refuse(b.input, b.dim, std::to_string(b.low * b.factor + b.rest) +
+                   (b.high < INT64_MAX ? " to " + std::to_string(b.high * b.factor + b.rest) : " and more"));
+        known[b.symbol] = found;
     }
     std::vector<Value> out;
+    out.reserve(constants.size() + inputs.size());
     for (const Constant& c : constants) out.push_back(c.tensor);
     for (size_t n = 0; n < inputs.size(); ++n) {
         const Input& i = inputs[n];
         if (i.type == "FixedInput") continue;
-        auto texts = i.type == "NumberInput" ? std::vector<std::string>{i.value} : i.shape;
-        std::vector<i64> strides;
-        for (size_t k = 0; k < texts.size(); ++k) {
-            i64 wanted = Formula(texts[k], known).value();
-            if (size((i64)n, (i64)k) != wanted) throw Error(where((i64)n, (i64)k) + std::to_string(wanted));
-            if (i.type == "TensorInput") strides.push_back(Formula(i.strides[k], known).value());
+        for (size_t k = 0; k < i.shape.size(); ++k) {
+            i64 wanted = i.shape[k].value(known);
+            if (size((i64)n, (i64)k) != wanted) refuse((i64)n, (i64)k, std::to_string(wanted));
         }
         out.push_back(values[n]);
         if (i.type != "TensorInput") continue;
         const Tensor& t = values[n].tensor;
-        auto sizes = t.shape(), actual = t.strides();
+        Dims sizes(t, aoti_torch_get_sizes), strides(t, aoti_torch_get_strides);
         bool lies = true, none = false;
-        for (size_t k = 0; k < sizes.size(); ++k) {
-            lies &= sizes[k] == 1 || actual[k] == strides[k];
-            none |= !sizes[k];
+        for (size_t k = 0; k < i.shape.size(); ++k) {
+            lies &= sizes.at[k] == 1 || strides.at[k] == i.strides[k].value(known);
+            none |= !sizes.at[k];
         }
         if (lies || none) continue;
         if (i.written) throw Error("litz: the input " + i.name + " is written and has other strides");
-        out.back().tensor = copied(t, sizes, strides, i.dtype, Device::of(t));
+        std::vector<i64> wanted;
+        for (const Formula& f : i.strides) wanted.push_back(f.value(known));
+        out.back().tensor = copied(t, t.shape(), wanted, i.dtype, Device::of(t));
     }
-    for (const Json& g : record["guards"].items)
-        if (!Formula(g.text, known).value()) throw Error("litz: the package holds only while " + g.text);
+    for (const Guard& g : guards)
+        if (!g.holds.value(known)) throw Error("litz: the package holds only while " + g.text);
     return out;
 }
 
@@ -440,22 +507,10 @@ std::vector<Value> Program::operator()(const std::vector<Value>& inputs) const {
     auto arguments = s.checked(inputs);
     auto results = (*s.module)(arguments);
     std::vector<Value> out;
-    for (const Json& o : s.record["outputs"].items) {
-        const std::string& kind = o["kind"].text;
-        size_t at = (size_t)o["position"].integer();
-        if (kind == "result") out.push_back(results.at(at));
-        else if (kind == "argument") out.push_back(arguments.at(at));
-        else {
-            const Json& j = o["value"];
-            Value v;
-            v.kind = j.kind == Json::Null ? Value::None : j.kind == Json::Bool ? Value::Bool
-                   : j.kind == Json::Int ? Value::Int : j.kind == Json::Float ? Value::Float : Value::Text;
-            v.number = j.number;
-            v.real = j.real;
-            v.text = j.text;
-            out.push_back(v);
-        }
-    }
+    out.reserve(s.outputs.size());
+    for (const Output& o : s.outputs)
+        out.push_back(o.kind == Output::Result ? results.at(o.position)
+                    : o.kind == Output::Argument ? arguments.at(o.position) : o.value);
     return out;
 }
 

@@ -52,7 +52,9 @@ struct Torch {
     i32 (*stream)(i32, void**);  // this and the next may be null
     i32 (*guard)(i32, void**);
     i32 (*unguard)(void*);
-    i32 (*direct[4])(Handle, Handle, Handle, Handle, double, double);
+    bool (*watched)();  // whether somebody is told of operators that run; may be null
+    i32 (*biased[4])(Handle, Handle, Handle, Handle, double, double);
+    i32 (*plain[4])(Handle, Handle, Handle);
 };
 
 // Of runtime/launchers.py.
@@ -91,7 +93,7 @@ struct Arguments {
 //   release(register); move(to, from); address(register, how, &out);
 // - code(object), nothing(object), text(object): of what instructions name;
 // - error(text), refused(), raise(object), exhausted(), again(target, args): false, or another way;
-// - unlock(), lock(state): around what may take long;
+// - unlock(): before what may take long; who needs Python's lock then takes it again;
 // - steps(which), run(packed), fault(which, status): segments;
 // - launcher(which), elsewhere(..), item(..), drop(item), by_value(..), otherwise(..): kernels on GPUs;
 // - special(instruction): all others.
@@ -212,9 +214,8 @@ template <class Own> struct Runner {
         // PyTorch hands set_num_threads() on to OpenMP lazily in each thread: asking makes it so.
         unsigned threads;
         torch.num_threads(&threads);
-        void* state = own().unlock();
+        own().unlock();
         i64 status = own().run(packed);
-        own().lock(state);
         return !status || own().fault(which, status);
     }
 
@@ -292,10 +293,8 @@ template <class Own> struct Runner {
             if (torch.stream((i32)form.device, &config.stream)) return own().refused();
             // Where the device's queue is full, the driver waits for what other threads may have
             // to do.
-            void* state = own().unlock();
-            i32 status = form.launch(&config, function, params, nullptr);
-            own().lock(state);
-            if (!status) return true;
+            own().unlock();
+            if (!form.launch(&config, function, params, nullptr)) return true;
         }
         return own().otherwise(form, which, grid, cells, c, n);
     }
@@ -355,6 +354,7 @@ template <class Own> struct Runner {
         const char* part = own().text(next());
         i64 target = next(), direct = next();
         const i64* args = w;
+        if (direct >= 0) return product(direct) || own().again(target, args);
         i64 stack[MOST_ARGUMENTS], n = 0, count;
         for (count = next(); count; --count) {
             i64 type = next();
@@ -366,16 +366,8 @@ template <class Own> struct Runner {
             if (!stable(type, stack + n++)) return false;
         }
         i64 results = next();
-        i32 status = 1;
-        if (direct < 0) {
-            void* state = own().unlock();
-            status = torch.dispatch(name, part, stack, abi);
-            own().lock(state);
-        } else {
-            status = product(torch.direct[direct], stack);
-            results = 0;
-        }
-        if (status) return own().again(target, args);
+        own().unlock();
+        if (torch.dispatch(name, part, stack, abi)) return own().again(target, args);
         n = next();
         for (i64 i = 0; i < results; ++i) {
             i64 to = i < n ? w[i] : -1;
@@ -393,24 +385,36 @@ template <class Own> struct Runner {
         return !n;
     }
 
-    // A product with a bias, of (bias, left, right, beta, alpha, out), which it lets go.  What has
-    // elements and no memory (PyTorch's zero tensors) is not for it.
-    i32 product(i32 (*run)(Handle, Handle, Handle, Handle, double, double), const i64* stack) {
-        Handle t[4] = {(Handle)stack[5], (Handle)stack[0], (Handle)stack[1], (Handle)stack[2]};
-        double beta, alpha;
-        __builtin_memcpy(&beta, stack + 3, sizeof beta);
-        __builtin_memcpy(&alpha, stack + 4, sizeof alpha);
-        void* address = nullptr;
-        i32 status = !run;
-        for (int i = 0; !status && i < 4; ++i)
-            status = torch.data_ptr(t[i], &address) || (!address && !without_elements(t[i]));
-        if (!status) {
-            void* state = own().unlock();
-            status = run(t[0], t[1], t[2], t[3], beta, alpha);
-            own().lock(state);
-        }
-        for (Handle each : t) torch.erase(each);
-        return status;
+    // A matrix product by its own function: of (left, right, out), or (bias, left, right, beta, alpha,
+    // out).  No where that has to be called otherwise: what has elements and no memory (PyTorch's zero
+    // tensors) is not for it, and a profiler sees what the dispatcher calls.
+    bool product(i64 direct) {
+        Handle t[4];
+        double numbers[2];
+        i64 tensors = 0, read = 0;
+        for (int named = 0; named < 2; ++named)
+            for (i64 count = next(); count; --count) {
+                w += 1 + named;  // its name and type
+                if (next() == VALUE_tensor) {
+                    Handle one = own().there(next());
+                    void* address;
+                    if (!one || torch.data_ptr(one, &address) || !(address || without_elements(one)))
+                        return false;
+                    t[tensors++] = one;
+                } else {
+                    i64 bits = own().code(next());
+                    __builtin_memcpy(numbers + read++, &bits, sizeof bits);
+                }
+            }
+        auto biased = direct < 4 ? torch.biased[direct] : nullptr;
+        auto plain = direct < 4 ? nullptr : torch.plain[direct - 4];
+        if (!(biased || plain) || (torch.watched && torch.watched())) return false;
+        own().unlock();
+        i32 status = biased ? biased(t[3], t[0], t[1], t[2], numbers[0], numbers[1])
+                            : plain(t[2], t[0], t[1]);
+        w += 1;  // how many results it has
+        w += next() + 1;
+        return !status;
     }
 
     // --- instructions ---

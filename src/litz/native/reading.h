@@ -221,20 +221,66 @@ inline std::string sha256(View data) {
 
 // --- index expressions -------------------------------------------------------------------------
 
-// The value of an expression's text (src/litz/index/text.py) for values of its symbols.
+// Python's quotient, rounded down, and its remainder.
+inline i64 divide(i64 a, i64 b, bool quotient) {
+    if (!b) throw Error("litz: a size is divided by zero");
+    i64 r = a % b;
+    bool down = r && (r < 0) != (b < 0);
+    return quotient ? a / b - down : r + (down ? b : 0);
+}
+
+// An expression's text (src/litz/index/text.py), read once: steps on a stack.
 class Formula {
 public:
-    Formula(View text, const std::map<std::string, i64>& known) : at_(text), known_(known) {}
-
-    i64 value() {
-        i64 found = either();
+    // places: of its symbols, among the values that it is computed of.
+    Formula(View text, const std::map<std::string, size_t>& places) : at_(text), places_(&places) {
+        either();
         if (!skip().empty()) bad();
-        return found;
+    }
+
+    i64 value(const std::vector<i64>& known) const {
+        i64* top = (i64*)__builtin_alloca((steps_.size() + 1) * sizeof(i64));
+        for (const Step& s : steps_) {
+            if (s.op == Number) *++top = s.number;
+            else if (s.op == Symbol) *++top = known[(size_t)s.number];
+            else if (s.op == Minus) *top = -*top;
+            else if (s.op == Not) *top = !*top;
+            else {
+                i64 b = *top--;
+                *top = binary(s.op, *top, b);
+            }
+        }
+        return *top;
     }
 
 private:
+    enum Op { Number, Symbol, Minus, Not, Or, And, Eq, Ne, Le, Ge, Lt, Gt, Add, Sub, Mul, Div, Mod, Min, Max };
+    struct Step {
+        Op op;
+        i64 number;
+    };
     View at_;
-    const std::map<std::string, i64>& known_;
+    const std::map<std::string, size_t>* places_;
+    std::vector<Step> steps_;
+
+    static i64 binary(Op op, i64 a, i64 b) {
+        switch (op) {
+            case Or: return a | b;
+            case And: return a & b;
+            case Eq: return a == b;
+            case Ne: return a != b;
+            case Le: return a <= b;
+            case Ge: return a >= b;
+            case Lt: return a < b;
+            case Gt: return a > b;
+            case Add: return a + b;
+            case Sub: return a - b;
+            case Mul: return a * b;
+            case Min: return b < a ? b : a;
+            case Max: return b < a ? a : b;
+            default: return divide(a, b, op == Div);
+        }
+    }
 
     [[noreturn]] void bad() { throw Error("litz: a package with an expression that cannot be read"); }
     View skip() {
@@ -246,76 +292,55 @@ private:
         at_.remove_prefix(word.size());
         return true;
     }
-    i64 either() {
-        i64 a = both();
-        while (take("or ")) a = both() | a;
-        return a;
-    }
-    i64 both() {
-        i64 a = test();
-        while (take("and ")) a = test() & a;
-        return a;
-    }
-    i64 test() {
-        if (take("not ")) return !test();
-        i64 a = sum();
-        if (take("==")) return a == sum();
-        if (take("!=")) return a != sum();
-        if (take("<=")) return a <= sum();
-        if (take(">=")) return a >= sum();
-        if (take("<")) return a < sum();
-        if (take(">")) return a > sum();
-        return a;
-    }
-    i64 sum() {
-        i64 a = term();
-        for (;;) {
-            if (take("+")) a += term();
-            else if (take("-")) a -= term();
-            else return a;
+    void put(Op op, i64 number = 0) { steps_.push_back({op, number}); }
+
+    // Operands between which operators of one rank stand, and whether there was one.
+    using Part = void (Formula::*)();
+    bool one(Part part, std::initializer_list<std::pair<View, Op>> operators) {
+        for (auto& o : operators) {
+            if (!take(o.first)) continue;
+            (this->*part)();
+            put(o.second);
+            return true;
         }
+        return false;
     }
-    i64 term() {
-        i64 a = atom();
-        for (;;) {
-            if (take("*")) a *= atom();
-            else if (take("//")) a = divide(a, atom(), true);
-            else if (take("%")) a = divide(a, atom(), false);
-            else return a;
+    void row(Part part, std::initializer_list<std::pair<View, Op>> operators) {
+        (this->*part)();
+        while (one(part, operators)) {}
+    }
+    void either() { row(&Formula::both, {{"or ", Or}}); }
+    void both() { row(&Formula::test, {{"and ", And}}); }
+    void test() {
+        bool negated = take("not ");
+        if (negated) test();
+        else sum();
+        if (negated) put(Not);
+        else one(&Formula::sum, {{"==", Eq}, {"!=", Ne}, {"<=", Le}, {">=", Ge}, {"<", Lt}, {">", Gt}});
+    }
+    void sum() { row(&Formula::term, {{"+", Add}, {"-", Sub}}); }
+    void term() { row(&Formula::atom, {{"*", Mul}, {"//", Div}, {"%", Mod}}); }
+    void atom() {
+        if (take("-")) {
+            atom();
+            return put(Minus);
         }
-    }
-    i64 divide(i64 a, i64 b, bool quotient) {
-        if (!b) throw Error("litz: a size is divided by zero");
-        i64 r = a % b;
-        bool down = r && (r < 0) != (b < 0);
-        return quotient ? a / b - down : r + (down ? b : 0);
-    }
-    i64 atom() {
-        if (take("-")) return -atom();
-        if (take("(")) {
-            i64 a = either();
+        bool least = take("min("), most = !least && take("max(");
+        if (least || most || take("(")) {
+            either();
+            while ((least || most) && one(&Formula::either, {{",", least ? Min : Max}})) {}
             if (!take(")")) bad();
-            return a;
-        }
-        for (bool least : {true, false}) {
-            if (!take(least ? "min(" : "max(")) continue;
-            i64 a = either();
-            while (take(",")) {
-                i64 b = either();
-                a = (b < a) == least ? b : a;
-            }
-            if (!take(")")) bad();
-            return a;
+            return;
         }
         size_t n = 0;
         while (n < skip().size() && (isalnum((unsigned char)at_[n]) || at_[n] == '_')) ++n;
         std::string word(at_.substr(0, n));
         at_.remove_prefix(n);
         if (word.empty()) bad();
-        if (isdigit((unsigned char)word[0])) return strtoll(word.c_str(), nullptr, 10);
-        auto found = known_.find(word);
-        if (found == known_.end()) bad();
-        return found->second;
+        if (isdigit((unsigned char)word[0])) return put(Number, strtoll(word.c_str(), nullptr, 10));
+        auto found = places_->find(word);
+        if (found == places_->end()) bad();
+        put(Symbol, (i64)found->second);
     }
 };
 

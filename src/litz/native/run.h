@@ -84,8 +84,7 @@ struct Run : Runner<Run> {
     [[noreturn]] bool refused() { throw Error(refusal()); }
     bool exhausted() { refused(); }
     bool again(i64, const i64*) { refused(); }
-    void* unlock() { return nullptr; }
-    void lock(void*) {}
+    void unlock() {}
 
     i64 code(i64 object) { return m.objects[(size_t)object].code; }
     bool nothing(i64 object) { return m.objects[(size_t)object].kind == Object::Nothing; }
@@ -236,10 +235,12 @@ struct Run : Runner<Run> {
     std::vector<Value> perform(const Object& target, const std::vector<Any>& args) {
         const std::string& name = target.text;
         if (name.compare(0, 9, "operator:") == 0 && args.size() == 2) {
-            std::map<std::string, i64> known{{"a", args[0].value.number}, {"b", args[1].value.number}};
-            for (auto& row : {std::pair<View, View>{"add", "a + b"}, {"sub", "a - b"}, {"mul", "a * b"},
-                              {"floordiv", "a // b"}, {"mod", "a % b"}})
-                if (name.substr(9) == row.first) return {Formula(row.second, known).value()};
+            i64 a = args[0].value.number, b = args[1].value.number;
+            View of = View(name).substr(9);
+            if (of == "add") return {a + b};
+            if (of == "sub") return {a - b};
+            if (of == "mul") return {a * b};
+            if (of == "floordiv" || of == "mod") return {divide(a, b, of == "floordiv")};
         }
         if (name == "litz.runtime.control_flow:region") return body(args.at(0), {&args.at(1)});
         if (name == "litz.runtime.control_flow:cond")

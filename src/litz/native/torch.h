@@ -44,6 +44,8 @@ int32_t torch_list_push_back(void*, int64_t);
 int32_t torch_call_dispatcher(const char*, const char*, int64_t*, int64_t);
 int32_t aoti_torch_cpu_addmm_out(Handle, Handle, Handle, Handle, double, double);
 int32_t aoti_torch_cpu_baddbmm_out(Handle, Handle, Handle, Handle, double, double);
+int32_t aoti_torch_cpu_mm_out(Handle, Handle, Handle);
+int32_t aoti_torch_cpu_bmm_out(Handle, Handle, Handle);
 // Of PyTorch 2.13 and later.
 __attribute__((weak)) int32_t torch_new_stable_ivalue(int64_t**);
 __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
@@ -66,9 +68,11 @@ inline const Torch& functions() {
         of_cuda(none.stream, "aoti_torch_get_current_cuda_stream"),
         of_cuda(none.guard, "aoti_torch_create_cuda_guard"),
         of_cuda(none.unguard, "aoti_torch_delete_cuda_guard"),
-        {aoti_torch_cpu_addmm_out, aoti_torch_cpu_baddbmm_out,
-         of_cuda(none.direct[0], "aoti_torch_cuda_addmm_out"),
-         of_cuda(none.direct[0], "aoti_torch_cuda_baddbmm_out")}};
+        nullptr,  // nothing else could call products while somebody watches
+        {aoti_torch_cpu_addmm_out, of_cuda(none.biased[0], "aoti_torch_cuda_addmm_out"),
+         aoti_torch_cpu_baddbmm_out, of_cuda(none.biased[0], "aoti_torch_cuda_baddbmm_out")},
+        {aoti_torch_cpu_mm_out, of_cuda(none.plain[0], "aoti_torch_cuda_mm_out"),
+         aoti_torch_cpu_bmm_out, of_cuda(none.plain[0], "aoti_torch_cuda_bmm_out")}};
     return table;
 }
 

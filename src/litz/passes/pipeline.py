@@ -15,6 +15,7 @@ from litz.ir.program import Program
 from litz.ir.verify import verify
 from litz.options import GraphHook
 from litz.passes.attend import FindAttention
+from litz.passes.bias import SeparateBias
 from litz.passes.choose import ChooseContractions, TakeTemplates
 from litz.passes.communicate import CommunicateInPlace
 from litz.passes.costs import LARGE, Costs
@@ -60,7 +61,7 @@ def pipeline(
     found = FindAttention(known), TakeTemplates(known, epilogues=epilogues), epilogues
     chosen = ChooseContractions(kinds)
     calls = PadContractions({**large, **known}), chosen, FillInPlace(blocks)
-    return Pipeline((*found, *calls, CommunicateInPlace()))
+    return Pipeline((*found, *calls, SeparateBias(), CommunicateInPlace()))
 
 
 def run_passes(

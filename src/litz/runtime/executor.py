@@ -23,7 +23,7 @@ from litz.runtime.arguments import BoxedCall
 from litz.runtime.launchers import cell_of, in_python
 from litz.runtime.memory import default_allocator, in_memory
 from litz.runtime.native import Runtime, Segment
-from litz.runtime.plan import Plan
+from litz.runtime.plan import DIRECT, Plan
 from litz.runtime.torch_private import (
     device_code,
     dtype_code,
@@ -56,14 +56,12 @@ FUNCTIONS: Final = (
     "aoti_torch_get_current_cuda_stream",
     "aoti_torch_create_cuda_guard",
     "aoti_torch_delete_cuda_guard",
-    "aoti_torch_cpu_addmm_out",
-    "aoti_torch_cpu_baddbmm_out",
-    "aoti_torch_cuda_addmm_out",
-    "aoti_torch_cuda_baddbmm_out",
+    "watched",
+    *(f"aoti_torch_{d}_{name.split('.')[1]}_out" for name in DIRECT for d in ("cpu", "cuda")),
 )
-"""In the order of the struct ``Torch``; the last are those of ``DIRECT``."""
-_YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue")
-"""Those that PyTorch before 2.13 has not, and that may be missing."""
+"""In the order of the struct ``Torch``."""
+_YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue", "watched")
+"""Those that PyTorch before 2.13 has not, or another might not have, and that may be missing."""
 _CUDA: Final = tuple(name for name in FUNCTIONS if "cuda" in name)
 """Those that PyTorch for CPUs has not."""
 

@@ -83,7 +83,7 @@ class Bound:
     ) -> None:
         self.call = call
         self._launcher = launcher
-        self._made: Launcher | None = None
+        self._made: list[Launcher] = []
         self._cell: ctypes.c_void_p | None = None
 
     def __call__(self, *args: int) -> None:
@@ -108,8 +108,9 @@ class Bound:
 
     def _fill(self) -> None:
         if self._cell is not None and self._launcher is not None:
-            self._made = self._launcher()
-            self._cell.value = self._made.address
+            # The one before stays: the executor may be in it, in a thread without Python's lock.
+            self._made.append(self._launcher())
+            self._cell.value = self._made[-1].address
 
 
 def cell_of(kernel: object) -> ctypes.c_void_p:

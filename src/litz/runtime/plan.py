@@ -34,10 +34,10 @@ from litz.dataclass import dataclass
 from litz.runtime.shipped import BY_VALUE, ELSEWHERE, OPS, VALUES
 
 TYPES: Final = {"Tensor": 0, "int": 1, "float": 2, "bool": 3, "ScalarType": 4, "number": 5}
-DIRECT: Final = ("aten.addmm.out", "aten.baddbmm.out")
-"""Operators that PyTorch's C functions have and its dispatcher does not take, for their numbers; an
-instruction says which by its place here (those of GPUs behind those of CPUs), and -1 for the
-dispatcher."""
+DIRECT: Final = ("aten.addmm.out", "aten.baddbmm.out", "aten.mm.out", "aten.bmm.out")
+"""Operators on floats that PyTorch has C functions for, which cost less than its dispatcher and
+take numbers, as that does not.  An instruction says which by twice its place here, and one more
+for GPUs; -1: the dispatcher."""
 
 _OPS: Final = tuple(OPS.items())
 _VALUES: Final = tuple(VALUES.items())

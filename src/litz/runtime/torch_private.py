@@ -79,14 +79,18 @@ def storage_address(storage: torch.UntypedStorage) -> int:
 def native_functions(names: Sequence[str]) -> dict[str, int]:
     """Addresses of PyTorch's C functions, 0 for what it has not.
 
-    ``wrap`` makes a Python tensor (a new reference) of the address of an ``at::Tensor``.
+    ``wrap`` makes a Python tensor (a new reference) of the address of an ``at::Tensor``;
+    ``watched`` says whether a profiler of the thread or the process is told of operators.
     """
     found: dict[str, int] = {}
-    there = [ctypes.CDLL(path) for n in ("cpu", "cuda") if os.path.exists(path := _library(n))]
-    python = [ctypes.CDLL(_library("python"))]
+    there = ("cpu", "cuda", "python")
+    libraries = [ctypes.CDLL(path) for n in there if os.path.exists(path := _library(n))]
+    of_cpp = {
+        "wrap": "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+        "watched": "_ZN2at12hasCallbacksEv",
+    }
     for name in names:
-        symbol = "_Z16THPVariable_WrapRKN2at10TensorBaseE" if name == "wrap" else name
-        libraries = python if name == "wrap" else there
+        symbol = of_cpp.get(name, name)
         functions = (getattr(library, symbol, None) for library in libraries)
         function = next((f for f in functions if f is not None), None)
         found[name] = ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0

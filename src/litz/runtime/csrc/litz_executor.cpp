@@ -70,6 +70,7 @@ struct Program {
     PyObject* keep;
     PyObject* helpers[N_HELPERS];
     PyObject** objects;
+    const char** texts;  // of the objects that are such
     const i64 *segments, *kernels, *codes, *numbers, *words;
 };
 
@@ -87,6 +88,7 @@ struct Run : Runner<Run> {
     const Program& p;
     Slot* slots;
     PyObject* result = nullptr;
+    void* unlocked = nullptr;
 
     Run(const Program& program, Slot* registers, i64* numbers)
         : Runner<Run>{program.h.torch, program.h.abi, numbers, program.words},
@@ -95,7 +97,18 @@ struct Run : Runner<Run> {
     PyObject* object() { return p.objects[*w++]; }
     Slot& slot() { return slots[*w++]; }
 
+    // Python's lock is let go where something may take long, and taken again by who needs it, not
+    // before: between small steps that costs as much as they do.
+    void unlock() {
+        if (!unlocked) unlocked = PyEval_SaveThread();
+    }
+    void lock() {
+        if (unlocked) PyEval_RestoreThread(unlocked);
+        unlocked = nullptr;
+    }
+
     bool error(const char* text) {
+        lock();
         PyErr_SetString(PyExc_RuntimeError, text);
         return false;
     }
@@ -104,24 +117,23 @@ struct Run : Runner<Run> {
         return error(what && *what ? what : "litz: PyTorch refused a call");
     }
     bool raise(i64 message) {
+        lock();
         PyErr_SetObject(PyExc_RuntimeError, p.objects[message]);
         return false;
     }
-    void* unlock() { return PyEval_SaveThread(); }
-    void lock(void* state) { PyEval_RestoreThread(state); }
 
     // --- what instructions name ---
 
     i64 code(i64 object) { return p.codes[object]; }
     bool nothing(i64 object) { return p.objects[object] == (PyObject*)&_Py_NoneStruct; }
-    const char* text(i64 object) { return PyUnicode_AsUTF8AndSize(p.objects[object], nullptr); }
+    const char* text(i64 object) { return p.texts[object]; }
 
     // --- tensor registers ---
 
     void release(Slot& s) {
         Slot old = s;
         s = Slot{nullptr, nullptr};
-        if (old.owner) Py_DecRef(old.owner);
+        if (old.owner) lock(), Py_DecRef(old.owner);
         else if (old.tensor) torch.erase(old.tensor);
     }
     void release(i64 at) { release(slots[at]); }
@@ -141,6 +153,7 @@ struct Run : Runner<Run> {
 
     // Takes a reference over.  What is no tensor may be handed on, and nothing else.
     bool keep(Slot& s, PyObject* o) {
+        lock();
         if (!o) return false;
         release(s);
         PyObject* type = PyObject_Type(o);
@@ -152,13 +165,16 @@ struct Run : Runner<Run> {
     }
 
     Handle there(i64 at) {
-        if (!slots[at].tensor)
+        if (!slots[at].tensor) {
+            lock();
             PyErr_SetString(PyExc_TypeError, "litz: an argument or a result is no tensor");
+        }
         return slots[at].tensor;
     }
 
     // A borrowed reference to the Python object of a register.
     PyObject* python(i64 at) {
+        lock();
         Slot& s = slots[at];
         if (s.owner) return s.owner;
         if (!there(at)) return nullptr;
@@ -237,6 +253,7 @@ struct Run : Runner<Run> {
 
     // A tensor that Python makes by sizes, strides and as many objects as stand before them.
     bool by_python(Helper by, i64 count) {
+        lock();
         Slot& s = slot();
         PyObject* first = object();
         PyObject* second = count > 1 ? object() : nullptr;
@@ -268,6 +285,7 @@ struct Run : Runner<Run> {
     i64 run(void** packed) { return p.h.run_segment(packed); }
 
     bool fault(i64 which, i64 status) {
+        lock();
         PyObject* raise =
             PyObject_GetAttrString(PyTuple_GetItem(p.helpers[SEGMENTS], which), "raise_fault");
         PyObject* number = raise ? PyLong_FromLongLong(status) : nullptr;
@@ -283,12 +301,14 @@ struct Run : Runner<Run> {
 
     // A kernel that has no launcher so far.
     bool elsewhere(i64 which, const i64* given, void* const* items, i64 count) {
+        lock();
         PyObject* f = PyTuple_GetItem(p.helpers[KERNELS], which);
         return call_python(f, given, (PyObject* const*)items, count);
     }
 
     // Calls a function of numbers, of which some are objects.
     bool call_python(PyObject* f, const i64* numbers, PyObject* const* items, i64 n) {
+        lock();
         PyObject* all = PyTuple_New(n);
         for (i64 i = 0; all && i < n; ++i) {
             if (items[i]) Py_IncRef(items[i]);
@@ -313,11 +333,12 @@ struct Run : Runner<Run> {
         return *out;
     }
     void drop(void* item) {
-        if (item) Py_DecRef((PyObject*)item);
+        if (item) lock(), Py_DecRef((PyObject*)item);
     }
 
     // A Python number as a kernel takes it; false where it has no such form.
     bool by_value(i64 kind, void* item, i64* out) {
+        lock();
         PyObject* o = (PyObject*)item;
         double value = kind == CELL_int ? 0 : PyFloat_AsDouble(o);
         float narrow = (float)value;
@@ -394,6 +415,7 @@ struct Run : Runner<Run> {
 
     // An operator that PyTorch refused, called from Python, which raises what PyTorch raises there.
     bool again(i64 target, const i64* args) {
+        lock();
         if (PyErr_Occurred()) return false;
         w = args;
         i64 n = next();
@@ -420,6 +442,7 @@ struct Run : Runner<Run> {
     }
 
     bool special(i64 op) {
+        lock();
         switch (op) {
             case OP_number: {
                 i64& out = ints[next()];
@@ -459,6 +482,7 @@ PyObject* call(PyObject* self, PyObject* args) {
     }
     PyList_SetSlice(args, 0, n, nullptr);
     while (good && !run.result) good = run.step();
+    run.lock();
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     if (!good) PyErr_Fetch(&type, &value, &trace);
     run.leave();
@@ -473,6 +497,7 @@ void forget(PyObject* capsule) {
     Program* p = (Program*)PyCapsule_GetPointer(capsule, NAME);
     Py_DecRef(p->keep);
     free(p->objects);
+    free(p->texts);
     free((void*)p->segments);
     free(p);
 }
@@ -501,8 +526,12 @@ extern "C" PyObject* litz_program(const i64* header, PyObject* keep) {
     Py_IncRef(keep);
     for (i64 i = 0; i < N_HELPERS; ++i) p->helpers[i] = PyTuple_GetItem(keep, i);
     p->objects = (PyObject**)malloc((h.n_objects + 1) * sizeof(PyObject*));
-    for (i64 i = 0; i < h.n_objects; ++i)
+    p->texts = (const char**)malloc((h.n_objects + 1) * sizeof(const char*));
+    for (i64 i = 0; i < h.n_objects; ++i) {
         p->objects[i] = PyTuple_GetItem(p->helpers[OBJECTS], i);
+        p->texts[i] = PyUnicode_AsUTF8AndSize(p->objects[i], nullptr);
+        if (!p->texts[i]) PyErr_Clear();
+    }
     PyObject* capsule = PyCapsule_New(p, NAME, forget);
     PyObject* made = capsule ? PyCFunction_NewEx(&METHOD, capsule, nullptr) : nullptr;
     if (capsule) Py_DecRef(capsule);
