@@ -18,6 +18,7 @@ from litz.index import (
     Substitution,
     coefficient,
     const,
+    divides,
     divisions,
     floordiv,
     product,
@@ -76,7 +77,7 @@ SINGLE: Final[tuple[Block, ...]] = (
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One program for a block of one result."""
-    plan, unrolled = _unrolled(plan)
+    plan, unrolled = _unrolled(_turned(plan))
     p = matmul.parts(plan.stores, plan.parallel)
     axes = _axes(p, unrolled)
     y, x, r = axes.blocked
@@ -128,21 +129,58 @@ def _ends_whole(p: matmul.Parts, unrolled: Sequence[Expr], block: int) -> bool:
     return at.is_const and int_value(at) % block == 0
 
 
+def _turned(plan: KernelPlan) -> KernelPlan:
+    """A plan whose factor that is computed from packed numbers is the left one.
+
+    Matrix units take the left factor from registers, where it is computed; the right one they read
+    from shared memory, into which it was copied.
+    """
+    p = matmul.parts(plan.stores, plan.parallel)
+    packed = isinstance(p.left, Load) and _is_computed(p) and any(s < LEAST for s in _fine(p))
+    if not packed or p.group is not None or hint(_axes(p).blocked[0].size) <= FEW:
+        return plan
+    return replace(plan, stores=replaced(plan.stores, {p.product: matmul.turned(p)}))
+
+
+def _fine(p: matmul.Parts) -> list[int]:
+    """The steps in which factors cut a sum finely, as packed numbers do."""
+    return [s for s in _cuts(p, p.inner[0]) if s < LEAST]
+
+
 def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
     """A plan whose sum is cut where factors cut it finely, as packed numbers do; and the cut dim.
 
-    What lies in one byte is then read once, and known by a constant of each product.
+    What lies in one byte is then read once, and known by a constant of each product.  Bytes of the
+    left factor are read in pairs: matrix units take pairs of its elements.
     """
     p = matmul.parts(plan.stores, plan.parallel)
     (k, *more) = p.inner
-    steps = [s for s in _cuts(p, k) if s < LEAST]
+    steps = _fine(p)
     count = math.lcm(*steps)
     if more or not steps or not extent(k).is_const or int_value(extent(k)) % count:
         return plan, ()
-    outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
-    move = Rewriter(Substitution({k: outer * count + inner}))
-    dims = (*(d for d in plan.dims if d.var is not k), Dim(outer, "r"), Dim(inner, "r"))
-    return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
+
+    def cut(count: int) -> tuple[KernelPlan, tuple[Expr, ...]]:
+        outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
+        move = Rewriter(Substitution({k: outer * count + inner}))
+        dims = (*(d for d in plan.dims if d.var is not k), Dim(outer, "r"), Dim(inner, "r"))
+        return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
+
+    if int_value(extent(k)) % (2 * count) == 0:
+        made, (inner,) = cut(2 * count)
+        q = matmul.parts(made.stores, made.parallel)
+        small = [n for n in loads((q.left,)) if n.dtype.bytes == 1 and inner in n.vars]
+        if small and all(pair_of_bytes(n, inner, made.dims[-2].var) is not None for n in small):
+            return made, (inner,)
+    return cut(count)
+
+
+def pair_of_bytes(n: Load, inner: Expr, outer: Expr) -> Expr | None:
+    """The place, in pairs of bytes, of what a load takes one byte of in turns of ``inner``."""
+    rest = n.index - outer * 2 - floordiv(inner, int_value(extent(inner)) // 2)
+    if n.indirect or n.dtype.bytes > 1 or {inner, outer} & {*rest.free} or not divides(2, rest):
+        return None
+    return floordiv(rest, 2) + outer
 
 
 def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple[Config, ...]:
@@ -262,6 +300,7 @@ def _cuts(
 
 def divide(plan: KernelPlan) -> Phases | None:
     """A product of parts of long sums, and the sum of these; None where one kernel serves."""
+    plan = _turned(plan)
     p = matmul.parts(plan.stores, plan.parallel)
     if len(p.inner) != 1 or p.group is not None or not extent(p.inner[0]).is_const:
         return None
