@@ -16,6 +16,7 @@ from litz.index import (
     FloorDiv,
     Mod,
     Substitution,
+    ceildiv,
     coefficient,
     const,
     divides,
@@ -25,8 +26,8 @@ from litz.index import (
     var,
 )
 from litz.ir import body, matmul
-from litz.ir.body import Index, Load, Rewriter, Store, cost, load, loads, replaced, walk
-from litz.ir.dtype import STORED
+from litz.ir.body import Index, Load, Node, Op, Rewriter, Store, cost, load, loads, replaced, walk
+from litz.ir.dtype import BF16, STORED
 from litz.ir.matmul import elements
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
@@ -96,9 +97,11 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
     several = hint(y.size) > TOGETHER * configs[0].block("y") // 2
+    factors = (scaled(n, p, max(c.block("r") for c in configs)) for n in (p.left, p.right))
     made = BlockPlan(
         plan, "matmul", axes, configs, even, wide, axes.flat,
         unrolled=unrolled, beyond=beyond, together=TOGETHER if several and not count else 1,
+        scale=next((found[1] for found in factors if found is not None), None),
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
@@ -274,6 +277,36 @@ def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) 
     loops = each * (LARGE.fill + r / (k * count) * LARGE.turn)
     parts = 2 * count * z * y * x * p.product.dtype.bytes / LARGE.memory + LARGE.launch
     return max(idle * max(work, computed, cached), memory) + loops + (parts if count > 1 else 0)
+
+
+def positions(p: matmul.Parts, block: int) -> dict[int, Expr]:
+    """Variables for what the place in the sum is divided by, where blocks divide that in turn."""
+    size = extent(p.inner[0])
+    return {g: var(f"s{g}", ceildiv(size, const(g))) for g in groups(p) if g % block == 0}
+
+
+def scaled(n: Node, p: matmul.Parts, block: int) -> tuple[Node, Node] | None:
+    """A factor without what multiplies it that is the same all along a block of the sum, and that.
+
+    Sums of such blocks are multiplied once, and what is summed is not rounded before it is.  The
+    range of bfloat16 is that of the sums, so that nothing is finite then that was infinite.
+    """
+    if not (isinstance(n, Op) and n.name == "cast" and n.dtype is BF16):
+        return None
+    (product,) = n.args
+    if not (isinstance(product, Op) and product.name == "mul"):
+        return None
+    if not all(
+        isinstance(a, Op) and a.name == "cast" and a.args[0].dtype is BF16 for a in product.args
+    ):
+        return None
+    (a,), (b,) = (x.args for x in product.args)
+    k, *_ = p.inner
+    fixed = Rewriter(Substitution({floordiv(k, g): v for g, v in positions(p, block).items()}))
+    for value, scale in ((a, b), (b, a)):
+        if not {*p.inner} & {*fixed(scale).vars}:
+            return value, scale
+    return None
 
 
 def groups(p: matmul.Parts) -> tuple[int, ...]:

@@ -87,6 +87,13 @@ def word(p, at, mask, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def of_sums(scale):
+    """A scale of products for their sum: one that is not finite makes nan of some products."""
+    scale = scale.to(tl.float32)
+    return tl.where(scale - scale == 0, scale, float("nan"))
+
+
+@triton.jit
 def times16(a, b):
     """The product of 16-bit floats of one type, rounded once."""
     if a.dtype == tl.bfloat16:

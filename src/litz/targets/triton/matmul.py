@@ -17,7 +17,6 @@ from litz.index import (
     TRITON,
     Expr,
     Substitution,
-    ceildiv,
     coefficient,
     const,
     floordiv,
@@ -29,7 +28,7 @@ from litz.ir import body, matmul
 from litz.ir.body import Const, Load, Node, Op, Reduce, Rewriter, walk
 from litz.ir.dtype import BOOL, F8E4, F8E5
 from litz.ir.ops import TRITON_TYPES
-from litz.kernel.blocks.matmul import groups, pair_of_bytes, sum_end
+from litz.kernel.blocks.matmul import pair_of_bytes, positions, scaled, sum_end
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.values import Value, Values
@@ -60,12 +59,8 @@ class MatmulPrinter(Printer):
         (*outer,) = self.axes.all[-1].dims
         own: dict[Expr, Expr] = {v: var(f"q{i}", extent(v)) for i, v in enumerate(outer)}
         self.q = Axis("q", tuple(own.values()))
-        # What the sum's position is divided by, where all blocks divide that in turn.
-        longest = max(c.block("r") for c in made.configs)
-        k = p.inner[0]
-        self.at = {
-            g: var(f"s{g}", ceildiv(extent(k), const(g))) for g in groups(p) if g % longest == 0
-        }
+        longest, k = max(c.block("r") for c in made.configs), p.inner[0]
+        self.at = positions(p, longest)
         known = {**self.axes.of_dims, **dict.fromkeys(made.unrolled, "r")}
         known |= dict.fromkeys(own.values(), "q") | dict.fromkeys(self.at.values(), "s")
         known |= {v: "group" for v in (p.group, p.which) if v is not None}
@@ -77,8 +72,11 @@ class MatmulPrinter(Printer):
         self.along = {a: var(f"{w}index", extent(k) * len(turns)) for a, w in NEIGHBOURS.items()}
         self.several: dict[Node, tuple[Load, int]] = {}
         self.bytes: dict[Node, tuple[Load, int]] = {}
+        found = [scaled(n, p, longest) for n in (p.left, p.right)]
+        left, right = (f[0] if f else n for n, f in zip((p.left, p.right), found, strict=True))
+        self.scale = None if made.scale is None else Rewriter(uniform)(made.scale)
         self.factors = [
-            (self.one(p.left, uniform, turn), self.one(p.right, uniform, {**turn, **own}))
+            (self.one(left, uniform, turn), self.one(right, uniform, {**turn, **own}))
             for turn in turns
         ]
 
@@ -175,13 +173,21 @@ class MatmulPrinter(Printer):
         for g, v in self.at.items():
             child.emit(f"{v} = rstart // {g}{wide}")
         self.scope = self.loop = child
+        scale = None if self.scale is None else self.values(self.scale)
+        sums = "own" if scale is not None and "s" in scale.axes else "acc"
+        if sums == "own":
+            child.emit(f"own = tl.zeros([YBLOCK, XBLOCK], {kind})")
         for one, other in self.factors:
             left, right = self.operand(one, "yr"), self.operand(other, "qx")
-            child.emit(f"acc = litz.dot({left}, {right}, acc)")
+            child.emit(f"{sums} = litz.dot({left}, {right}, {sums})")
+        if scale is not None and sums == "own":
+            child.emit(f"acc = litz.fma(own, litz.of_sums({self.value(scale)}), acc)")
         self.scope, self.loop = self.top, None
         last = size if self.parts.group is None else f"tl.where(first < end, {size}, 0)"
         self.top.emit(f"for rstart in range(0, {last}, RBLOCK):")
         self.top.lines += child.lines
+        if scale is not None and sums == "acc":
+            self.top.emit(f"acc = acc * litz.of_sums({self.value(scale)})")
         self.stores(self.plan.stores)
 
     def operand(self, n: Node, axes: str) -> str:
