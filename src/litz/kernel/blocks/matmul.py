@@ -70,6 +70,10 @@ WIDE: Final[tuple[Block, ...]] = (
     (64, 64, 64, 4, 4), (128, 128, 64, 4, 3), (256, 128, 64, 8, 3), (64, 256, 64, 8, 3),
     (64, 64, 128, 4, 3), (64, 32, 128, 4, 4), (32, 128, 64, 4, 4),
 )  # fmt: skip
+TURNED: Final[tuple[Block, ...]] = (
+    (128, 128, 128, 8, 4), (64, 128, 128, 8, 4), (64, 64, 128, 4, 4), (128, 64, 128, 4, 3),
+    (64, 128, 128, 4, 4), (64, 128, 128, 8, 3), (128, 128, 128, 8, 3),
+)  # fmt: skip
 SINGLE: Final[tuple[Block, ...]] = (
     (64, 64, 32, 8, 2), (64, 32, 32, 4, 2), (32, 64, 32, 4, 2), (16, 64, 32, 4, 3),
     (128, 64, 16, 8, 2),
@@ -82,7 +86,8 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     p = matmul.parts(plan.stores, plan.parallel)
     axes = _axes(p, unrolled)
     y, x, r = axes.blocked
-    configs = _configs(p, axes)
+    turns = math.prod(int_value(extent(v)) for v in unrolled)
+    configs = _configs(p, axes, (1,), turns)
     if not style.widely:
         configs = configs[:1]
     even = frozenset(
@@ -139,10 +144,19 @@ def _turned(plan: KernelPlan) -> KernelPlan:
     from shared memory, into which it was copied.
     """
     p = matmul.parts(plan.stores, plan.parallel)
-    packed = isinstance(p.left, Load) and _is_computed(p) and any(s < LEAST for s in _fine(p))
+    packed = isinstance(p.left, Load) and _is_computed(p) and _fine(p)
     if not packed or p.group is not None or hint(_axes(p).blocked[0].size) <= FEW:
         return plan
-    return replace(plan, stores=replaced(plan.stores, {p.product: matmul.turned(p)}))
+    made = replace(plan, stores=replaced(plan.stores, {p.product: matmul.turned(p)}))
+    _, unrolled = _unrolled(made)
+    paired = unrolled and int_value(extent(unrolled[0])) > math.lcm(*_fine(p))
+    return made if paired else plan
+
+
+def _is_turned(p: matmul.Parts) -> bool:
+    """Whether the left factor alone is computed, from bytes."""
+    small = any(n.dtype.bytes == 1 for n in loads((p.left,)) if p.inner[0] in n.vars)
+    return small and _is_computed(p) and isinstance(p.right, Load) and not isinstance(p.left, Load)
 
 
 def _fine(p: matmul.Parts) -> list[int]:
@@ -186,11 +200,15 @@ def pair_of_bytes(n: Load, inner: Expr, outer: Expr) -> Expr | None:
     return floordiv(rest, 2) + outer
 
 
-def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple[Config, ...]:
+def _configs(
+    p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,), turns: int = 1
+) -> tuple[Config, ...]:
     """Blocks to choose from, the likeliest first: as large as the result fills the machine with.
 
-    counts: how many programs may share a sum.
+    counts: how many programs may share a sum.  turns: elements of it at each place of its axis.
     """
+    if _is_turned(p):
+        return _turned_configs(p, axes, counts, turns)
     z, y, x, r = (hint(a.size) for a in axes.all)
     if not axes.blocked[0].size.is_const:
         y = max(y, OPEN)
@@ -223,6 +241,34 @@ def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple
         if stages * (m * element + n * width) * k <= SHARED and held:
             found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
     return tuple(found)
+
+
+def _turned_configs(
+    p: matmul.Parts, axes: Axes, counts: Sequence[int], turns: int
+) -> tuple[Config, ...]:
+    """Those where the left factor is computed: blocks of the other's rows are as for few rows."""
+    other, (z, y, x, r) = _facing(p, axes)
+    most = min(groups(p), default=1 << 30) * turns
+
+    def seconds(b: Block) -> float:
+        return min(_seconds(other, b, (z, y, x, r * turns), n) for n in counts)
+
+    found: dict[Config, None] = {}
+    for block in sorted(TURNED, key=seconds):
+        (m, n), (_, _, k, warps, stages) = _sides(block, y, x), block
+        k = max(LEAST, min(k, power_of_two(r * turns), most) // turns)
+        if stages * (m * other.left.dtype.bytes + n * _width(other)) * k * turns <= SHARED:
+            warps = max(1, min(warps, n // SIDE))
+            found[Config((("y", n), ("x", m), ("r", k)), warps, stages)] = None
+    return tuple(found)
+
+
+def _facing(p: matmul.Parts, axes: Axes) -> tuple[matmul.Parts, tuple[int, ...]]:
+    """A product with the factor that is read as it is on the left, and its sizes."""
+    z, y, x, r = (hint(a.size) for a in axes.all)
+    if _is_turned(p):
+        return replace(p, left=p.right, right=p.left), (z, x, y, r)
+    return p, (z, y, x, r)
 
 
 def _sides(block: Block, y: int, x: int) -> tuple[int, int]:
@@ -362,13 +408,16 @@ def divide(plan: KernelPlan) -> Phases | None:
 def _parts(p: matmul.Parts, inner: int) -> tuple[int, int]:
     """How many programs share a sum, and its elements in each but for the last."""
     axes = _axes(p)
-    sizes = z, y, x, _ = tuple(hint(a.size) for a in axes.all)
+    given, turned = p, _is_turned(p)
+    p, sizes = _facing(given, axes)
+    z, y, x, _ = sizes
     weighed = _is_weighed(p, y)
     counts = [1 << n for n in range(inner.bit_length()) if n == 0 or inner >> n >= PART]
-    c = _configs(p, axes, counts if weighed else (1,))[0]
+    c = _configs(given, axes, counts if weighed else (1,))[0]
     parts = {n: part for n in counts if (part := _part(inner, c.block("r"), n))}
     if weighed:
-        block = (c.block("y"), c.block("x"), c.block("r"), c.warps, c.stages)
+        rows, columns = ("x", "y") if turned else ("y", "x")
+        block = (c.block(rows), c.block(columns), c.block("r"), c.warps, c.stages)
         return min(parts.items(), key=lambda n: _seconds(p, block, sizes, n[0]), default=(1, inner))
     blocks = 1
     for a in axes.parallel:
