@@ -246,6 +246,14 @@ def test_many_rows_of_packed_numbers(
     assert torch.equal(stages(packed, x, odd, scales)[0], result)
 
 
+def test_open_rows_of_packed_numbers() -> None:
+    compiled = torch.compile(int4, backend="litz", dynamic=True, options=TRITON)
+    w, s = ints(32, 64, dtype=torch.uint8, least=0), rand(32, 1)
+    for m in (70, 33):
+        args = rand(m, 128), w, s
+        check(compiled(*args), int4, args)
+
+
 def test_scales_that_are_not_finite_stay_so() -> None:
     x, w, s = rand(3, 64), ints(5, 32, dtype=torch.uint8, least=0), rand(5, 2)
     x[1, 7], s[2, 0], s[3, 1], s[4, 0] = torch.inf, torch.nan, torch.inf, 0

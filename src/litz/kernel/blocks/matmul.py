@@ -207,16 +207,17 @@ def _configs(
 
     counts: how many programs may share a sum.  turns: elements of it at each place of its axis.
     """
-    if _is_turned(p):
-        return _turned_configs(p, axes, counts, turns)
-    z, y, x, r = (hint(a.size) for a in axes.all)
-    if not axes.blocked[0].size.is_const:
+    turned = _is_turned(p)
+    turns = turns if turned else 1
+    p, (z, y, x, r) = _facing(p, axes)
+    if not axes.blocked[1 if turned else 0].size.is_const:
         y = max(y, OPEN)
     if p.which is not None:
         z, y = hint(extent(p.which)), -(-y // hint(extent(p.which)))
     element = p.left.dtype.bytes
-    table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
+    table = SINGLE if element > 2 else THIN if y <= FEW else TURNED if turned else WIDE
     most = min(groups(p), default=1 << 30)  # within a block, no scale changes
+    r, most = r * turns, most * turns
     small = 2 // element or 1  # as many bytes of bytes
     # Sums of 8-bit floats have two accumulators.
     plain = p.left.dtype not in STORED and all(isinstance(n, Load) for n in (p.left, p.right))
@@ -232,34 +233,15 @@ def _configs(
 
     for block in sorted(table, key=order):
         (m, n), (_, _, k, warps, stages) = _sides(block, y, x), block
-        warps = max(1, n // SIDE) if y <= FEW and computed else warps
+        warps = max(1, n // SIDE) if y <= FEW and computed or turned and n < block[1] else warps
         k = max(LEAST * small, min(k * small, power_of_two(r), most))
         if not stages:
             beside = max(1, z * -(-y // m) * -(-x // n) // BUSY)  # programs on a multiprocessor
             stages = max(3, min(STAGES, 1 - -FLIGHT // (beside * n * k * width)))
         held = m * n <= COMPUTED or plain
         if stages * (m * element + n * width) * k <= SHARED and held:
-            found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
-    return tuple(found)
-
-
-def _turned_configs(
-    p: matmul.Parts, axes: Axes, counts: Sequence[int], turns: int
-) -> tuple[Config, ...]:
-    """Those where the left factor is computed: blocks of the other's rows are as for few rows."""
-    other, (z, y, x, r) = _facing(p, axes)
-    most = min(groups(p), default=1 << 30) * turns
-
-    def seconds(b: Block) -> float:
-        return min(_seconds(other, b, (z, y, x, r * turns), n) for n in counts)
-
-    found: dict[Config, None] = {}
-    for block in sorted(TURNED, key=seconds):
-        (m, n), (_, _, k, warps, stages) = _sides(block, y, x), block
-        k = max(LEAST, min(k, power_of_two(r * turns), most) // turns)
-        if stages * (m * other.left.dtype.bytes + n * _width(other)) * k * turns <= SHARED:
-            warps = max(1, min(warps, n // SIDE))
-            found[Config((("y", n), ("x", m), ("r", k)), warps, stages)] = None
+            sides = (("y", n), ("x", m)) if turned else (("y", m), ("x", n))
+            found[Config((*sides, ("r", max(LEAST, k // turns))), warps, stages)] = None
     return tuple(found)
 
 
