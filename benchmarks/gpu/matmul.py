@@ -338,7 +338,8 @@ def forced(blocks: str) -> ExitStack:
     config = Config((("y", y), ("x", x), ("r", r)), warps, stages)
     made = ExitStack()
     made.enter_context(mock.patch.object(matmul, "_configs", lambda *_: (config,)))
-    each = lambda _, inner: (parts, -(-inner // (parts * r)) * r)  # noqa: E731
+    step = 8 * r  # places of the sum: blocks of packed numbers count in bytes or words
+    each = lambda _, inner: (parts, -(-inner // (parts * step)) * step)  # noqa: E731
     made.enter_context(mock.patch.object(matmul, "_parts", each))
     return made
 

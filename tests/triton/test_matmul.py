@@ -20,6 +20,7 @@ from litz.kernel.verify import verify as verify_recipe
 from litz.options import make_options
 from litz.passes import epilogues
 from litz.stages import Stages
+from litz.targets.triton.source import Launch
 
 pytest.importorskip("triton")
 
@@ -216,8 +217,49 @@ def _flat(case: tuple[Callable[..., Any], tuple[Tensor, ...]]) -> tuple[Any, ...
 
 @pytest.mark.parametrize("name", ["int4", "int4_half", "int4_signed"])
 def test_packed_numbers_are_converted_together(name: str) -> None:
+    """Scales multiply sums in bfloat16, whose range is theirs: of a group, or of the whole sum."""
     (kernel,) = stages(*_flat(CASES[name]))[1].kernels
-    assert kernel.source.count("litz.small_float(") == kernel.source.count("litz.times16(") == 2
+    assert kernel.source.count("litz.small_float(") == 2
+    each = kernel.source.count("litz.times16(")
+    assert (each, kernel.source.count("litz.of_sums(")) == ((2, 0) if "half" in name else (0, 1))
+    assert ("acc = litz.fma(own" in kernel.source) is (name == "int4")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("packed", [int4, signed_int4])
+def test_many_rows_of_packed_numbers(
+    packed: Callable[..., Tensor], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packed factor stands left and is read in words, in bytes where addresses are odd."""
+    w = ints(33, 128, dtype=torch.uint8 if packed is int4 else torch.int8, least=0)
+    scales = rand(33, 2, dtype=dtype) if packed is int4 else rand(33, dtype=dtype)
+    x = rand(70, 256, dtype=dtype)
+    result, s = stages(packed, x, w, scales)
+    check(result, packed, (x, w, scales))
+    (kernel,) = s.kernels
+    assert kernel.source.count("litz.small_word(") == 4 and "ALIGNED" in kernel.source
+    assert parse_recipe(kernel.recipe.text) == kernel.recipe
+    verify_recipe(kernel.recipe)
+    monkeypatch.setattr(Launch, "constants", lambda self, c, _: (*c.constants, ("ALIGNED", False)))
+    torch._dynamo.reset()
+    odd = torch.cat([w.flatten()[:1], w.flatten()])[1:].view(w.shape)
+    assert torch.equal(stages(packed, x, odd, scales)[0], result)
+
+
+def test_open_rows_of_packed_numbers() -> None:
+    compiled = torch.compile(int4, backend="litz", dynamic=True, options=TRITON)
+    w, s = ints(32, 64, dtype=torch.uint8, least=0), rand(32, 1)
+    for m in (70, 33):
+        args = rand(m, 128), w, s
+        check(compiled(*args), int4, args)
+
+
+def test_scales_that_are_not_finite_stay_so() -> None:
+    x, w, s = rand(3, 64), ints(5, 32, dtype=torch.uint8, least=0), rand(5, 2)
+    x[1, 7], s[2, 0], s[3, 1], s[4, 0] = torch.inf, torch.nan, torch.inf, 0
+    result, made = stages(int4, x, w, s)
+    assert templates(made)
+    torch.testing.assert_close(result, int4(x, w, s), equal_nan=True, rtol=0.02, atol=0.1)
 
 
 @pytest.mark.parametrize("to", [torch.float16, torch.bfloat16])

@@ -98,6 +98,15 @@ def product(left: Node, right: Node, inner: Expr, accumulate: DType) -> Node:
     return reduce("sum", (inner,), op("mul", cast(left, accumulate), cast(right, accumulate)))
 
 
+def turned(p: Parts) -> Node:
+    """The same sum with its factors the other way round: rows of the product are its columns."""
+    whole = p.product.args[0]
+    factors, _ = _guarded(whole)
+    swapped = op("mul", *reversed(factors.args))
+    again = Rewriter(replace=lambda old, n: swapped if old is factors else n)
+    return reduce("sum", p.product.axes, again(whole))
+
+
 def parts(stores: Sequence[Store], axes: Sequence[Expr]) -> Parts:
     """The parts of a product's stores over its parallel axes.  Raises ValueError for others."""
     sums = [n for n in walk(r for s in stores for r in s.roots()) if isinstance(n, Reduce)]

@@ -16,16 +16,18 @@ from litz.index import (
     FloorDiv,
     Mod,
     Substitution,
+    ceildiv,
     coefficient,
     const,
+    divides,
     divisions,
     floordiv,
     product,
     var,
 )
 from litz.ir import body, matmul
-from litz.ir.body import Index, Load, Rewriter, Store, cost, load, loads, replaced, walk
-from litz.ir.dtype import STORED
+from litz.ir.body import Index, Load, Node, Op, Rewriter, Store, cost, load, loads, replaced, walk
+from litz.ir.dtype import BF16, STORED
 from litz.ir.matmul import elements
 from litz.kernel.blocks.reach import is_wide, reaches
 from litz.kernel.blocks.recipe import Axes, Axis, BlockPlan, Config, Style
@@ -68,6 +70,10 @@ WIDE: Final[tuple[Block, ...]] = (
     (64, 64, 64, 4, 4), (128, 128, 64, 4, 3), (256, 128, 64, 8, 3), (64, 256, 64, 8, 3),
     (64, 64, 128, 4, 3), (64, 32, 128, 4, 4), (32, 128, 64, 4, 4),
 )  # fmt: skip
+TURNED: Final[tuple[Block, ...]] = (
+    (128, 128, 128, 8, 4), (64, 128, 128, 8, 4), (64, 64, 128, 4, 4), (128, 64, 128, 4, 3),
+    (64, 128, 128, 4, 4), (64, 128, 128, 8, 3), (128, 128, 128, 8, 3),
+)  # fmt: skip
 SINGLE: Final[tuple[Block, ...]] = (
     (64, 64, 32, 8, 2), (64, 32, 32, 4, 2), (32, 64, 32, 4, 2), (16, 64, 32, 4, 3),
     (128, 64, 16, 8, 2),
@@ -76,11 +82,12 @@ SINGLE: Final[tuple[Block, ...]] = (
 
 def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     """One program for a block of one result."""
-    plan, unrolled = _unrolled(plan)
+    plan, unrolled = _unrolled(_turned(plan))
     p = matmul.parts(plan.stores, plan.parallel)
     axes = _axes(p, unrolled)
     y, x, r = axes.blocked
-    configs = _configs(p, axes)
+    turns = math.prod(int_value(extent(v)) for v in unrolled)
+    configs = _configs(p, axes, (1,), turns)
     if not style.widely:
         configs = configs[:1]
     even = frozenset(
@@ -95,9 +102,11 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
     several = hint(y.size) > TOGETHER * configs[0].block("y") // 2
+    factors = (scaled(n, p, max(c.block("r") for c in configs)) for n in (p.left, p.right))
     made = BlockPlan(
         plan, "matmul", axes, configs, even, wide, axes.flat,
         unrolled=unrolled, beyond=beyond, together=TOGETHER if several and not count else 1,
+        scale=next((found[1] for found in factors if found is not None), None),
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
@@ -128,36 +137,87 @@ def _ends_whole(p: matmul.Parts, unrolled: Sequence[Expr], block: int) -> bool:
     return at.is_const and int_value(at) % block == 0
 
 
+def _turned(plan: KernelPlan) -> KernelPlan:
+    """A plan whose factor that is computed from packed numbers is the left one.
+
+    Matrix units take the left factor from registers, where it is computed; the right one they read
+    from shared memory, into which it was copied.
+    """
+    p = matmul.parts(plan.stores, plan.parallel)
+    packed = isinstance(p.left, Load) and _is_computed(p) and _fine(p)
+    if not packed or p.group is not None or hint(_axes(p).blocked[0].size) <= FEW:
+        return plan
+    made = replace(plan, stores=replaced(plan.stores, {p.product: matmul.turned(p)}))
+    _, unrolled = _unrolled(made)
+    paired = unrolled and int_value(extent(unrolled[0])) > math.lcm(*_fine(p))
+    return made if paired else plan
+
+
+def _is_turned(p: matmul.Parts) -> bool:
+    """Whether the left factor alone is computed, from bytes."""
+    small = any(n.dtype.bytes == 1 for n in loads((p.left,)) if p.inner[0] in n.vars)
+    return small and _is_computed(p) and isinstance(p.right, Load) and not isinstance(p.left, Load)
+
+
+def _fine(p: matmul.Parts) -> list[int]:
+    """The steps in which factors cut a sum finely, as packed numbers do."""
+    return [s for s in _cuts(p, p.inner[0]) if s < LEAST]
+
+
 def _unrolled(plan: KernelPlan) -> tuple[KernelPlan, tuple[Expr, ...]]:
     """A plan whose sum is cut where factors cut it finely, as packed numbers do; and the cut dim.
 
-    What lies in one byte is then read once, and known by a constant of each product.
+    What lies in one byte is then read once, and known by a constant of each product.  Bytes of the
+    left factor are read in pairs: matrix units take pairs of its elements.
     """
     p = matmul.parts(plan.stores, plan.parallel)
     (k, *more) = p.inner
-    steps = [s for s in _cuts(p, k) if s < LEAST]
+    steps = _fine(p)
     count = math.lcm(*steps)
     if more or not steps or not extent(k).is_const or int_value(extent(k)) % count:
         return plan, ()
-    outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
-    move = Rewriter(Substitution({k: outer * count + inner}))
-    dims = (*(d for d in plan.dims if d.var is not k), Dim(outer, "r"), Dim(inner, "r"))
-    return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
+
+    def cut(count: int) -> tuple[KernelPlan, tuple[Expr, ...]]:
+        outer, inner = var("r0", int_value(extent(k)) // count), var("r1", count)
+        move = Rewriter(Substitution({k: outer * count + inner}))
+        dims = (*(d for d in plan.dims if d.var is not k), Dim(outer, "r"), Dim(inner, "r"))
+        return replace(plan, dims=dims, stores=tuple(map(move.store, plan.stores))), (inner,)
+
+    if int_value(extent(k)) % (2 * count) == 0:
+        made, (inner,) = cut(2 * count)
+        q = matmul.parts(made.stores, made.parallel)
+        small = [n for n in loads((q.left,)) if n.dtype.bytes == 1 and inner in n.vars]
+        if small and all(pair_of_bytes(n, inner, made.dims[-2].var) is not None for n in small):
+            return made, (inner,)
+    return cut(count)
 
 
-def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple[Config, ...]:
+def pair_of_bytes(n: Load, inner: Expr, outer: Expr) -> Expr | None:
+    """The place, in pairs of bytes, of what a load takes one byte of in turns of ``inner``."""
+    rest = n.index - outer * 2 - floordiv(inner, int_value(extent(inner)) // 2)
+    if n.indirect or n.dtype.bytes > 1 or {inner, outer} & {*rest.free} or not divides(2, rest):
+        return None
+    return floordiv(rest, 2) + outer
+
+
+def _configs(
+    p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,), turns: int = 1
+) -> tuple[Config, ...]:
     """Blocks to choose from, the likeliest first: as large as the result fills the machine with.
 
-    counts: how many programs may share a sum.
+    counts: how many programs may share a sum.  turns: elements of it at each place of its axis.
     """
-    z, y, x, r = (hint(a.size) for a in axes.all)
-    if not axes.blocked[0].size.is_const:
+    turned = _is_turned(p)
+    turns = turns if turned else 1
+    p, (z, y, x, r) = _facing(p, axes)
+    if not axes.blocked[1 if turned else 0].size.is_const:
         y = max(y, OPEN)
     if p.which is not None:
         z, y = hint(extent(p.which)), -(-y // hint(extent(p.which)))
     element = p.left.dtype.bytes
-    table = SINGLE if element > 2 else THIN if y <= FEW else WIDE
+    table = SINGLE if element > 2 else THIN if y <= FEW else TURNED if turned else WIDE
     most = min(groups(p), default=1 << 30)  # within a block, no scale changes
+    r, most = r * turns, most * turns
     small = 2 // element or 1  # as many bytes of bytes
     # Sums of 8-bit floats have two accumulators.
     plain = p.left.dtype not in STORED and all(isinstance(n, Load) for n in (p.left, p.right))
@@ -173,15 +233,24 @@ def _configs(p: matmul.Parts, axes: Axes, counts: Sequence[int] = (1,)) -> tuple
 
     for block in sorted(table, key=order):
         (m, n), (_, _, k, warps, stages) = _sides(block, y, x), block
-        warps = max(1, n // SIDE) if y <= FEW and computed else warps
+        warps = max(1, n // SIDE) if y <= FEW and computed or turned and n < block[1] else warps
         k = max(LEAST * small, min(k * small, power_of_two(r), most))
         if not stages:
             beside = max(1, z * -(-y // m) * -(-x // n) // BUSY)  # programs on a multiprocessor
             stages = max(3, min(STAGES, 1 - -FLIGHT // (beside * n * k * width)))
         held = m * n <= COMPUTED or plain
         if stages * (m * element + n * width) * k <= SHARED and held:
-            found[Config((("y", m), ("x", n), ("r", k)), warps, stages)] = None
+            sides = (("y", n), ("x", m)) if turned else (("y", m), ("x", n))
+            found[Config((*sides, ("r", max(LEAST, k // turns))), warps, stages)] = None
     return tuple(found)
+
+
+def _facing(p: matmul.Parts, axes: Axes) -> tuple[matmul.Parts, tuple[int, ...]]:
+    """A product with the factor that is read as it is on the left, and its sizes."""
+    z, y, x, r = (hint(a.size) for a in axes.all)
+    if _is_turned(p):
+        return replace(p, left=p.right, right=p.left), (z, x, y, r)
+    return p, (z, y, x, r)
 
 
 def _sides(block: Block, y: int, x: int) -> tuple[int, int]:
@@ -238,6 +307,36 @@ def _seconds(p: matmul.Parts, block: Block, sizes: tuple[int, ...], count: int) 
     return max(idle * max(work, computed, cached), memory) + loops + (parts if count > 1 else 0)
 
 
+def positions(p: matmul.Parts, block: int) -> dict[int, Expr]:
+    """Variables for what the place in the sum is divided by, where blocks divide that in turn."""
+    size = extent(p.inner[0])
+    return {g: var(f"s{g}", ceildiv(size, const(g))) for g in groups(p) if g % block == 0}
+
+
+def scaled(n: Node, p: matmul.Parts, block: int) -> tuple[Node, Node] | None:
+    """A factor without what multiplies it that is the same all along a block of the sum, and that.
+
+    Sums of such blocks are multiplied once, and what is summed is not rounded before it is.  The
+    range of bfloat16 is that of the sums, so that nothing is finite then that was infinite.
+    """
+    if not (isinstance(n, Op) and n.name == "cast" and n.dtype is BF16):
+        return None
+    (product,) = n.args
+    if not (isinstance(product, Op) and product.name == "mul"):
+        return None
+    if not all(
+        isinstance(a, Op) and a.name == "cast" and a.args[0].dtype is BF16 for a in product.args
+    ):
+        return None
+    (a,), (b,) = (x.args for x in product.args)
+    k, *_ = p.inner
+    fixed = Rewriter(Substitution({floordiv(k, g): v for g, v in positions(p, block).items()}))
+    for value, scale in ((a, b), (b, a)):
+        if not {*p.inner} & {*fixed(scale).vars}:
+            return value, scale
+    return None
+
+
 def groups(p: matmul.Parts) -> tuple[int, ...]:
     """Steps of the sum in which a factor's scales change, where blocks can be as long: powers of 2.
 
@@ -262,6 +361,7 @@ def _cuts(
 
 def divide(plan: KernelPlan) -> Phases | None:
     """A product of parts of long sums, and the sum of these; None where one kernel serves."""
+    plan = _turned(plan)
     p = matmul.parts(plan.stores, plan.parallel)
     if len(p.inner) != 1 or p.group is not None or not extent(p.inner[0]).is_const:
         return None
@@ -290,13 +390,16 @@ def divide(plan: KernelPlan) -> Phases | None:
 def _parts(p: matmul.Parts, inner: int) -> tuple[int, int]:
     """How many programs share a sum, and its elements in each but for the last."""
     axes = _axes(p)
-    sizes = z, y, x, _ = tuple(hint(a.size) for a in axes.all)
+    given, turned = p, _is_turned(p)
+    p, sizes = _facing(given, axes)
+    z, y, x, _ = sizes
     weighed = _is_weighed(p, y)
     counts = [1 << n for n in range(inner.bit_length()) if n == 0 or inner >> n >= PART]
-    c = _configs(p, axes, counts if weighed else (1,))[0]
+    c = _configs(given, axes, counts if weighed else (1,))[0]
     parts = {n: part for n in counts if (part := _part(inner, c.block("r"), n))}
     if weighed:
-        block = (c.block("y"), c.block("x"), c.block("r"), c.warps, c.stages)
+        rows, columns = ("x", "y") if turned else ("y", "x")
+        block = (c.block(rows), c.block(columns), c.block("r"), c.warps, c.stages)
         return min(parts.items(), key=lambda n: _seconds(p, block, sizes, n[0]), default=(1, inner))
     blocks = 1
     for a in axes.parallel:

@@ -139,6 +139,8 @@ class BlockPlan:
     rows.
     together: blocks along axis y that programs go through together, so that caches keep what they
     share (1: they follow each other along x).
+    scale: of a product: what a factor is multiplied by that is one number a row or column in each
+    block along the sum; it multiplies what a block adds up to instead.
     narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
     exponentials of which nobody can tell what is subnormal from zero.
     """
@@ -163,6 +165,7 @@ class BlockPlan:
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
     together: int = 1
+    scale: Node | None = None
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
 

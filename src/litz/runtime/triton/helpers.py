@@ -17,7 +17,7 @@ from litz.runtime.triton.mathlib import (
     narrow_div, narrow_erf_plus_one, narrow_exp, narrow_exp_plus_one, narrow_sigmoid, nextafter,
     round, rsqrt, sin, sinh, tan, tanh, trunc,
 )  # fmt: skip
-from litz.runtime.triton.packed import small_float, times16
+from litz.runtime.triton.packed import of_sums, small_float, small_word, times16, word
 from litz.runtime.triton.power import pow
 from litz.runtime.triton.random import rand, randint, randn
 from litz.runtime.triton.sorts import sort

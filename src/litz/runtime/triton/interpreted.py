@@ -190,6 +190,7 @@ FUNCTIONS = {
     "fma": fma,
     "dot": dot,
     "small_float": small_float,
+    "small_word": small_float,
     "times16": times16,
     "prod": _reduction(lambda a, axis: np.prod(a, axis=axis, keepdims=True, dtype=a.dtype)),
     "max": _reduction(lambda a, axis: np.max(a, axis=axis, keepdims=True)),

@@ -45,6 +45,54 @@ def small_float(
         return tl.inline_asm_elementwise(text, "=r,=r,r", [x], tl.float16, True, 4)
 
 
+@triton.constexpr_function
+def _word_text(shift, mask, flip, minus, bf16):
+    """The same of two words of 16 bits: they become floats where they are."""
+    high, less = (0x4300, 0xC300 + minus) if bf16 else (0x6400, 0xE400 + minus)
+    minus_whole = "fma.rn.bf16x2 $0, t, one, less;" if bf16 else "add.f16x2 $0, t, less;"
+    lines = [
+        ".reg .b32 t, less, one;",
+        f"mov.b32 less, {less * 0x10001};",
+        f"mov.b32 one, {0x3F803F80};",
+        f"shr.b32 t, $1, {shift};" if shift else "mov.b32 t, $1;",
+        f"lop3.b32 t, t, {mask * 0x10001}, {(high | flip) * 0x10001}, 0x6a;",  # (t & mask) ^ ..
+        minus_whole,
+    ]
+    return "{ " + " ".join(lines) + " }"
+
+
+@triton.jit
+def small_word(
+    x, shift: tl.constexpr, mask: tl.constexpr, flip: tl.constexpr, minus: tl.constexpr,
+    to: tl.constexpr,
+):  # fmt: skip
+    """``small_float`` of words of 16 bits, as ``word`` reads them."""
+    text: tl.constexpr = _word_text(shift, mask, flip, minus, to == tl.bfloat16)
+    if to == tl.bfloat16:
+        return tl.inline_asm_elementwise(text, "=r,r", [x], tl.bfloat16, True, 2)
+    else:
+        return tl.inline_asm_elementwise(text, "=r,r", [x], tl.float16, True, 2)
+
+
+@triton.jit
+def word(p, at, mask, ALIGNED: tl.constexpr):
+    """Two neighbouring bytes, the first lower; at: of the pair.  ALIGNED: whether ``p`` is even."""
+    if ALIGNED:
+        words = p.to(tl.pointer_type(tl.uint16)) + at
+        return tl.load(words) if mask is None else tl.load(words, mask, other=0)
+    else:
+        low = tl.load(p + 2 * at, mask).to(tl.uint8, bitcast=True)
+        high = tl.load(p + 2 * at + 1, mask).to(tl.uint8, bitcast=True)
+        return low.to(tl.uint16) | high.to(tl.uint16) << 8
+
+
+@triton.jit
+def of_sums(scale):
+    """A scale of products for their sum: one that is not finite makes nan of some products."""
+    scale = scale.to(tl.float32)
+    return tl.where(scale - scale == 0, scale, float("nan"))
+
+
 @triton.jit
 def times16(a, b):
     """The product of 16-bit floats of one type, rounded once."""

@@ -82,11 +82,12 @@ def job_of(
     divisible = [name for name, _ in pointers] if variant != "general" else []
     if variant == "even":
         divisible += [name for name, _ in ints]
+    constants = launch.constants(config, variant != "general")
     return KernelJob(
         launch.code,
         launch.name,
-        (*pointers, *scalars, *ints, *((name, "constexpr") for name, _ in config.constants)),
-        config.constants,
+        (*pointers, *scalars, *ints, *((name, "constexpr") for name, _ in constants)),
+        constants,
         tuple(divisible),
         _options(launch, config),
         target,

@@ -22,7 +22,7 @@ def bind_interpreted(kernel: TritonKernel) -> Callable[..., None]:
         if launch.table is not None:
             return _with_table(launch, launch.table)
         types = [pointer_type(p.dtype) for p in launch.pointers]
-        return interpreted(launch.source, launch.name, types, dict(config.constants))
+        return interpreted(launch.source, launch.name, types, dict(launch.constants(config, True)))
 
     return bind(kernel, [x.configs[0] for x in kernel.launches], launcher)
 

@@ -17,7 +17,6 @@ from litz.index import (
     TRITON,
     Expr,
     Substitution,
-    ceildiv,
     coefficient,
     const,
     floordiv,
@@ -29,7 +28,7 @@ from litz.ir import body, matmul
 from litz.ir.body import Const, Load, Node, Op, Reduce, Rewriter, walk
 from litz.ir.dtype import BOOL, F8E4, F8E5
 from litz.ir.ops import TRITON_TYPES
-from litz.kernel.blocks.matmul import groups, sum_end
+from litz.kernel.blocks.matmul import pair_of_bytes, positions, scaled, sum_end
 from litz.kernel.blocks.recipe import Axis, BlockPlan
 from litz.kernel.nodes import extent, int_value
 from litz.kernel.values import Value, Values
@@ -42,6 +41,7 @@ BLOCKS: Final = {"y": "YBLOCK", "x": "XBLOCK", "r": "RBLOCK", "q": "RBLOCK"}
 COMPARE: Final[Mapping[str, Callable[..., bool]]] = {
     n: getattr(operator, n) for n in ("lt", "le", "gt", "ge", "eq", "ne")
 }
+NEIGHBOURS: Final = {"r": "w", "q": "u"}  # all places along the sum that turns take one each of
 INNER: Final = ("r", "q", "s")  # axes that the loop along the sum binds
 SMALL: Final = {F8E4: "tl.float8e4nv", F8E5: "tl.float8e5"}
 # Ops that give zero for an operand that is.
@@ -54,17 +54,13 @@ class MatmulPrinter(Printer):
     def __init__(self, made: BlockPlan, name: str) -> None:
         super().__init__(made, name)
         self.loop: Scope | None = None
-        self.halves: dict[Node, list[str]] = {}
+        self.neighbours: dict[Node, list[str]] = {}  # names, by what is loaded at once
         p = self.parts = matmul.parts(self.plan.stores, self.plan.parallel)
         (*outer,) = self.axes.all[-1].dims
         own: dict[Expr, Expr] = {v: var(f"q{i}", extent(v)) for i, v in enumerate(outer)}
         self.q = Axis("q", tuple(own.values()))
-        # What the sum's position is divided by, where all blocks divide that in turn.
-        longest = max(c.block("r") for c in made.configs)
-        k = p.inner[0]
-        self.at = {
-            g: var(f"s{g}", ceildiv(extent(k), const(g))) for g in groups(p) if g % longest == 0
-        }
+        longest, k = max(c.block("r") for c in made.configs), p.inner[0]
+        self.at = positions(p, longest)
         known = {**self.axes.of_dims, **dict.fromkeys(made.unrolled, "r")}
         known |= dict.fromkeys(own.values(), "q") | dict.fromkeys(self.at.values(), "s")
         known |= {v: "group" for v in (p.group, p.which) if v is not None}
@@ -72,32 +68,37 @@ class MatmulPrinter(Printer):
         dims = {v: e for a in (*self.axes.all, self.q) for v, e in decoded(a)}
         self.flat = Substitution(dims)
         uniform = Substitution({floordiv(k, g): v for g, v in self.at.items()})
-        self.both = var("windex", extent(k) * 2)
-        self.pairs: dict[Node, tuple[Load, int]] = {}
+        turns = _turns(made.unrolled)
+        self.along = {a: var(f"{w}index", extent(k) * len(turns)) for a, w in NEIGHBOURS.items()}
+        self.several: dict[Node, tuple[Load, int]] = {}
+        self.bytes: dict[Node, tuple[Load, int]] = {}
+        found = [scaled(n, p, longest) for n in (p.left, p.right)]
+        left, right = (f[0] if f else n for n, f in zip((p.left, p.right), found, strict=True))
+        self.scale = None if made.scale is None else Rewriter(uniform)(made.scale)
         self.factors = [
-            (self.one(p.left, uniform, turn), self.one(p.right, uniform, {**turn, **own}))
-            for turn in _turns(made.unrolled)
+            (self.one(left, uniform, turn), self.one(right, uniform, {**turn, **own}))
+            for turn in turns
         ]
 
     def one(self, n: Node, uniform: Substitution, turn: Mapping[Expr, Expr]) -> Node:
         """A factor with dims replaced, and what is known then."""
         n = Rewriter(uniform)(n)
         move = Rewriter(Substitution(turn), replace=_known)
-        for x in walk((n,)):
-            pair = self.pair(x)
-            if pair is not None:
-                self.pairs[move(x)] = pair, int_value(turn[self.made.unrolled[0]])
+        for x in walk((n,)) if len(self.made.unrolled) == 1 else ():
+            if isinstance(x, Load) and not x.indirect:
+                self.note(x, move(x), int_value(turn[self.made.unrolled[0]]))
         return move(n)
 
-    def pair(self, n: Node) -> Load | None:
-        """A load of both neighbours that two turns take, by their place in the sum (``w0``)."""
-        if len(self.made.unrolled) != 1 or not isinstance(n, Load) or n.indirect:
-            return None
+    def note(self, n: Load, moved: Node, turn: int) -> None:
+        """A load of neighbours that turns take one of each, or of a byte of a pair."""
         (inner,), (outer,) = self.made.unrolled, self.axes.all[-1].dims
-        rest = n.index - outer * 2 - inner
-        if inner in rest.free or outer in rest.free or extent(inner) is not const(2):
-            return None
-        return body.load(n.dtype, n.buffer, rest + self.both)
+        count = int_value(extent(inner))
+        rest = n.index - outer * count - inner
+        if not {inner, outer} & {*rest.free} and count & (count - 1) == 0:
+            axis = "r" if outer in moved.vars else "q"
+            self.several[moved] = body.load(n.dtype, n.buffer, rest + self.along[axis]), turn
+        elif (at := pair_of_bytes(n, inner, outer)) is not None and outer in moved.vars:
+            self.bytes[moved] = body.load(n.dtype, n.buffer, at), turn // (count // 2)
 
     # --- blocks of two axes -------------------------------------------------------------------
 
@@ -162,20 +163,31 @@ class MatmulPrinter(Printer):
             if not self.is_covered(name):
                 child.emit(f"{name}mask = {name}index < {size}")
             self.decode(child, a)
-        if self.pairs:
-            child.emit(f"windex = 2 * rstart + tl.arange(0, 2 * RBLOCK)[None, :]{wide}")
-            if not self.is_covered("r"):
-                child.emit(f"wmask = windex < 2 * ({size})")
+        count = len(self.factors)
+        for name, w in NEIGHBOURS.items():
+            if self.along[name] in {i for n, _ in self.several.values() for i in n.vars}:
+                steps = f"tl.arange(0, {count} * RBLOCK){SPREAD[name]}"
+                child.emit(f"{w}index = {count} * rstart + {steps}{wide}")
+                if not self.is_covered("r"):
+                    child.emit(f"{w}mask = {w}index < {count} * ({size})")
         for g, v in self.at.items():
             child.emit(f"{v} = rstart // {g}{wide}")
         self.scope = self.loop = child
+        scale = None if self.scale is None else self.values(self.scale)
+        sums = "own" if scale is not None and "s" in scale.axes else "acc"
+        if sums == "own":
+            child.emit(f"own = tl.zeros([YBLOCK, XBLOCK], {kind})")
         for one, other in self.factors:
             left, right = self.operand(one, "yr"), self.operand(other, "qx")
-            child.emit(f"acc = litz.dot({left}, {right}, acc)")
+            child.emit(f"{sums} = litz.dot({left}, {right}, {sums})")
+        if scale is not None and sums == "own":
+            child.emit(f"acc = litz.fma(own, litz.of_sums({self.value(scale)}), acc)")
         self.scope, self.loop = self.top, None
         last = size if self.parts.group is None else f"tl.where(first < end, {size}, 0)"
         self.top.emit(f"for rstart in range(0, {last}, RBLOCK):")
         self.top.lines += child.lines
+        if scale is not None and sums == "acc":
+            self.top.emit(f"acc = acc * litz.of_sums({self.value(scale)})")
         self.stores(self.plan.stores)
 
     def operand(self, n: Node, axes: str) -> str:
@@ -198,31 +210,58 @@ class MatmulPrinter(Printer):
     def load(self, v: Value, node: Load, args: Sequence[str]) -> str:
         if v.conds or args:
             return super().load(v, node, args)
-        if node in self.pairs and "r" in v.axes:
-            return self.half(v, *self.pairs[node])
+        if node in self.several:
+            return self.one_of(v, *self.several[node])
+        if node in self.bytes:
+            number = self.bytes[node][1]
+            return f"({self.pair(v)} >> {8 * number}).to({TRITON_TYPES[node.dtype.name]})"
         return super().load(v, node, args)
 
-    def half(self, v: Value, pair: Load, which: int) -> str:
-        """Of two neighbours both at once: one place after the other is what memory is fast at."""
-        names = self.halves.get(pair)
+    def one_of(self, v: Value, whole: Load, which: int) -> str:
+        """Of neighbours all at once: one place after the other is what memory is fast at."""
+        names = self.neighbours.get(whole)
         if names is None:
-            shape = [BLOCKS[a] if a in v.axes else "1" for a in "yr"]
-            mask = self.mask(v.axes - {"r"}, () if self.is_covered("r") else ("wmask",))
-            at = self.pointer(pair.buffer, self.index(pair.index))
-            both, *names = self.fresh("pair"), self.fresh(), self.fresh()
-            home = self.home(v)
-            home.emit(f"{both} = tl.load({at}{f', {mask}, other=0' if mask else ''})")
-            halves = f"tl.reshape({both}, [{', '.join([*shape, '2'])}])"
-            home.emit(f"{', '.join(names)} = tl.split({halves})")
-            self.halves[pair] = names
+            name = "r" if "r" in v.axes else "q"
+            own = () if self.is_covered("r") else (f"{NEIGHBOURS[name]}mask",)
+            mask = self.mask(v.axes - {name}, own)
+            at = self.pointer(whole.buffer, self.index(whole.index))
+            names, home = [self.fresh("pair")], self.home(v)
+            home.emit(f"{names[0]} = tl.load({at}{f', {mask}, other=0' if mask else ''})")
+            side, n = "y" if name == "r" else "x", len(self.factors)
+            other = BLOCKS[side] if side in v.axes else "1"
+            while n > 1:  # halves of even and odd places: what stands there in the end is in order
+                n //= 2
+                rows = f"{n} * RBLOCK" if n > 1 else "RBLOCK"
+                shape = f"{other}, {rows}, 2" if name == "r" else f"{rows}, 2, {other}"
+                halves = [(self.fresh(), self.fresh()) for _ in names]
+                for x, (even, odd) in zip(names, halves, strict=True):
+                    apart = f"tl.reshape({x}, [{shape}])"
+                    apart = apart if name == "r" else f"tl.permute({apart}, (0, 2, 1))"
+                    home.emit(f"{even}, {odd} = tl.split({apart})")
+                names = [even for even, _ in halves] + [odd for _, odd in halves]
+            self.neighbours[whole] = names
         return names[which]
+
+    def pair(self, v: Value) -> str:
+        """Two neighbouring bytes as a word."""
+        whole, _ = self.bytes[v.node]
+        if whole not in self.neighbours:
+            self.asks_alignment = True
+            names = self.neighbours[whole] = [self.fresh("pair")]
+            given = f"{whole.buffer}, {self.index(whole.index)}, {self.mask(v.axes) or None}"
+            self.home(v).emit(f"{names[0]} = litz.word({given}, ALIGNED)")
+        return self.neighbours[whole][0]
+
+    def is_byte(self, v: Value) -> bool:
+        """Whether a value is one of two neighbouring bytes that are read at once."""
+        return v.node in self.bytes and not v.conds
 
     def operands(self, v: Value) -> tuple[Value, ...]:
         if isinstance(v.node, Reduce):
             return ()
         if self.loop is not None:
             if (bits := packed.small(v)) is not None:
-                return (bits.source,)
+                return () if self.is_byte(bits.source) else (bits.source,)
             if (both := packed.factors(v)) is not None:
                 return both
         return super().operands(v)
@@ -232,8 +271,11 @@ class MatmulPrinter(Printer):
             return super().spelled(v)
         kind = TRITON_TYPES[v.node.dtype.name]
         if (b := packed.small(v)) is not None:
-            numbers = f"{b.shift}, {b.mask}, {b.flip}, {b.minus}"
-            return f"litz.small_float({self.value(b.source)}, {numbers}, {kind})"
+            numbers = f"{b.mask}, {b.flip}, {b.minus}, {kind}"
+            if self.is_byte(b.source):
+                shift = b.shift + 8 * self.bytes[b.source.node][1]
+                return f"litz.small_word({self.pair(b.source)}, {shift}, {numbers})"
+            return f"litz.small_float({self.value(b.source)}, {b.shift}, {numbers})"
         if (both := packed.factors(v)) is not None:
             return f"litz.times16({', '.join(map(self.value, both))})"
         return super().spelled(v)

@@ -33,6 +33,7 @@ class Printer(ABC):
     """Prints a plan once: its parallel axes, its values where they are needed first, its stores.
 
     checks: after ``print``, whether the kernel checks indices or divisors.
+    asks_alignment: whether it has a constexpr that says if all addresses are multiples of 16 bytes.
     """
 
     def __init__(self, made: BlockPlan, name: str) -> None:
@@ -51,7 +52,7 @@ class Printer(ABC):
         self.count = 0  # of names so far
         self.lines: dict[str, int] = {}  # names of values, in the order of their lines
         self.scalars = {p.name for p in plan.params if p.by_value}
-        self.checks = False
+        self.checks = self.asks_alignment = False
         self.covered = made.even  # the axes along which no mask is needed where lines go
         self.narrow, self.flushed = frozenset(made.narrow), frozenset(made.flushed)
         self.pids: dict[str, str] = {}  # the program's number along each parallel axis
@@ -135,8 +136,9 @@ class Printer(ABC):
         signature = [p.name for p in self.plan.params if not p.by_value]
         signature += [p.name for p in self.plan.params if p.by_value]
         signature += [str(s) for s in self.plan.ints]
-        blocks = [f"{a.block}: tl.constexpr" for a in self.blocked]
-        head = f"def {self.name}({', '.join([*signature, *blocks])}):"
+        constants = [a.block for a in self.blocked] + ["ALIGNED"] * self.asks_alignment
+        signature += [f"{name}: tl.constexpr" for name in constants]
+        head = f"def {self.name}({', '.join(signature)}):"
         unused = {line for line, v in self.dim_lines.items() if v not in self.used}
         lines = [x for x in self.top.lines if x.strip() not in unused] or ["    pass"]
         before = "".join(f"\n\n{function_text(name, f)}\n" for f, name in self.functions.items())

@@ -95,6 +95,7 @@ def _launch(made: BlockPlan, name: str, style: Style) -> Launch:
         made.configs,
         flat=made.flat,
         checks=printer.checks,
+        asks_alignment=printer.asks_alignment,
         scalars=tuple(p for p in plan.params if p.by_value),
         # Sums along blocks are in no order of eager mode's: nothing is kept by roundings there.
         contract=style.contract or made.form in ("attention", "gradient"),

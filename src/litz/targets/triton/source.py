@@ -61,7 +61,8 @@ class Launch:
     configs: the first is the default.  checks: whether the kernel checks indices.  narrow: the same
     in 32 bits, right where every one of ``reaches`` is less than 2^31, with room for a block.
     table: of a launch that does several calls, all its arguments.  contract: a product and a sum
-    may be rounded once.
+    may be rounded once.  asks_alignment: its constexpr ALIGNED says whether all addresses are
+    multiples of 16 bytes.
     """
 
     name: str
@@ -78,6 +79,11 @@ class Launch:
     reaches: tuple[Expr, ...] = ()
     table: Table | None = None
     contract: bool = False
+    asks_alignment: bool = False
+
+    def constants(self, config: Config, aligned: bool) -> tuple[tuple[str, int], ...]:
+        """The values of its constexprs, by their names."""
+        return config.constants + (("ALIGNED", aligned),) * self.asks_alignment
 
     def layout(self) -> str:
         """What distinguishes launches of one source: types, the grid, and blocks to choose from."""
