@@ -50,13 +50,23 @@ def exact(o: Operands, epilogue: str) -> Tensor:
     value = value if o.added is None else value + o.added.double()
     if epilogue == "gelu":
         return F.gelu(value, approximate="tanh")
+    if epilogue == "gelu_backward":
+        assert o.aux is not None
+        return torch.ops.aten.gelu_backward(value, o.aux.double(), approximate="tanh")
     return value.relu() if epilogue else value
+
+
+def kept(m: int, n: int, k: int, dtype: torch.dtype, added: str) -> Operands:
+    return replace(plain(m, n, k, dtype, added), aux=rand(m, n, dtype=dtype))
 
 
 CASES: dict[str, tuple[Callable[[], Operands], str]] = {
     "plain": (lambda: plain(512, 384, 256, torch.bfloat16, ""), ""),
     "half_row_relu": (lambda: plain(256, 512, 1024, torch.float16, "row"), "relu"),
     "row_gelu": (lambda: plain(300, 504, 704, torch.bfloat16, "row"), "gelu"),
+    "row_gelu_kept": (lambda: kept(304, 504, 704, torch.bfloat16, "row"), "gelu"),
+    "gelu_kept": (lambda: kept(256, 512, 1024, torch.float16, ""), "gelu"),
+    "slope": (lambda: kept(304, 504, 704, torch.bfloat16, ""), "gelu_backward"),
     "whole": (lambda: plain(128, 256, 512, torch.bfloat16, "whole"), ""),
     "single": (lambda: plain(128, 256, 512, torch.float32, "row"), "relu"),
     "single_apart": (lambda: plain(128, 256, 512, torch.float32, "row"), "gelu"),

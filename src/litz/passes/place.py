@@ -59,7 +59,8 @@ class FillInPlace:
 
 
 def _is_product(n: Extern) -> bool:
-    return n.target in OPERATORS.values() or n.target_name == PRODUCT
+    known = n.target in OPERATORS.values() or n.target_name == PRODUCT
+    return known and len(n.outputs) == 1
 
 
 @dataclass(frozen=True)

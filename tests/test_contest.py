@@ -1,0 +1,86 @@
+"""Ways to compute a product and what is around it, measured while a graph is compiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+pytest.importorskip("triton.language")
+
+from litz.contest import Contest
+from litz.ir.program import Contraction, Extern, Program, Template
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower_graph
+from litz.options import make_options
+from litz.passes.costs import LARGE
+from litz.passes.pipeline import pipeline
+
+
+class Paper:
+    """A clock on which each next candidate takes as long as it says."""
+
+    device_name = "paper"
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds, self.runs = dict[int, float](), list(seconds)
+        self.measured = 0
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def measure(self, run: Callable[[], None], times: int) -> list[float]:
+        self.measured += 1
+        run()
+        key = id(run)
+        if key not in self.seconds:
+            self.seconds[key] = self.runs.pop(0)
+        return [self.seconds[key]] * times
+
+
+def product() -> Program:
+    with FakeTensorMode():
+        x, w = torch.empty(64, 128, dtype=torch.bfloat16), torch.empty(128, 64, dtype=torch.int8)
+        graph = make_fx(lambda x, w: (torch.relu(x @ w.to(torch.bfloat16)),))(x, w)
+    return lower_graph(graph, Settings(inference=True, blocks=("cpu",)))
+
+
+def chosen(contest: Contest) -> Extern | Template:
+    costs = replace(LARGE, launch=1e-7)  # what is small is near, too
+    made = pipeline(("cpu",), {"cpu": costs}, rivals=contest)
+    program = product()
+    for p in made:
+        program = p(program)
+    (found,) = (n for n in program.nodes if isinstance(n, Extern | Template))
+    assert not any(isinstance(n, Contraction) for n in program.nodes)
+    return found
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_template_and_a_library_are_measured_once(own: bool, tmp_path: Path) -> None:
+    options = make_options({"target": "triton", "cache_dir": str(tmp_path)})
+    clock = Paper(*((1e-5, 2e-5) if own else (2e-5, 1e-5)))
+    found = chosen(Contest(options, 60.0, clock=lambda _: clock, kinds=("cpu",)))
+    assert isinstance(found, Template if own else Extern)
+    assert "measured" in found.reason
+    assert clock.measured
+    again = Paper()  # which can measure nothing
+    assert chosen(Contest(options, 0.0, clock=lambda _: again, kinds=("cpu",))) == found
+
+
+def test_without_time_or_device_the_estimate_decides(tmp_path: Path) -> None:
+    options: Any = make_options({"target": "triton", "cache_dir": str(tmp_path)})
+    for contest in (
+        Contest(options, 60.0),
+        Contest(options, 0.0, kinds=("cpu",), clock=lambda _: Paper()),
+    ):
+        found = chosen(contest)
+        assert isinstance(found, Template) and "measured" not in found.reason
+        assert "us against" in found.reason
