@@ -120,8 +120,8 @@ class TakeTemplates:
                 known = [t for t in tried.seconds if t is not None] if tried else []
                 if tried is not None and len(known) == len(ways):
                     own, other = known if first else known[::-1]
-                    first, how = first == (tried.index == 0), ", measured,"
-        why = f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us{how}"
+                    first, how = first == (tried.index == 0), "measured: "
+        why = f"{how}a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us"
         if not first:
             return f"{why} does not pay"
         taken.update(n.name for n in found.behind)
