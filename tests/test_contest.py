@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -45,6 +44,12 @@ class Paper:
         return [self.seconds[key]] * times
 
 
+def contest(folder: Path, seconds: float, clock: Paper) -> Contest:
+    options = make_options({"target": "triton", "cache_dir": str(folder)})
+    recorded = lambda call, args: lambda: call([*args])  # noqa: E731
+    return Contest(options, seconds, 0.0, lambda _: clock, ("cpu",), recorded)
+
+
 def product() -> Program:
     with FakeTensorMode():
         x, w = torch.empty(64, 128, dtype=torch.bfloat16), torch.empty(128, 64, dtype=torch.int8)
@@ -65,22 +70,15 @@ def chosen(contest: Contest) -> Extern | Template:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_template_and_a_library_are_measured_once(own: bool, tmp_path: Path) -> None:
-    options = make_options({"target": "triton", "cache_dir": str(tmp_path)})
     clock = Paper(*((1e-5, 2e-5) if own else (2e-5, 1e-5)))
-    found = chosen(Contest(options, 60.0, clock=lambda _: clock, kinds=("cpu",)))
+    found = chosen(contest(tmp_path, 60.0, clock))
     assert isinstance(found, Template if own else Extern)
-    assert "measured" in found.reason
-    assert clock.measured
-    again = Paper()  # which can measure nothing
-    assert chosen(Contest(options, 0.0, clock=lambda _: again, kinds=("cpu",))) == found
+    assert "measured: a kernel of " in found.reason and clock.measured
+    assert chosen(contest(tmp_path, 0.0, Paper())) == found  # which can measure nothing
 
 
 def test_without_time_or_device_the_estimate_decides(tmp_path: Path) -> None:
-    options: Any = make_options({"target": "triton", "cache_dir": str(tmp_path)})
-    for contest in (
-        Contest(options, 60.0),
-        Contest(options, 0.0, kinds=("cpu",), clock=lambda _: Paper()),
-    ):
-        found = chosen(contest)
-        assert isinstance(found, Template) and "measured" not in found.reason
-        assert "us against" in found.reason
+    options = make_options({"target": "triton", "cache_dir": str(tmp_path)})
+    for by in (Contest(options, 60.0), contest(tmp_path, 0.0, Paper())):
+        found = chosen(by)
+        assert isinstance(found, Template) and found.reason.startswith("a kernel of ")

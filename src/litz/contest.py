@@ -25,6 +25,8 @@ from litz.logs import events
 from litz.lowering.torch_types import to_torch
 from litz.options import Options
 from litz.passes.rivals import Pass
+from litz.runtime.arguments import BoxedCall
+from litz.runtime.cuda_graphs import CudaDevice
 from litz.runtime.progress import Progress
 from litz.runtime.tune import Choice, Clock, CudaClock, Run, choose, known
 from litz.targets.tools import Tools
@@ -33,12 +35,19 @@ SHARE: Final = 6  # seconds that one contest may take
 WITHIN: Final = 2  # of which each of its ways is tuned in
 
 
+def recorded(call: BoxedCall, args: list[Any]) -> Callable[[], object]:
+    """A call without what the host does between its launches."""
+    device = CudaDevice(args[0].device.index)
+    replay, _ = device.capture(call, args, device.new_pool())
+    return replay
+
+
 @dataclass
 class Contest:
     """The measurements of one graph.
 
     left: seconds for them; spent: those that are over.  clock: of a device of one of ``kinds``, by
-    its number.
+    its number.  recorded: what is run again of a call, whose arguments stay.
     """
 
     options: Options
@@ -46,6 +55,7 @@ class Contest:
     spent: float = 0.0
     clock: Callable[[int], Clock] = CudaClock
     kinds: tuple[str, ...] = ("cuda",)
+    recorded: Callable[[BoxedCall, list[Any]], Callable[[], object]] = recorded
 
     def __call__(self, programs: Sequence[Program], passes: Sequence[Pass]) -> Choice | None:
         kind, _, index = next(iter(programs[0].buffers.values())).device.partition(":")
@@ -76,17 +86,19 @@ class Contest:
             return None
 
     def _way(self, program: Program) -> Run:
-        """A program as a candidate, which its first run compiles."""
+        """A program as a candidate, which its first run compiles, tunes and records."""
         options = replace(
             self.options, autotune=WITHIN, progress=False, verify=False, check_calls=False,
             inspect="", show="", partition=(),
         )  # fmt: skip
-        made: list[Callable[[list[Any]], Any]] = []
+        made: list[Callable[[], object]] = []
 
         def run(args: Sequence[Any]) -> None:
             if not made:
-                made.append(bind(compile_program(program, options), options))
-            made[0]([*args])
+                call = bind(compile_program(program, options), options)
+                call([*args])
+                made.append(self.recorded(call, [*args]))
+            made[0]()
 
         return run
 
