@@ -57,10 +57,17 @@ def product() -> Program:
     return lower_graph(graph, Settings(inference=True, blocks=("cpu",)))
 
 
-def chosen(contest: Contest) -> Extern | Template:
+def eights() -> Program:
+    """A product of bytes, and arithmetic behind it."""
+    with FakeTensorMode():
+        x, w = (torch.empty(s, dtype=torch.int8) for s in ((32, 64), (64, 64)))
+        graph = make_fx(lambda x, w: (torch._int_mm(x, w).float() * 0.5,))(x, w)
+    return lower_graph(graph, Settings(inference=True, blocks=("cpu",)))
+
+
+def chosen(contest: Contest, program: Program) -> Extern | Template:
     costs = replace(LARGE, launch=1e-7)  # what is small is near, too
     made = pipeline(("cpu",), {"cpu": costs}, rivals=contest)
-    program = product()
     for p in made:
         program = p(program)
     (found,) = (n for n in program.nodes if isinstance(n, Extern | Template))
@@ -71,14 +78,20 @@ def chosen(contest: Contest) -> Extern | Template:
 @pytest.mark.parametrize("own", [True, False])
 def test_a_template_and_a_library_are_measured_once(own: bool, tmp_path: Path) -> None:
     clock = Paper(*((1e-5, 2e-5) if own else (2e-5, 1e-5)))
-    found = chosen(contest(tmp_path, 60.0, clock))
+    found = chosen(contest(tmp_path, 60.0, clock), product())
     assert isinstance(found, Template if own else Extern)
     assert "measured: a kernel of " in found.reason and clock.measured
-    assert chosen(contest(tmp_path, 0.0, Paper())) == found  # which can measure nothing
+    assert chosen(contest(tmp_path, 0.0, Paper()), product()) == found  # which can measure nothing
+
+
+def test_a_call_is_measured_as_it_is(tmp_path: Path) -> None:
+    clock = Paper(1e-5, 2e-5)
+    made = chosen(contest(tmp_path, 60.0, clock), eights())
+    assert isinstance(made, Template) and made.reason.startswith("measured: ")
 
 
 def test_without_time_or_device_the_estimate_decides(tmp_path: Path) -> None:
     options = make_options({"target": "triton", "cache_dir": str(tmp_path)})
     for by in (Contest(options, 60.0), contest(tmp_path, 0.0, Paper())):
-        found = chosen(by)
+        found = chosen(by, product())
         assert isinstance(found, Template) and found.reason.startswith("a kernel of ")

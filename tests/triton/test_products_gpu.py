@@ -147,5 +147,22 @@ def test_compiled(mode: str) -> None:
     assert any("product" in n for n in names) is (mode != "default")
 
 
+@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
+def test_gradients(mode: str) -> None:
+    def loss(x: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        return (F.gelu(F.linear(x, w, b), approximate="tanh") @ v).float().square().mean()
+
+    made = rand(2048, 512), rand(2048, 512) / 32, rand(2048), rand(2048, 512) / 64
+    given = [t.requires_grad_() for t in made]
+    wide = [t.detach().double().requires_grad_() for t in given]
+    compiled: Any = torch.compile(loss, backend="litz", options={"mode": mode})
+    wanted = torch.autograd.grad(loss(*wide), wide)
+    own = torch.autograd.grad(loss(*given), given)
+    found = torch.autograd.grad(compiled(*given), given)
+    for a, b, c in zip(found, own, wanted, strict=True):
+        error, other = ((t.double() - c).norm() / c.norm() for t in (a, b))
+        assert error <= 2 * other
+
+
 def test_aten_is_first() -> None:
     assert isinstance(libraries(torch.device("cuda", 0))[0], Aten)

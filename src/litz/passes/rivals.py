@@ -8,7 +8,16 @@ from typing import Protocol
 
 from litz.dataclass import dataclass
 from litz.ir.body import loads
-from litz.ir.program import Loops, Nest, Program, ProgramNode, nest_roots, used_numbers
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Loops,
+    Nest,
+    Program,
+    ProgramNode,
+    nest_roots,
+    used_numbers,
+)
 from litz.passes.uses import Uses
 from litz.runtime.tune import Choice
 
@@ -43,28 +52,35 @@ def part(uses: Uses, nodes: Sequence[ProgramNode]) -> Program | None:
     Kernels that reduce what the nodes make are part of it: apart, they would read it once more.
     None where sizes are open, or memory is not plain: what is measured has no data.
     """
-    p, made = uses.program, dict.fromkeys(b for n in nodes for b in n.write_buffers())
-    behind = (x for b in made for x in uses.readers.get(p.root(b), {}).values())
-    own = {
-        n.name: n for n in (*nodes, *(x for x in behind if isinstance(x, Loops) and x.reduce_axes))
-    }
-    made = dict.fromkeys(b for n in own.values() for b in n.write_buffers())
-    read = sorted({b for n in own.values() for b in n.read_buffers()} - made.keys())
-    buffers = {b: p.buffers[b] for b in (*read, *made)}
-    loaded = (x for n in own.values() if isinstance(n, Nest) for x in loads(nest_roots(n)))
-    if (
-        any(used_numbers(n, buffers) for n in own.values())
-        or any(
-            b.alias is not None or not all(s.is_const for s in (*b.shape, *b.strides))
-            for b in buffers.values()
-        )
-        or any(x.indirect for x in loaded)
-    ):
+    p, own = uses.program, {n.name: n for n in nodes}
+    for b in [b for n in nodes for b in n.write_buffers()]:
+        behind = uses.readers.get(p.root(b), {})
+        own |= {k: n for k, n in behind.items() if isinstance(n, Loops) and n.reduce_axes}
+    kinds = {b: _kind(n) for n in own.values() for b in n.write_buffers()}
+    read = sorted({b for n in own.values() for b in n.read_buffers()} - kinds.keys())
+    kinds |= dict.fromkeys(read, "input")
+    buffers = {b: replace(p.buffers[b], kind=kind) for b, kind in kinds.items()}
+    if not all(map(_is_plain, buffers.values())):
+        return None
+    if any(used_numbers(n, buffers) or _looks_up(n) for n in own.values()):
         return None
     kept = [
-        b
-        for b in made
-        if p.root(b) in uses.shown or not uses.readers.get(b, {}).keys() <= own.keys()
+        buffers[b].whole
+        for b, kind in kinds.items()
+        if kind != "input" and (b in uses.shown or not uses.readers.get(b, {}).keys() <= own.keys())
     ]
-    given = {b: replace(x, kind="input" if b in read else "temp") for b, x in buffers.items()}
-    return Program(tuple(read), given, tuple(own.values()), tuple(given[b].whole for b in kept))
+    return Program(tuple(read), buffers, tuple(own.values()), tuple(kept))
+
+
+def _kind(n: ProgramNode) -> str:
+    """The kind of buffers that a node fills."""
+    return "extern" if isinstance(n, Extern) and not n.out_variant else "temp"
+
+
+def _is_plain(b: Buffer) -> bool:
+    return b.alias is None and all(s.is_const for s in (*b.shape, *b.strides))
+
+
+def _looks_up(n: ProgramNode) -> bool:
+    """Whether data says where a node reads."""
+    return isinstance(n, Nest) and any(x.indirect for x in loads(nest_roots(n)))
