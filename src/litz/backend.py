@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.fx import GraphModule
@@ -68,6 +68,9 @@ from litz.runtime.progress import Progress
 from litz.runtime.torch_private import has_tangent, in_dual_level
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
+
+if TYPE_CHECKING:
+    from litz.targets.kernels import Kernel
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -342,13 +345,20 @@ def compile_and_bind(
     start = time.perf_counter()
     with s.timed("import"):  # who binds what is kept does without it
         from litz.compiler import compile_graph, on_gpu
+        from litz.contest import Contest
     if on_gpu(graph):
         start_workers(options.jobs or None)  # they are ready when the first kernel is
 
     kernels = launched(graph)
+    contest = Contest(options, options.tuning_seconds) if options.tunes_widely else None
     binder = Binder(options, s.choices)
+
+    def build(made: Sequence[Kernel]) -> AbstractContextManager[Any]:
+        binder.spend(contest.spent if contest else 0.0)
+        return binder.start(made)
+
     artifact = compile_graph(
-        graph, options, s, inference=inference, guarded=guarded, start=binder.start
+        graph, options, s, inference=inference, guarded=guarded, start=build, rivals=contest
     )
     if keep is not None:
         with s.timed("saving"):

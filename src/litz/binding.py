@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -58,6 +59,13 @@ class Binder:
         self._tools = Tools(options)
         self._build: Build | None = None
         self._bodies: Mapping[str, Binder] = {}
+
+    def spend(self, seconds: float) -> None:
+        """Take from the time for tuning what compiling has used of it."""
+        if seconds:
+            left = max(0, round(self._options.tuning_seconds - seconds))
+            self._options = replace(self._options, autotune=left)
+            self._tools = Tools(self._options)
 
     def start(self, kernels: Sequence[Kernel]) -> AbstractContextManager[Any]:
         """Start to build; a context in which an error gives the build up."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from litz.artifact import Artifact, ExternCall, Host, Live, Native
 from litz.binding import versions
@@ -39,6 +39,7 @@ from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
+from litz.passes.rivals import Rivals
 from litz.repeats.lengthen import Scheduled, lengthened
 from litz.repeats.shorten import NotRepeating, shortened
 from litz.runtime.collectives import is_collective
@@ -57,6 +58,8 @@ from litz.targets.tools import Tools
 if TYPE_CHECKING:
     from litz.verify.run import Watch
 
+Start = Callable[[Sequence[Kernel]], AbstractContextManager[Any]]
+
 # Filling the registry takes a while; with the backend's import it's over before the first call.
 families.load()
 
@@ -68,7 +71,8 @@ def compile_graph(
     *,
     inference: bool = False,
     guarded: bool = False,
-    start: Callable[[Sequence[Kernel]], AbstractContextManager[Any]] = nullcontext,
+    start: Start = nullcontext,
+    rivals: Rivals | None = None,
 ) -> Artifact:
     """Compile a functional ATen graph; ``litz.binding.bind`` makes a callable of the result.
 
@@ -76,12 +80,12 @@ def compile_graph(
     guarded: somebody checks the arguments before each call; otherwise the callable does, and raises
     TypeError.  start: called with the kernels as soon as they are known, for who builds them while
     the rest is compiled; an error meanwhile goes through the context that it gives.
+    rivals: measures ways to compute a part of the graph, where somebody does.
     Bodies of control flow go down the same corridor; their artifacts are part of the graph's.
     Raises ToolchainError without a C++ compiler,
     CompilationError where a lowering fails, VerifyError for a fault of Litz itself.
     """
     s = stages or Stages()
-    target_of = targets(options)
     bodies: dict[str, Artifact] = {}
 
     def body(name: str, of: GraphModule) -> Program:
@@ -90,8 +94,33 @@ def compile_graph(
         assert inner.program
         return inner.program
 
-    way = partial(_scheduled, options=options, s=s, inference=inference, compile_body=body)
-    schedule, bound, handed = _repeated(gm, way, options, s)
+    way = partial(
+        _scheduled, options=options, s=s, inference=inference, compile_body=body, rivals=rivals
+    )
+    made = _repeated(gm, way, options, s)
+    return _finished(gm, made, options, s, guarded, start, bodies)
+
+
+def compile_program(program: Program, options: Options) -> Artifact:
+    """Compile a program as it is, whose passes have run: what is measured of a graph."""
+    blocks = tuple(d for d in DEVICES if targets(options)(d).blocks)
+    schedule = make_schedule(program, FusionSettings(blocks=blocks))
+    made: Scheduled = schedule, bind_plans(schedule), {}
+    return _finished(GraphModule({}, Graph()), made, options, Stages(), False, nullcontext, {})
+
+
+def _finished(
+    gm: GraphModule,
+    made: Scheduled,
+    options: Options,
+    s: Stages,
+    guarded: bool,
+    start: Start,
+    bodies: Mapping[str, Artifact],
+) -> Artifact:
+    """From the schedule to the artifact."""
+    target_of = targets(options)
+    schedule, bound, handed = made
     schedule = _overlapped(schedule, target_of, options.bandwidth)
     program = schedule.program
     s.program, s.schedule = program, schedule
@@ -172,7 +201,12 @@ def _may_shorten(options: Options) -> bool:
 
 
 def _scheduled(
-    gm: GraphModule, options: Options, s: Stages, inference: bool, compile_body: Compile
+    gm: GraphModule,
+    options: Options,
+    s: Stages,
+    inference: bool,
+    compile_body: Compile,
+    rivals: Rivals | None,
 ) -> Scheduled:
     """A graph's schedule, with its plans.  compile_body: compiles a body of control flow."""
     target_of = targets(options)
@@ -196,7 +230,7 @@ def _scheduled(
     with s.timed("program passes"):
         costs = {d: target_of(d).costs(d) for d in settings.blocks}
         known = {d: c for d, c in costs.items() if c is not None}
-        chosen = pipeline(settings.blocks, known, options.tunes_widely)
+        chosen = pipeline(settings.blocks, known, options.tunes_widely, rivals)
         program = run_program_passes(lowered.program, chosen, hooks=options.hooks, check=checked)
     show(options, "program", lambda: program_text(program, str(chosen)))
     with s.timed("schedule"):

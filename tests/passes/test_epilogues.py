@@ -7,6 +7,8 @@ from operator import attrgetter
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.index import ZERO
 from litz.ir.body import Node, cast, const, load, op
@@ -14,6 +16,8 @@ from litz.ir.dtype import BF16, F32, I32
 from litz.ir.parse import parse
 from litz.ir.program import Extern, Program
 from litz.ir.verify import verify
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower_graph
 from litz.passes.choose import ChooseContractions
 from litz.passes.epilogues import TakeEpilogues, activation
 
@@ -156,3 +160,53 @@ def test_scaled_products_are_measured_too() -> None:
     assert len(named["scales"]) == 2 and named["fast"] is True  # type: ignore[arg-type]
     assert call.out_variant and made.buffers["buf1"].kind == "temp"
     verify(made, "a test")
+
+
+# --- in training ----------------------------------------------------------------------------------
+
+aten = torch.ops.aten
+
+
+def lowered(fn: Callable[..., tuple[torch.Tensor, ...]]) -> Program:
+    """A function of x, a weight, a row, and what lies as their product does."""
+    with FakeTensorMode():
+        shapes = (64, 32), (32, 128), (128,), (64, 128)
+        given = [torch.empty(s, device="cuda", dtype=torch.bfloat16) for s in shapes]
+        return lower_graph(make_fx(fn)(*given), Settings(inference=True))
+
+
+def calls(fn: Callable[..., tuple[torch.Tensor, ...]]) -> list[tuple[object, ...]]:
+    """The calls that are made of a function: their epilogues, whether they keep or are given, and
+    how many results they have."""
+    made = TakeEpilogues(("cuda",))(lowered(fn))
+    verify(made, "take epilogues")
+    found = [n for n in made.nodes if isinstance(n, Extern)]
+    named = [dict(n.kwargs) for n in found]
+    return [(k["epilogue"], "aux" in k, len(n.outputs)) for k, n in zip(named, found, strict=True)]
+
+
+def gelu(x: torch.Tensor, how: str = "tanh") -> torch.Tensor:
+    return aten.gelu.default(x, approximate=how)  # type: ignore[no-any-return]
+
+
+def slope(g: torch.Tensor, x: torch.Tensor, how: str = "tanh") -> torch.Tensor:
+    return aten.gelu_backward.default(g, x, approximate=how)  # type: ignore[no-any-return]
+
+
+def test_what_is_saved_for_the_gradient_is_kept_by_the_call() -> None:
+    assert calls(lambda x, w, b, h: (y := aten.addmm(b, x, w), gelu(y))) == [("gelu", True, 2)]
+    assert calls(lambda x, w, b, h: (y := x @ w, gelu(y), y + 1)) == [("gelu", True, 2)]
+    assert not calls(lambda x, w, b, h: (y := aten.addmm(b, x, w), gelu(y, "none")))
+    assert not calls(lambda x, w, b, h: (y := aten.addmm(b, x, w), torch.relu(y)))
+    assert not calls(lambda x, w, b, h: (gelu(x @ w),))  # a kernel behind it, or a row, as before
+
+
+def test_gradients_of_activations_are_part_of_a_product() -> None:
+    assert calls(lambda x, w, b, h: (slope(x @ w, h),)) == [("gelu_backward", True, 1)]
+    found = calls(lambda x, w, b, h: (y := slope(x @ w, h), y.sum(0)))
+    assert found == [("gelu_backward", True, 1)]
+    assert not calls(lambda x, w, b, h: (slope(x @ w, h, "none"),))
+    assert not calls(lambda x, w, b, h: (slope(aten.addmm(b, x, w), h),))
+    assert not calls(lambda x, w, b, h: (y := x @ w, slope(y, h)))
+    assert not calls(lambda x, w, b, h: (slope(h, x @ w),))
+    assert not calls(lambda x, w, b, h: (slope(y := x @ w, y * 2),))  # it is made behind it

@@ -49,7 +49,16 @@ def batched_rows(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def around(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return F.pad(x @ a, (1, 1))
+    return F.pad(x @ a, (4, 8, 1, 2), value=-1.0)
+
+
+def images(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    y, c = batches(x, a)
+    return F.pad(y @ c, (0, 0, 1, 1))
+
+
+def narrow(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return F.pad(x @ a, (-1, 1, 2, 2))
 
 
 def between(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -73,7 +82,7 @@ def kept(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 # How many products write into a part.
 PLACED: dict[Callable[..., Any], int] = {
     two: 2, rows: 2, side: 1, above: 1, column: 1, batched: 2, batched_rows: 1,
-    around: 0, between: 0, turned: 0, read: 0, kept: 0,
+    around: 1, images: 1, narrow: 0, between: 0, turned: 0, read: 0, kept: 0,
 }  # fmt: skip
 
 

@@ -50,6 +50,10 @@ def problem(o: Operands, epilogue: str = "", beta: float = 1, alpha: float = 1) 
 def exact(o: Operands, epilogue: str, beta: float = 1, alpha: float = 1) -> Tensor:
     value = alpha * (o.left.double() @ o.right.double())
     value = value if o.added is None else value + beta * o.added.double()
+    if epilogue == "gelu_backward":
+        assert o.aux is not None
+        x = o.aux.double()
+        return torch.ops.aten.gelu_backward(value, x, approximate="tanh")  # type: ignore[no-any-return]
     if epilogue == "gelu":
         return torch.nn.functional.gelu(value, approximate="tanh")
     return value.relu() if epilogue else value
@@ -67,10 +71,15 @@ def test_aten_is_a_library(epilogue: str, added: str, batches: bool) -> None:
         left, right, out = (x.expand(3, *x.shape).contiguous() for x in (o.left, o.right, o.out))
         o = Operands(left, right, o.added, out)
     numbers = {"beta": 0.5, "alpha": 2.0} if added == "whole" else {"beta": 1.0, "alpha": 1.0}
-    found = product(o.left, o.right, o.added, out=o.out, epilogue=epilogue, **numbers)
+    if epilogue.startswith("gelu"):
+        o = replace(o, aux=torch.randn(o.out.shape).to(o.out.dtype))
+    found = product(o.left, o.right, o.added, out=o.out, epilogue=epilogue, aux=o.aux, **numbers)
     assert found is o.out
     wanted = exact(o, epilogue, **numbers)
     assert (found.double() - wanted).norm() <= 0.01 * wanted.norm()
+    if epilogue == "gelu" and o.aux is not None:
+        wanted = exact(o, "", **numbers)
+        assert (o.aux.double() - wanted).norm() <= 0.01 * wanted.norm()
 
 
 # --- which way is chosen --------------------------------------------------------------------------
@@ -313,6 +322,27 @@ def test_epilogues(epilogue: str, added: str, number: int) -> None:
     assert told(paper)[0][cublaslt.EPILOGUE] == number
 
 
+def with_aux(o: Operands) -> Operands:
+    return replace(o, aux=torch.empty(o.out.shape, dtype=o.out.dtype))
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "added", "number"),
+    [("gelu", "", 160), ("gelu", "row", 164), ("gelu_backward", "", 192)],
+)
+def test_the_input_of_an_activation_is_kept_or_given(
+    epilogue: str, added: str, number: int
+) -> None:
+    paper, o = Paper(), with_aux(given(added=added))
+    lt, p = cublaslt.CublasLt(paper, Nowhere(0)), problem(o, epilogue)
+    (found,) = lt.instances(p, 4)
+    attributes = told(paper)[0]
+    assert attributes[cublaslt.EPILOGUE] == number and attributes[cublaslt.AUX_STEP] == 16
+    lt.bind(p, found)(o)
+    assert o.aux is not None
+    assert paper.made[paper.asked[-1][2].value][1][cublaslt.AUX_POINTER] == o.aux.data_ptr()
+
+
 def test_batches_have_counts_and_steps() -> None:
     paper, o = Paper(), given(added="")
     left = o.left.expand(3, *o.left.shape)  # one for all
@@ -346,6 +376,14 @@ def cases() -> Iterator[tuple[str, Operands, dict[str, Any]]]:
     yield "a row of another type", replace(o, added=torch.empty(16)), {}
     yield "a column", replace(o, added=torch.empty(8, 1).bfloat16()), {}
     yield "nothing", given(m=0), {}
+    yield "a slope behind a sum", with_aux(given()), {"epilogue": "gelu_backward"}
+    uneven = replace(given(), aux=torch.empty(8, 20).bfloat16()[:, :16])
+    yield "an input in uneven rows", uneven, {"epilogue": "gelu"}
+    yield (
+        "a slope in float32",
+        with_aux(given(dtype=torch.float32, added="")),
+        {"epilogue": "gelu_backward"},
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in cases()])
@@ -375,7 +413,8 @@ def real() -> Any:
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_the_library_takes_the_descriptors(epilogue: str) -> None:
     lt = cublaslt.CublasLt(real(), Nowhere(0))
-    made = cublaslt._Descriptors(lt, problem(given(), epilogue))
+    o = given() if epilogue in ("", "relu") else with_aux(given())
+    made = cublaslt._Descriptors(lt, problem(o, epilogue))
     value, size = ctypes.c_int(), ctypes.c_size_t()
     get = real().cublasLtMatmulDescGetAttribute
     wanted = {cublaslt.TRANS_A: 1, cublaslt.TRANS_B: 0, cublaslt.BIAS_TYPE: BF16}

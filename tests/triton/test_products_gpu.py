@@ -50,13 +50,23 @@ def exact(o: Operands, epilogue: str) -> Tensor:
     value = value if o.added is None else value + o.added.double()
     if epilogue == "gelu":
         return F.gelu(value, approximate="tanh")
+    if epilogue == "gelu_backward":
+        assert o.aux is not None
+        return torch.ops.aten.gelu_backward(value, o.aux.double(), approximate="tanh")
     return value.relu() if epilogue else value
+
+
+def kept(m: int, n: int, k: int, dtype: torch.dtype, added: str) -> Operands:
+    return replace(plain(m, n, k, dtype, added), aux=rand(m, n, dtype=dtype))
 
 
 CASES: dict[str, tuple[Callable[[], Operands], str]] = {
     "plain": (lambda: plain(512, 384, 256, torch.bfloat16, ""), ""),
     "half_row_relu": (lambda: plain(256, 512, 1024, torch.float16, "row"), "relu"),
     "row_gelu": (lambda: plain(300, 504, 704, torch.bfloat16, "row"), "gelu"),
+    "row_gelu_kept": (lambda: kept(304, 504, 704, torch.bfloat16, "row"), "gelu"),
+    "gelu_kept": (lambda: kept(256, 512, 1024, torch.float16, ""), "gelu"),
+    "slope": (lambda: kept(304, 504, 704, torch.bfloat16, ""), "gelu_backward"),
     "whole": (lambda: plain(128, 256, 512, torch.bfloat16, "whole"), ""),
     "single": (lambda: plain(128, 256, 512, torch.float32, "row"), "relu"),
     "single_apart": (lambda: plain(128, 256, 512, torch.float32, "row"), "gelu"),
@@ -135,6 +145,24 @@ def test_compiled(mode: str) -> None:
         assert error <= 2 * other
     names = {e.op for e in litz.explain(mlp, x, w, b, v, options={"mode": mode}).externs}
     assert any("product" in n for n in names) is (mode != "default")
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
+def test_gradients(mode: str) -> None:
+    def loss(x: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        y = F.gelu(F.linear(x, w, b), approximate="tanh") @ v
+        return y.to(torch.promote_types(y.dtype, torch.float32)).square().mean()
+
+    made = rand(2048, 512), rand(2048, 512) / 32, rand(2048), rand(2048, 512) / 64
+    given = [t.requires_grad_() for t in made]
+    wide = [t.detach().double().requires_grad_() for t in given]
+    compiled: Any = torch.compile(loss, backend="litz", options={"mode": mode})
+    wanted = torch.autograd.grad(loss(*wide), wide)
+    own = torch.autograd.grad(loss(*given), given)
+    found = torch.autograd.grad(compiled(*given), given)
+    for a, b, c in zip(found, own, wanted, strict=True):
+        error, other = ((t.double() - c).norm() / c.norm() for t in (a, b))
+        assert error <= 2 * other
 
 
 def test_aten_is_first() -> None:

@@ -624,3 +624,11 @@ def test_bias_of_convolutions_is_added_by_the_kernel_behind_them(training: bool)
     )
     (call,) = (x for x in forward.stages.program.nodes if isinstance(x, Extern))
     assert call.args[2] is None and len(forward.stages.kernels) == 1
+
+
+def test_gradients_of_bias_are_summed_where_gradients_are_made() -> None:
+    images = Spec((4, 8, 9, 9), F16, True, torch.channels_last)
+    weights = Spec((8, 8, 3, 3), F16, True), Spec((8,), F16, True)
+    _, backward = trace(lambda x, w, b: F.gelu(F.conv2d(x, w, b)), images, *weights)
+    (call,) = (x for x in backward.stages.program.nodes if isinstance(x, Extern))
+    assert call.args[-1] == (True, True, False) and len(backward.stages.kernels) == 1

@@ -22,7 +22,7 @@ from litz.graph.calls import is_random, takes_objects
 from litz.graph.communicate import narrow_before_gathering
 from litz.graph.complex_pairs import compute_in_pairs
 from litz.graph.constants import fold_constants
-from litz.graph.convolutions import add_bias_apart
+from litz.graph.convolutions import add_bias_apart, sum_bias_apart
 from litz.graph.dialect import Dialect, border
 from litz.graph.layout import convolutions_in_channels_last
 from litz.graph.noops import drop_no_ops
@@ -161,6 +161,7 @@ PIPELINE: tuple[PassGroup, ...] = (
             GraphPass("types of statistics", lambda gm: give_true_types(gm.graph), inference=True),
             GraphPass("products of bytes", name_products_of_bytes),
             GraphPass("bias of convolutions", add_bias_apart),
+            GraphPass("gradients of bias", sum_bias_apart),
             # Before the next, while what PyTorch added behind its last copies still stands there.
             GraphPass("reads of written arguments", read_what_was_written, inference=True),
             GraphPass("storage", make_storage_explicit),

@@ -68,7 +68,7 @@ def number_text(target: object, args: Sequence[str]) -> str | None:
 def out_target(extern: Extern) -> Target | None:
     """What writes into given memory, or None where the op has nothing of that form."""
     if extern.target is product:
-        return Target(None, product, ("out",))
+        return Target(None, product, ("out", "aux")[: len(extern.outputs)])
     return None if None in extern.outputs else _out_target(extern.target, len(extern.outputs))
 
 

@@ -155,11 +155,13 @@ class Template(Nest):
 
     The stores say all that it computes, as those of any nest do; a skeleton says how, better than
     loops could.  origins: as of ``Loops``.  nodes: in a schedule, the program's nests in it.
+    reason: why it, and no library; no part of the text.
     """
 
     skeleton: Skeleton
     origins: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    reason: str = field(default="", compare=False)
 
     def reads(self) -> tuple[Load, ...]:
         return loads(nest_roots(self))
@@ -176,7 +178,8 @@ class Extern:
     sizes: symbols that get their value from a size of a result: (symbol, position of the result,
     dimension).  checks: likewise, sizes that must be as they say.
     out_variant: the result may be written into memory that the program allocated; an argument
-    ``out`` is the part of the output's buffer that it fills, if not all.
+    ``out`` is the part of the output's buffer that it fills, if not all.  What a named argument
+    views of an output is filled too, and not read.
     mutates: buffers that it writes in place.  reason: why it is not a loop nest.
     """
 
@@ -219,8 +222,10 @@ class Extern:
         return dict(self.kwargs).get("out") if self.out_variant else None
 
     def refs(self) -> Iterator[TensorRef]:
-        part = self.part
-        for a in (*self.args, *(v for _, v in self.kwargs if v is not part)):
+        filled = self.outputs if self.out_variant else ()
+        named = (v for _, v in self.kwargs)
+        read = (v for v in named if not (isinstance(v, TensorRef) and v.buffer in filled))
+        for a in (*self.args, *read):
             yield from _refs(a)
 
     def read_buffers(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from litz.ir.skeletons import fault
 from litz.passes.costs import Costs
 from litz.passes.epilogues import MEASURED, PRODUCT, TakeEpilogues
 from litz.passes.opened import Groups, Opened, arguments, element, opened
+from litz.passes.rivals import Behind, part
 from litz.passes.uses import Nodes, Uses
 from litz.runtime import products
 
@@ -49,6 +50,7 @@ PLAIN = 0.3  # the same of float32 without matrix units, in a kernel of Litz
 AHEAD = 0.95  # of the time of libraries, below which a template has to stay
 DEPTH = 64  # elements of a turn of a product's loop, of 16 bits or more
 HIGH, WIDE = 128, 256  # rows and columns of a block at most
+NEAR = 2.0  # times the other's, up to which an estimate is measured where somebody can
 LONG = 2048  # elements of a sum beyond which programs share it, unless there are many sums
 
 
@@ -59,12 +61,14 @@ class TakeTemplates:
     It does where what a factor is computed from is less than the factor, and where the result need
     not go through memory.  costs: of devices whose kernels run over blocks, by their kinds.
     ahead: of the time that libraries take, below which a template's has to be.  epilogues: which of
-    them libraries compute with what is left.
+    them libraries compute with what is left.  rivals: where the estimates are near each other, what
+    measures both ways.
     """
 
     costs: Mapping[str, Costs]
     ahead: float = field(default=AHEAD, repr=False)
     epilogues: TakeEpilogues = field(default=TakeEpilogues(), repr=False)
+    rivals: Behind | None = field(default=None, repr=False)
     name: ClassVar[str] = "take templates"
 
     def __call__(self, program: Program) -> Program:
@@ -104,13 +108,24 @@ class TakeTemplates:
         if not found.factors and not all(isinstance(s, Const) for s in c.axes.values()):
             return "libraries look at open sizes when they are known"
         own, other = found.seconds(costs)
-        if own >= self.ahead * other:
-            return f"a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us does not pay"
-        made = template(program, c, call.groups if call else None)
-        if why := fault(made):
-            return why
+        first, how = own < self.ahead * other, ""
+        near = self.rivals is not None and max(own, other) < NEAR * min(own, other)
+        if first or near:
+            made = template(program, c, call.groups if call else None)
+            if why := fault(made):
+                return why
+            if self.rivals is not None and near:
+                ways = found.part(made), found.part(c)
+                tried = self.rivals(*(ways if first else ways[::-1]))
+                known = [t for t in tried.seconds if t is not None] if tried else []
+                if tried is not None and len(known) == len(ways):
+                    own, other = known if first else known[::-1]
+                    first, how = first == (tried.index == 0), "measured: "
+        why = f"{how}a kernel of {1e6 * own:.0f} us against {1e6 * other:.0f} us"
+        if not first:
+            return f"{why} does not pay"
         taken.update(n.name for n in found.behind)
-        return made
+        return replace(made, reason=why)
 
 
 @dataclass(frozen=True)
@@ -279,6 +294,15 @@ class _Neighbours:
     def gains(self) -> bool:
         """Whether there is something behind the product that a library does not do with it."""
         return not self.units or any(n.name not in self.own for n in self.behind)
+
+    def part(self, product: Contraction | Template) -> Program | None:
+        """The product and all around it, for who measures it.  product: what computes it."""
+        made = (self.uses.maker(b) for b in self.factors)
+        around = [*(n for n in made if n is not None), product, *self.behind]
+        if self.call is None or product is not self.c:
+            return part(self.uses, around)
+        whole = (self.call.call if n is product else n for n in around if n.name not in self.own)
+        return part(self.uses, [*whole])
 
     def readers(self, buffer: str) -> Nodes:
         return self.uses.readers.get(self.program.root(buffer), {})

@@ -1,5 +1,6 @@
 """What libraries compute behind a product: an activation of each element, rounded with it once.
 
+In training that keeps its input as well, and a product of gradients is multiplied by its slope.
 A nest is known by what it computes, however it is written: factors and terms in any order, and with
 roundings between them that the library leaves out.
 """
@@ -7,7 +8,7 @@ roundings between them that the library leaves out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import ClassVar, Final
 
@@ -19,6 +20,7 @@ from litz.index import Const as Size
 from litz.ir.body import Const, Load, Node, Op, const, cost, load, loads, op
 from litz.ir.dtype import F32
 from litz.ir.program import Contraction, Extern, Loops, Program, ProgramNode, TensorRef
+from litz.passes.rivals import Behind, part
 from litz.passes.uses import Uses
 from litz.runtime.products import product as product_call
 
@@ -30,16 +32,21 @@ MEASURED: Final = "a matrix product: the library that is measured to be the quic
 PRODUCT: Final = "litz.runtime.products.product"
 DIGITS: Final = 6  # of constants, as float32 holds them
 MOST: Final = 100  # cost of an activation, however it is written
+ROOT, CUBE = 0.7978845608028654, 0.044715  # of GELU in its form by tanh
 
 Form = str | tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A nest that a library computes with a product.  name: of the activation."""
+    """A nest that a library computes with a product.
+
+    name: of the epilogue.  aux: what it keeps of the product, or is given: see ``Problem``.
+    """
 
     nest: Loops
     name: str
+    aux: TensorRef | None = None
 
     def out(self, program: Program, c: Contraction) -> TensorRef:
         """The result, where the nest stores it."""
@@ -49,34 +56,57 @@ class Fused:
 
 
 def fused(uses: Uses, c: Contraction) -> Fused | None:
-    """The nest behind a product that a library would compute with it, if it is alone there."""
+    """The nest behind a product that a library would compute with it.
+
+    An activation alone, or one of a product that others read too; or an activation's gradient.
+    """
+    if not c.device.startswith(KIND) or "b" in c.axes or (c.alpha, c.beta) != (1, 1):
+        return None
+    sizes, own = c.axes.values(), uses.program.buffers[c.out]
+    whole = all(isinstance(s, Size) and s.value % WHOLE == 0 for s in sizes)
+    if not whole or own.kind != "temp" or own.alias is not None:
+        return None
+    readers = [*uses.readers.get(c.out, {}).values()]
+    kept = len(readers) > 1 or c.out in uses.shown
+    made = (_behind(uses, c, n, kept) for n in readers if isinstance(n, Loops))
+    return next((f for f in made if f is not None), None)
+
+
+def _behind(uses: Uses, c: Contraction, nest: Loops, kept: bool) -> Fused | None:
+    """What a nest is behind a product.  kept: whether somebody else wants that too."""
     program = uses.program
-    if not c.device.startswith(KIND) or not _has_row(c):
+    if nest.reduce_axes or len(nest.stores) != 1:
         return None
-    sizes = c.axes.values()
-    if not all(isinstance(s, Size) and s.value % WHOLE == 0 for s in sizes):
-        return None
-    own, readers = program.buffers[c.out], [*uses.readers.get(c.out, {}).values()]
-    apart = own.kind == "temp" and own.alias is None and c.out not in uses.shown
-    (nest,) = readers if len(readers) == 1 else (None,)
-    if not apart or not isinstance(nest, Loops) or nest.reduce_axes or len(nest.stores) != 1:
-        return None
-    (store,), read = nest.stores, loads((nest.stores[0].value,))
-    target = program.buffers[store.buffer]
+    (store,), own = nest.stores, program.buffers[c.out]
+    target, read = program.buffers[store.buffer], loads((store.value,))
     plain = store.mode == "set" and store.mask is None and not store.indirect
     plain &= target.kind == "temp" and target.alias is None and target.dtype is own.dtype
-    whole = product(s for s in own.shape) is product(s for s in target.shape)
-    if not plain or not whole or uses.maker(store.buffer) is not nest or len(read) != 1:
+    plain &= product(own.shape) is product(target.shape) and uses.maker(store.buffer) is nest
+    same = all(x.index is store.index and not x.indirect and x.dtype is own.dtype for x in read)
+    of = next((x for x in read if x.buffer == c.out), None)
+    if not plain or not same or of is None or cost(store.value) > MOST:
         return None
-    same = read[0].buffer == c.out and read[0].index is store.index and not read[0].indirect
-    name = activation(store.value, read[0])
-    return Fused(nest, name) if same and name else None
+    if len(read) == 1:
+        name = activation(store.value, of)
+        if kept:
+            return Fused(nest, name, own.whole) if name == "gelu" and _is_plain(c, True) else None
+        return Fused(nest, name) if name and _is_plain(c) else None
+    x = next(x for x in read if x is not of)
+    given = TensorRef(x.buffer, own.dtype, own.shape, own.strides, ZERO)
+    there = all(
+        uses.places[n] < uses.places[c.name] for n in uses.makers.get(program.root(x.buffer), ())
+    )
+    if kept or len(read) > 2 or not there or c.bias is not None:
+        return None
+    known = form(store.value, x, {of: "g"}) == _slope()
+    return Fused(nest, "gelu_backward", given) if known else None
 
 
-def _has_row(c: Contraction) -> bool:
-    """Whether a row is added to all, and nothing is scaled."""
-    row = c.bias is not None and c.bias.shape == (c.axes["n"],) and c.bias.strides == (ONE,)
-    return row and "b" not in c.axes and (c.alpha, c.beta) == (1, 1)
+def _is_plain(c: Contraction, bare: bool = False) -> bool:
+    """Whether a row is added to all, or, if ``bare``, nothing."""
+    if c.bias is None:
+        return bare
+    return c.bias.shape == (c.axes["n"],) and c.bias.strides == (ONE,)
 
 
 @dataclass(frozen=True)
@@ -85,37 +115,45 @@ class TakeEpilogues:
 
     measured: kinds of devices on which all libraries are measured, and tried on what is not
     finite, when the call first runs.  plain: activations that ATen's own call of both keeps such
-    as they are: of which that is known without.
+    as they are: of which that is known without.  rivals: measures both ways where somebody can.
     """
 
     measured: tuple[str, ...] = ()
     plain: tuple[str, ...] = ()
+    rivals: Behind | None = field(default=None, repr=False)
     name: ClassVar[str] = "take epilogues"
 
     def __call__(self, program: Program) -> Program:
-        some = any(isinstance(n, Contraction) and _has_row(n) for n in program.nodes)
-        if not some or not (self.measured or self.plain):
+        products = [n for n in program.nodes if isinstance(n, Contraction)]
+        if not products or not (self.measured or self.plain):
             return program
         uses = Uses(program)
         found = {
-            n.name: (n, made)
-            for n in program.nodes
-            if isinstance(n, Contraction) and (made := self.takes(uses, n)) is not None
+            c.name: (c, made)
+            for c in products
+            if (made := self.takes(uses, c)) is not None and self._pays(uses, c, made)
         }
         return self._replaced(program, found) if found else program
+
+    def _pays(self, uses: Uses, c: Contraction, made: Fused) -> bool:
+        """Whether one call is as quick as a product and a kernel behind it."""
+        if self.rivals is None or (apart := part(uses, (c, made.nest))) is None:
+            return True
+        tried = self.rivals(self._replaced(apart, {c.name: (c, made)}), apart)
+        return tried is None or tried.index == 0
 
     def takes(self, uses: Uses, c: Contraction) -> Fused | None:
         """The nest that becomes part of a product's call."""
         made = fused(uses, c)
-        known = made is not None and (self._measures(c) or made.name in self.plain)
-        return made if known else None
+        plain = made is not None and made.name in self.plain and made.aux is None
+        return made if plain or self._measures(c) else None
 
     def _measures(self, c: Contraction) -> bool:
         return c.device.partition(":")[0] in self.measured
 
     def _replaced(self, p: Program, found: Mapping[str, tuple[Contraction, Fused]]) -> Program:
         behind = {made.nest.name: c.name for c, made in found.values()}
-        lost = {c.out for c, _ in found.values()}
+        lost = {c.out for c, made in found.values() if made.aux is None or made.aux.buffer != c.out}
 
         def nodes() -> Iterator[ProgramNode]:
             for n in p.nodes:
@@ -133,17 +171,20 @@ class TakeEpilogues:
         return replace(p, nodes=tuple(nodes()), buffers=buffers, bindings=bindings)
 
     def _call(self, p: Program, c: Contraction, made: Fused) -> Extern:
-        out, (row, left, right) = made.out(p, c), c.refs()
+        out, (*row, left, right) = made.out(p, c), c.refs()
         target: object = aten._addmm_activation.out
-        text, given, reason = str(target), (row, left, right), REASON
-        named: tuple[str, object] = ("use_gelu", made.name == "gelu")
+        text, given, reason = str(target), (*row, left, right), REASON
+        named: tuple[tuple[str, object], ...] = (("use_gelu", made.name == "gelu"),)
         if self._measures(c):
-            target, text, given, reason = product_call, PRODUCT, (left, right, row), MEASURED
-            named = ("epilogue", made.name)
+            target, text, given, reason = product_call, PRODUCT, (left, right, *row), MEASURED
+            aux = () if made.aux is None else (("aux", made.aux),)
+            named = (("epilogue", made.name), *aux)
         reason = f"{reason}; {c.reason}" if c.reason else reason
+        kept = made.aux is not None and made.aux.buffer == c.out
+        outputs = (out.buffer, c.out) if kept else (out.buffer,)
         return Extern(
-            c.name, target, text, given, (named, ("out", out)), (out.buffer,), c.device, reason,
-            out_variant=True, origins=(*c.origins, *made.nest.origins),
+            c.name, target, text, given, (*named, ("out", out)), outputs, c.device, reason,
+            single=not kept, out_variant=True, origins=(*c.origins, *made.nest.origins),
         )  # fmt: skip
 
 
@@ -158,12 +199,22 @@ def activation(value: Node, of: Load) -> str:
 @lru_cache(maxsize=1)
 def _known() -> Mapping[Form, str]:
     x = load(F32, "x", ZERO)
-    cube = x * x * x
-    gelu = 0.5 * x * (1.0 + op("tanh", 0.7978845608028654 * (x + 0.044715 * cube)))
     return {
-        form(gelu, x): "gelu",
+        form(0.5 * x * (1.0 + _tanh(x)), x): "gelu",
         form(op("maximum", x, const(F32, 0.0)), x): "relu",
     }
+
+
+def _tanh(x: Node) -> Node:
+    return op("tanh", ROOT * (x + CUBE * (x * x * x)))
+
+
+@lru_cache(maxsize=1)
+def _slope() -> Form:
+    """The gradient of GELU in its form by tanh, as it is lowered."""
+    x, g = load(F32, "x", ZERO), load(F32, "g", ZERO)
+    t, slope = _tanh(x), ROOT * (1.0 + 3 * CUBE * (x * x))
+    return form(g * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope), x, {g: "g"})
 
 
 def form(n: Node, x: Load, known: dict[Node, Form] | None = None) -> Form:

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Opened:
-    """program: the one in which the parts stand in the call's place.
+    """program: the one in which the parts stand in the place of the call.
 
     nodes: these, in order; the last has the call's name, and fills its result.
     product: the contraction among them.  own: names of the nests that are part of the call.
@@ -32,6 +32,7 @@ class Opened:
     """
 
     program: Program
+    call: Extern
     buffers: Mapping[str, Buffer]
     nodes: tuple[ProgramNode, ...]
     product: Contraction
@@ -113,7 +114,7 @@ class _Opening:
         buffers = {b.name: b for b in (self.out, *temps)}
         inside = replace(p, nodes=whole, buffers={**p.buffers, **buffers})
         names = frozenset(n.name for n in nodes if n is not own)
-        return Opened(inside, buffers, nodes, own, names, **more)
+        return Opened(inside, self.call, buffers, nodes, own, names, **more)
 
 
 def element(ref: TensorRef, *places: Expr) -> Load:

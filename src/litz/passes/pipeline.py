@@ -22,6 +22,7 @@ from litz.passes.costs import LARGE, Costs
 from litz.passes.epilogues import TakeEpilogues
 from litz.passes.pad import PadContractions
 from litz.passes.place import FillInPlace
+from litz.passes.rivals import Behind, Rivals
 
 EXACT: Final = ("relu",)  # what ATen's call with a product gives bit by bit, nan included
 
@@ -46,22 +47,29 @@ class Pipeline:
 
 
 def pipeline(
-    blocks: tuple[str, ...], costs: Mapping[str, Costs] | None = None, measured: bool = False
+    blocks: tuple[str, ...],
+    costs: Mapping[str, Costs] | None = None,
+    measured: bool = False,
+    rivals: Rivals | None = None,
 ) -> Pipeline:
     """The passes in order.  blocks: kinds of devices whose kernels run over blocks.
 
     costs: of those that have matrix units for templates; None: all are large GPUs.  Attention is
     found while its products are such.  Templates take any sizes: products that ATen computes grow
     behind that choice.  measured: whether products of libraries are measured when they first run.
+    rivals: what measures templates and epilogues beside products and kernels.
     """
     large = dict.fromkeys(blocks, LARGE)
     known = large if costs is None else costs
     kinds = blocks if measured else ()
-    epilogues = TakeEpilogues(kinds, EXACT if blocks else ())
-    found = FindAttention(known), TakeTemplates(known, epilogues=epilogues), epilogues
-    chosen = ChooseContractions(kinds)
-    calls = PadContractions({**large, **known}), chosen, FillInPlace(blocks)
-    return Pipeline((*found, *calls, SeparateBias(), CommunicateInPlace()))
+    fill = FillInPlace(blocks), SeparateBias(), CommunicateInPlace()
+    calls = PadContractions({**large, **known}), ChooseContractions(kinds), *fill
+    exact = EXACT if blocks else ()
+    epilogues = TakeEpilogues(kinds, exact, Behind(rivals, calls) if rivals else None)
+    behind = (epilogues, *calls)
+    templates = Behind(rivals, behind) if rivals else None
+    taken = TakeTemplates(known, epilogues=epilogues, rivals=templates)
+    return Pipeline((FindAttention(known), taken, *behind))
 
 
 def run_passes(

@@ -1,12 +1,12 @@
 """Matrix products that write their results straight into a part of a larger buffer.
 
 What of a concatenation, or within a pad, only holds a product's result is memory that the library
-can fill: nothing is copied then, and of a pad the rim alone is stored.
+can fill: nothing is copied then, and of a pad the rim alone is stored, however many sides it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -59,7 +59,8 @@ class FillInPlace:
 
 
 def _is_product(n: Extern) -> bool:
-    return n.target in OPERATORS.values() or n.target_name == PRODUCT
+    known = n.target in OPERATORS.values() or n.target_name == PRODUCT
+    return known and len(n.outputs) == 1
 
 
 @dataclass(frozen=True)
@@ -182,34 +183,42 @@ def _moved(
 def _inside(
     nest: Loops, store: Store, value: Masked
 ) -> tuple[tuple[Var, ...], Node, Expr, Loops] | None:
-    """A pad at one side of one axis as a copy: its axes, what it loads, where that goes, the rim.
+    """A pad as a copy: its axes, what it loads, where that goes, and the rim; None for others.
 
-    None for others: of several sides there would be more kernels than there are.
+    The rim at one side is a nest over it.  Of several sides it is what the whole nest stores where
+    the pad reads nothing: one kernel, as the pad was.
     """
     cond, load, fill = value.args
-    bounds = _bounds(cond)
-    if len(bounds) != 1 or not isinstance(fill, body.Const) or not isinstance(load, Load):
+    if not isinstance(fill, body.Const) or not isinstance(load, Load):
         return None
-    ((v, (low, high)),) = bounds.items()
-    if not isinstance(v, Var) or v not in nest.axes or not isinstance(v.extent, Const):
+    ranges: dict[Var, tuple[int, int]] = {}
+    sides: list[dict[Var, tuple[int, int]]] = []
+    for v, (low, high) in _bounds(cond).items():
+        if not isinstance(v, Var) or v not in nest.axes or not isinstance(v.extent, Const):
+            return None
+        size = v.extent.value
+        ranges[v] = begin, end = max(low or 0, 0), min(size if high is None else high, size)
+        sides += [{v: side} for side in ((0, begin), (end, size)) if side[0] < side[1]]
+    if not sides or any(low >= high for low, high in ranges.values()):
         return None
-    low, high = max(low or 0, 0), min(v.extent.value if high is None else high, v.extent.value)
-    ends = [(a, b) for a, b in ((0, low), (high, v.extent.value)) if a < b]
-    if len(ends) != 1 or low >= high:
-        return None
-    moved, own = _part(nest, v, low, high)
-    beyond, rim = _part(nest, v, *ends[0])
-    stored = Store(store.buffer, beyond(store.index), fill)
+    moved, own = _part(nest, ranges)
+    beyond, axes = _part(nest, sides[0] if len(sides) == 1 else {})
+    mask = None if len(sides) == 1 else body.op("not_", cond)
+    stored = Store(store.buffer, beyond(store.index), fill, mask=mask)
     read = body.load(load.dtype, load.buffer, moved(load.index), load.indirect)
-    return own, read, moved(store.index), replace(nest, axes=rim, stores=(stored,))
+    return own, read, moved(store.index), replace(nest, axes=axes, stores=(stored,))
 
 
-def _part(nest: Loops, v: Var, low: int, high: int) -> tuple[Substitution, tuple[Var, ...]]:
-    """The axes of a nest where one of them runs from ``low`` to ``high``, and how it is written."""
-    one = None if high - low == 1 else var(str(v), high - low)
-    axes = (one if x is v else x for x in nest.axes)
-    to = as_expr(low) if one is None else one + low
-    return Substitution({v: to}), tuple(x for x in axes if isinstance(x, Var))
+def _part(
+    nest: Loops, ranges: Mapping[Var, tuple[int, int]]
+) -> tuple[Substitution, tuple[Var, ...]]:
+    """The axes of a nest where some run over ranges alone, and how these are written."""
+    own, to = dict[Expr, Expr](), dict[Expr, Expr]()
+    for v, (low, high) in ranges.items():
+        own[v] = ZERO if high - low == 1 else var(str(v), high - low)
+        to[v] = own[v] + low
+    axes = (own.get(x, x) for x in nest.axes)
+    return Substitution(to), tuple(x for x in axes if isinstance(x, Var))
 
 
 def _bounds(cond: Node) -> dict[Expr, tuple[int | None, int | None]]:

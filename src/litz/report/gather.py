@@ -11,7 +11,7 @@ from litz.artifact import Artifact
 from litz.graph.calls import count_calls
 from litz.host.lines import CallExtern, CallKernel, host_text
 from litz.ir.body import Load, Op, walk
-from litz.ir.program import Extern, Program
+from litz.ir.program import Extern, Program, Template
 from litz.ir.text import program_text
 from litz.kernel.nodes import roots, row_start
 from litz.kernel.plan import KernelPlan
@@ -220,6 +220,9 @@ def _kernel(k: Kernel, stages: Stages) -> KernelRecord:
     ways: tuple[str, ...] = ()
     if k.ways is not None:
         ways = tuple(k.ways.lines(found.index, found.seconds) if found else k.ways.lines())
+    steps = stages.schedule.steps if stages.schedule else ()
+    made = [s.reason for s in steps if isinstance(s, Template) and s.name in k.groups]
+    ways += tuple(f"template (chosen): {why}" for why in dict.fromkeys(made) if why)
     return KernelRecord(k.name, k.target.language, k.device, k.text, k.source, ways)
 
 

@@ -32,8 +32,9 @@ SCALES, FAST, SCALE_MODES, OF_ROWS = (17, 18), 25, (31, 32), 3
 BATCHES, BATCH_STEP = 5, 6
 WORKSPACE, REDUCTIONS, ALIGNED_A = 1, 3, 5
 # cublasLtEpilogue_t: what follows the sum, and that a vector is added in front of it.
-EPILOGUES: Final = {"": 1, "relu": 2, "gelu": 32}
-BIAS = 4
+EPILOGUES: Final = {"": 1, "relu": 2, "gelu": 32, "gelu_backward": 64}
+BIAS, AUX = 4, 128
+AUX_POINTER, AUX_STEP = 11, 12
 IN_SUMS = 2  # of cublasLtReductionScheme_t: parts of a sum are added in the type of sums
 ROOM = 32 << 20  # bytes of workspace at most: what the heuristics are made for
 ANSWERS = 15, 7  # statuses that say that there is no such way
@@ -193,6 +194,8 @@ def takes(p: Problem) -> bool:
         return False
     if p.epilogue and not p.fusable:
         return False
+    if p.aux is not None and not _is_aux(p, p.aux):
+        return False
     if p.added is None:
         return True
     if p.added.dtype is not p.out.dtype:
@@ -202,6 +205,14 @@ def takes(p: Problem) -> bool:
         return row and p.beta == 1 and p.alpha == 1
     other = _side(p.added) if p.added.shape == p.out.shape else None
     return other is not None and not other.turned
+
+
+def _is_aux(p: Problem, aux: Matrix) -> bool:
+    """Whether the input of an activation lies as the result does, its rows of whole 16 bytes."""
+    side, plain = _side(aux), len(aux.shape) == 2 and aux.dtype is p.out.dtype
+    whole = side is not None and side.step * aux.dtype.itemsize % 16 == 0 == aux.aligned % 16
+    only = p.epilogue == "gelu" or (p.added is None and p.alpha == 1)
+    return plain and whole and only and side is not None and not side.turned
 
 
 def _is_scaled(p: Problem) -> bool:
@@ -244,7 +255,12 @@ class _Descriptors:
             side = _side(x)
             assert side is not None
             self._set(attribute, c_int(side.turned))
-        self._set(EPILOGUE, c_int(_epilogue(p.epilogue, self.row)))
+        number = EPILOGUES[p.epilogue] if p.epilogue or not self.row else 0
+        number |= (BIAS if self.row else 0) | (0 if p.aux is None else AUX)
+        self._set(EPILOGUE, c_int(number))
+        if p.aux is not None:
+            self._set(AUX_STEP, c_int64(p.aux.strides[0]))
+            self.keep(p.aux.aligned)
         if self.row:
             assert p.added is not None
             self._set(BIAS_TYPE, c_int(TYPES[p.out.dtype]))
@@ -258,6 +274,10 @@ class _Descriptors:
     def add(self, address: int) -> None:
         """Where the row is that is added."""
         self._set(BIAS_POINTER, c_void_p(address))
+
+    def keep(self, address: int) -> None:
+        """Where the input of an activation is, or goes."""
+        self._set(AUX_POINTER, c_void_p(address))
 
     def scale(self, addresses: Sequence[int]) -> None:
         """Where the scales of left and right are."""
@@ -287,11 +307,6 @@ class _Descriptors:
             self._lt.call(f"{kind}Destroy", made)
 
 
-def _epilogue(name: str, row: bool) -> int:
-    number = EPILOGUES[name]
-    return (number if name else 0) | BIAS if row else number
-
-
 class _Bound:
     """One way to compute a problem, with everything that does not change from call to call."""
 
@@ -313,6 +328,8 @@ class _Bound:
         with self._lock:  # addresses of rows and scales are part of what all calls share
             if self._made.row and o.added is not None:
                 self._made.add(o.added.data_ptr())
+            if o.aux is not None:
+                self._made.keep(o.aux.data_ptr())
             if o.scales is not None:
                 self._made.scale([x.data_ptr() for x in o.scales])
             self._lt.run(

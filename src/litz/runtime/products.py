@@ -25,7 +25,7 @@ aten = torch.ops.aten
 log = logging.getLogger("litz")
 Tensor = torch.Tensor
 KIND: Final = "products"  # of the cache's entries
-EPILOGUES: Final = ("", "relu", "gelu")  # gelu: in its form by tanh
+EPILOGUES: Final = ("", "relu", "gelu", "gelu_backward")  # gelu: in its form by tanh
 MOST = 8  # ways of one library that are measured
 SHARE = 2.0  # seconds that one problem may take
 ALIGNED = 256  # bytes: no library asks for more
@@ -48,7 +48,9 @@ class Problem:
     Matrices, or as many of them in each.  added: None, a row for all, or as the result is.
     scales: of 8-bit floats, a number (f32) for each factor, or for each row of the left one and
     each column of the right one; then alpha and beta are 1.  fast: their sums may have fewer bits.
-    tf32: whether float32 may be multiplied with fewer bits.
+    tf32: whether float32 may be multiplied with fewer bits.  aux: as ``out``, what the epilogue is
+    a function of: ``gelu`` stores it there, rounded; ``gelu_backward`` is given it, and multiplies
+    by the slope at it.
     """
 
     left: Matrix
@@ -61,11 +63,13 @@ class Problem:
     tf32: bool = False
     scales: tuple[Matrix, Matrix] | None = None
     fast: bool = False
+    aux: Matrix | None = None
 
     @property
     def fusable(self) -> bool:
         """Whether a library may compute the epilogue: its tanh in GELU falls short of float32."""
-        return bool(self.epilogue) and (self.epilogue, self.out.dtype) != ("gelu", torch.float32)
+        single = self.out.dtype is torch.float32
+        return bool(self.epilogue) and not (single and self.epilogue.startswith("gelu"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +81,21 @@ class Operands:
     added: Tensor | None
     out: Tensor
     scales: tuple[Tensor, Tensor] | None = None
+    aux: Tensor | None = None
 
     @property
     def all(self) -> tuple[Tensor, ...]:
-        """All of them; the result is the last."""
+        """All of them; what may be written is the last: ``aux``, and the result."""
         added = () if self.added is None else (self.added,)
-        return self.left, self.right, *added, *(self.scales or ()), self.out
+        aux = () if self.aux is None else (self.aux,)
+        return self.left, self.right, *added, *(self.scales or ()), *aux, self.out
 
     def like(self, args: Sequence[Any]) -> Operands:
         """The same with tensors in the order of ``all``."""
         (left, right, *rest), out = args[:-1], args[-1]
         added = None if self.added is None else rest.pop(0)
-        return Operands(left, right, added, out, (rest[0], rest[1]) if rest else None)
+        aux = None if self.aux is None else rest.pop()
+        return Operands(left, right, added, out, (rest[0], rest[1]) if rest else None, aux)
 
 
 Call = Callable[[Operands], None]
@@ -122,6 +129,7 @@ class Aten:
     def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
         apart, p = Instance(self.version), problem
         row = p.added is not None and len(p.added.shape) == 1 and len(p.left.shape) == 2
+        row = row and p.aux is None
         return (
             (apart, replace(apart, what="fused")) if p.fusable and row and self._fuses else (apart,)
         )
@@ -149,6 +157,9 @@ class Aten:
             def call(o: Operands) -> None:
                 adding(o.added, o.left, o.right, out=o.out)
 
+        if p.aux is not None:
+            backward = p.epilogue == "gelu_backward"
+            return partial(_backward if backward else _keeping, call)
         return call if not p.epilogue else partial(_then, call, _activation(p.epilogue))
 
 
@@ -169,6 +180,17 @@ def _then(call: Call, activation: Callable[[Tensor], Tensor], o: Operands) -> No
     activation(o.out)
 
 
+def _keeping(call: Call, o: Operands) -> None:
+    assert o.aux is not None
+    call(replace(o, out=o.aux))
+    aten.gelu.out(o.aux, approximate="tanh", out=o.out)
+
+
+def _backward(call: Call, o: Operands) -> None:
+    call(o)
+    aten.gelu_backward.grad_input(o.out, o.aux, approximate="tanh", grad_input=o.out)
+
+
 # --- a call ---------------------------------------------------------------------------------------
 
 
@@ -183,9 +205,10 @@ def problem_of(
     added = None if o.added is None else matrix(o.added)
     single = o.left.dtype is torch.float32
     scales = None if o.scales is None else (matrix(o.scales[0]), matrix(o.scales[1]))
+    aux = None if o.aux is None else matrix(o.aux)
     return Problem(
         matrix(o.left), matrix(o.right), added, matrix(o.out), float(alpha), float(beta), epilogue,
-        single and torch.backends.cuda.matmul.allow_tf32, scales, fast,
+        single and torch.backends.cuda.matmul.allow_tf32, scales, fast, aux,
     )  # fmt: skip
 
 
@@ -200,13 +223,14 @@ def product(
     epilogue: str = "",
     scales: tuple[Tensor, Tensor] | None = None,
     fast: bool = False,
+    aux: Tensor | None = None,
 ) -> Tensor:
     """``out = epilogue(alpha * left @ right + beta * added)`` by ATen.
 
     left, right: [m, k] and [k, n], or with a batch in front.  added: a row, or what is like out.
-    epilogue: one of ``EPILOGUES``.  scales, fast: as those of a ``Problem``.
+    epilogue: one of ``EPILOGUES``.  scales, fast, aux: as those of a ``Problem``.
     """
-    given, library = Operands(left, right, added, out, scales), Aten(out.is_cuda)
+    given, library = Operands(left, right, added, out, scales, aux), Aten(out.is_cuda)
     p = problem_of(given, beta, alpha, epilogue, fast)
     library.bind(p, *library.instances(p, 1))(given)
     return out
@@ -248,9 +272,10 @@ class Products:
         epilogue: str = "",
         scales: tuple[Tensor, Tensor] | None = None,
         fast: bool = False,
+        aux: Tensor | None = None,
     ) -> Tensor:
         """As the function of that name."""
-        given = Operands(left, right, added, out, scales)
+        given = Operands(left, right, added, out, scales, aux)
         p = problem_of(given, beta, alpha, epilogue, fast)
         call = self.bound.get((out.device, p))
         if call is None:
@@ -306,7 +331,8 @@ class Products:
         ways = [default, *others]
         runs = [_run(libraries[i.library], p, i, given) for i in ways]
         args, budget = given.all, min(self.seconds, SHARE)
-        found = choose((key,), runs, args, (len(args) - 1,), clock, cache, budget)
+        written = range(len(args) - (1 if p.aux is None else 2), len(args))
+        found = choose((key,), runs, args, written, clock, cache, budget)
         return ways[found.index]
 
 
@@ -326,22 +352,26 @@ def keeping(
     default: Instance,
     others: Sequence[Instance],
 ) -> list[Instance]:
-    """Those that make of nan and infinities in a factor what the default does.
+    """Those that make of nan and infinities in a factor, or of an input, what the default does.
 
     Activations of libraries may not: a maximum that drops nan, say.
     """
-    left, marks = given.left.clone(), (torch.nan, torch.inf)
+    marks = (torch.nan, torch.inf, -torch.inf)
+    left, aux = given.left.clone(), None if given.aux is None else given.aux.clone()
     for row, mark in enumerate(marks[: left.shape[-2]]):
         left[..., row, 0] = mark
+    if aux is not None and p.epilogue == "gelu_backward":
+        for column, mark in enumerate(marks[: aux.shape[-1]]):
+            aux[..., len(marks) : 2 * len(marks), column] = mark
 
     def kinds(way: Instance) -> Tensor | None:
         """Which of the elements that this reaches are nan, and which are infinite."""
         out = torch.empty_like(given.out)
         try:
-            libraries[way.library].bind(p, way)(replace(given, left=left, out=out))
+            libraries[way.library].bind(p, way)(replace(given, left=left, out=out, aux=aux))
         except RuntimeError:
             return None
-        found = out[..., : len(marks), :]
+        found = out[..., : 2 * len(marks), :]
         return torch.stack([found.isnan(), found.isposinf(), found.isneginf()])
 
     wanted = kinds(default)
