@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import permutations
 
 from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
@@ -18,6 +19,7 @@ from litz.schedule.horizontal import arrange, verify_launches
 from litz.targets.kernels import Body, Joins, Kernel, Target, kernels_of
 
 TargetOf = Callable[[str], Target]
+READERS = 6  # of one buffer: more share what is small
 
 
 def arranged(
@@ -48,8 +50,11 @@ class _Sharing:
 
     def __call__(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
         target = self.target_of(groups[0].device)
+        pairs = list(_in_step(groups, self.bound, target))
+        yield from (([a, b], "they read the same rows, in step") for a, b, _ in pairs)
+        taken = {g.name for a, b, _ in pairs for g in (a, b)}
         alike: dict[KernelPlan, list[Group]] = {}
-        for g in groups:
+        for g in (g for g in groups if g.name not in taken):
             plan = self.bound[g.name].plan
             if plan not in self.bodies:
                 self.bodies[plan] = opened(plan)
@@ -110,6 +115,25 @@ class _Launch:
         return self
 
 
+def _in_step(
+    groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
+) -> Iterator[tuple[Group, Group, int]]:
+    """Kernels of rows, each with one that reduces their columns, and the rows of a block."""
+    readers: dict[str, list[Group]] = {}
+    for g in groups:
+        if bound[g.name].plan.reduced:
+            for name in dict.fromkeys(bound[g.name].buffers):
+                readers.setdefault(name, []).append(g)
+    few = (some for some in readers.values() if len(some) <= READERS)
+    taken: set[str] = set()
+    for a, b in dict.fromkeys(pair for some in few for pair in permutations(some, 2)):
+        if taken.isdisjoint((a.name, b.name)):
+            block = target.in_step(bound[a.name], bound[b.name])
+            if block:
+                taken |= {a.name, b.name}
+                yield a, b, block
+
+
 def _points(plan: KernelPlan) -> int:
     return size_hint(product(extent(d.var) for d in plan.dims))
 
@@ -136,6 +160,12 @@ def joined(
 ) -> tuple[Kernel, CallKernel]:
     """The kernel that one launch of some groups runs, and its call."""
     device = groups[0].device
+    pair = next(_in_step(groups, bound, target), None)
+    if pair is not None:
+        *ordered, block = pair
+        first, second = (target.kernel(bound[g.name].plan, device, "") for g in ordered)
+        kernel = target.stepped(first, second, block, _origins(ordered))
+        return _called(kernel, (), groups, ordered, bound)
     alike: dict[KernelPlan, list[Group]] = {}
     for g in groups:
         alike.setdefault(opened(bound[g.name].plan), []).append(g)
@@ -146,8 +176,22 @@ def joined(
         plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
         bodies.append(Body(target.kernel(plan, device, ""), rows))
     ordered = [g for members in alike.values() for g in members]
-    origins = " ".join(dict.fromkeys(n for g in ordered for n in g.origins))
-    kernel, ints = target.joined(bodies, device, origins)
+    kernel, ints = target.joined(bodies, device, _origins(ordered))
+    return _called(kernel, ints, groups, ordered, bound)
+
+
+def _origins(groups: Sequence[Group]) -> str:
+    return " ".join(dict.fromkeys(n for g in groups for n in g.origins))
+
+
+def _called(
+    kernel: Kernel,
+    ints: tuple[Expr, ...],
+    groups: Sequence[Group],
+    ordered: Sequence[Group],
+    bound: Mapping[str, BoundKernel],
+) -> tuple[Kernel, CallKernel]:
+    """A kernel of groups, and its call with their buffers in the order of its bodies."""
     names = tuple(g.name for g in groups)
     plans = tuple(bound[g.name].plan for g in ordered)
     buffers = tuple(b for g in ordered for b in bound[g.name].buffers)
