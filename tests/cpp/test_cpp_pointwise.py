@@ -345,6 +345,18 @@ def test_large_results_are_written_past_the_caches() -> None:
     check(plan, {"a": a_, "c": c}, threads=(2,))
 
 
+def test_whole_lines_of_transposed_tiles_are_written_past_the_caches() -> None:
+    rows, columns = 1030, 1040
+    x0, x1 = var("x0", rows), var("x1", columns)
+    plan, half = (
+        make_plan([x0, x1], [], [Store("c", x0 * columns + x1, value)], x1, tile=x0)
+        for value in (B.load(t, "a", x1 * rows + x0) for t in (F32, BF16))
+    )
+    assert "store_stream" in source(plan)
+    assert "store_stream" not in source(half) + source(plan, lanes=8)  # half a line each
+    check(plan, {"a": data("f32", rows * columns), "c": torch.zeros(rows * columns)}, threads=(2,))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "i64", "bool", "i8"])
 @pytest.mark.parametrize("width", [32, 56])
 def test_max_pool(width: int, dtype: str) -> None:

@@ -41,3 +41,25 @@ def test_one_region() -> None:
     (graph,) = report.graphs
     assert graph.stages.host is not None
     assert len(list(graph.stages.host.kernel_calls())) == 1
+
+
+def gradients(x: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Sums of rows and of columns of the same matrices, which do not stay in a cache."""
+    return d - x * (x * d).sum(1, keepdim=True), (x.abs() * d).sum(0), d.sum(0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_and_sums_of_columns_in_step(threads: int) -> None:
+    """The last block has fewer rows; small matrices are not divided into blocks."""
+    args = [rand(1050, 512), rand(1050, 512) + 1]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check(gradients, *args, runs=1)
+    finally:
+        torch.set_num_threads(before)
+    found = []
+    for some_args in (args, [rand(105, 512), rand(105, 512) + 1]):
+        (graph,) = litz.explain(gradients, *some_args).graphs
+        found.append(["run_steps" in k.source for k in graph.stages.kernels])
+    assert found == [[True], [False]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import permutations
 
 from litz.dataclass import dataclass
 from litz.host.lines import CallKernel
@@ -18,6 +19,7 @@ from litz.schedule.horizontal import arrange, verify_launches
 from litz.targets.kernels import Body, Joins, Kernel, Target, kernels_of
 
 TargetOf = Callable[[str], Target]
+READERS = 6  # of one buffer: more share what is small
 
 
 def arranged(
@@ -48,8 +50,11 @@ class _Sharing:
 
     def __call__(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
         target = self.target_of(groups[0].device)
+        pairs = list(_in_step(groups, self.bound, target))
+        yield from (([a, b], "they read the same rows, in step") for a, b, _ in pairs)
+        taken = {g.name for a, b, _ in pairs for g in (a, b)}
         alike: dict[KernelPlan, list[Group]] = {}
-        for g in groups:
+        for g in (g for g in groups if g.name not in taken):
             plan = self.bound[g.name].plan
             if plan not in self.bodies:
                 self.bodies[plan] = opened(plan)
@@ -110,6 +115,25 @@ class _Launch:
         return self
 
 
+def _in_step(
+    groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
+) -> Iterator[tuple[Group, Group, int]]:
+    """Kernels of rows, each with one that reduces their columns, and the rows of a block."""
+    readers: dict[str, list[Group]] = {}
+    for g in groups:
+        if bound[g.name].plan.reduced:
+            for name in dict.fromkeys(bound[g.name].buffers):
+                readers.setdefault(name, []).append(g)
+    few = (some for some in readers.values() if len(some) <= READERS)
+    taken: set[str] = set()
+    for a, b in dict.fromkeys(pair for some in few for pair in permutations(some, 2)):
+        if taken.isdisjoint((a.name, b.name)):
+            block = target.in_step(bound[a.name], bound[b.name])
+            if block:
+                taken |= {a.name, b.name}
+                yield a, b, block
+
+
 def _points(plan: KernelPlan) -> int:
     return size_hint(product(extent(d.var) for d in plan.dims))
 
@@ -139,20 +163,36 @@ def joined(
     Gives the integers of its call too, and the order in which it takes the groups' buffers.
     """
     device = groups[0].device
-    alike: dict[KernelPlan, list[int]] = {}
-    for i, g in enumerate(groups):
-        alike.setdefault(opened(bound[g.name].plan), []).append(i)
-    bodies = []
-    for members in alike.values():
-        # A part of what may share a launch can be so little that it would be divided otherwise.
-        tries = (_body([bound[groups[i].name] for i in members], target, n) for n in (1, 16, 256))
-        plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
-        bodies.append(Body(target.kernel(plan, device, ""), rows))
-    order = tuple(i for members in alike.values() for i in members)
-    origins = " ".join(dict.fromkeys(n for i in order for n in groups[i].origins))
-    kernel, ints = target.joined(bodies, device, origins)
+    ints: tuple[Expr, ...] = ()
+    pair = next(_in_step(groups, bound, target), None)
+    if pair is not None:
+        a, b, block = pair
+        order: tuple[int, ...] = (groups.index(a), groups.index(b))
+        first, second = (target.kernel(bound[g.name].plan, device, "") for g in (a, b))
+        kernel = target.stepped(first, second, block, _origins(groups, order))
+    else:
+        alike: dict[KernelPlan, list[int]] = {}
+        for i, g in enumerate(groups):
+            alike.setdefault(opened(bound[g.name].plan), []).append(i)
+        order = tuple(i for members in alike.values() for i in members)
+        bodies = [
+            _shared([bound[groups[i].name] for i in m], device, target) for m in alike.values()
+        ]
+        kernel, ints = target.joined(bodies, device, _origins(groups, order))
     plans = tuple(bound[groups[i].name].plan for i in order)
     return replace(kernel, members=plans), ints, order
+
+
+def _shared(calls: Sequence[BoundKernel], device: str, target: Target) -> Body:
+    """The body of calls that differ in sizes alone."""
+    # A part of what may share a launch can be so little that it would be divided otherwise.
+    tries = (_body(calls, target, n) for n in (1, 16, 256))
+    plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
+    return Body(target.kernel(plan, device, ""), rows)
+
+
+def _origins(groups: Sequence[Group], order: Sequence[int]) -> str:
+    return " ".join(dict.fromkeys(n for i in order for n in groups[i].origins))
 
 
 def make_all(
@@ -168,7 +208,9 @@ def make_all(
     members: dict[str, list[str]] = {}
     for x in schedule.horizontal:
         device = groups[x.groups[0]].device
-        same = (device, *((bound[name].plan, bound[name].ints) for name in x.groups))
+        first: dict[str, int] = {}
+        places = (first.setdefault(n, len(first)) for name in x.groups for n in bound[name].buffers)
+        same = (device, *places, *((bound[name].plan, bound[name].ints) for name in x.groups))
         if same not in known:
             known[same] = joined([groups[n] for n in x.groups], bound, target_of(device))
         kernel, ints, order = known[same]

@@ -65,6 +65,14 @@ class Target(Protocol):
         """
         ...
 
+    def in_step(self, rows: BoundKernel, columns: BoundKernel) -> int:
+        """The rows of a block for a kernel that runs both block by block; 0 where none should."""
+        ...
+
+    def stepped(self, rows: Kernel, columns: Kernel, block: int, origins: str) -> Kernel:
+        """That kernel.  It takes the buffers of the first, then those of the second."""
+        ...
+
 
 @dataclass(frozen=True)
 class Joins:

@@ -24,11 +24,14 @@ from litz.kernel.scans import can_divide, part_of
 from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
+STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
+LINE = 64  # bytes that memory hands out at once
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
 SHORT = 8  # rows that are walked down one vector at a time
-STREAM = 1 << 25  # bytes of a result that is written past the caches
+STREAM = 1 << 24  # bytes of a result that is written past the caches
+TILED = 1 << 22  # the same where neighbouring rows' lines are written: none is fetched ahead
 FEW = 48  # points that are too few to occupy threads
 FEW_COLUMNS = 1 << 14  # lanes whose rows are better read whole by each thread
 UNITS = 32  # vectors in a part of a divided lane dim
@@ -92,7 +95,13 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     uses = Counter(n.name for n in nodes if isinstance(n, Op))
     reduces = reductions_of(stores)
     passes = nests.passes(stores, space, reduces)
-    block: tuple[int, ...] = TILES if form == "tiles" else ()
+    turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
+    streamed = tuple(
+        i for i, s in enumerate(stores) if i not in turned_stores and _streams(plan, s, form, lanes)
+    )
+    block: tuple[int, ...] = ()
+    if form == "tiles":
+        block = STREAMED_TILES if streamed else TILES
     if form == "columns":
         block = (_block(stores, space, len(passes), lanes),)
     divided = _divided(stores, space, reduces, passes)
@@ -104,7 +113,6 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     if totals:
         last = nests.in_order(nests.stores_of_all(stores, space), space, set(reduces))
         passes = passes_of([((0, 1),)], [()], last, stores)
-    turned, turned_stores = _turned(plan, nodes) if form == "tiles" else ((), ())
     made = LanePlan(
         plan,
         space,
@@ -120,7 +128,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         form == "columns" and nests.replaces_late(stores, space, passes),
         kept,
         cut,
-        tuple(i for i, s in enumerate(stores) if _streams(plan, s)),
+        streamed,
         turned,
         turned_stores,
         called=_called(uses),
@@ -182,13 +190,20 @@ def _kept(
     return worth_keeping(computed, reduced, lane, lanes)
 
 
-def _streams(plan: KernelPlan, s: Store) -> bool:
-    """Whether what is stored is too large to be in the cache when it is read again."""
+def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
+    """Whether what is stored is too large to be in the cache when it is read again.
+
+    Tiles write a vector of each row: past the caches only whole lines.
+    """
     size = product(extent(v) for v in s.index.free if isinstance(v, Var))
     if s.mode != "set" or s.mask is not None or s.indirect or not size.is_const:
         return False
     known = {p.name: p.mode for p in plan.params}
-    return known.get(s.buffer) == "out" and int_value(size) * s.value.dtype.bytes >= STREAM
+    width = s.value.dtype.bytes
+    if form == "tiles" and lanes * width % LINE:
+        return False
+    least = TILED if form == "tiles" else STREAM
+    return known.get(s.buffer) == "out" and int_value(size) * width >= least
 
 
 def _turned(plan: KernelPlan, nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[int, ...]]:

@@ -152,3 +152,13 @@ def print_part(kernel: Kernel) -> str:
     p.part()
     p.call()
     return "\n".join(p.lines) + "\n"
+
+
+def print_split(kernel: Kernel) -> str:
+    """The functions of a reduction that threads divide, to run in step with another kernel."""
+    assert kernel.split is not None
+    p = FunctionPrinter(kernel)
+    p.functions()
+    p.part()
+    p.end(kernel.split)
+    return "\n".join(p.lines) + "\n"

@@ -327,8 +327,12 @@ class Printer:
         for dim in (s.down, s.across):
             stop = f"{dim}_lo + {self.kernel.grains[dim]}"
             self.line(f"const int64_t {dim}_hi = litz::least({self.expr(extent(dim))}, {stop});")
-        self.open(f"for (int64_t {down}_t = {down}_lo; {down}_t < {down}_hi; {down}_t += {n})")
-        self.open(f"for (int64_t {across} = {across}_lo; {across} < {across}_hi; {across} += {n})")
+        loops = [
+            f"for (int64_t {down}_t = {down}_lo; {down}_t < {down}_hi; {down}_t += {n})",
+            f"for (int64_t {across} = {across}_lo; {across} < {across}_hi; {across} += {n})",
+        ]
+        for text in reversed(loops) if s.down_first else loops:
+            self.open(text)
         inside = replace(spell, lane=s.across)
         if s.exact:
             self.tile(s, inside, "", "")

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 
 from litz.dataclass import dataclass
 from litz.index import Expr
+from litz.kernel.build import BoundKernel
 from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import Costs
 from litz.runtime.cache import content_key
 from litz.targets.cpp.joined import BODIES, MOST, joined, may_join
 from litz.targets.cpp.render import headers, render
+from litz.targets.cpp.steps import block_of, stepped
 from litz.targets.kernels import Body, Joins, Kernel
 
 PLACEHOLDER = "LITZ_KERNEL_NAME"
@@ -47,11 +49,20 @@ class Cpp:
         self, bodies: Sequence[Body], device: str, origins: str
     ) -> tuple[Kernel, tuple[Expr, ...]]:
         text, ints = joined(bodies, PLACEHOLDER)
+        return self._several(text, [b.kernel for b in bodies], origins), ints
+
+    def in_step(self, rows: BoundKernel, columns: BoundKernel) -> int:
+        return block_of(rows, columns, self.lanes())
+
+    def stepped(self, rows: Kernel, columns: Kernel, block: int, origins: str) -> Kernel:
+        text = stepped(rows, columns, block, PLACEHOLDER)
+        return self._several(text, (rows, columns), origins)
+
+    def _several(self, text: str, bodies: Sequence[Kernel], origins: str) -> Kernel:
         name = f"k{content_key(text)[:16]}"
         source = f"// {origins}\n{text.replace(PLACEHOLDER, name)}"
-        first, kernels = bodies[0].kernel, tuple(b.kernel for b in bodies)
-        needed = tuple(sorted({h for k in kernels for h in k.headers}))
-        kernel = Kernel(
-            name, first.plan, source, (), self, first.recipe, headers=needed, bodies=kernels
+        needed = tuple(sorted({h for k in bodies for h in k.headers}))
+        first = bodies[0]
+        return Kernel(
+            name, first.plan, source, (), self, first.recipe, headers=needed, bodies=tuple(bodies)
         )
-        return kernel, ints

@@ -36,7 +36,9 @@ class TileBuilder(TreeBuilder):
         self.kernel.grains = dict(zip((self.down, self.across), made.block, strict=True))
         self.loads = frozenset(made.turned)
         exact = self.exact(self.across) and self.exact(self.down)
-        self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact)
+        # What is read down the rows then comes as it lies, and lines that are written need no care.
+        first = bool(made.streamed)
+        self.tiles = tree.Tiles(self.down, self.across, [], [], exact=exact, down_first=first)
 
     def parallel_loops(self, nest: Nest) -> None:
         for v in (*self.kernel.units, *self.space.serial):

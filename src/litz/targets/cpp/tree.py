@@ -251,7 +251,7 @@ class Turn:
 class Tiles(Stmt):
     """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
 
-    exact: all tiles are whole.
+    exact: all tiles are whole.  down_first: they follow each other down the rows.
     """
 
     down: Expr
@@ -261,6 +261,7 @@ class Tiles(Stmt):
     loads: list[Turn] = field(default_factory=list)
     stores: list[Turn] = field(default_factory=list)
     exact: bool = False
+    down_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from litz.index import Expr
 from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style
 from litz.kernel.blocks.ways import ways
+from litz.kernel.build import BoundKernel
 from litz.kernel.plan import KernelPlan
 from litz.passes.costs import LARGE as LARGE_GPU
 from litz.passes.costs import Costs
@@ -59,6 +60,12 @@ class Triton:
         (made,) = recipe.kernels
         kind = f"{max(1, len(made.axes.blocked))} axes, {made.configs[0].warps} warps"
         return Joins(kind, most, BODIES, LARGE, ROWS)
+
+    def in_step(self, rows: BoundKernel, columns: BoundKernel) -> int:
+        return 0
+
+    def stepped(self, rows: Kernel, columns: Kernel, block: int, origins: str) -> Kernel:
+        raise NotImplementedError
 
     def size(self, sizes: Sequence[int]) -> int:
         return sum(sizes)  # blocks are as wide as the launch as a whole allows

@@ -117,6 +117,39 @@ static inline int run_split(PartOf part, End end, void* const* ptrs, const i64* 
   return bad;
 }
 
+// A kernel and a reduction that threads divide, which walk over the same units: block by block, so
+// that the second finds in the cache what the first has read.  Each block has a room.
+static inline int run_steps(Part rows, void* const* row_ptrs, PartOf part, End end,
+                            void* const* ptrs, const i64* ints, i64 units, i64 block, i64 cells,
+                            i64 work, i64 grain) {
+  const i64 blocks = ceil_div(units, block);
+  const i64 nt = least(least(work / grain, blocks), omp_get_max_threads());
+  char* room = (char*)malloc(8 * (unsigned long)(cells * blocks));
+  if (!room) return no_memory;
+  int bad = 0;
+  const auto run = [&](i64 from, i64 to) {
+    int found = 0;
+    for (i64 b = from; b < to; ++b) {
+      const i64 first = b * block, last = least(units, first + block);
+      found |= rows(row_ptrs, ints, first, last);
+      found |= part(ptrs, ints, first, last, room + 8 * cells * b);
+    }
+    return found;
+  };
+  if (nt <= 1) {
+    bad = run(0, blocks);
+  } else {
+#pragma omp parallel num_threads((int)nt) reduction(| : bad)
+    {
+      const i64 t = omp_get_thread_num(), n = omp_get_num_threads();
+      bad |= run(blocks * t / n, blocks * (t + 1) / n);
+    }
+  }
+  bad |= end(ptrs, ints, room, blocks);
+  free(room);
+  return bad;
+}
+
 // A thread's memory of a size that only the call knows, at a cache line; null where there is none.
 struct Scratch {
   void* const start;

@@ -7,14 +7,15 @@
 namespace litz {
 namespace detail {
 
+template <class T, class F, int... I> LITZ_FN hw::reg<T, sizeof...(I)> lane_list(F at, hw::seq<I...>) {
+  return hw::reg<T, sizeof...(I)>{at(I)...};
+}
 template <class T, int N, class F> LITZ_FN Vec<T, N> from_lanes(F at) {
   if constexpr (form<T, N> == SPLIT) {
     return Vec<T, N>(from_lanes<T, N / 2>(at),
                      from_lanes<T, N / 2>([&](int i) LITZ_LAMBDA { return at(i + N / 2); }));
   } else {
-    hw::reg<T, N> r{};
-    for (int i = 0; i < N; i++) r[i] = at(i);
-    return r;
+    return lane_list<T>(at, hw::count_to<N>());
   }
 }
 template <int N> struct Indices {
@@ -26,56 +27,24 @@ template <int N> struct Indices {
 
 // ---- gather
 
+// A load a lane: on machines that have them, instructions that gather are no faster, many slower.
 template <int N, class T> LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index) {
   if constexpr (form<T, N> == HALF) {
     return gather<N>((const u16*)base, index);
   } else if constexpr (form<T, N> == MASK) {
     return gather<N>((const u8*)base, index) != Vec<u8, N>(u8(0));
   } else {
-#if LITZ_KMASK
-    if constexpr (N == 16 && sizeof(T) >= 4)
-      return join(gather<8>(base, low(index)), gather<8>(base, high(index)));
-    else if constexpr (N == 8 && sizeof(T) == 4)
-      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv16sf(hw::reg<float, 8>{}, base,
-                                                         (hw::reg<long long, 8>)index.v, -1, 4);
-    else if constexpr (N == 8 && sizeof(T) == 8)
-      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv8df(hw::reg<double, 8>{}, base,
-                                                        (hw::reg<long long, 8>)index.v, -1, 8);
-    else
-#endif
-    {
-      detail::Indices<N> k(index);
-      return detail::from_lanes<T, N>([&](int i) LITZ_LAMBDA { return base[k[i]]; });
-    }
+    detail::Indices<N> k(index);
+    return detail::from_lanes<T, N>([&](int i) LITZ_LAMBDA { return base[k[i]]; });
   }
 }
 // Lanes outside the mask are fill, and their indices are not followed.
 template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, Vec<T, N> fill) {
-  if constexpr (form<T, N> == HALF) {
-    return gather<N>((const u16*)base, index, m, fill.bits);
-  } else if constexpr (form<T, N> == MASK) {
-    return gather<N>((const u8*)base, index, m, cast<u8>(fill)) != Vec<u8, N>(u8(0));
-  } else {
-#if LITZ_KMASK
-    if constexpr (N == 16 && sizeof(T) >= 4)
-      return join(gather<8>(base, low(index), low(m), low(fill)),
-                  gather<8>(base, high(index), high(m), high(fill)));
-    else if constexpr (N == 8 && sizeof(T) == 4)
-      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv16sf(
-          (hw::reg<float, 8>)fill.v, base, (hw::reg<long long, 8>)index.v, mask_bits(m), 4);
-    else if constexpr (N == 8 && sizeof(T) == 8)
-      return (hw::reg<T, 8>)__builtin_ia32_gatherdiv8df(
-          (hw::reg<double, 8>)fill.v, base, (hw::reg<long long, 8>)index.v, mask_bits(m), 8);
-    else
-#endif
-    {
-      detail::Indices<N> k(index);
-      unsigned on = mask_bits(m);
-      return detail::from_lanes<T, N>(
-          [&](int i) LITZ_LAMBDA { return on >> i & 1 ? base[k[i]] : fill[i]; });
-    }
-  }
+  const unsigned on = mask_bits(m);
+  if (LITZ_UNLIKELY(on == 0)) return fill;
+  detail::Indices<N> k(index);
+  return where(m, gather<N>(base, where(m, index, Vec<i64, N>(k[__builtin_ctz(on)]))), fill);
 }
 template <int N, class T>
 LITZ_FN Vec<T, N> gather(const T* base, Vec<i64, N> index, Vec<bool, N> m, same<T> fill) {

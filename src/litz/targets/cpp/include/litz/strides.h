@@ -34,6 +34,19 @@ template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p) {
 // The lanes of the mask, which mostly holds for all; the others are zero.
 template <int N, class T> LITZ_FN Vec<T, N> load_evens(const T* p, Vec<bool, N> m) {
   if (LITZ_LIKELY(hall(m))) return load_evens<N>(p);
+#if LITZ_KMASK
+  if constexpr (form<T, N> == LEAF && N <= 16) {
+    unsigned on = mask_bits(m);  // bit j goes to bit 2j
+    on = (on | on << 8) & 0x00ff00ff;
+    on = (on | on << 4) & 0x0f0f0f0f;
+    on = (on | on << 2) & 0x33333333;
+    on = (on | on << 1) & 0x55555555;
+    const auto low = Vec<bool, N>::of(on & ((1ull << N) - 1)), high = Vec<bool, N>::of(on >> (N - 1));
+    const Vec<T, N> none(T{});
+    return detail::evens(load_masked(p, low, none).v, load_masked(p + N - 1, high, none).v,
+                         hw::count_to<N>());
+  }
+#endif
   return gather<N>(p, iota<N>(i64(0), i64(2)), m, T{});
 }
 
