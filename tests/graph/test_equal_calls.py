@@ -7,14 +7,17 @@ import sys
 
 import pytest
 import torch
+from torch._higher_order_ops.flex_attention import flex_attention as flex
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
+from torch.nn.attention.flex_attention import create_block_mask
 
 from litz.graph.equal_calls import share_equal_calls
 
 aten = torch.ops.aten
 X = torch.randn(4, 4)
+MASK = create_block_mask(lambda b, h, i, j: i >= j, None, None, 4, 4, "cpu")
 
 
 def traced(fn: object) -> GraphModule:
@@ -39,6 +42,13 @@ def returned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def random(x: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(x) - torch.rand_like(x) + torch.empty(4).sum() + torch.empty(4).sum()
+
+
+def attend(x: torch.Tensor) -> torch.Tensor:
+    keep = lambda s, b, h, i, j: s  # noqa: E731
+    given = (x[None, None],) * 3
+    out: torch.Tensor = flex(*given, keep, MASK.as_tuple(), 1.0, {"BACKEND": "AUTO"})[0]
+    return out
 
 
 @pytest.mark.parametrize("fn", [equal, returned, random])
@@ -76,3 +86,10 @@ print(*(m for m in set(sys.modules) - before if m.startswith(("torch._inductor",
     run = [sys.executable, "-c", program]
     found = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
     assert all("fx_passes" in name for name in found), found
+
+
+def test_what_has_graphs_of_its_own_stays_apart() -> None:
+    gm = traced(lambda x: attend(x) + attend(x) * (x.sin() - x.sin()))
+    assert share_equal_calls(gm.graph)
+    assert [str(n.target) for n in gm.graph.nodes].count("flex_attention") == 2
+    assert [n.target for n in gm.graph.nodes].count(aten.sin.default) == 1

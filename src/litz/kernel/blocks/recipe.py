@@ -137,8 +137,9 @@ class BlockPlan:
     unrolled: reduced dims of which a product is spelled for every value.
     beyond: elements that the grid has behind axis y: there is a block for the rest of each group of
     rows.
-    together: blocks along axis y that programs go through together, so that caches keep what they
-    share (1: they follow each other along x).
+    together: blocks along axis y, of skeletons' loops z, that programs go through together, so that
+    caches keep what they share (1: they follow each other along x).  downward: they begin with the
+    last block along x.
     scale: of a product: what a factor is multiplied by that is one number a row or column in each
     block along the sum; it multiplies what a block adds up to instead.
     narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
@@ -166,6 +167,7 @@ class BlockPlan:
     beyond: int = 0
     together: int = 1
     scale: Node | None = None
+    downward: bool = False
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
 
