@@ -15,6 +15,7 @@ DEFAULT_SIZE = 1 << 8
 FULL_VECTOR = 16
 # What a strided access is worth next to a contiguous one.
 SMALL_STRIDE, ANY_STRIDE = 0.3, 0.05
+FEW = 0.5  # loads of a point
 NEAR = 8  # elements: a stride whose vectors share their cache lines with few others
 
 
@@ -65,7 +66,10 @@ def _through(n: Load | Store) -> frozenset[Expr] | None:
 
 
 def _shares(nodes: Sequence[Node]) -> dict[Node, float]:
-    """At which part of all points a node is computed, by the masks that guard it."""
+    """At which part of all points a node is computed, by the masks that guard it.
+
+    Empty where half of the points load something: loads weigh as much as stores there.
+    """
     if not any(isinstance(n, Masked) for n in walk(nodes)):
         return {}
     found: dict[Node, float] = {}
@@ -76,7 +80,8 @@ def _shares(nodes: Sequence[Node]) -> dict[Node, float]:
             found[n] = share
             below = share * _part(n.args[0]) if isinstance(n, Masked) else share
             stack += [(a, below if i == 1 else share) for i, a in enumerate(n.args)]
-    return found
+    loads = sum(share for n, share in found.items() if isinstance(n, Load))
+    return found if loads < FEW else {}
 
 
 def _part(cond: Node) -> float:
