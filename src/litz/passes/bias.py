@@ -7,6 +7,7 @@ and three more operators, which for small products cost as much as the product i
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import ClassVar, Final
 
 import torch
@@ -38,7 +39,9 @@ class SeparateBias:
     def __call__(self, program: Program) -> Program:
         calls = [n for n in program.nodes if isinstance(n, Extern) and n.target in PLAIN]
         uses = Uses(program) if calls else None
-        found = {n.name: _parts(program, n) for n in calls if uses and _is_apart(uses, n)}
+        names = (x for n in count(len(program.buffers)) if (x := f"buf{n}") not in program.buffers)
+        apart = [n for n in calls if uses and _is_apart(uses, n)]
+        found = {n.name: _parts(program, n, made) for n, made in zip(apart, names, strict=False)}
         if not found:
             return program
         nodes = (found.get(n.name, (n,)) for n in program.nodes)
@@ -68,12 +71,11 @@ def _is_apart(uses: Uses, n: Extern) -> bool:
     return n.device == "cpu" and own.dtype in (F32, F64) and plain and known and nests
 
 
-def _parts(p: Program, n: Extern) -> tuple[Extern, Loops]:
-    """The product alone, into a buffer of its own, and the nest that adds."""
+def _parts(p: Program, n: Extern, made: str) -> tuple[Extern, Loops]:
+    """The product alone, into the buffer ``made``, and the nest that adds."""
     bias, left, right = (a for a in n.args if isinstance(a, TensorRef))
     (out,) = n.write_buffers()
     own, target = p.buffers[out], PLAIN[n.target]
-    made = f"{out}_product"
     at = tuple(ZERO if s is ONE else var(f"i{k}", s) for k, s in enumerate(own.shape))
     more: Node = element(bias, *at[len(at) - len(bias.shape) :])
     scale = dict(n.kwargs).get("beta", 1)
