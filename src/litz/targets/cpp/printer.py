@@ -274,11 +274,7 @@ class Printer:
         v, stop, n = str(s.var), self.expr(s.stop), s.together
         *first, lanes = s.body
         assert isinstance(lanes, tree.Lanes)
-        ahead = {v: f"({v} + {n})"}
-        nodes = (t.node for t in lanes.body if isinstance(t, tree.Let))
-        loads = (x for x in nodes if isinstance(x, Load) and not x.indirect)
-        places = [f"{x.buffer} + ({spell.index(x.index, ahead)})" for x in loads if s.var in x.vars]
-        fetch = [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
+        fetch = self.fetches(lanes.body, s.var, n, spell)
         turns = tree.Turns(s.var, n, [*fetch, *first, *lanes.body])
         self.open("")
         self.line(f"int64_t {v} = {'0' if s.start is None else self.expr(s.start)};")
@@ -290,6 +286,14 @@ class Printer:
             self.block(s.body, spell)
             self.close()
         self.close()
+
+    def fetches(self, body: list[Stmt], v: Expr, n: int, spell: Speller) -> list[Stmt]:
+        """Ask for what is read here ``n`` iterations over ``v`` later."""
+        nodes = (t.node for t in body if isinstance(t, tree.Let))
+        loads = (x for x in nodes if isinstance(x, Load) and not x.indirect and v in x.vars)
+        later = {str(v): f"({v} + {n})"}
+        places = [f"{x.buffer} + ({spell.index(x.index, later)})" for x in loads]
+        return [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
 
     def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
         base = str(s.var)
@@ -372,6 +376,8 @@ class Printer:
         if s.start is not None:
             lo = self.expr(s.start)
         whole = replace(spell, lane=s.var)
+        if s.ahead is not None:
+            s = replace(s, body=[*self.fetches(s.body, s.ahead, 1, spell), *s.body], ahead=None)
         step = width * s.unroll
         if s.exact:
             self.open(f"for (int64_t {v} = {lo}; {v} < {hi}; {v} += {step})")
