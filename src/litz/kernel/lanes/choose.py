@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Var, product, size_hint
+from litz.index import Expr, Var, coefficient, divides, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
@@ -230,8 +230,10 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         return False
     known = {p.name: p.mode for p in plan.params}
     width = s.value.dtype.bytes
-    if form == "tiles" and lanes * width % LINE:
-        return False
+    if form == "tiles":
+        row = coefficient(s.index, plan.tile) if plan.tile is not None else None
+        if row is None or not divides(LINE // width, row) or lanes * width % LINE:
+            return False
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and int_value(size) * width >= least
 
