@@ -20,6 +20,15 @@ def neutral(row: Reduction, dtype: DType) -> str:
     return number(row.identity(dtype), dtype)
 
 
+def combined(row: Reduction, held: str, value: str) -> str:
+    """What an accumulator holds with one value more.
+
+    A maximum asks its first operand whether it is nan: the value, which nothing waits for.
+    """
+    a, b = (value, held) if row.op in ("maximum", "minimum") else (held, value)
+    return f"{row.cpp}({a}, {b})"
+
+
 class Printer:
     """Collects the lines of one kernel."""
 
@@ -159,10 +168,10 @@ class Printer:
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
-            self.line(f"litz::store({at}, {acc.row.cpp}({old}, {value}));")
+            self.line(f"litz::store({at}, {combined(acc.row, old, value)});")
         else:
             name = f"{acc.name}_{copy}"
-            self.line(f"{name} = {acc.row.cpp}({name}, {value});")
+            self.line(f"{name} = {combined(acc.row, name, value)};")
 
     def over_block(self, v: Expr) -> None:
         """Open a loop over the vectors of a block's arrays."""
