@@ -22,6 +22,7 @@ from litz.kernel.parse import parse_recipe
 from litz.kernel.passes import Pass
 from litz.kernel.plan import Dim, KernelPlan, Param
 from litz.kernel.verify import verify
+from litz.targets.cpp.render import render
 
 ROWS, LONG = 512, 100_000
 
@@ -92,6 +93,7 @@ def test_forms() -> None:
         "  passes: {groups: [[0], [1]], stores: [], reads: again}",
         "  passes: {groups: [[2]], stores: [], reads: again}",
         "  passes: {groups: [], stores: [0], reads: last}",
+        "  ahead: 1",
         "  copies: {of: [%4], count: 2}",
         "  copies: {of: [%1, %7], count: 4}",
     ]
@@ -215,6 +217,21 @@ def test_rows_beyond_the_cache_have_softmax_online() -> None:
         verify(replace(recipe, kernels=(replace(made, totals=()),)))
     for other in (plan, log_softmax(1000)):
         assert not lanes.choose(other, 16).kernels[0].totals
+
+
+def test_costly_passes_fetch_the_next_row() -> None:
+    """Those that compute more than they read; rows that are in reach of the next one anyway."""
+    x, r = var("x0", ROWS), var("r0", 1000)
+    a = body.load(F32, "b0", x * 1000 + r)
+    off = body.op("sub", a, body.reduce("sum", (r,), a))
+    squares = Store("b1", x, body.reduce("sum", (r,), body.op("mul", off, off)))
+    params = (Param("b0", F32, "in"), Param("b1", F32, "out"))
+    cheap = KernelPlan((Dim(x, "p"), Dim(r, "r")), params, (), (squares,), r)
+    plans = (log_softmax(1000), log_softmax(100), log_softmax(20_000), cheap)
+    assert [lanes.choose(p, 16).kernels[0].ahead for p in plans] == [1, 0, 0, 0]
+    text = render(lanes.choose(plans[0], 16), "k")
+    assert "__builtin_prefetch(b0 + (r0 + 1000*(x0 + 1))" in text
+    assert "a1_0 = litz::maximum(t0, a1_0);" in text  # which asks the value whether it is nan
 
 
 def test_broken_recipes_of_loops() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from litz.index import Expr, Var, product, size_hint
+from litz.index import Expr, Var, coefficient, divides, product, size_hint
 from litz.ir.body import Load, Node, Op, Reduce, Store, walk
 from litz.ir.ops import op as op_row
 from litz.ir.scans import scans_of, sorts_of
@@ -14,9 +14,9 @@ from litz.kernel.lanes import attention, nests, phases, pieces, regroup, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
-from litz.kernel.lanes.reuse import worth_keeping
+from litz.kernel.lanes.reuse import COSTLY, worth_keeping
 from litz.kernel.lanes.space import Space, prepare, reductions_of
-from litz.kernel.nodes import extent, int_value, over_all, roots
+from litz.kernel.nodes import below, extent, int_value, over_all, roots
 from litz.kernel.passes import Pass, passes_of
 from litz.kernel.phases import Phases
 from litz.kernel.plan import KernelPlan
@@ -25,6 +25,7 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
+NEXT_ROW = 1 << 11, 1 << 16  # bytes of a row, at least and at most, of which the next is fetched
 LINE = 64  # bytes that memory hands out at once
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
@@ -129,6 +130,12 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
         kept,
         cut,
         streamed,
+        int(
+            form == "rows"
+            and divided is None
+            and not totals
+            and _ahead(nodes, space, reduces, passes)
+        ),
         turned,
         turned_stores,
         called=_called(uses),
@@ -190,6 +197,29 @@ def _kept(
     return worth_keeping(computed, reduced, lane, lanes)
 
 
+def _ahead(
+    nodes: Sequence[Node],
+    space: Space,
+    reduces: Sequence[Reduce],
+    passes: Sequence[Pass],
+) -> bool:
+    """Whether the next row is worth fetching while the second pass walks over this one.
+
+    It computes on what the cache has, and leaves memory idle.
+    """
+    lane = space.lane
+    if len(passes) < 2 or not space.units or lane is None or lane not in space.reduced:
+        return False
+    some = [reduces[i].args[0] for g in passes[1].groups for i in g]
+    costs = (op_row(n.name).cost for n in below(some) if isinstance(n, Op) and lane in n.vars)
+    if sum(costs) < COSTLY:
+        return False
+    loads = (n for n in nodes if isinstance(n, Load) and not n.indirect)
+    width = sum(n.dtype.bytes for n in loads if {space.units[-1], lane} <= set(n.vars))
+    least, most = NEXT_ROW
+    return least <= width * size_hint(product(extent(v) for v in space.reduced), 0) <= most
+
+
 def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
     """Whether what is stored is too large to be in the cache when it is read again.
 
@@ -200,8 +230,10 @@ def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:
         return False
     known = {p.name: p.mode for p in plan.params}
     width = s.value.dtype.bytes
-    if form == "tiles" and lanes * width % LINE:
-        return False
+    if form == "tiles":
+        row = coefficient(s.index, plan.tile) if plan.tile is not None else None
+        if row is None or not divides(LINE // width, row) or lanes * width % LINE:
+            return False
     least = TILED if form == "tiles" else STREAM
     return known.get(s.buffer) == "out" and int_value(size) * width >= least
 

@@ -68,7 +68,8 @@ class LanePlan:
     kept: values that more than one pass needs, which the first of them keeps for a row; in columns
     values that are the same in several rows, computed before these for all lanes of a block.
     cuts: where the lane's loop, which one thread walks alone, is cut into loops of their own.
-    streamed: places of stores that go past the caches.
+    streamed: places of stores that go past the caches.  ahead: the pass, after the first, in which
+    the row behind this one is fetched, as all that the pass reads is in the cache; 0 for none.
     turned: loads, and places of stores, that go through transposed tiles.
     branches: masked regions that vectors without lanes in them skip.
     limits, chunks, copies: how loops over reduced dims are cut and unrolled.
@@ -90,6 +91,7 @@ class LanePlan:
     kept: tuple[Node, ...] = ()
     cuts: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()
+    ahead: int = 0
     turned: tuple[Node, ...] = ()
     turned_stores: tuple[int, ...] = ()
     branches: tuple[Node, ...] = ()

@@ -200,7 +200,7 @@ class ColumnBuilder(TreeBuilder):
     def point(self, scope: Scope) -> None:
         self.reduce_first(roots(self.stores), scope)
         late = self.flat(self.flat_stores(), scope, self.made.late)
-        for dims, stores in self.last_passes():
+        for _, dims, stores in self.last_passes():
             levels, _ = self.open_levels(dims, scope)
             rows = levels[-1].scope
             inner = Scope(rows, [], self.across)

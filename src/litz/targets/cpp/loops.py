@@ -70,6 +70,8 @@ class TreeBuilder(Placer):
         self.streamed = {self.stores[i] for i in made.streamed}
         self.fresh = 0
         self.rows: dict[Node, tuple[str, Scope]] = {}
+        # The dim whose next iteration a pass fetches, while the loops of that pass are made.
+        self.next_row: Expr | None = None
         # Parts of a dim that nests run over at present.
         self.ranges: dict[Expr, DimRange] = {}
         lane, units = space.lane, space.units
@@ -212,8 +214,15 @@ class TreeBuilder(Placer):
             self.keep_values(scope, home)
             self.stores_along(group, scope)
         home.body.extend(tree.Clear(a) for a in outer)
+        self.fetch_in(self.nests.get(group[0]))
         self.close(levels, inner, outer, chunk, self.copies.get(group[0], 1))
+        self.next_row = None
         return outer
+
+    def fetch_in(self, p: Pass | None) -> None:
+        """Fetch the next row in the loops of a pass, if it is the one that should."""
+        if p is not None and self.made.ahead and p is self.made.passes[self.made.ahead]:
+            self.next_row = self.space.units[-1]
 
     def take(
         self,
@@ -423,7 +432,7 @@ class TreeBuilder(Placer):
         for a in accs:
             a.copies = copies
         exact = self.exact(v, copies)
-        return tree.Lanes(v, stop, body, level.start, copies, exact)
+        return tree.Lanes(v, stop, body, level.start, copies, exact, ahead=self.next_row)
 
     def exact(self, v: Expr, unroll: int = 1) -> bool:
         size = extent(v)
@@ -480,23 +489,25 @@ class TreeBuilder(Placer):
         """All that one point of the parallel dims computes and stores."""
         self.reduce_first(roots(self.stores), scope)
         puts = self.puts(self.flat_stores(), scope)
-        for dims, stores in self.last_passes():
+        for p, dims, stores in self.last_passes():
             levels, _ = self.open_levels(dims, scope)
             inner = levels[-1].scope
             inner.body.extend(self.puts(stores, inner))
+            self.fetch_in(p)
             self.close(levels)
+            self.next_row = None
         scope.body.extend(puts)
 
     def flat_stores(self) -> list[Store]:
         """Those of the point itself."""
         return [s for s in self.stores if not loops_of(s, self.space.reduced)]
 
-    def last_passes(self) -> Iterator[tuple[tuple[Expr, ...], list[Store]]]:
-        """The dims and stores of passes that reduce nothing."""
+    def last_passes(self) -> Iterator[tuple[Pass, tuple[Expr, ...], list[Store]]]:
+        """Passes that reduce nothing, their dims and stores."""
         for p in self.made.passes:
             if not p.groups:
                 stores = [self.stores[i] for i in p.stores]
-                yield loops_of(stores[0], self.space.reduced), stores
+                yield p, loops_of(stores[0], self.space.reduced), stores
 
     def reduce_first(self, nodes: Sequence[Node], scope: Scope) -> None:
         """Run the reductions that ``nodes`` wait for, so that values which they keep are there."""

@@ -20,6 +20,15 @@ def neutral(row: Reduction, dtype: DType) -> str:
     return number(row.identity(dtype), dtype)
 
 
+def combined(row: Reduction, held: str, value: str) -> str:
+    """What an accumulator holds with one value more.
+
+    A maximum asks its first operand whether it is nan: the value, which nothing waits for.
+    """
+    a, b = (value, held) if row.op in ("maximum", "minimum") else (held, value)
+    return f"{row.cpp}({a}, {b})"
+
+
 class Printer:
     """Collects the lines of one kernel."""
 
@@ -159,10 +168,10 @@ class Printer:
         elif acc.block is not None:
             at = f"{acc.name} + {offset(spell)}"
             old = f"litz::load<{spell.lanes}>({at})"
-            self.line(f"litz::store({at}, {acc.row.cpp}({old}, {value}));")
+            self.line(f"litz::store({at}, {combined(acc.row, old, value)});")
         else:
             name = f"{acc.name}_{copy}"
-            self.line(f"{name} = {acc.row.cpp}({name}, {value});")
+            self.line(f"{name} = {combined(acc.row, name, value)};")
 
     def over_block(self, v: Expr) -> None:
         """Open a loop over the vectors of a block's arrays."""
@@ -274,11 +283,7 @@ class Printer:
         v, stop, n = str(s.var), self.expr(s.stop), s.together
         *first, lanes = s.body
         assert isinstance(lanes, tree.Lanes)
-        ahead = {v: f"({v} + {n})"}
-        nodes = (t.node for t in lanes.body if isinstance(t, tree.Let))
-        loads = (x for x in nodes if isinstance(x, Load) and not x.indirect)
-        places = [f"{x.buffer} + ({spell.index(x.index, ahead)})" for x in loads if s.var in x.vars]
-        fetch = [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
+        fetch = self.fetches(lanes.body, s.var, n, spell)
         turns = tree.Turns(s.var, n, [*fetch, *first, *lanes.body])
         self.open("")
         self.line(f"int64_t {v} = {'0' if s.start is None else self.expr(s.start)};")
@@ -290,6 +295,14 @@ class Printer:
             self.block(s.body, spell)
             self.close()
         self.close()
+
+    def fetches(self, body: list[Stmt], v: Expr, n: int, spell: Speller) -> list[Stmt]:
+        """Ask for what is read here ``n`` iterations over ``v`` later."""
+        nodes = (t.node for t in body if isinstance(t, tree.Let))
+        loads = (x for x in nodes if isinstance(x, Load) and not x.indirect and v in x.vars)
+        later = {str(v): f"({v} + {n})"}
+        places = [f"{x.buffer} + ({spell.index(x.index, later)})" for x in loads]
+        return [tree.Line(f"__builtin_prefetch({at}, 0, 2);") for at in places]
 
     def visit_turns(self, s: tree.Turns, spell: Speller, _: int) -> None:
         base = str(s.var)
@@ -372,6 +385,8 @@ class Printer:
         if s.start is not None:
             lo = self.expr(s.start)
         whole = replace(spell, lane=s.var)
+        if s.ahead is not None:
+            s = replace(s, body=[*self.fetches(s.body, s.ahead, 1, spell), *s.body], ahead=None)
         step = width * s.unroll
         if s.exact:
             self.open(f"for (int64_t {v} = {lo}; {v} < {hi}; {v} += {step})")

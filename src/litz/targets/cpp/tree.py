@@ -184,6 +184,7 @@ class Lanes(Stmt):
 
     exact: the range is a multiple of ``unroll`` vectors, so that there is no tail.
     between: C++ names of the bounds that an enclosing statement has set.
+    ahead: a dim around it, for whose next iteration the memory that is read here is fetched.
     """
 
     var: Expr
@@ -193,6 +194,7 @@ class Lanes(Stmt):
     unroll: int = 1
     exact: bool = False
     between: tuple[str, str] | None = None
+    ahead: Expr | None = None
 
 
 @dataclass(slots=True, eq=False)
