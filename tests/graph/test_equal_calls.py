@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from litz.graph.equal_calls import share_equal_calls
 
 aten = torch.ops.aten
 X = torch.randn(4, 4)
-MASK = create_block_mask(lambda b, h, i, j: i >= j, None, None, 4, 4, "cpu")
 
 
 def traced(fn: object) -> GraphModule:
@@ -42,13 +42,6 @@ def returned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def random(x: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(x) - torch.rand_like(x) + torch.empty(4).sum() + torch.empty(4).sum()
-
-
-def attend(x: torch.Tensor) -> torch.Tensor:
-    keep = lambda s, b, h, i, j: s  # noqa: E731
-    given = (x[None, None],) * 3
-    out: torch.Tensor = flex(*given, keep, MASK.as_tuple(), 1.0, {"BACKEND": "AUTO"})[0]
-    return out
 
 
 @pytest.mark.parametrize("fn", [equal, returned, random])
@@ -89,7 +82,19 @@ print(*(m for m in set(sys.modules) - before if m.startswith(("torch._inductor",
 
 
 def test_what_has_graphs_of_its_own_stays_apart() -> None:
-    gm = traced(lambda x: attend(x) + attend(x) * (x.sin() - x.sin()))
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 4, 4, "cpu").as_tuple()
+    tables = [t for t in mask if isinstance(t, torch.Tensor)]
+
+    def attend(x: torch.Tensor, own: Iterator[torch.Tensor]) -> torch.Tensor:
+        given = tuple(next(own) if isinstance(t, torch.Tensor) else t for t in mask)
+        keep = lambda s, b, h, i, j: s  # noqa: E731
+        out: torch.Tensor = flex(*(x[None, None],) * 3, keep, given, 1.0, {"BACKEND": "AUTO"})[0]
+        return out
+
+    def twice(x: torch.Tensor, *own: torch.Tensor) -> torch.Tensor:
+        return attend(x, iter(own)) + attend(x, iter(own)) * (x.sin() - x.sin())
+
+    gm = make_fx(twice, tracing_mode="fake")(X, *tables)
     assert share_equal_calls(gm.graph)
-    assert [str(n.target) for n in gm.graph.nodes].count("flex_attention") == 2
-    assert [n.target for n in gm.graph.nodes].count(aten.sin.default) == 1
+    targets = [str(n.target) for n in gm.graph.nodes]
+    assert targets.count("flex_attention") == 2 and targets.count("aten.sin.default") == 1

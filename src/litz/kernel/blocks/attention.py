@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from litz.dataclass import dataclass
 from litz.index import Expr, const, product, size_hint, var
 from litz.ir import attention
 from litz.ir.body import Load, Node, Store, cast, cost, load, walk
@@ -20,7 +21,7 @@ from litz.kernel.plan import Dim, KernelPlan
 LEAST = 16  # of a side that matrix units take
 SMALL = 16  # rows of a block for few queries
 SHORT = 256  # keys that are worth a program of their own
-ROOMY = 96  # registers of a thread for scores and results that leave others enough
+ROOMY = 96  # registers of a thread for tiles and results that leave others enough
 SHARE = "share"  # the dim that counts shares of keys
 
 
@@ -32,16 +33,16 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     skeleton = plan.skeleton
     assert skeleton is not None
     form: Form = "gradient" if skeleton.kind == attention.GRADIENT else "attention"
-    rows, over, widths, kind, table, by_queries = _sides(plan, form)
+    sides = _sides(plan, form)
     together = _together(plan) if form == "attention" else ()
-    heads = tuple(v for v in plan.parallel if v not in (rows, *together) and v not in widths)
-    z, x, r = Axis("z", heads), Axis("x", (*together, rows)), Axis("r", (over,))
+    within = (sides.rows, *together, *sides.widths)
+    heads = tuple(v for v in plan.parallel if v not in within)
+    z, x, r = Axis("z", heads), Axis("x", (*together, sides.rows)), Axis("r", (sides.over,))
     axes = Axes((z, x), r)
-    width = max(int_value(extent(v)) for v in widths)
-    configs = _configs(table, width, kind, skeleton.sizes, x.size, r.size)
-    if form == "attention":
-        score = attention.parts(plan.stores, plan.parallel).score
-        configs = _roomy(configs, width, cost(attention.unmasked(score)))
+    width = max(int_value(extent(v)) for v in sides.widths)
+    configs = _configs(sides.table, width, sides.dtype, skeleton.sizes, x.size, r.size)
+    if sides.work >= BUSY:
+        configs = _roomy(configs, width, sides.tiles)
     configs = _busy(configs, hint(z.size), hint(x.size))
     if not style.widely:
         configs = configs[:1]
@@ -50,19 +51,18 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     share = next((v for v in heads if v.name == SHARE), None)  # type: ignore[attr-defined]
     made = BlockPlan(
         plan, form, axes, configs, axes.even(configs), wide, axes.flat, share=share,
-        together=_heads_together(z, x, configs), downward=by_queries and hint(x.size) > SMALL,
+        together=_heads_together(z, x, configs), downward=sides.by_queries and hint(x.size) > SMALL,
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
 
 
-def _roomy(configs: tuple[Config, ...], width: int, work: int) -> tuple[Config, ...]:
-    """Those that leave a score's function registers come first, if it needs some."""
+def _roomy(configs: tuple[Config, ...], width: int, tiles: int) -> tuple[Config, ...]:
+    """First those that leave a function of scores registers beside tiles and results."""
 
     def is_full(c: Config) -> bool:
-        """Whether scores and results take more of a thread's registers than others can do with."""
-        return c.block("x") * (c.block("r") + width) > ROOMY * 32 * c.warps
+        return c.block("x") * (tiles * c.block("r") + width) > ROOMY * 32 * c.warps
 
-    return tuple(sorted(configs, key=is_full)) if work >= BUSY else configs
+    return tuple(sorted(configs, key=is_full))
 
 
 def _busy(configs: tuple[Config, ...], heads: int, rows: int) -> tuple[Config, ...]:
@@ -141,17 +141,38 @@ def divide(plan: KernelPlan) -> Phases | None:
 Tables = Mapping[int, Mapping[int, tuple[tuple[int, int, int, int], ...]]]
 
 
-def _sides(plan: KernelPlan, form: Form) -> tuple[Expr, Expr, frozenset[Expr], DType, Tables, bool]:
-    """The variables of rows and of what they meet, those within rows, the type, known blocks, and
-    whether rows are queries."""
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What blocks are chosen by.
+
+    rows, over, widths: the variables of rows, of what they meet, and within rows.  table: known
+    blocks.  by_queries: whether rows are queries.  tiles: products of a step that are held at once.
+    work: cost of what is computed of each score besides.
+    """
+
+    rows: Expr
+    over: Expr
+    widths: frozenset[Expr]
+    dtype: DType
+    table: Tables
+    by_queries: bool
+    tiles: int
+    work: int
+
+
+def _sides(plan: KernelPlan, form: Form) -> _Sides:
     if form == "attention":
         p = attention.parts(plan.stores, plan.parallel)
-        return p.rows, p.keys, frozenset((p.inner, p.columns)), p.query.dtype, _ATTENTION, True
+        widths, work = frozenset((p.inner, p.columns)), cost(attention.unmasked(p.score))
+        return _Sides(p.rows, p.keys, widths, p.query.dtype, _ATTENTION, True, 1, work)
     g = attention.gradient_parts(plan.stores, plan.parallel)
-    within = frozenset((*(x.inner for x in g.products), *(s.column for s in g.sums)))
+    widths = frozenset((*(x.inner for x in g.products), *(s.column for s in g.sums)))
     by_queries = g.rows in g.shift.vars
     table = _OF_QUERIES if by_queries else _OF_KEYS
-    return g.rows, g.over, within, g.products[0].left.dtype, table, by_queries
+    work = BUSY if g.updates else 0
+    return _Sides(
+        g.rows, g.over, widths, g.products[0].left.dtype, table, by_queries, len(g.products), work
+    )
 
 
 # (rows, what they meet, warps, stages), the likeliest first, by an element's bytes and by the
