@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
+from torch._higher_order_ops.flex_attention import flex_attention as flex
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
+from torch.nn.attention.flex_attention import create_block_mask
 
 from litz.graph.equal_calls import share_equal_calls
 
@@ -76,3 +79,22 @@ print(*(m for m in set(sys.modules) - before if m.startswith(("torch._inductor",
     run = [sys.executable, "-c", program]
     found = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
     assert all("fx_passes" in name for name in found), found
+
+
+def test_what_has_graphs_of_its_own_stays_apart() -> None:
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 4, 4, "cpu").as_tuple()
+    tables = [t for t in mask if isinstance(t, torch.Tensor)]
+
+    def attend(x: torch.Tensor, own: Iterator[torch.Tensor]) -> torch.Tensor:
+        given = tuple(next(own) if isinstance(t, torch.Tensor) else t for t in mask)
+        keep = lambda s, b, h, i, j: s  # noqa: E731
+        out: torch.Tensor = flex(*(x[None, None],) * 3, keep, given, 1.0, {"BACKEND": "AUTO"})[0]
+        return out
+
+    def twice(x: torch.Tensor, *own: torch.Tensor) -> torch.Tensor:
+        return attend(x, iter(own)) + attend(x, iter(own)) * (x.sin() - x.sin())
+
+    gm = make_fx(twice, tracing_mode="fake")(X, *tables)
+    assert share_equal_calls(gm.graph)
+    targets = [str(n.target) for n in gm.graph.nodes]
+    assert targets.count("flex_attention") == 2 and targets.count("aten.sin.default") == 1

@@ -11,7 +11,8 @@ import operator
 import torch
 from torch.fx import Graph, Node
 
-from litz.graph.calls import is_random, op_name
+from litz.graph.calls import higher_order_name, is_random, op_name
+from litz.graph.dialect import WITH_BODIES
 from litz.graph.runs import literal
 from litz.runtime.torch_private import storage_address
 
@@ -19,14 +20,17 @@ from litz.runtime.torch_private import storage_address
 def share_equal_calls(graph: Graph) -> bool:
     """Let the first of equal calls stand for all.
 
-    Random numbers, memory without values and what shares memory with a result stay apart.  False,
-    with the graph as it was, where calls have effects, graphs of their own or strange arguments.
+    Random numbers, memory without values, what shares memory with a result and what has graphs of
+    its own stay apart.  False, with the graph as it was, where calls have effects or strange
+    arguments.
     """
     returned = {_memory(n) for n in graph.output_node().all_input_nodes} - {None}
     first: dict[object, Node] = {}
     stands: dict[Node, Node] = {}
     for n in graph.nodes:
         if n.op in ("placeholder", "output", "get_attr"):
+            continue
+        if higher_order_name(n.target) in WITH_BODIES:
             continue
         if n.op != "call_function" or not _is_functional(n.target):
             return False
