@@ -76,6 +76,11 @@ class _Parts:
         found: Sequence[Any] = values[self.results :]
         return found
 
+    @property
+    def shown(self) -> list[Node]:
+        values: Any = self.output.args[0]
+        return [a for a in values[: self.results] if isinstance(a, Node)]
+
     def forget_sizes(self) -> None:
         """Save nothing for the sake of its sizes."""
         saved = {n.name: n for n in self.saved if isinstance(n, Node)}
@@ -134,6 +139,10 @@ class _Parts:
             value = _less(made, low, logs)
         known = {a: self.inputs[a.name] for a in sources if a in self.saved}
         fresh = [a for a in (*sources, top, logs) if a not in known]
+        with self.forward.inserting_before(self.output):
+            for view in self._shown_too([a for a in sources if a in fresh]):
+                copy = add_call(self.output, aten.clone.default, (view,), {})
+                self.output.replace_input_with(view, copy)
         known |= zip(fresh, self._save(n, own, fresh), strict=True)
         made.replace_all_uses_with(value)
         self.forward.erase_node(made)
@@ -179,17 +188,26 @@ class _Parts:
     def _sources(self, n: Node, again: list[Node]) -> tuple[list[Node], list[Node]] | None:
         """The calls to make again, and what is saved for them; None where that is more.
 
-        Nor is saved what is returned as a view: PyTorch would not see that somebody writes it.
+        What is returned as a view is saved where the caller can have a copy: PyTorch would not see
+        that somebody writes it.
         """
         read = dict.fromkeys(a for c in (*again, n) for a in c.all_input_nodes if a not in again)
         fresh = [a for a in read if a not in self.saved]
         given = any(not isinstance(a.meta["val"], Tensor) or a.op == "placeholder" for a in fresh)
-        lies: Any = self.output.args[0]
-        shown = [a for a in lies[: self.results] if isinstance(a, Node)]
-        new = [a for a in fresh if a not in shown or owner(a) is not a]
-        given = given or not {*map(owner, shown)}.isdisjoint(map(owner, new))
+        new = [a for a in fresh if a not in self.shown or owner(a) is not a]
+        given = given or not all(map(self._may_be_copied, self._shown_too(new)))
         less = sum(map(_bytes, new)) + _row_bytes(n) < GROWTH * _bytes(n) and len(again) <= MOST
         return (again, [*read]) if less and not given else None
+
+    def _shown_too(self, values: Sequence[Node]) -> list[Node]:
+        """The results that are views of the same memory."""
+        owners = {*map(owner, values)}
+        return [s for s in self.shown if owner(s) in owners and owner(s) is not s]
+
+    def _may_be_copied(self, n: Node) -> bool:
+        """Whether a result may as well be a copy, which lies as it does."""
+        known = owner(n).op != "placeholder" and n not in self.saved
+        return known and bool(n.meta["val"].is_contiguous())
 
     def _passes(self, n: Node, saved: Node) -> bool:
         """Whether all readers of a value, and of views of it, take it as it is computed.
