@@ -25,10 +25,10 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import litz
 from litz.index import const
-from litz.ir.attention import factored
+from litz.ir.attention import factored, unmasked, where_seen
+from litz.ir.body import cast, load, masked, op
 from litz.ir.body import const as node
-from litz.ir.body import load, masked, op
-from litz.ir.dtype import F32
+from litz.ir.dtype import BF16, BOOL, F16, F32
 from litz.ir.parse import parse
 from litz.ir.program import Template
 from litz.ir.text import program_text
@@ -46,6 +46,11 @@ def row(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return s + ROWS[h, i]
 
 
+def near(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Masks by itself, in blocks too in which the mask masks nothing."""
+    return torch.where(i - j < 20, s, -math.inf)
+
+
 CASES: dict[str, Case] = {
     "plain": (None, None, (2, 2, 40, 50, 16, 16), 0),
     "distance": (distance, None, (2, 2, 33, 64, 16, 32), 0),
@@ -57,6 +62,7 @@ CASES: dict[str, Case] = {
     "document": (capped, same_document(27), (1, 1, 80, 80, 16, 16), 16),
     "nothing_seen": (None, never_first, (2, 2, 64, 64, 16, 16), 16),
     "large_blocks": (None, earlier, (2, 2, 40, 40, 16, 16), 128),
+    "own_mask": (near, earlier, (1, 1, 64, 64, 16, 16), 16),
 }
 
 
@@ -212,7 +218,7 @@ Capturing = tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int], An
 def capturing(name: str) -> Capturing:
     gen = torch.Generator().manual_seed(4)
     table, slope, whole, rows, columns = (
-        torch.randn(s, generator=gen) for s in ((4, 100), (4,), (4, 40, 50), (2, 40), (50, 4))
+        torch.randn(s, generator=gen) for s in ((4, 100), (4,), (1, 4, 40, 50), (2, 40), (50, 4))
     )
     if name == "table":  # by distance, and a sum of each head
         return (
@@ -222,7 +228,7 @@ def capturing(name: str) -> Capturing:
     if name == "whole":  # of each score, row and column; one twice, another behind what is linear
         return (
             lambda t, r, c: lambda s, b, h, i, j: (
-                s + t[h, i, j] + torch.sigmoid(r * 2)[b, i] - r[b, -1 - i] * c[j, h]
+                s + t[0, h, i, j] + torch.sigmoid(r * 2)[b, i] - r[b, -1 - i] * c[j, h]
             ),
             (whole, rows, columns), (4, 4), None,
         )  # fmt: skip
@@ -313,3 +319,7 @@ def test_numbers_that_scores_are_multiplied_with() -> None:
     assert factored(kept) == (1.0, kept)
     number, rest = factored(masked(cond, score, node(F32, -math.inf)))
     assert (number, rest) == (4.0, masked(cond, score.args[0], node(F32, -math.inf)))
+    own = where_seen(node(BOOL, True), kept, -math.inf)  # no mask of blocks, which some pass by
+    assert unmasked(own) is own and unmasked(where_seen(cond, score)) is score
+    assert factored(cast(score, BF16)) == (4.0, cast(score.args[0], BF16))
+    assert factored(cast(score, F16)) == (1.0, cast(score, F16))

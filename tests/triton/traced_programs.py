@@ -36,7 +36,9 @@ from litz.host.arguments import arguments  # noqa: E402
 from litz.host.lines import Allocate, CallExtern, Free, Place, Reuse, View, host_text  # noqa: E402
 from litz.index import product, size_hint  # noqa: E402
 from litz.ir.program import Extern, TensorRef  # noqa: E402
+from litz.ir.text import program_text  # noqa: E402
 from litz.ir.verify import verify  # noqa: E402
+from litz.kernel.blocks.recipe import BlockRecipe  # noqa: E402
 from litz.runtime.arguments import checked  # noqa: E402
 from litz.runtime.triton.pool import find_triton  # noqa: E402
 from litz.targets.parts import TritonPart  # noqa: E402
@@ -611,3 +613,63 @@ def test_bias_of_convolutions_is_added_by_the_kernel_behind_them(training: bool)
     )
     (call,) = (x for x in forward.stages.program.nodes if isinstance(x, Extern))
     assert call.args[2] is None and len(forward.stages.kernels) == 1
+
+
+# Head size, function of scores; rows, what they meet and warps of the result's, the query's and the
+# keys' kernel.
+CHOICES: dict[str, tuple[int, Any, list[tuple[int, int, int]]]] = {
+    "biased": (64, lambda x, j, i, slope: x + (j - i) * slope, [(64, 128, 4)] * 3),
+    "capped": (
+        128,
+        lambda x, j, i, slope: torch.tanh(x * slope),
+        [(64, 64, 4), (128, 64, 8), (128, 64, 8)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", some(CHOICES, 1))
+def test_what_is_chosen_for_large_attention(name: str) -> None:
+    size, score, blocks = CHOICES[name]
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, *tables: Tensor) -> Any:
+        causal = lambda b, h, i, j: i >= j  # noqa: E731
+        mask = BlockMask((4096, 4096), *tables, (128, 128), causal)  # type: ignore[arg-type]
+        modify = lambda s, b, h, i, j: score(s, j, i, slopes[h])  # noqa: E731
+        return flex_attention(q, k, v, score_mod=modify, block_mask=mask)
+
+    given = (*qkv(2, 16, 4096, size, dtype=BF16), data(16))
+    table = data(1, 1, 32, dtype=torch.int32), data(1, 1, 32, 32, dtype=torch.int32)
+    graphs = trace(fn, *given, *table * 4)
+    made = [k for g in graphs for k in g.stages.kernels if k.plan.skeleton is not None]
+    first = [k.recipe.kernels[0] for k in made if isinstance(k.recipe, BlockRecipe)]
+    found = [k.configs[0] for k in first]
+    assert [(c.block("x"), c.block("r"), c.warps) for c in found] == blocks
+    # Queries begin with those that see most; programs of some heads take turns.
+    assert [k.downward for k in first] == [True, True, False]
+    assert [k.together for k in first] == [c.block("x") // 4 for c in found]
+    for k in made:
+        # One loop, which passes by the mask where nothing is masked.
+        assert k.source.count("for turn in") == k.source.count("if turn <") == 1
+        assert k.source.count("tl.swizzle2d(") == 1
+        # Positions are floats of rows and of columns, no difference of both in each score.
+        assert "rindex - xindex" not in k.source and "xindex - rindex" not in k.source
+    texts = [program_text(g.stages.program) for g in graphs if g.stages.program is not None]
+    assert not any("round_to" in text for text in texts)
+
+
+def test_returned_logits_are_a_copy_of_padded_ones() -> None:
+    """As language models return them: a view of the product, of which nothing wider is saved."""
+
+    def loss(h: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.linear(h, w)
+        return F.cross_entropy(logits.float().view(-1, logits.shape[-1]), y.view(-1)), logits
+
+    specs = floats(4, 128, 256, dtype=BF16), floats(5003, 256, dtype=BF16)
+    forward, backward = trace(loss, *specs, data(4, 128, dtype=torch.int64))
+    host = forward.stages.host
+    assert host is not None
+    logits = [b for n, b in host.buffers.items() if Allocate(n) in host.lines and len(b.shape) > 1]
+    wide = [b for b in logits if size_hint(product(b.shape)) >= 512 * 5003]
+    assert [b.dtype.name for b in wide] == ["bf16", "bf16"]
+    assert sorted(size_hint(b.strides[-2]) for b in wide) == [5003, 5056]
+    check([forward, backward])

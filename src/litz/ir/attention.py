@@ -42,6 +42,7 @@ from litz.ir.body import (
     Node,
     Op,
     Reduce,
+    Rewriter,
     Store,
     cast,
     const,
@@ -50,7 +51,7 @@ from litz.ir.body import (
     reduce,
     walk,
 )
-from litz.ir.dtype import F32, DType
+from litz.ir.dtype import BF16, F16, F32, DType
 
 KIND: Final = "attention"
 GRADIENT: Final = "attention_gradient"
@@ -80,18 +81,16 @@ class Parts:
     top: Store | None
     guarded: bool
 
-    @property
-    def unmasked(self) -> Node:
-        """The score where nothing is masked."""
-        return unmasked(self.score)
-
 
 def dot(query: Node, key: Node, inner: Expr) -> Node:
     return reduce("sum", (inner,), op("mul", cast(query, F32), cast(key, F32)))
 
 
-def masked_score(mask: Node, score: Node) -> Node:
-    return masked(mask, score, const(F32, -math.inf))
+def where_seen(mask: Node, value: Node, other: float = 0) -> Node:
+    """A tile or score where a mask of blocks holds; what a user masks in it is part of it."""
+    if isinstance(mask, Const) and isinstance(value, Masked):
+        value = op("where", *value.args)
+    return masked(mask, value, const(value.dtype, other))
 
 
 def out_value(score: Node, value: Node, keys: Expr, dtype: DType, *, guarded: bool = True) -> Node:
@@ -245,6 +244,11 @@ def unmasked(tile: Node) -> Node:
     return tile.args[1] if isinstance(tile, Masked) else tile
 
 
+def condition(tile: Node) -> Node | None:
+    """Where a tile or score counts; None: everywhere."""
+    return tile.args[0] if isinstance(tile, Masked) else None
+
+
 def visit_of(count: Load, which: Load) -> Expr | None:
     """The variable that counts a block's visits, in the slots that say how many and which.
 
@@ -254,8 +258,43 @@ def visit_of(count: Load, which: Load) -> Expr | None:
     return next(counted, None)
 
 
+def without_roundings(n: Node, known: dict[Node, Node] | None = None) -> Node:
+    """A value whose float32 parts are as they were before they became 16-bit floats in between.
+
+    known: what stands for some of its nodes.
+    """
+    return Rewriter(memo=known or {}, replace=_wide)(n)
+
+
+def _wide(_: Node, n: Node) -> Node:
+    if _is_op(n, "round_to"):
+        return n.args[0]
+    low = _is_op(n, "cast") and n.dtype is F32 and n.args[0].dtype in (F16, BF16)
+    return _unrounded(n.args[0]) if low else n
+
+
+def _unrounded(n: Node) -> Node:
+    if _is_op(n, "cast") and n.args[0].dtype is F32:
+        return n.args[0]
+    if _is_op(n, "where"):
+        return op("where", n.args[0], *map(_unrounded, n.args[1:]))
+    if isinstance(n, Masked):
+        return masked(n.args[0], *map(_unrounded, n.args[1:]))
+    return cast(n, F32)
+
+
+def _is_op(n: Node, name: str) -> bool:
+    return isinstance(n, Op) and n.name == name
+
+
 def factored(tile: Node) -> tuple[float, Node]:
-    """A positive number and what, times it, a tile or score is."""
+    """A positive number and what, times it, a tile or score is.
+
+    A number in front of a rounding to bfloat16, whose range is as wide, may as well follow it.
+    """
+    if _is_op(tile, "cast") and tile.dtype is BF16 and tile.args[0].dtype is F32:
+        number, value = factored(tile.args[0])
+        return number, cast(value, BF16)
     if isinstance(tile, Masked):
         cond, value, other = tile.args
         if isinstance(other, Const) and other.value in (0, -math.inf):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -162,7 +163,7 @@ def _score(
     )
     if found is None:
         return None
-    return attention.masked_score(body.cast(found[0], BOOL), found[1])
+    return attention.where_seen(body.cast(found[0], BOOL), found[1], -math.inf)
 
 
 def visited(

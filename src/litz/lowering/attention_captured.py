@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from litz.dataclass import dataclass
 from litz.graph.values import attribute_value, fake_mode
 from litz.index import const
-from litz.ir import body
+from litz.ir import attention, body
 from litz.ir.body import Node, Store
 from litz.lowering.indexing import bind, position
 from litz.lowering.score_functions import Inline
@@ -125,9 +125,7 @@ class Captured:
         """What each score adds to the sums where ``mask`` holds."""
         values = iter(added)
         for s, made in zip(self.parts, sums, strict=True):
-            number = body.masked(
-                mask, body.cast(next(values), made.dtype), body.const(made.dtype, 0)
-            )
+            number = attention.where_seen(mask, body.cast(next(values), made.dtype))
             own = zip(s.positions, made.shape, strict=True)
             places = [position(next(values), size, negative=True) for _, size in own]
             index, bound = bind(places, made.shape, (number,))

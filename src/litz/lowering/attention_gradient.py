@@ -189,9 +189,7 @@ class _Gradients:
         with_grad = Rewriter(replace=lambda _, x: comes if is_of(x, f"{f.name}_grad") else x)
         mask, slope, *added = (with_grad(with_dot(moved(x))) for x in (f.mask, f.slope, *f.added))
         kind = self.given[0].dtype
-        slope, weight = (
-            body.masked(mask, body.cast(x, kind), body.const(kind, 0)) for x in (slope, weight)
-        )
+        slope, weight = (attention.where_seen(mask, body.cast(x, kind)) for x in (slope, weight))
         return _Tiles(slope, weight, mask, tuple(added))
 
     def _result(self, r: Any, place: tuple[Expr, ...], value: Node) -> tuple[TensorValue, Store]:
@@ -223,6 +221,10 @@ def _functions(
     found = of_one_score(low, n, names, shape, others, steps, accept, inline)
     if found is None:
         return None
-    # Their gradient may be of the query's type: PyTorch traces it with scores that are.
-    mask, score, slope = (body.cast(x, t) for x, t in zip(found, (BOOL, F32, F32), strict=False))
-    return Functions(n.name, mask, score, slope, tuple(found[3:]))
+    # Gradients may be of the query's type, as PyTorch traces them: they are rounded at the end.
+    mask, score = (body.cast(x, t) for x, t in zip(found, (BOOL, F32), strict=False))
+    slope, *added = (
+        attention.without_roundings(body.cast(x, x.dtype.opmath)) if x.dtype.is_float else x
+        for x in found[2:]
+    )
+    return Functions(n.name, mask, score, slope, tuple(added))

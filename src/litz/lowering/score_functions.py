@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.func import functionalize
@@ -11,14 +11,16 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from litz.graph.values import fake_mode
-from litz.index import Expr, const, linear
+from litz.graph.constants import is_literal
+from litz.graph.values import add_call, attribute_value, fake_mode
+from litz.index import Expr, const, linear, split_linear
 from litz.ir import body
 from litz.ir.body import Load, Node, Rewriter, load
 from litz.ir.dtype import F32, I64, DType
 from litz.lowering.state import GraphLowering
 from litz.lowering.values import ONE, ZERO, Shape, TensorValue, axes
 
+EXACT: Final = 1 << 24  # up to which a float32 is any integer
 Inline = Callable[[GraphModule, list[Any]], list[Any]]
 Steps = Callable[..., tuple[Any, ...]]
 
@@ -59,6 +61,7 @@ def of_one_score(
         size = (*q.shape[:3], k.shape[2])
         scores = (q.new_empty(size, dtype=torch.float32) for _ in names)
         gm = make_fx(functionalize(over_all))(*scores, *(a.meta["val"] for a in taken))
+    _say_numbers(gm, q.device)
     gm.graph.eliminate_dead_code()  # gradients that nobody asked for
     if any(x.op == "get_attr" for x in gm.graph.nodes):
         return None
@@ -72,11 +75,27 @@ def of_one_score(
     if not whole or not touched.isdisjoint(names):
         low.b.roll_back(mark)
         return None
-    return [Rewriter(replace=_positions)(x.node) for x in values]
+    where_scores_are = axes(shape)
+    positions = Rewriter(replace=_positions)
+    apart = Rewriter(replace=lambda _, x: _apart(x, where_scores_are))
+    return [apart(positions(x.node)) for x in values]
 
 
 def is_of(n: Node, name: str) -> bool:
     return isinstance(n, Load) and n.buffer == name
+
+
+def _say_numbers(gm: GraphModule, device: torch.device) -> None:
+    """Have numbers be such that PyTorch traces as tensors, indices for example."""
+    for n in gm.graph.find_nodes(op="get_attr"):
+        value = attribute_value(gm, n)
+        if isinstance(value, torch.Tensor) and not value.ndim and is_literal(n):
+            kind = {"dtype": value.dtype, "device": device}
+            with gm.graph.inserting_before(n):
+                n.replace_all_uses_with(
+                    add_call(n, torch.ops.aten.full.default, ([], value.item()), kind)
+                )
+            gm.graph.erase_node(n)
 
 
 def _positions(_: Node, n: Node) -> Node:
@@ -87,6 +106,22 @@ def _positions(_: Node, n: Node) -> Node:
     if a is None or b is None:
         return n
     return body.index(a + b if n.name == "add" else a - b)
+
+
+def _apart(n: Node, places: Shape) -> Node:
+    """A float of a sum of positions as the sum of their floats: a row's and a column's are few."""
+    if not isinstance(n, body.Op) or n.name != "cast" or n.dtype is not F32:
+        return n
+    split = split_linear(n.args[0].expr, places) if isinstance(n.args[0], body.Index) else None
+    if split is None:
+        return n
+    steps, rest = split
+    parts = [p for p in (*(steps[v] * v for v in steps), rest) if p is not ZERO]
+    most = [max(-p.lo, p.hi) for p in parts if p.lo is not None and p.hi is not None]
+    if len(most) < len(parts) or sum(most) > EXACT:
+        return n
+    first, *others = (body.cast(body.index(p), F32) for p in parts)
+    return sum(others, first)
 
 
 def _place(n: Node) -> Expr | None:

@@ -19,7 +19,7 @@ from litz.index import (
     var,
 )
 from litz.ir import attention, body
-from litz.ir.body import Load, Masked, Node, Op, Reduce, Rewriter, loads, substitute, walk
+from litz.ir.body import Load, Node, Op, Reduce, Rewriter, loads, substitute, walk
 from litz.ir.dtype import F32
 from litz.ir.program import Contraction, Loops, Program, ProgramNode, Skeleton, Template, TensorRef
 from litz.passes.choose import AHEAD, LIBRARY, PLAIN
@@ -139,7 +139,7 @@ class _Finder:
         value = self.operand(c.right, (*outer[:-1], keys, column), c)
         dot = attention.dot(query.node, key.node, inner)
         made_of: dict[Node, Node] = {s.load: body.cast(dot, s.load.dtype)}
-        score = Rewriter(memo=made_of, replace=_without_roundings)(s.score)
+        score = attention.without_roundings(s.score, made_of)
         reads = [query, key, value, *(_Read(x, s.by) for x in loads((s.score,)) if x is not s.load)]
         if any(self.changed(r, c) for r in reads) or not self.pays(c, s, reads):
             return
@@ -292,24 +292,6 @@ def _is(n: Node, name: str) -> bool:
 def _wide(n: Node | None) -> Node | None:
     """What is rounded, if float32 is."""
     return n.args[0] if n is not None and _is(n, "cast") and n.args[0].dtype is F32 else n
-
-
-def _without_roundings(_: Node, n: Node) -> Node:
-    """Float32 values as they were before they became 16-bit floats in between."""
-    if _is(n, "round_to"):
-        return n.args[0]
-    low = _is(n, "cast") and n.dtype is F32 and n.args[0].dtype.name in TYPES
-    return _unrounded(n.args[0]) if low else n
-
-
-def _unrounded(n: Node) -> Node:
-    if _is(n, "cast") and n.args[0].dtype is F32:
-        return n.args[0]
-    if _is(n, "where"):
-        return body.op("where", n.args[0], *map(_unrounded, n.args[1:]))
-    if isinstance(n, Masked):
-        return body.masked(n.args[0], *map(_unrounded, n.args[1:]))
-    return body.cast(n, F32)
 
 
 def _unrolled(points: Sequence[Expr], axes: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:

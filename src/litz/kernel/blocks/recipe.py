@@ -137,8 +137,9 @@ class BlockPlan:
     unrolled: reduced dims of which a product is spelled for every value.
     beyond: elements that the grid has behind axis y: there is a block for the rest of each group of
     rows.
-    together: blocks along axis y that programs go through together, so that caches keep what they
-    share (1: they follow each other along x).
+    together: blocks along axis y, of skeletons' loops z, that programs go through together, so that
+    caches keep what they share (1: they follow each other along x).  downward: they begin with the
+    last block along x.
     narrow: values that are rounded to 16 bits, for which there is a cheaper function; flushed:
     exponentials of which nobody can tell what is subnormal from zero.
     """
@@ -163,6 +164,7 @@ class BlockPlan:
     unrolled: tuple[Expr, ...] = ()
     beyond: int = 0
     together: int = 1
+    downward: bool = False
     narrow: tuple[Node, ...] = ()
     flushed: tuple[Node, ...] = ()
 

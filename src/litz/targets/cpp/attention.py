@@ -82,7 +82,7 @@ class AttentionBuilder(BlockBuilder):
         p = self.parts
         at = self.row * self.most + p.keys - self.over0
         raw = load(F32, SCORES, at)
-        score = p.score if masked else p.unmasked
+        score = p.score if masked else attention.unmasked(p.score)
         score = Rewriter(replace=lambda _, n: raw if n is p.dot else n)(score)
         self.analyse([score])
         row = self.row_scope(scope)

@@ -17,6 +17,7 @@ from litz.kernel.nodes import extent, int_value
 from litz.targets.triton.tiles import LOG2E, TilePrinter, block_of
 
 SCORE: Final = "score"  # no buffer of a plan is called so
+MASKED: Final = "float('-inf')"
 
 
 class AttentionPrinter(TilePrinter):
@@ -27,7 +28,8 @@ class AttentionPrinter(TilePrinter):
         self.parts = p = attention.parts(self.plan.stores, self.plan.parallel)
         self.placed = {SCORE}
         # Scores are kept before they are multiplied with a number, which the exponential takes in.
-        number, self.score = attention.factored(p.score)
+        number, score = attention.factored(p.score)
+        self.score, self.cond = attention.unmasked(score), attention.condition(score)
         self.scale = number * LOG2E
         raw = load(F32, SCORE, p.rows + p.keys)
         self.with_raw = Rewriter(replace=lambda _, n: raw if n is p.dot else n)
@@ -45,14 +47,14 @@ class AttentionPrinter(TilePrinter):
         self.everything(p.rows, self.step)
         self.results()
 
-    def step(self, masked: bool) -> None:
+    def step(self) -> None:
         p, emit = self.parts, self.scope.emit
         places = {p.keys: self.moving(), p.inner: self.along(p.inner, "[None, :]")}
         emit(f"{SCORE} = litz.dot(query, tl.trans({self.operand(p.key, places)}))")
-        score = self.score if masked else attention.unmasked(self.score)
-        found = self.wide_value(self.values(self.with_raw(score)))
-        scores = self.within(found, "float('-inf')")
-        emit(f"scores = {scores}")
+        found = self.wide_value(self.values(self.with_raw(self.score)))
+        emit(f"scores = {self.within(found, MASKED)}")
+        if self.cond is not None:
+            self.masked(self.with_raw(self.cond), {"scores": MASKED})
         value = self.operand(
             p.value, {p.keys: self.moving(), p.columns: self.along(p.columns, "[None, :]")}
         )

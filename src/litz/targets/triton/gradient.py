@@ -10,8 +10,8 @@ from typing import Final
 
 from litz.index import Expr, substitute, var
 from litz.ir import attention
-from litz.ir.attention import unmasked
-from litz.ir.body import Load, Masked, Rewriter, Store, load
+from litz.ir.attention import condition, unmasked
+from litz.ir.body import Load, Masked, Node, Rewriter, Store, load
 from litz.ir.dtype import F16, F32
 from litz.ir.ops import TRITON_TYPES
 from litz.kernel.blocks.recipe import BlockPlan
@@ -65,7 +65,7 @@ class GradientPrinter(TilePrinter):
         self.scope = self.outer = self.top
         self.results()
 
-    def step(self, masked: bool) -> None:
+    def step(self) -> None:
         p, emit = self.parts, self.scope.emit
         loaded: dict[tuple[str, Expr], str] = {}
 
@@ -80,39 +80,49 @@ class GradientPrinter(TilePrinter):
 
         for k, x in enumerate(p.products):
             emit(f"dot{k} = litz.dot(left{k}, tl.trans({moving(x.right, x.inner)}))")
-        score = self.score if masked else unmasked(self.score)
-        text = self.wide_value(self.values(self.with_products(score)))
+        text = self.wide_value(self.values(self.with_products(self.score)))
         shift = self.wide_value(self.values(p.shift))
         emit(f"shift = {shift}")
         scores = self.within(text, "float('-inf')")
         emit(f"{WEIGHT} = litz.flush_exp2(tl.fma({scores}, {self.scale}, -shift))")
+        masks: dict[Node, dict[str, str]] = {}
         for k, s in enumerate(p.sums):
-            _, tile = self.tiles[k]
-            tile = self.with_weight(tile if masked else unmasked(tile))
-            text = self.within(self.wide_value(self.values(tile)), "0")
             kind = TRITON_TYPES[s.operand.dtype.name]
-            operand = moving(s.operand, s.column)
-            emit(f"tile{k} = litz.cast({text}, {kind})")
-            emit(f"acc{k} = litz.dot(tile{k}, {operand}, acc{k})")
+            self.tile(f"tile{k}", self.tiles[k][1], masks, "", kind)
         for k, update in enumerate(p.updates):
-            self.update(k, update, masked)
+            self.tile(f"added{k}", update.value, masks, self.mask("x"))
+            if len(self.spread_of(update)) > 1 and isinstance(update.value, Masked):
+                # What is masked is not added, wherever it would be.
+                emit(f"kept{k} = tl.full({self.extents('xr')}, 1, tl.int1)")
+                masks[update.value.args[0]][f"kept{k}"] = "False"
+        for cond, names in masks.items():
+            self.masked(self.with_products(cond), names)
+        for k, s in enumerate(p.sums):
+            emit(f"acc{k} = litz.dot(tile{k}, {moving(s.operand, s.column)}, acc{k})")
+        for k, update in enumerate(p.updates):
+            self.update(k, update)
 
-    def update(self, k: int, s: Store, masked: bool) -> None:
+    def tile(
+        self, name: str, node: Node, masks: dict[Node, dict[str, str]], rows: str, to: str = ""
+    ) -> None:
+        """A tile where nothing is masked; ``masks`` gets what masks it.  rows: which there are."""
+        text = self.wide_value(self.values(self.with_weight(unmasked(node))))
+        text = self.within(f"tl.where({rows}, {text}, 0)" if rows else text, "0")
+        self.scope.emit(f"{name} = litz.cast({text}, {to})" if to else f"{name} = {text}")
+        cond = condition(node)
+        if cond is not None:
+            masks.setdefault(cond, {})[name] = "0.0"
+
+    def update(self, k: int, s: Store) -> None:
         """What a tile adds to memory: a sum along each axis that the place does not depend on."""
-        mask = self.mask("x")
-        text = self.wide_value(
-            self.values(self.with_weight(s.value if masked else unmasked(s.value)))
-        )
-        text = self.within(f"tl.where({mask}, {text}, 0)" if mask else text, "0")
         along = self.spread_of(s)
         if "r" not in along:
-            self.scope.emit(f"sum{k} += tl.sum({text}, 1)[:, None]")
+            self.scope.emit(f"sum{k} += tl.sum(added{k}, 1)[:, None]")
         elif "x" not in along:
-            self.add(s, f"tl.sum({text}, 0)[None, :]", self.mask("r"))
+            self.add(s, f"tl.sum(added{k}, 0)[None, :]", self.mask("r"))
         else:
-            cond = s.value.args[0] if masked and isinstance(s.value, Masked) else None
-            conds = [] if cond is None else [self.value(self.values(self.with_products(cond)))]
-            self.add(s, text, self.mask("xr", conds))
+            conds = [f"kept{k}"] if isinstance(s.value, Masked) else []
+            self.add(s, f"added{k}", self.mask("xr", conds))
 
     def spread_of(self, s: Store) -> frozenset[str]:
         """The axes along which the place of an update changes."""

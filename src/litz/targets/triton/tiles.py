@@ -1,8 +1,8 @@
 """Printing templates that keep a block of rows and go over blocks of what it meets.
 
 In each step tiles are computed: products by matrix units, bodies over them as in any kernel.  Where
-a mask's blocks are given, only those are met, and bodies are printed once more without their mask
-for those in which nothing is masked.
+a mask's blocks are given, only those are met, first those in which something is masked: the others
+pass by the mask.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from litz.targets.triton.printer import Printer
 
 LOG2E: Final = 1.4426950408889634
 
-Steps = Callable[[bool], None]
-
 
 class TilePrinter(Printer):
     """What printers of such templates share.
 
     slots: of the skeleton: how many blocks are visited, and which.  inner: the loop that is open.
+    partial: says of a step whether something can be masked in it; "": that is always so.
     turns: a variable that a loop around the visits counts, if there is one.  placed: names of
     values that are no loads, where bodies read them.  alone: dims of one place, as blocks.
     """
@@ -38,6 +37,7 @@ class TilePrinter(Printer):
     def __init__(self, made: BlockPlan, name: str) -> None:
         super().__init__(made, name)
         self.inner: Scope | None = None
+        self.partial = ""
         self.outer = self.top
         self.turns: Expr | None = None
         self.placed: set[str] = set()
@@ -121,57 +121,87 @@ class TilePrinter(Printer):
         for v in dict.fromkeys(variables):
             self.top.emit(f"{v}s = tl.arange(0, {block_of(int_value(extent(v)))}){self.wide}")
 
+    # --- programs -----------------------------------------------------------------------------
+
+    def program_ids(self, axes: tuple[Axis, ...]) -> dict[str, str]:
+        """The blocks of some heads follow each other head by head, block by block."""
+        pids = super().program_ids(axes)
+        z, x = self.axes.parallel
+        blocks = f"tl.cdiv({self.index(x.size)}, {x.block})"
+        if self.made.together > 1:
+            sizes = f"{self.index(z.size)}, {blocks}, {self.made.together}"
+            self.top.emit(f"zblock, xblock = tl.swizzle2d({pids['z']}, {pids['x']}, {sizes})")
+            pids = {"z": "zblock", "x": "xblock"}
+        if self.made.downward:
+            self.top.emit(f"xlast = {blocks} - 1 - {pids['x']}")
+            pids["x"] = "xlast"
+        return pids
+
     # --- loops --------------------------------------------------------------------------------
 
-    def everything(self, rows: Expr, steps: Steps) -> None:
-        """All loops: over what is visited, or over all there is.
-
-        steps: prints one step; is told whether something can be masked in it.
-        """
-        if not self.slots:
-            size = self.index(self.axes.all[-1].size)
-            first, last = self.part(f"tl.cdiv({size}, RBLOCK)")
-            self.over(
-                lambda: steps(True),
-                f"rstart in range({first} * RBLOCK, {last} * RBLOCK, RBLOCK)"
-                if self.made.share is not None
-                else f"rstart in range(0, {size}, RBLOCK)",
-            )
+    def everything(self, rows: Expr, step: Callable[[], None]) -> None:
+        """The loop over what is visited, or over all there is."""
+        if self.slots:
+            self.visits(rows, step)
             return
-        self.visits(rows, lambda: steps(True), *self.slots[:2])
-        if self.slots[2:]:
-            self.visits(rows, lambda: steps(False), *self.slots[2:])
+        size = self.index(self.axes.all[-1].size)
+        first, last = self.part(f"tl.cdiv({size}, RBLOCK)")
+        self.over(
+            step,
+            f"rstart in range({first} * RBLOCK, {last} * RBLOCK, RBLOCK)"
+            if self.made.share is not None
+            else f"rstart in range(0, {size}, RBLOCK)",
+        )
 
-    def visits(self, rows: Expr, steps: Callable[[], None], count: Node, which: Node) -> None:
-        """The loop over the blocks that one slot counts and another one names."""
-        _, columns = self.sizes
-        assert isinstance(count, Load) and isinstance(which, Load)
-        visit = visit_of(count, which)
-        x = self.axes.parallel[-1]
+    def visits(self, rows: Expr, step: Callable[[], None]) -> None:
+        """The loop over the blocks that slots count and name."""
+        emit = self.outer.emit
+        x, (_, columns) = self.axes.parallel[-1], self.sizes
+        each = f"({columns} // RBLOCK)"
         # Rows of several heads lie in one block of the mask.
         first = f"({self.pids['x']} * {x.block})" if len(x.dims) == 1 else "0"
-        names = {str(rows): first, **({} if visit is None else {str(visit): "visit"})}
-        self.used.update(str(v) for v in count.index.free)
-        number = self.fresh("visits")
-        at = self.pointer(count.buffer, render(count.index, TRITON, names))
-        self.outer.emit(f"{number} = tl.load({at})")
-        block = self.pointer(which.buffer, render(which.index, TRITON, names))
-        each = f"({columns} // RBLOCK)"
-        begin, end = self.part(f"{number} * {each}")
+        tables: list[tuple[Load, str, str, str]] = []  # names at a visit; steps before and behind
+        before = ""
+        for count, which in zip(self.slots[::2], self.slots[1::2], strict=True):
+            assert isinstance(count, Load) and isinstance(which, Load)
+            visit = visit_of(count, which)
+            self.used.update(str(v) for v in count.index.free)
+            at = self.pointer(count.buffer, render(count.index, TRITON, {str(rows): first}))
+            behind = self.fresh("turns")
+            emit(f"{behind} = {f'{before} + ' if before else ''}tl.load({at}) * {each}")
+            tables.append((which, "" if visit is None else str(visit), before, behind))
+            before = behind
+        self.partial = f"turn < {tables[0][3]}" if tables[1:] else ""
+
+        def start(turn: str) -> str:
+            """Where a step begins; each table has an end."""
+            found = []
+            for which, visit, begin, end in tables:
+                there = f"({turn} - {begin})" if begin else turn
+                names = {str(rows): first, visit: f"({there} // {each})"}
+                at = self.pointer(which.buffer, render(which.index, TRITON, names))
+                inside = f"({turn} >= {begin}) & ({turn} < {end})" if begin else f"{turn} < {end}"
+                found.append(f"tl.load({at}, {inside}, other=0)")
+            return f"({' + '.join(found)}){self.wide} * {columns} + {turn} % {each} * RBLOCK"
+
+        begin, end = self.part(before)
         # What a step loads from is known a step ahead: so loads can be.
-        start = f"tl.load({block}){self.wide} * {columns} + TURN % {each} * RBLOCK"
-        turns = f"({end})"
-        self.outer.emit(f"visit = {begin} // {each}")
-        self.outer.emit(f"rnext = {start.replace('TURN', begin)}")
-        self.over(
-            steps,
-            f"turn in range({begin}, {end})",
-            "rstart = rnext",
-            after=(
-                f"visit = tl.minimum(turn + 1, {turns} - 1) // {each}",
-                f"rnext = {start.replace('TURN', '(turn + 1)')}",
-            ),
-        )
+        emit(f"rnext = {start(begin)}")
+        after = (f"rnext = {start('(turn + 1)')}",)
+        self.over(step, f"turn in range({begin}, {end})", "rstart = rnext", after=after)
+
+    def masked(self, cond: Node, tiles: Mapping[str, str]) -> None:
+        """Give tiles another value where a condition does not hold.  tiles: it, by their names."""
+        loop = self.scope
+        if self.partial:
+            loop.emit(f"if {self.partial}:")
+            self.scope = self.inner = Scope(loop.depth + 1, loop)
+        text = self.value(self.values(cond))
+        for name, other in tiles.items():
+            self.scope.emit(f"{name} = tl.where({text}, {name}, {other})")
+        if self.partial:
+            loop.lines += self.scope.lines
+            self.scope = self.inner = loop
 
     def part(self, steps: str) -> tuple[str, str]:
         """The first of so many steps, and the one behind the last, that a program does."""
