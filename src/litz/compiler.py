@@ -147,7 +147,8 @@ def _finished(
     with started, s.timed("host"):
         several = {name for x in schedule.horizontal for name in x.groups}
         alone = (g for g in schedule.steps if isinstance(g, Group) and g.name not in several)
-        inplace = takeovers(alone, bound, program.buffers)
+        plans = {name: ((b.plan, b.ints), b.buffers) for name, b in bound.items()}
+        inplace = takeovers(alone, plans, program.buffers)
         native = target_of("cpu").segments and not options.by_steps
         s.host = host = plan_memory(plan_host(schedule, calls), inplace, segments=native)
         if options.by_steps:

@@ -77,8 +77,9 @@ def test_groups_of_one_plan_share_the_answer(monkeypatch):
         for name, (old, new) in moves.items()
     ]
     build = KernelBuilder(BUFFERS)
-    plans = {g.name: build(g) for g in groups}
-    assert len({bound.plan for bound in plans.values()}) == 1
+    bound = [build(g) for g in groups]
+    assert len({b.plan for b in bound}) == 1
+    plans = {g.name: ((b.plan, b.ints), b.buffers) for g, b in zip(groups, bound, strict=True)}
     found = takeovers(groups, plans, BUFFERS)
     assert found == {g.name: inplace_pairs(g, BUFFERS) for g in groups}
     assert found["g1"] == (("y", "b"),)

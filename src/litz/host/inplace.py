@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from litz.host.sizes import byte_size
 from litz.index import Expr, Var, as_expr, mixed_radix
 from litz.ir.body import Load, Masked, Node, Reduce, Store, loads, walk
 from litz.ir.program import Buffer
-from litz.kernel.build import BoundKernel
 from litz.schedule.groups import Group
 
 Pairs = tuple[tuple[str, str], ...]
 
 
 def takeovers(
-    groups: Iterable[Group], plans: Mapping[str, BoundKernel], buffers: Mapping[str, Buffer]
+    groups: Iterable[Group],
+    plans: Mapping[str, tuple[object, Sequence[str]]],
+    buffers: Mapping[str, Buffer],
 ) -> dict[str, Pairs]:
     """``inplace_pairs`` of each group, by its name; groups of one plan share the answer.
 
-    plans: of each group, by name.
+    plans: of each group, by name: what stands for all that it computes, and its buffers in order.
     """
     known: dict[object, list[tuple[int, int]]] = {}
     found: dict[str, Pairs] = {}
     for g in groups:
-        bound = plans[g.name]
-        own = [buffers[name] for name in bound.buffers]
+        plan, names = plans[g.name]
+        own = [buffers[name] for name in names]
         laid = ((b.dtype, b.shape, b.strides, b.device, b.kind, b.alias is None) for b in own)
-        key = bound.plan, bound.ints, *laid
+        key = plan, *laid
         if key not in known:
-            at = {name: i for i, name in enumerate(bound.buffers)}
+            at = {name: i for i, name in enumerate(names)}
             known[key] = [(at[out], at[old]) for out, old in inplace_pairs(g, buffers)]
         found[g.name] = tuple((own[out].name, own[old].name) for out, old in known[key])
     return found
