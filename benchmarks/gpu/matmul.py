@@ -9,7 +9,8 @@ right        ok: the result lies at most twice as far from float64 as eager's do
 
 ``--take always`` has every product run as a template, which shows what the choice is worth;
 ``--take never`` none.  ``--blocks 16x128x64w8s4p4,..`` runs each case with these blocks of rows,
-columns and sum, warps, stages and programs that share a sum, in turn: what a default could be.
+columns and sum, warps, stages and programs that share a sum, in turn: what a default could be
+(of packed weights and many rows those of the result turned over, and words of four along the sum).
 Cases that ``--out FILE`` holds already are not run again.
 """
 

@@ -21,6 +21,7 @@ from litz.options import make_options
 from litz.passes import epilogues
 from litz.stages import Stages
 from litz.targets.triton.source import Launch
+from tests.quick import some
 
 pytest.importorskip("triton")
 
@@ -225,12 +226,15 @@ def test_packed_numbers_are_converted_together(name: str) -> None:
     assert ("acc = litz.fma(own" in kernel.source) is (name == "int4")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("packed", [int4, signed_int4])
+MANY = [(f, t) for f in (int4, signed_int4) for t in (torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("case", some(MANY, 2))
 def test_many_rows_of_packed_numbers(
-    packed: Callable[..., Tensor], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    case: tuple[Callable[..., Tensor], torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The packed factor stands left and is read in words, in bytes where addresses are odd."""
+    packed, dtype = case
     w = ints(33, 128, dtype=torch.uint8 if packed is int4 else torch.int8, least=0)
     scales = rand(33, 2, dtype=dtype) if packed is int4 else rand(33, dtype=dtype)
     x = rand(70, 256, dtype=dtype)

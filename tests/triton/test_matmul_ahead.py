@@ -190,6 +190,14 @@ def test_default_configurations(kind: str, size: str, tmp_path: Path) -> None:
     check(submit(found, Cache(tmp_path), 2), found)
 
 
+def test_words_at_odd_addresses_are_read_by_bytes(tmp_path: Path) -> None:
+    """What is read in words builds where nothing is known of addresses, too."""
+    (first, *_) = render(recipe("int4", SIZES["odd"], False), "kernel").launches
+    assert first.asks_alignment
+    found = [job_of(first, first.configs[0], H200, "general")]
+    check(submit(found, Cache(tmp_path), 1), found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["int8", "int4", *CALLS])

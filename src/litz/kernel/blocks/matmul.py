@@ -43,6 +43,7 @@ from litz.passes.costs import LARGE
 LEAST = 16  # of a side that matrix units take
 TOGETHER = 8  # blocks of rows that programs go through together
 FEW = 32  # rows up to which a product waits for memory alone
+MANY = 128  # rows up to which packed numbers were measured as the left factor
 OPEN = 64  # rows that an open size is taken for at least: thin blocks of many would be slow
 SHARED = 200 << 10  # bytes that the blocks under way may take
 FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory has enough to do
@@ -145,7 +146,8 @@ def _turned(plan: KernelPlan) -> KernelPlan:
     """
     p = matmul.parts(plan.stores, plan.parallel)
     packed = isinstance(p.left, Load) and _is_computed(p) and _fine(p)
-    if not packed or p.group is not None or hint(_axes(p).blocked[0].size) <= FEW:
+    rows = hint(_axes(p).blocked[0].size)
+    if not packed or p.group is not None or not FEW < rows <= MANY:
         return plan
     made = replace(plan, stores=replaced(plan.stores, {p.product: matmul.turned(p)}))
     _, unrolled = _unrolled(made)
