@@ -43,7 +43,7 @@ from litz.passes.costs import LARGE
 LEAST = 16  # of a side that matrix units take
 TOGETHER = 8  # blocks of rows that programs go through together
 FEW = 32  # rows up to which a product waits for memory alone
-MANY = 128  # rows up to which packed numbers were measured as the left factor
+MANY = 512  # rows up to which packed numbers were measured as the left factor
 OPEN = 64  # rows that an open size is taken for at least: thin blocks of many would be slow
 SHARED = 200 << 10  # bytes that the blocks under way may take
 FLIGHT = 40 << 10  # bytes that each multiprocessor waits for, so that memory has enough to do
