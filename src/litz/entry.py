@@ -9,7 +9,7 @@ from litz.logs import events
 from litz.runtime.cache import told_of_entries
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
-from litz.runtime.torch_private import bundled_entries, give_up_backend
+from litz.runtime.torch_private import bundled_entries, put_backend
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -35,14 +35,14 @@ def litz(
 
 
 def __getattr__(name: str) -> Any:
-    """``registered``: ``litz`` as PyTorch asks for it, once in each thread that compiles first.
+    """``registered``: what PyTorch asks for when a thread compiles first, and registers.
 
-    Each of these threads registers what it gets, and PyTorch refuses a second one of a name.
+    It refuses a second backend of a name, which other threads may bring at the same time.  So this
+    registers ``litz``, once, and is None, of which PyTorch registers nothing.
     """
     if name != "registered":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    give_up_backend("litz")
-    return litz
+    return None if put_backend("litz", litz) else litz
 
 
 def _bundle_entries() -> None:

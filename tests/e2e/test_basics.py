@@ -156,9 +156,10 @@ def test_threads_that_compile_first_at_once_find_the_backend() -> None:
     """PyTorch loads and registers in each; those that wait for the import come second."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     ((group, named),) = project["entry-points"].items()
-    for _ in range(2):
-        backend = EntryPoint("litz", named["litz"], group).load()
-        registry.register_backend(backend, name="litz")
+    for threads in (1, 2):
+        loaded = [EntryPoint("litz", named["litz"], group).load() for _ in range(threads)]
+        for backend in loaded:
+            registry.register_backend(backend, name="litz")
     assert registry.lookup_backend("litz") is litz.entry.litz
 
 

@@ -206,7 +206,9 @@ def test_formulas_are_pythons(tmp_path: Path) -> None:
         "min(s0, s1, 2) + max(1, min(s0, -s1))", "s0 == s1 - 5 or s0 <= 1 and not s1 != 4",
         "not s0 < s1", "s0 >= 1 and s1 > 2", "(s0 - 1) % 4 // 3", "s0 - s1 - 2", "s0 // 3 // -2",
     ]  # fmt: skip
+    texts += ["-(" * 50 + "s0" + ")" * 50, " + ".join(["s0"] * 500)]
     wrong = ["s2", "s0 +", "(s0", "min(s0", "s0 s1", "", "6 // (s0 - s0)"]
+    wrong += ["(" * 100000, "-" * 100000 + "s0", "not " * 30000 + "s0", "min(s0, " * 15000]
     done = subprocess.run([run, *texts, *wrong], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     for text, line in zip(texts, lines, strict=False):

@@ -239,7 +239,7 @@ public:
     }
 
     i64 value(const std::vector<i64>& known) const {
-        i64* top = (i64*)__builtin_alloca((steps_.size() + 1) * sizeof(i64));
+        i64* top = (i64*)__builtin_alloca(((size_t)highest_ + 1) * sizeof(i64));
         for (const Step& s : steps_) {
             if (s.op == Number) *++top = s.number;
             else if (s.op == Symbol) *++top = known[(size_t)s.number];
@@ -262,6 +262,7 @@ private:
     View at_;
     const std::map<std::string, size_t>* places_;
     std::vector<Step> steps_;
+    int height_ = 0, highest_ = 0, depth_ = 0;  // of the stack; of what is read
 
     static i64 binary(Op op, i64 a, i64 b) {
         switch (op) {
@@ -292,10 +293,21 @@ private:
         at_.remove_prefix(word.size());
         return true;
     }
-    void put(Op op, i64 number = 0) { steps_.push_back({op, number}); }
+    void put(Op op, i64 number = 0) {
+        steps_.push_back({op, number});
+        height_ += op <= Symbol ? 1 : op <= Not ? 0 : -1;
+        if (highest_ < height_) highest_ = height_;
+    }
+
+    // What stands within something, to a depth at which it fits every thread's stack.
+    using Part = void (Formula::*)();
+    void within(Part part) {
+        if (++depth_ > 200) bad();
+        (this->*part)();
+        --depth_;
+    }
 
     // Operands between which operators of one rank stand, and whether there was one.
-    using Part = void (Formula::*)();
     bool one(Part part, std::initializer_list<std::pair<View, Op>> operators) {
         for (auto& o : operators) {
             if (!take(o.first)) continue;
@@ -313,22 +325,23 @@ private:
     void both() { row(&Formula::test, {{"and ", And}}); }
     void test() {
         bool negated = take("not ");
-        if (negated) test();
+        if (negated) within(&Formula::test);
         else sum();
         if (negated) put(Not);
         else one(&Formula::sum, {{"==", Eq}, {"!=", Ne}, {"<=", Le}, {">=", Ge}, {"<", Lt}, {">", Gt}});
     }
     void sum() { row(&Formula::term, {{"+", Add}, {"-", Sub}}); }
     void term() { row(&Formula::atom, {{"*", Mul}, {"//", Div}, {"%", Mod}}); }
+    void least() { row(&Formula::either, {{",", Min}}); }
+    void most() { row(&Formula::either, {{",", Max}}); }
     void atom() {
         if (take("-")) {
-            atom();
+            within(&Formula::atom);
             return put(Minus);
         }
         bool least = take("min("), most = !least && take("max(");
         if (least || most || take("(")) {
-            either();
-            while ((least || most) && one(&Formula::either, {{",", least ? Min : Max}})) {}
+            within(least ? &Formula::least : most ? &Formula::most : &Formula::either);
             if (!take(")")) bad();
             return;
         }

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.index import ONE, ZERO, var
+from litz.index import ONE, ZERO, Expr, coefficient, var
 from litz.ir.body import Node, load
 from litz.ir.dtype import F32, F64
 from litz.ir.program import Extern, Loops, Program, TensorRef
@@ -31,7 +31,8 @@ PLAIN: Final[dict[object, object]] = {
 class SeparateBias:
     """A product's bias becomes a nest of its own where nests alone read the result.
 
-    It joins them: no bytes move that did not.  Of 16-bit floats ATen rounds the sum of both once.
+    It joins them, and they each other: no bytes move that did not, and no second buffer is held.
+    Of 16-bit floats ATen rounds the sum of both once.
     """
 
     name: ClassVar[str] = "separate bias"
@@ -67,8 +68,16 @@ def _is_apart(uses: Uses, n: Extern) -> bool:
     plain = own.kind == "temp" and own.alias is None and out not in uses.shown and n.part is None
     known = type(scale) in (int, float) and scale != 0 and numbers.get("alpha", 1) == 1
     readers = uses.readers.get(out, {}).values()
-    nests = bool(readers) and all(isinstance(r, Loops) for r in readers)
-    return n.device == "cpu" and own.dtype in (F32, F64) and plain and known and nests
+    nests = [r for r in readers if isinstance(r, Loops)]
+    joined = len({_summed(uses, r, out) for r in nests} - {frozenset()}) <= 1
+    alone = bool(nests) and len(nests) == len(readers) and joined
+    return n.device == "cpu" and own.dtype in (F32, F64) and plain and known and alone
+
+
+def _summed(uses: Uses, n: Loops, out: str) -> frozenset[Expr | None]:
+    """Over which strides of a buffer a nest reduces: nests that do over others stay apart."""
+    reads = [x.index for x in n.reads() if uses.program.root(x.buffer) == out]
+    return frozenset(coefficient(e, v) for e in reads for v in n.reduce_axes if v in e.free)
 
 
 def _parts(p: Program, n: Extern, made: str) -> tuple[Extern, Loops]:

@@ -13,7 +13,7 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -197,12 +197,15 @@ def untraced(call: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def give_up_backend(name: str) -> None:
-    """Have PyTorch take a backend of this name that it is about to register."""
-    with suppress(ImportError):
+def put_backend(name: str, compile: Callable[..., Any]) -> bool:
+    """Register a backend that PyTorch found as an entry point, unless it is; whether that went."""
+    try:
         from torch._dynamo.backends.registry import _COMPILER_FNS
-
-        _COMPILER_FNS.pop(name, None)
+    except ImportError:
+        return False
+    compile._tags = ()  # type: ignore[attr-defined]  # as register_backend() does
+    _COMPILER_FNS.setdefault(name, compile)
+    return True
 
 
 def in_transform() -> bool:
