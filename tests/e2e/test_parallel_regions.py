@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import litz
+from litz.targets.cpp.target import Cpp
+from litz.targets.horizontal import make_all
+from litz.targets.kernels import bind_plans
 from tests.horizontal_cases import CASES, many, rand
 from tests.judge import check
 from tests.quick import some
@@ -63,3 +66,20 @@ def test_rows_and_sums_of_columns_in_step(threads: int) -> None:
         (graph,) = litz.explain(gradients, *some_args).graphs
         found.append(["run_steps" in k.source for k in graph.stages.kernels])
     assert found == [[True], [False]]
+
+
+def test_only_launches_of_two_run_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of more calls has them all, even where two of them could."""
+
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.view(-1, n).sum(1) for n in (16, 32, 64)]
+
+    (graph,) = litz.explain(fn, rand(64, 64)).graphs
+    schedule = graph.stages.schedule
+    assert schedule is not None
+    bound = bind_plans(schedule)
+    monkeypatch.setattr(Cpp, "in_step", lambda *_: 16)
+    calls, _ = make_all(schedule, bound, lambda _: Cpp(lambda: 8))
+    (launch,) = schedule.horizontal
+    assert len(launch.groups) == 3
+    assert len(calls[launch.groups[0]].buffers) == sum(len(b.buffers) for b in bound.values())

@@ -164,7 +164,8 @@ def joined(
     """
     device = groups[0].device
     ints: tuple[Expr, ...] = ()
-    pair = next(_in_step(groups, bound, target), None)
+    # Of more groups a pair would leave some out.
+    pair = next(_in_step(groups, bound, target), None) if len(groups) == 2 else None
     if pair is not None:
         a, b, block = pair
         order: tuple[int, ...] = (groups.index(a), groups.index(b))

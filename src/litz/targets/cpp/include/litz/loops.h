@@ -118,19 +118,20 @@ static inline int run_split(PartOf part, End end, void* const* ptrs, const i64* 
 }
 
 // A kernel and a reduction that threads divide, which walk over the same units: block by block, so
-// that the second finds in the cache what the first has read.  Each block has a room.
+// that the second finds in the cache what the first has read.  Each block has a room.  Blocks have
+// `block` units at most, and each thread as many of them.
 static inline int run_steps(Part rows, void* const* row_ptrs, PartOf part, End end,
                             void* const* ptrs, const i64* ints, i64 units, i64 block, i64 cells,
                             i64 work, i64 grain) {
-  const i64 blocks = ceil_div(units, block);
-  const i64 nt = least(least(work / grain, blocks), omp_get_max_threads());
+  const i64 nt = greatest(1, least(least(work / grain, units), omp_get_max_threads()));
+  const i64 each = ceil_div(units, nt * ceil_div(units, nt * block)), blocks = ceil_div(units, each);
   char* room = (char*)malloc(8 * (unsigned long)(cells * blocks));
   if (!room) return no_memory;
   int bad = 0;
   const auto run = [&](i64 from, i64 to) {
     int found = 0;
     for (i64 b = from; b < to; ++b) {
-      const i64 first = b * block, last = least(units, first + block);
+      const i64 first = b * each, last = least(units, first + each);
       found |= rows(row_ptrs, ints, first, last);
       found |= part(ptrs, ints, first, last, room + 8 * cells * b);
     }
