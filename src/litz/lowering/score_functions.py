@@ -10,6 +10,7 @@ from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 from litz.graph.constants import is_literal
 from litz.graph.values import add_call, attribute_value, fake_mode
@@ -130,9 +131,28 @@ def _place(n: Node) -> Expr | None:
     return const(int(n.value)) if isinstance(n, body.Const) else None
 
 
+class _Picking(TorchFunctionMode):
+    """Has numbers pick elements as rows of one: ``vmap`` fails at some where tensors are fake."""
+
+    def __torch_function__(self, fn: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        picks = list(args[1]) if fn is torch.ops.aten.index.Tensor else []
+        which = [k for k, p in enumerate(picks) if p is not None]
+        if len(which) < 2 or any(picks[k].ndim for k in which):
+            return fn(*args, **(kwargs or {}))
+        rows = [p if p is None else p.unsqueeze(0) for p in picks]
+        apart = which[-1] - which[0] >= len(which)
+        return fn(args[0], rows).squeeze(0 if apart else which[0])
+
+
 def _over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:
     """A function of one score and its four places over all of them."""
+
+    def one(*args: Any) -> Any:
+        with _Picking():
+            return fn(*args)
+
+    over = one
     for place in (3, 2, 1, 0):
         mapped = tuple(0 if k == place else None for k in range(4))
-        fn = torch.vmap(fn, in_dims=((0,) * scores + mapped + (None,) * others))
-    return fn
+        over = torch.vmap(over, in_dims=((0,) * scores + mapped + (None,) * others))
+    return over
