@@ -57,7 +57,7 @@ def of_one_score(
         return steps(over, *scores)
 
     query, key = n.args[:2]
-    with fake_mode(n.graph):
+    with fake_mode(n.graph), _Picking():
         q, k = query.meta["val"], key.meta["val"]  # type: ignore[union-attr]
         size = (*q.shape[:3], k.shape[2])
         scores = (q.new_empty(size, dtype=torch.float32) for _ in names)
@@ -146,13 +146,7 @@ class _Picking(TorchFunctionMode):
 
 def _over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:
     """A function of one score and its four places over all of them."""
-
-    def one(*args: Any) -> Any:
-        with _Picking():
-            return fn(*args)
-
-    over = one
     for place in (3, 2, 1, 0):
         mapped = tuple(0 if k == place else None for k in range(4))
-        over = torch.vmap(over, in_dims=((0,) * scores + mapped + (None,) * others))
-    return over
+        fn = torch.vmap(fn, in_dims=((0,) * scores + mapped + (None,) * others))
+    return fn
