@@ -174,13 +174,18 @@ LEARNED: dict[str, tuple[Any, tuple[tuple[int, ...], ...], torch.dtype, tuple[in
         ),
         ((2, 40, 70), (2, 40), (70, 2)), torch.float32, (2, 2), never_first,
     ),
+    # Of numbers that the user rounds; one place is the same for all.
+    "chosen": (
+        lambda t: lambda s, b, h, i, j: torch.where(s.bfloat16() * 1.5 > 0.7, s * 2, s * t[h, 0]),
+        ((2, 3),), torch.float32, (2, 2), None,
+    ),
     "all_heads": (
         lambda t: lambda s, b, h, i, j: s + t[i - j + 69], ((140,),), torch.bfloat16, (4, 4), None
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(LEARNED, 2))
+@pytest.mark.parametrize("name", some(LEARNED, 3))
 def test_gradients_of_what_functions_capture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
     torch._dynamo.reset()

@@ -136,6 +136,27 @@ def test_logits_that_a_caller_writes_do_not_change_gradients() -> None:
         torch.testing.assert_close(mine, own, atol=2e-3, rtol=2e-2)
 
 
+def shown_twice(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    logits = x @ w
+    return F.cross_entropy(logits, y), logits.detach(), logits.detach().view(4, 6, -1)
+
+
+def parts_shown(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    logits = (x @ w).view(4, 6, -1)
+    return F.cross_entropy(logits.view(24, -1), y), logits, logits[:, 1:]
+
+
+@pytest.mark.parametrize("fn", [shown_twice, parts_shown])
+def test_results_that_share_memory_do_so_uncopied(fn: Loss) -> None:
+    graphs: list[tuple[str, GraphModule]] = []
+    x, w = draw(24, 8).requires_grad_(), draw(8, 40).requires_grad_()
+    _, first, second = compiled(fn, graphs)(x, w, torch.arange(24))
+    with torch.no_grad():
+        first.zero_()
+    assert not second.any()
+    assert not any(n.target is aten.clone.default for n in graphs[0][1].graph.nodes)
+
+
 def test_infinite_and_missing_logits_stay_as_in_eager_mode() -> None:
     """A row's largest element may be infinite, all of them -inf, or one nan."""
     x = draw(5, 7)

@@ -183,6 +183,20 @@ def test_blocks_of_masks_of_open_sizes() -> None:
         torch.testing.assert_close(compiled(q, k), fn(q, k), atol=1e-5, rtol=1e-5)
 
 
+def test_last_blocks_of_a_mask_go_beyond_the_end() -> None:
+    """What kernels take at once divides the number of keys, the mask's blocks do not."""
+
+    def third(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return j % 3 != 0
+
+    fn, args = attention((None, third, (1, 1, 16, 96, 16, 16), 64))
+    report = litz.explain(fn, *args, options={"target": "triton"})
+    judge(report.result, fn, args)
+    (recipe,) = (k.recipe for k in report.graphs[0].stages.kernels if k.plan.skeleton is not None)
+    for plan in recipe.kernels[:1]:
+        assert 96 % plan.configs[0].block("r") == 0 and "r" not in plan.even
+
+
 @pytest.mark.parametrize("name", some(["grouped", "document", "nothing_seen", "one_query"], 2))
 def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager mode refuses gradients on the CPU, where it computes them all the same.

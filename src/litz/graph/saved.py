@@ -142,9 +142,9 @@ class _Parts:
         known = {a: self.inputs[a.name] for a in sources if a in self.saved}
         fresh = [a for a in (*sources, top, logs) if a not in known]
         with self.forward.inserting_before(self.output):
-            for view in self._shown_too([a for a in sources if a in fresh]):
-                copy = add_call(self.output, aten.clone.default, (view,), {})
-                self.output.replace_input_with(view, copy)
+            for shown in self._shown_too(fresh):
+                copy = add_call(self.output, aten.clone.default, (shown,), {})
+                self.output.replace_input_with(shown, copy)
         known |= zip(fresh, self._save(n, own, fresh), strict=True)
         made.replace_all_uses_with(value)
         self.forward.erase_node(made)
@@ -190,25 +190,30 @@ class _Parts:
     def _sources(self, n: Node, again: list[Node]) -> tuple[list[Node], list[Node]] | None:
         """The calls to make again, and what is saved for them; None where that is more.
 
-        What is returned as a view is saved where the caller can have a copy: PyTorch would not see
+        Where a result shares its memory the caller is to have a copy of that: PyTorch would not see
         that somebody writes it.
         """
         read = dict.fromkeys(a for c in (*again, n) for a in c.all_input_nodes if a not in again)
         fresh = [a for a in read if a not in self.saved]
         given = any(not isinstance(a.meta["val"], Tensor) or a.op == "placeholder" for a in fresh)
-        new = [a for a in fresh if a not in self.shown or owner(a) is not a]
-        given = given or not all(map(self._may_be_copied, self._shown_too(new)))
+        shown = self._shown_too(fresh)
+        given = given or len(shown) > 1 or not all(map(self._may_be_copied, shown))
+        new = filter(self._is_hidden, fresh)
         less = sum(map(_bytes, new)) + _row_bytes(n) < GROWTH * _bytes(n) and len(again) <= MOST
         return (again, [*read]) if less and not given else None
 
+    def _is_hidden(self, n: Node) -> bool:
+        """Whether no result is this value, with the memory that it was made in."""
+        return n not in self.shown or owner(n) is not n
+
     def _shown_too(self, values: Sequence[Node]) -> list[Node]:
-        """The results that are views of the same memory."""
-        owners = {*map(owner, values)}
-        return [s for s in self.shown if owner(s) in owners and owner(s) is not s]
+        """The results that share memory with values which are none themselves."""
+        owners = {*map(owner, filter(self._is_hidden, values))}
+        return [*dict.fromkeys(s for s in self.shown if owner(s) in owners)]
 
     def _may_be_copied(self, n: Node) -> bool:
-        """Whether a result may as well be a copy, which lies as it does."""
-        known = owner(n).op != "placeholder" and n not in self.saved
+        """Whether a result is a view that may as well be a copy, which lies as it does."""
+        known = owner(n) is not n and owner(n).op != "placeholder" and n not in self.saved
         return known and bool(n.meta["val"].is_contiguous())
 
     def _passes(self, n: Node, saved: Node) -> bool:

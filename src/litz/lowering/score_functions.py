@@ -10,6 +10,7 @@ from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 from litz.graph.constants import is_literal
 from litz.graph.values import add_call, attribute_value, fake_mode
@@ -56,7 +57,7 @@ def of_one_score(
         return steps(over, *scores)
 
     query, key = n.args[:2]
-    with fake_mode(n.graph):
+    with fake_mode(n.graph), _Picking():
         q, k = query.meta["val"], key.meta["val"]  # type: ignore[union-attr]
         size = (*q.shape[:3], k.shape[2])
         scores = (q.new_empty(size, dtype=torch.float32) for _ in names)
@@ -128,6 +129,19 @@ def _place(n: Node) -> Expr | None:
     if isinstance(n, body.Index):
         return n.expr
     return const(int(n.value)) if isinstance(n, body.Const) else None
+
+
+class _Picking(TorchFunctionMode):
+    """Has numbers pick elements as rows of one: ``vmap`` fails at some where tensors are fake."""
+
+    def __torch_function__(self, fn: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        picks = list(args[1]) if fn is torch.ops.aten.index.Tensor else []
+        which = [k for k, p in enumerate(picks) if p is not None]
+        if len(which) < 2 or any(picks[k].ndim for k in which):
+            return fn(*args, **(kwargs or {}))
+        rows = [p if p is None else p.unsqueeze(0) for p in picks]
+        apart = which[-1] - which[0] >= len(which)
+        return fn(args[0], rows).squeeze(0 if apart else which[0])
 
 
 def _over_places(fn: Callable[..., Any], scores: int, others: int) -> Callable[..., Any]:

@@ -46,11 +46,14 @@ def in_blocks(plan: KernelPlan, style: Style) -> BlockPlan:
     configs = _busy(configs, hint(z.size), hint(x.size))
     if not style.widely:
         configs = configs[:1]
+    even = axes.even(configs)
+    if skeleton.slots and (not r.size.is_const or int_value(r.size) % skeleton.sizes[1]):
+        even -= {"r"}  # a mask's last block goes beyond the end, whatever divides the size
     counted = replace(plan, dims=())  # no index runs over all of its dims
     wide = is_wide(counted)
     share = next((v for v in heads if v.name == SHARE), None)  # type: ignore[attr-defined]
     made = BlockPlan(
-        plan, form, axes, configs, axes.even(configs), wide, axes.flat, share=share,
+        plan, form, axes, configs, even, wide, axes.flat, share=share,
         together=_heads_together(z, x, configs), downward=sides.by_queries and hint(x.size) > SMALL,
     )  # fmt: skip
     return replace(made, reaches=reaches(counted)) if wide and plan.ints else made
