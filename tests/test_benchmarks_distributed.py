@@ -35,10 +35,11 @@ def test_the_slowest_rank_counts_and_failures_are_notes() -> None:
         return found | {"peak": 1.0, "first": 2.0} | more
 
     several = [
-        (row("eager", 8, 0.5, exposed=0.001), row("eager", 6, 0.5, exposed=0.003)),
+        (row("eager", 8, 0.5, exposed=0.001, host=5e-3), row("eager", 6, 0.5, exposed=0.003)),
         (row("litz", 4, 0.505), row("litz", 4, 0.505)),
         ({"case": "c", "backend": "inductor", "rounds": [], "failed": "no"},) * 2,
         (row("eager again", 8, 0.5),) * 2,
+        (row("eager float32", 8, 0.4),) * 2,
     ]
     text = table([merged(rows) for rows in several]).splitlines()
     assert text[1].split() == [
@@ -49,9 +50,11 @@ def test_the_slowest_rank_counts_and_failures_are_notes() -> None:
         "1.00",
         "-",
         "2.00",
+        "5.00",
         "1.00",
         "0.0e+00",
         "0.0e+00",
+        "2.5e-01",
     ]
     assert text[2].split() == [
         "c",
@@ -61,9 +64,11 @@ def test_the_slowest_rank_counts_and_failures_are_notes() -> None:
         "2.00",
         "-",
         "-",
+        "-",
         "1.00",
         "1.0e-02",
         "0.0e+00",
+        "2.6e-01",
     ]
     assert text[3:] == ["FAIL c on inductor: rank 0: no"]
 

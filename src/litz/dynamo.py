@@ -266,12 +266,16 @@ def heard_breaks(hear: Callable[[str], None]) -> Iterator[None]:
 def apart() -> Iterator[Callable[..., Any]]:
     """Where programs are compiled as in a fresh process; what was compiled before stays as it was.
 
-    Gives what to call for ``torch.compile``.  What is compiled meanwhile is given up at the end.
+    Gives what to call for ``torch.compile``.  What is compiled meanwhile is given up at the end, and
+    what Dynamo has learned of functions that it had not seen: to leave one alone for ever, say.
     """
+    from torch._C._dynamo.eval_frame import reset_code
+    from torch._dynamo.convert_frame import input_codes
     from torch._dynamo.guards import DeletedGuardManagerWrapper
     from torch._dynamo.pgo import get_code_state
 
     before = {id(x): x for x in _entries()}  # kept, so that no other gets its id
+    seen = {id(code): code for code in _codes()}
     sizes = get_code_state()
     known = dict(sizes)
     sizes.clear()
@@ -283,6 +287,10 @@ def apart() -> Iterator[Callable[..., Any]]:
     finally:
         sizes.clear()
         sizes.update(known)
+        for code in (new := [code for code in _codes() if id(code) not in seen]):
+            reset_code(code)
+        input_codes.seen[:] = [ref for ref in input_codes.seen if id(ref()) in seen]
+        input_codes.seen_ids.difference_update(map(id, new))
         gone = DeletedGuardManagerWrapper("it was compiled to be looked at")
         for x in _entries():
             if id(x) not in before and x.extra_state is not None:
@@ -291,11 +299,16 @@ def apart() -> Iterator[Callable[..., Any]]:
 
 def _entries() -> list[Any]:
     """The conditions under which Dynamo runs what it compiled, one object for each graph."""
-    from torch._dynamo.convert_frame import input_codes
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-    codes = [code for seen in input_codes.seen if (code := seen()) is not None]
-    return [x.guard_manager for code in codes for x in _debug_get_cache_entry_list(code)]
+    return [x.guard_manager for code in _codes() for x in _debug_get_cache_entry_list(code)]
+
+
+def _codes() -> list[Any]:
+    """The code of all functions that Dynamo has seen."""
+    from torch._dynamo.convert_frame import input_codes
+
+    return [code for seen in input_codes.seen if (code := seen()) is not None]
 
 
 def guards(gm: GraphModule) -> list[object]:

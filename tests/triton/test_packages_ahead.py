@@ -120,8 +120,8 @@ def test_the_executor_launches_what_python_does(
         for _ in range(2):  # what Python loads, and what it finds
             (one,) = executing.launch(kernel, a, y, out, *(rows,) * n)
         used.add(one.function)
-    assert len(used) == len(fake.loaded) > 1 and kernel._made is not None
-    for form in kernel._made._keep[-1]:
+    assert len(used) == len(fake.loaded) > 1 and kernel._made
+    for form in kernel._made[-1]._keep[-1]:
         form.call = None  # nobody asks Python any more
     assert len(executing.launch(kernel, x, y, out, *(64,) * n)) == 1
 

@@ -70,7 +70,6 @@ from litz.runtime.torch_private import (
     user_kernel,
     users_kernels,
 )
-from litz.runtime.triton.driver import parameter_bytes
 from litz.targets.tools import Tools
 
 CONSTANTS: Final = 1 << 20
@@ -196,6 +195,8 @@ def settings() -> tuple[object, ...]:
 
 def gpu(index: int) -> str:
     """What artifacts depend on of a GPU.  Raises NotCached."""
+    from litz.runtime.triton.driver import parameter_bytes  # the CPU does without it
+
     try:
         properties = torch.cuda.get_device_properties(index)
         return f"gpu {properties} {torch.version.cuda} {parameter_bytes()} {_triton()}"

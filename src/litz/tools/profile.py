@@ -200,7 +200,8 @@ def profile(
     """Measure ``fn`` under Litz, and under each backend of ``against``; see ``litz.profile``."""
     session, eager = Session(make_options(options)), []
     call = partial(fn, *args, **kwargs)
-    watches = "eager" in against and _can_be_watched(call)
+    with apart():  # eager mode compiles control flow, and under the watch otherwise than without
+        watches = "eager" in against and _can_be_watched(call)
     with apart() as compile:
         with session.listener, heard_breaks(session.collector.hear_break):
             watched: Any = compile(fn, backend=_litz(session.options))
