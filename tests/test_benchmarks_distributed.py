@@ -108,6 +108,9 @@ def test_what_is_asked_of_a_part(mine: dict[str, Any], verdicts: list[str]) -> N
     )
     rows = [eager, mine, measured("inductor", 10, 0.004, 4, 0.502), again]
     assert [line[-1] for line in judged("fsdp2", rows)] == verdicts
+    rows.append(measured("eager float32", 30, 0.006, 8, 0.495))
+    last = "ok" if verdicts[0] == "ok" else "NO"
+    assert [line[-1] for line in judged("fsdp2", rows)] == [*verdicts, last]
     failed = {"case": "fsdp2", "backend": "litz", "failed": "no answer"}
     assert [line[-1] for line in judged("fsdp2", [eager, failed])] == ["NO"]
 

@@ -266,8 +266,8 @@ def heard_breaks(hear: Callable[[str], None]) -> Iterator[None]:
 def apart() -> Iterator[Callable[..., Any]]:
     """Where programs are compiled as in a fresh process; what was compiled before stays as it was.
 
-    Gives what to call for ``torch.compile``.  What is compiled meanwhile is given up at the end, and
-    what Dynamo has learned of functions that it had not seen: to leave one alone for ever, say.
+    Gives what to call for ``torch.compile``.  What is compiled meanwhile is given up at the end,
+    and what Dynamo has learned of functions that it had not seen: to leave one alone, say.
     """
     from torch._C._dynamo.eval_frame import reset_code
     from torch._dynamo.convert_frame import input_codes
