@@ -91,7 +91,10 @@ def test_sizes_share_a_body(dynamic: bool) -> None:
     assert group.reason.startswith("6 calls of one body")
 
 
-@pytest.mark.parametrize(("version", "launches"), [(12000, 3), (12010, 1), (0, 1)])
+@pytest.mark.parametrize(
+    ("version", "launches"),
+    [(12000, 3), (12010, 1), pytest.param(0, 1, marks=pytest.mark.slow)],
+)
 def test_a_launch_has_room_for_so_many_calls(
     version: int, launches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
