@@ -12,6 +12,12 @@ typedef __INT64_TYPE__ i64;
 typedef __INT32_TYPE__ i32;
 typedef AtenTensorOpaque* Handle;
 
+// Python's quotient, rounded down, or its remainder; b is not 0.
+inline i64 floor_divide(i64 a, i64 b, bool quotient) {
+    i64 r = a % b, down = r && (r < 0) != (b < 0);
+    return quotient ? a / b - down : r + (down ? b : 0);
+}
+
 // In the order of OPS, VALUES, CELLS and the bits of types and pointers in runtime/shipped.py.
 enum Op {
     OP_number, OP_size, OP_load, OP_allocate, OP_recycled, OP_workspace, OP_view, OP_place,
@@ -437,8 +443,7 @@ template <class Own> struct Runner {
             case OP_or: out = a || b; return true;
         }
         if (!b) return own().error("litz: a size is divided by zero");
-        i64 r = a % b, down = r && (r < 0) != (b < 0);
-        out = op == OP_floordiv ? a / b - down : r + (down ? b : 0);
+        out = floor_divide(a, b, op == OP_floordiv);
         return true;
     }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "litz.h"
+#include "plan.h"
 
 namespace litz {
 
@@ -221,12 +222,9 @@ inline std::string sha256(View data) {
 
 // --- index expressions -------------------------------------------------------------------------
 
-// Python's quotient, rounded down, and its remainder.
 inline i64 divide(i64 a, i64 b, bool quotient) {
     if (!b) throw Error("litz: a size is divided by zero");
-    i64 r = a % b;
-    bool down = r && (r < 0) != (b < 0);
-    return quotient ? a / b - down : r + (down ? b : 0);
+    return floor_divide(a, b, quotient);
 }
 
 // An expression's text (src/litz/index/text.py), read once: steps on a stack.
