@@ -1,6 +1,6 @@
 """Small integers as 16-bit floats, and their products, several at once in one register.
 
-Imports Triton alone; ``litz.runtime.triton.interpreted`` takes the place of both functions where
+Imports Triton alone; ``litz.runtime.triton.interpreted`` takes the place of these functions where
 kernels are interpreted.
 """
 
