@@ -59,13 +59,13 @@ from litz.reporting import (
     timer_of,
     wants_stages,
 )
-from litz.runtime.batched import in_batches, one_by_one
+from litz.runtime.batched import one_by_one
 from litz.runtime.cache import Cache
 from litz.runtime.collector import uncollected
 from litz.runtime.dispatcher import through_aten
 from litz.runtime.min_cut import Cut, Split
 from litz.runtime.progress import Progress
-from litz.runtime.torch_private import has_tangent, in_dual_level
+from litz.runtime.torch_private import has_tangent, in_batches, in_dual_level
 from litz.stages import Stages, show
 from litz.targets.tools import Tools
 

@@ -13,23 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_MODE: Any = torch._C._dispatch_key_parse("VmapMode")
+from litz.runtime.torch_private import batch, is_batched, unbatched
+
 _LEVELS = range(64, 0, -1)
-
-
-def in_batches() -> bool:
-    """Whether gradients may be batched in what this thread runs."""
-    return bool(torch._C._dispatch_tls_is_dispatch_key_included(_MODE))
 
 
 def one_by_one(call: Callable[[list[Any]], Sequence[Any]], args: list[Any]) -> Sequence[Any]:
     """What ``call`` returns for arguments of which some may be batched; empties ``args``."""
     own = list(args)
     args.clear()
-    batched = [i for i, x in enumerate(own) if isinstance(x, Tensor) and _is_batched(x)]
+    batched = [i for i, x in enumerate(own) if isinstance(x, Tensor) and is_batched(x)]
     for level in _LEVELS if batched else ():
         # No tensor says its levels: in one that is not its own it becomes as long as is asked for.
-        parts = {i: torch._remove_batch_dim(own[i], level, 0, 0) for i in batched}
+        parts = {i: unbatched(own[i], level) for i in batched}
         parts = {i: x for i, x in parts.items() if len(x)}
         if parts:
             break
@@ -44,11 +40,7 @@ def one_by_one(call: Callable[[list[Any]], Sequence[Any]], args: list[Any]) -> S
     return tuple(_batch(x, level) for x in zip(*results, strict=True))
 
 
-def _is_batched(x: Tensor) -> bool:
-    return bool(torch._C._functorch.is_legacy_batchedtensor(x))
-
-
 def _batch(results: Sequence[Any], level: int) -> Any:
     if not isinstance(results[0], Tensor):
         return results[0]
-    return torch._add_batch_dim(torch.stack(list(results)), 0, level)
+    return batch(torch.stack(list(results)), level)

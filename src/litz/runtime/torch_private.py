@@ -213,6 +213,29 @@ def in_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+_BATCHES: Any = torch._C._dispatch_key_parse("VmapMode")
+
+
+def in_batches() -> bool:
+    """Whether gradients may be batched in what this thread runs."""
+    return bool(torch._C._dispatch_tls_is_dispatch_key_included(_BATCHES))
+
+
+def is_batched(x: torch.Tensor) -> bool:
+    """Whether a tensor stands for a batch of gradients, of which it shows one."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(x))
+
+
+def unbatched(x: torch.Tensor, level: int) -> torch.Tensor:
+    """The elements of a batch along dim 0: none where ``x`` is of no batch of that level."""
+    return torch._remove_batch_dim(x, level, 0, 0)
+
+
+def batch(x: torch.Tensor, level: int) -> torch.Tensor:
+    """A batch of what lies along dim 0; ``unbatched`` takes it apart."""
+    return torch._add_batch_dim(x, 0, level)
+
+
 def in_dual_level() -> bool:
     """Whether code runs in a level of forward-mode AD, where tensors may have tangents."""
     return torch.autograd.forward_ad._current_level >= 0
