@@ -482,3 +482,18 @@ def test_a_slice_that_a_guard_drops() -> None:
     out.sum().backward()
     fn(y).sum().backward()
     assert torch.equal(x.grad, y.grad)
+
+
+def test_comparisons_of_sizes_are_truths() -> None:
+    """What a graph hands on of them to eager mode, which tells True from 1."""
+
+    def fn(x: torch.Tensor, n: int, m: int) -> tuple[torch.Tensor, bool, bool]:
+        same, more = n == m, n > m
+        torch._dynamo.graph_break()
+        return x * 2, same, more
+
+    compiled = torch.compile(fn, backend="litz", dynamic=True)
+    for n, m in ((5, 3), (4, 8), (7, 7)):
+        _, same, more = compiled(torch.ones(5), n, m)
+        assert (same, more) == (n == m, n > m)
+        assert type(same) is type(more) is bool

@@ -10,9 +10,12 @@ from torch.fx import Node as FxNode
 from litz.dataclass import dataclass
 from litz.graph.aliasing import offset_of, owner, viewed
 from litz.graph.values import eager_value
+from litz.index import Expr
 from litz.ir import body
+from litz.ir.program import HostFloat
 from litz.lowering import values
 from litz.lowering.layouts import stored_as
+from litz.lowering.numbers import emit
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
 from litz.lowering.values import Opaque, TensorValue
@@ -56,6 +59,10 @@ class Outputs:
         v = self.low.env[n]
         if isinstance(v, Opaque):
             return v.ref
+        if isinstance(v, Expr) and isinstance(n.meta.get("val"), torch.SymBool):
+            truth = HostFloat(self.low.symbols.fresh("truth"))
+            emit(self.low, bool, (v,), truth)  # the number 0 or 1 so far
+            return truth
         if not isinstance(v, TensorValue):
             return v
         self.low.b.origins = self.low.sources[n]
