@@ -86,7 +86,8 @@ class HostFloat:
     """A float that the host computes while the program runs, or reads from data.
 
     Extern calls take it as it is; a kernel takes its bits, which are an integer like any other.
-    A truth that a graph returns is kept in the same way.  name: of the input or of the extern's result that it is.
+    A truth that a graph returns is kept in the same way.
+    name: of the input or of the extern's result that it is.
     """
 
     name: str
