@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Final
 
 import torch
 from torch.fx import Node as FxNode
@@ -11,12 +12,17 @@ from litz.dataclass import dataclass
 from litz.graph.aliasing import offset_of, owner, viewed
 from litz.graph.values import eager_value
 from litz.ir import body
+from litz.ir.program import TensorRef
+from litz.ir.text import is_whole
 from litz.lowering import values
 from litz.lowering.layouts import stored_as
 from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
 from litz.lowering.values import Opaque, TensorValue
 from litz.runtime.torch_private import same_memory
+
+DETACH: Final = torch.ops.aten.detach.default
+WHY_DETACHED: Final = "a result without a gradient shares memory with one that has one"
 
 
 @dataclass
@@ -37,7 +43,29 @@ class Outputs:
         nodes = [r for r in results if isinstance(r, FxNode)]
         self.own(nodes)
         done = {r: self.returned(r) for r in dict.fromkeys(nodes)}
+        if not self.low.settings.inference:
+            self.detach(done)
         return tuple(done[r] if isinstance(r, FxNode) else r for r in results)
+
+    def detach(self, done: dict[FxNode, object]) -> None:
+        """Detached results are tensors of their own where those that they come from follow.
+
+        The latter are what AOTAutograd makes other results from, as their views with gradients;
+        autograd knows results without gradients by their identity.
+        """
+        b = self.low.b
+        bases: set[object] = set()
+        for n, ref in reversed(done.items()):
+            if n.target is not DETACH:
+                bases.add(ref)
+            elif ref in bases and isinstance(ref, TensorRef) and is_whole(ref, b.buffers):
+                of = b.buffers[ref.buffer]
+                own = b.new_buffer(
+                    of.dtype, of.shape, of.strides, of.device, "extern", alias=of.name
+                )
+                b.origins = self.low.sources[n]
+                b.extern(DETACH, (ref,), (own.name,), of.device, WHY_DETACHED)
+                done[n] = own.whole
 
     def own(self, results: list[FxNode]) -> None:
         """Inputs and constants own their memory; else it is that of what was computed first."""
