@@ -22,7 +22,7 @@ from litz.lowering.values import Opaque, TensorValue
 from litz.runtime.torch_private import same_memory
 
 DETACH: Final = torch.ops.aten.detach.default
-WHY_DETACHED: Final = "a result without a gradient shares memory with one that has one"
+WHY_DETACHED: Final = "a result is a view of all of another"
 
 
 @dataclass
@@ -44,21 +44,21 @@ class Outputs:
         self.own(nodes)
         done = {r: self.returned(r) for r in dict.fromkeys(nodes)}
         if not self.low.settings.inference:
-            self.detach(done)
+            self.detach_views(done)
         return tuple(done[r] if isinstance(r, FxNode) else r for r in results)
 
-    def detach(self, done: dict[FxNode, object]) -> None:
-        """Detached results are tensors of their own where those that they come from follow.
+    def detach_views(self, done: dict[FxNode, object]) -> None:
+        """Views that are all of a later result are tensors of their own.
 
-        The latter are what AOTAutograd makes other results from, as their views with gradients;
-        autograd knows results without gradients by their identity.
+        The later one may be what AOTAutograd makes other results from, as its views with
+        gradients, and autograd knows results without gradients by their identity.
         """
         b = self.low.b
-        bases: set[object] = set()
+        later: set[object] = set()
         for n, ref in reversed(done.items()):
-            if n.target is not DETACH:
-                bases.add(ref)
-            elif ref in bases and isinstance(ref, TensorRef) and is_whole(ref, b.buffers):
+            if ref not in later or viewed(n) is None:
+                later.add(ref)
+            elif isinstance(ref, TensorRef) and is_whole(ref, b.buffers):
                 of = b.buffers[ref.buffer]
                 own = b.new_buffer(
                     of.dtype, of.shape, of.strides, of.device, "extern", alias=of.name
