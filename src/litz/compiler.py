@@ -35,6 +35,7 @@ from litz.lowering import families
 from litz.lowering.context import Settings
 from litz.lowering.graph import DEVICES, check_devices, drawn_buffers, lower
 from litz.lowering.state import Compile
+from litz.lowering.torch_types import FROM_TORCH
 from litz.lowering.versions import check_offsets
 from litz.options import Options
 from litz.passes.pipeline import pipeline
@@ -224,6 +225,7 @@ def _scheduled(
             inference,
             tuple(d for d in devices(gm) if target_of(d).blocks),
             options.check_calls or options.verify,
+            FROM_TORCH[torch.get_default_dtype()],
         )
         lowered = lower(gm, settings, None if options.verify else compile_body)
         check_devices(lowered.program)

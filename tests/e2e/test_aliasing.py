@@ -283,3 +283,22 @@ def test_values_kept_for_the_backward(fn: Fn, dynamic: bool) -> None:
     for e, c in zip(*found, strict=True):
         torch.testing.assert_close(c, e)
         assert c is not None and e is not None and c.stride() == e.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_views_keep_their_gradients_beside_a_detached_result(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp()
+        z = y.detach()
+        return y[0], y.t(), z if dtype.is_complex else z.t().t()
+
+    x = torch.ones(3, 4, dtype=dtype, requires_grad=True)
+    results = torch.compile(fn, backend="litz", fullgraph=True)(x)
+    assert [y.requires_grad for y in results] == [True, True, False]
+    assert results[2].data_ptr() == results[1].data_ptr()
+    sums = [y[0].abs().sum() + y[1].abs().sum() for y in (results, fn(x))]
+    grad, expected = (torch.autograd.grad(y, x, retain_graph=True)[0] for y in sums)
+    torch.testing.assert_close(grad, expected)
+    results[2].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(sums[0], x)

@@ -190,3 +190,18 @@ def test_numbers_keep_their_digits(dtype: torch.dtype, shape: tuple[int, ...]) -
         x = torch.randn(shape).to(dtype)
         for ours, eager in zip(call(x), fn(x), strict=True):
             assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_numbers_beside_integers_have_the_default_type(dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * 0.1, x > 16777216.5, x.sum() / 3 + 0.1, torch.where(x > 2, x, 0.1)
+
+    x = torch.tensor([1, 7, 16777217])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        compiled, expected = torch.compile(fn, backend="litz")(x), fn(x)
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(compiled, expected, rtol=0, atol=0)

@@ -292,6 +292,13 @@ def test_what_goes_from_operator_to_operator_may_have_another_shape() -> None:
         torch.testing.assert_close(m, t)
 
 
+def _written_windows(x: Tensor, size: int, step: int) -> Tensor:
+    windows = x.unfold(1, size, step).transpose(0, 1)
+    windows *= 3
+    windows[0] = -1
+    return x
+
+
 IMAGE = torch.randint(256, (2, 3, 270, 270), dtype=torch.uint8)
 COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
 
@@ -309,6 +316,8 @@ COMPLEX = torch.randn(5, 5, dtype=torch.complex64)
         lambda x: F.interpolate(IMAGE, (130, 130), mode="bilinear"),
         lambda x: F.interpolate(IMAGE, (130, 130), None, "bicubic"),
         lambda x: F.interpolate(IMAGE, (33, 33), mode="bilinear", antialias=True),
+        lambda x: _written_windows(x.real.clone(), 2, 2),
+        lambda x: _written_windows(x.real.clone(), 1, 2),
     ],
 )
 def test_what_is_traced_wrongly_runs_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:

@@ -17,7 +17,14 @@ from litz.ir.unfold import Nest
 from litz.kernel.guards import unguarded
 from litz.kernel.merge import merge_loops
 from litz.kernel.plan import Dim, KernelPlan, Mode, Param
-from litz.kernel.tiling import accesses_of, best_score, choose_tiling, loop_order
+from litz.kernel.tiling import (
+    ANY_STRIDE,
+    DIVIDED,
+    accesses_of,
+    best_score,
+    choose_tiling,
+    loop_order,
+)
 from litz.kernel.unfold import halves_apart, unfold_where_better
 from litz.schedule.groups import Group
 
@@ -90,12 +97,13 @@ def build_kernel(group: Group, buffers: Mapping[str, Buffer]) -> BoundKernel:
 
     def contiguous(nest: Nest) -> float:
         axes, reduced, stores = merge_loops(*nest)
-        return best_score((*axes, *reduced), accesses_of(stores, sizes))
+        return best_score((*axes, *reduced), accesses_of(stores, sizes), divided)
 
     sizes = {name: b.dtype.bytes for name, b in buffers.items()}
     nest = (group.axes, group.reduce_axes, group.stores)
+    divided = ANY_STRIDE
     if group.device == "cpu":  # where lanes may be any, each has a branch of its own
-        nest = halves_apart(nest)
+        nest, divided = halves_apart(nest), DIVIDED
     axes, reduced, stores = merge_loops(*unfold_where_better(nest, contiguous))
     if not run_along(stores, reduced):
         raise ValueError("a scan has to run along the one reduced loop of its kernel")

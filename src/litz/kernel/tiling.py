@@ -15,6 +15,7 @@ DEFAULT_SIZE = 1 << 8
 FULL_VECTOR = 16
 # What a strided access is worth next to a contiguous one.
 SMALL_STRIDE, ANY_STRIDE = 0.3, 0.05
+DIVIDED = -0.8  # where each lane of a CPU's vector computes its place by divisions
 FEW = 0.5  # loads of a point
 NEAR = 8  # elements: a stride whose vectors share their cache lines with few others
 
@@ -134,8 +135,13 @@ def _stride(a: Access, v: Expr) -> int | None:
     return c.value if isinstance(c, Const) else None
 
 
-def lane_score(v: Expr, loops: Sequence[Expr], accesses: Sequence[Access]) -> float:
-    """Bytes that vectorising ``v`` makes contiguous, less for what would leave lanes idle."""
+def lane_score(
+    v: Expr, loops: Sequence[Expr], accesses: Sequence[Access], divided: float = ANY_STRIDE
+) -> float:
+    """Bytes that vectorising ``v`` makes contiguous, less for what would leave lanes idle.
+
+    divided: what an access is worth that divides ``v``.
+    """
     score = 0.0
     for a in accesses:
         stride = _stride(a, v)
@@ -147,13 +153,17 @@ def lane_score(v: Expr, loops: Sequence[Expr], accesses: Sequence[Access]) -> fl
         elif stride is not None and abs(stride) <= NEAR:
             score += size * SMALL_STRIDE
         else:
-            score += size * ANY_STRIDE
+            divides = not a.through and coefficient(a.index, v) is None
+            score += size * (divided if divides else ANY_STRIDE)
     return score * min(1.0, extent_of(v) / FULL_VECTOR)
 
 
-def best_score(loops: Sequence[Expr], accesses: Sequence[Access]) -> float:
-    """Bytes that vectorising the best of ``loops`` makes contiguous (see ``lane_score``)."""
-    return max((lane_score(v, loops, accesses) for v in loops), default=0.0)
+def best_score(
+    loops: Sequence[Expr], accesses: Sequence[Access], divided: float = ANY_STRIDE
+) -> float:
+    """Bytes that vectorising the chosen of ``loops`` makes contiguous (see ``lane_score``)."""
+    lane = choose_lane(loops, (), accesses)
+    return 0.0 if lane is None else lane_score(lane, loops, accesses, divided)
 
 
 def choose_lane(

@@ -44,6 +44,7 @@ class Settings:
     inference: no backward graph belongs to it, so that nobody has merged equal calls.
     blocks: the kinds of devices whose kernels run as many programs over blocks.
     check_calls: what operators are handed is kept beside what the metadata says of it.
+    floats: PyTorch's default dtype, which numbers have beside tensors of integers.
     """
 
     eager_numerics: bool = True
@@ -52,6 +53,7 @@ class Settings:
     inference: bool = False
     blocks: tuple[str, ...] = ("cuda",)
     check_calls: bool = False
+    floats: DType = d.F32
 
     def on_gpu(self, device: str) -> bool:
         """Whether what lies on ``device`` is computed by a GPU, or as on one."""

@@ -63,7 +63,7 @@ def _laid_out(ctx: Call) -> None:
 @lower(aten.isin.Tensor_Tensor, aten.isin.Scalar_Tensor)
 def isin(ctx: Call, x: Operand, members: TensorValue, *, invert: bool) -> TensorValue:
     _laid_out(ctx)
-    common = common_dtype((x, members))
+    common = common_dtype(ctx.b, (x, members))
     members = values.reshape(ctx.cast(members, common), (members.numel,))
     count = members.shape[0]
     if not isinstance(count, Const) or not 0 < count.value <= MAX_MEMBERS:

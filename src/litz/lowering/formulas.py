@@ -44,7 +44,7 @@ def elementwise(
     """
     b = ctx.b
     given = [o for o in operands if o is not None]
-    common = compute or common_dtype(given)
+    common = compute or common_dtype(b, given)
     if common.kind == "uint" and common.bits > 8:
         raise Unsupported(f"arithmetic on {common}")
     device = device_of(given)
@@ -62,7 +62,7 @@ def elementwise(
 
 def float_compute(ctx: Call, *operands: Operand) -> DType:
     """The common type of ops that turn integers into floats."""
-    common = common_dtype(operands)
+    common = common_dtype(ctx.b, operands)
     return common if common.is_float else ctx.dtype if ctx.dtype.is_float else d.F32
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Final
 
 import torch
 from torch.fx import Node as FxNode
@@ -12,7 +13,8 @@ from litz.graph.aliasing import offset_of, owner, viewed
 from litz.graph.values import eager_value
 from litz.index import Expr
 from litz.ir import body
-from litz.ir.program import HostFloat
+from litz.ir.program import HostFloat, TensorRef
+from litz.ir.text import is_whole
 from litz.lowering import values
 from litz.lowering.layouts import stored_as
 from litz.lowering.numbers import emit
@@ -20,6 +22,9 @@ from litz.lowering.state import GraphLowering
 from litz.lowering.strides import dense, laid_otherwise, same_layout, with_idle_strides
 from litz.lowering.values import Opaque, TensorValue
 from litz.runtime.torch_private import same_memory
+
+DETACH: Final = torch.ops.aten.detach.default
+WHY_DETACHED: Final = "a result is a view of all of another"
 
 
 @dataclass
@@ -40,7 +45,29 @@ class Outputs:
         nodes = [r for r in results if isinstance(r, FxNode)]
         self.own(nodes)
         done = {r: self.returned(r) for r in dict.fromkeys(nodes)}
+        if not self.low.settings.inference:
+            self.detach_views(done)
         return tuple(done[r] if isinstance(r, FxNode) else r for r in results)
+
+    def detach_views(self, done: dict[FxNode, object]) -> None:
+        """Views that are all of a later result are tensors of their own.
+
+        The later one may be what AOTAutograd makes other results from, as its views with
+        gradients, and autograd knows results without gradients by their identity.
+        """
+        b = self.low.b
+        later: set[object] = set()
+        for n, ref in reversed(done.items()):
+            if ref not in later or viewed(n) is None:
+                later.add(ref)
+            elif isinstance(ref, TensorRef) and is_whole(ref, b.buffers):
+                of = b.buffers[ref.buffer]
+                own = b.new_buffer(
+                    of.dtype, of.shape, of.strides, of.device, "extern", alias=of.name
+                )
+                b.origins = self.low.sources[n]
+                b.extern(DETACH, (ref,), (own.name,), of.device, WHY_DETACHED)
+                done[n] = own.whole
 
     def own(self, results: list[FxNode]) -> None:
         """Inputs and constants own their memory; else it is that of what was computed first."""

@@ -186,7 +186,7 @@ def div_mode(ctx: Call, x: Operand, y: Operand, *, rounding_mode: str | None) ->
     if rounding_mode is None:
         compute = float_compute(ctx, x, y)
         return elementwise(ctx, of_two("div"), x, y, compute=compute, exact=True)
-    common = common_dtype((x, y))
+    common = common_dtype(ctx.b, (x, y))
     if common.is_int:
         name = "floordiv" if rounding_mode == "floor" else "truncdiv"
         return elementwise(ctx, lambda a, c: op(name, a, checked(ctx)(c)), x, y)
@@ -274,7 +274,7 @@ def pow_scalar(ctx: Call, x: TensorValue, y: Any) -> TensorValue:
 
 @lower(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_tensor(ctx: Call, x: Operand, y: Operand) -> TensorValue:
-    common = common_dtype((x, y))
+    common = common_dtype(ctx.b, (x, y))
     if common is d.BOOL:
         raise Unsupported("a power of bools")
     return elementwise(ctx, of_two("pow", "ipow"), x, y)

@@ -17,15 +17,15 @@ from litz.lowering.values import TensorValue
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 
 
-def _scalar_dtype(value: Scalar | Expr | HostFloat) -> DType:
+def _scalar_dtype(b: Builder, value: Scalar | Expr | HostFloat) -> DType:
     if isinstance(value, bool):
         return d.BOOL
     if isinstance(value, int | Expr):
         return d.I64
-    return d.F32  # the default dtype; only its category counts next to a float tensor
+    return b.settings.floats  # only its category counts next to a float tensor
 
 
-def common_dtype(operands: Sequence[Operand]) -> DType:
+def common_dtype(b: Builder, operands: Sequence[Operand]) -> DType:
     """The dtype that torch computes in: dimensioned tensors, then 0-d tensors, then numbers.
 
     A lower group counts only if its category (bool < int < float) is higher.
@@ -36,7 +36,7 @@ def common_dtype(operands: Sequence[Operand]) -> DType:
         if isinstance(o, TensorValue):
             groups[0 if o.ndim else 1].append(o.dtype)
         else:
-            groups[2].append(_scalar_dtype(o))
+            groups[2].append(_scalar_dtype(b, o))
     for group in groups:
         if not group:
             continue
@@ -65,7 +65,7 @@ def as_tensors(b: Builder, operands: Sequence[Operand]) -> list[TensorValue]:
         elif isinstance(o, float | HostFloat):
             out.append(b.full((), o, d.F64, device))
         else:
-            out.append(b.full((), o, _scalar_dtype(o), device))
+            out.append(b.full((), o, _scalar_dtype(b, o), device))
     return out
 
 
