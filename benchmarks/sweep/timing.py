@@ -115,7 +115,9 @@ def equivalent(got: Tensor, eager: Tensor, job: Job) -> bool:
     """
     if got.dtype is not torch.int64 or torch.equal(got, eager):
         return False
-    values = [t.detach() for t in pytree.tree_leaves((job.args, job.kwargs)) if isinstance(t, Tensor)]
+    values = [
+        t.detach() for t in pytree.tree_leaves((job.args, job.kwargs)) if isinstance(t, Tensor)
+    ]
     found = (x for x in values if x.dim() == got.dim())
     return any(picks(x, dim, got, eager) for x in found for dim in range(got.dim()))
 
