@@ -42,6 +42,7 @@ from litz.graph.rng_states import fix_states
 from litz.graph.scan_gradients import differentiate_scans
 from litz.graph.statistics import give_true_types
 from litz.graph.user_kernels import launched
+from litz.graph.views_alone import views_alone
 from litz.logs import events
 from litz.options import Options
 from litz.ranks import agreement, program_name
@@ -90,8 +91,9 @@ def compile_with(
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
     dynamo.guard_dual_level()
-    if reason := "it runs in forward-mode AD" if in_dual_level() else mistraced(gm):
-        return _in_eager_mode(gm, reason, recompile, tell)
+    reason = "it runs in forward-mode AD" if in_dual_level() else mistraced(gm)
+    if reason or views_alone(gm):
+        return _in_eager_mode(gm, reason or "it makes views alone", recompile, tell)
     drop_idle_dropout(gm)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
     cache = Tools(options).cache if known else None
