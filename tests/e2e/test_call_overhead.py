@@ -17,12 +17,19 @@ X = torch.arange(12.0).view(3, 4)
 
 def frames_of_aot(call: Callable[[], Any]) -> set[str]:
     """The functions of AOTAutograd that a call runs."""
+    return frames_in("_functorch/_aot_autograd/runtime_wrappers", call)
+
+
+def frames_of_litz(call: Callable[[], Any]) -> set[str]:
+    return frames_in("/litz/", call)
+
+
+def frames_in(part: str, call: Callable[[], Any]) -> set[str]:
+    """The functions that a call runs of files with that part in their names."""
     found = set()
 
     def seen(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and "_functorch/_aot_autograd/runtime_wrappers" in (
-            frame.f_code.co_filename.replace("\\", "/")
-        ):
+        if event == "call" and part in frame.f_code.co_filename.replace("\\", "/"):
             found.add(frame.f_code.co_name)
 
     sys.setprofile(seen)
@@ -107,3 +114,17 @@ def test_views_alone_are_left_to_eager_mode(fn: Callable[..., Any], alone: bool)
         assert first.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
         first.sum().backward()
         assert leaf.grad is not None
+
+
+@pytest.mark.parametrize("times", [1, 2])  # compiled, and from the cache
+def test_one_call_of_aten_is_made_by_dynamos_graph(times: int, tmp_path: Any) -> None:
+    options = {"cache_dir": str(tmp_path), "check_calls": False}
+    x = X[:, :3].contiguous() + torch.eye(3)
+    for _ in range(times):
+        torch._dynamo.reset()
+        made = torch.compile(torch.linalg.det, backend="litz", options=options)
+        torch.testing.assert_close(made(x), torch.linalg.det(x))
+    assert not frames_of_litz(lambda: made(x))
+    two = torch.compile(lambda x: torch.linalg.det(x) + 1, backend="litz", options=options)
+    torch.testing.assert_close(two(x), torch.linalg.det(x) + 1)
+    assert frames_of_litz(lambda: two(x))

@@ -1,4 +1,4 @@
-"""Programs that make views alone: eager mode makes them at less cost than any wrapper around it."""
+"""Programs of Dynamo's that gain nothing: eager mode runs them at less cost than any wrapper."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def views_alone(gm: GraphModule) -> bool:
     except (RuntimeError, NotImplementedError, KeyError):  # of tensors without memory, say
         return False
     return not writes.found
+
+
+def one_call(gm: GraphModule) -> bool:
+    """Whether Dynamo's graph is one call of an operator, on CPUs."""
+    calls = [n for n in gm.graph.nodes if n.op.startswith("call")]
+    if len(calls) != 1 or [*gm.children()] or gm.graph.find_nodes(op="get_attr"):
+        return False
+    values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op != "output"]
+    tensors = [t for t in pytree.tree_leaves(values) if isinstance(t, Tensor)]
+    return all(t.device.type == "cpu" for t in tensors)
 
 
 def _tensors(nodes: Any) -> list[Tensor]:
