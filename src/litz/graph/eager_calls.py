@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ def views_alone(gm: GraphModule) -> bool:
 
 
 def one_call(gm: GraphModule) -> bool:
-    """Whether Dynamo's graph is one call of an operator, on CPUs."""
-    calls = [n for n in gm.graph.nodes if n.op.startswith("call")]
+    """Whether Dynamo's graph is one call of an operator, on CPUs, and picks of its results."""
+    calls = [n for n in gm.graph.nodes if n.op.startswith("call") and n.target is not getitem]
     if len(calls) != 1 or [*gm.children()] or gm.graph.find_nodes(op="get_attr"):
         return False
     values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op != "output"]
