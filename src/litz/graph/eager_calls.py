@@ -36,9 +36,8 @@ def one_call(gm: GraphModule) -> bool:
     calls = [n for n in gm.graph.nodes if n.op.startswith("call") and n.target is not getitem]
     if len(calls) != 1 or [*gm.children()] or gm.graph.find_nodes(op="get_attr"):
         return False
-    values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op != "output"]
-    tensors = [t for t in pytree.tree_leaves(values) if isinstance(t, Tensor)]
-    return all(t.device.type == "cpu" for t in tensors)
+    leaves = pytree.tree_leaves([n.meta.get("example_value") for n in gm.graph.nodes])
+    return all(t.device.type == "cpu" for t in leaves if isinstance(t, Tensor))
 
 
 def _tensors(nodes: Any) -> list[Tensor]:
