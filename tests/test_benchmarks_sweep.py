@@ -107,6 +107,21 @@ def test_verdicts(change: Any, right: str) -> None:
     assert timing.verdict([change(eager[0])], eager, eager, job)["right"] == right
 
 
+def test_indices_of_equal_elements_are_of_any_order() -> None:
+    """They pick the same values, each once."""
+    job = of(lambda x: x.sort(-1), torch.tensor([[3.0, 1, 1, 0], [2, 2, 2, torch.nan]]))
+    values, _ = eager = timing.Side(job.fn, job).outcome()
+
+    def right(*indices: list[int]) -> str:
+        got = [values, torch.tensor(indices)]
+        return str(timing.verdict(got, eager, eager, job)["right"])
+
+    assert right([3, 2, 1, 0], [2, 0, 1, 3]) == "ok"
+    assert right([3, 1, 1, 0], [0, 1, 2, 3]) == "WRONG"  # one twice
+    assert right([3, 0, 1, 2], [0, 1, 2, 3]) == "WRONG"  # other values
+    assert right([3, 2, 1, 4], [0, 1, 2, 3]) == "WRONG"  # none
+
+
 def test_random_values_are_no_fault() -> None:
     job = of(torch.rand_like, torch.ones(100))
     runs = [timing.Side(job.fn, job).outcome() for _ in range(3)]

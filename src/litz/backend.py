@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from litz.errors import (
 from litz.graph.calls import count_calls
 from litz.graph.communicate import narrow_before_gathering, share_calls
 from litz.graph.dropout import drop_idle_dropout
+from litz.graph.eager_calls import one_call, views_alone
 from litz.graph.generic_scans import make_scans_whole
 from litz.graph.mistraced import mistraced
 from litz.graph.original import kept, restored
@@ -90,8 +91,9 @@ def compile_with(
     # What is wrong with the metadata of a forward graph, which its backward graph shares.
     wrong: list[str] = []
     dynamo.guard_dual_level()
-    if reason := "it runs in forward-mode AD" if in_dual_level() else mistraced(gm):
-        return _in_eager_mode(gm, reason, recompile, tell)
+    reason = "it runs in forward-mode AD" if in_dual_level() else mistraced(gm)
+    if reason or views_alone(gm):
+        return _in_eager_mode(gm, reason or "it makes views alone", recompile, tell)
     drop_idle_dropout(gm)
     known = _program_key(gm, example_inputs, options) if options.graph_cache else None
     cache = Tools(options).cache if known else None
@@ -105,6 +107,7 @@ def compile_with(
         start_workers(options.jobs or None)  # they load while AOTAutograd traces
 
     program: Program | None = None
+    made_of: dict[str, Artifact | None] = {}
 
     def kept_program() -> Program | None:
         if known is None or cache is None:
@@ -130,6 +133,8 @@ def compile_with(
                 wrong.append(stages.fallback)
             report_guards(guards, lambda: dynamo.guards(graph))
             call = _finished(call, recorder, stages, kind)
+            artifact = None if stages.fallback or stages.timer else stages.artifact
+            made_of[kind] = artifact
             if program is not None:
                 program.made(kind, None if stages.fallback else stages.artifact, stages.not_kept)
             tell(kind, graph, stages)
@@ -171,7 +176,7 @@ def compile_with(
             made = dynamo.compile_through_aot(gm, example_inputs, split=split, **compilers)
         if program is not None:
             program.finished(made)
-        return made
+        return gm.forward if _left_to_aten(gm, made_of, options) else made
 
     try:
         with Progress(lambda: f"tracing {count_calls(gm)} calls", options.progress):
@@ -215,7 +220,18 @@ def _bound_program(
             calls[kind] = call
             report_compiled(kind, stages)
             tell(kind, gm, stages)
-    return wrapped(kept, calls, inputs, known)
+    made = wrapped(kept, calls, inputs, known)
+    return gm.forward if _left_to_aten(gm, kept[0], options) else made
+
+
+def _left_to_aten(
+    gm: GraphModule, made_of: Mapping[str, Artifact | None], options: Options
+) -> bool:
+    """Whether a program is one call that ATen computes whole: called by Dynamo's own graph."""
+    if [*made_of] != ["inference"] or (made := made_of["inference"]) is None:
+        return False
+    checked = options.check_calls or options.verify or options.inspect
+    return not checked and not made.kernels and one_call(gm)
 
 
 def _agreed(graph: GraphModule, options: Options, stages: Stages, kind: str, program: str) -> Boxed:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Interpreter
 from litz.graph.values import EAGER_VAL
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.min_cut import Cut, Split, quick_cuts
-from litz.runtime.torch_private import LazyGraphModule, partitioning, untraced
+from litz.runtime.torch_private import LazyGraphModule, partitioning, past_wrappers, untraced
 from litz.runtime.torch_private import traced as is_traced
 
 REFUSALS = ("encountered a mutation on a view chain", "Found a custom (non-ATen) operator")
@@ -107,7 +107,12 @@ def _through_aot(
         bw_compiler = later(bw_compiler)
     # DDP's optimizer sees by this count that the first call shall give it fake results.
     torch._dynamo.utils.counters["aot_autograd"]["total"] += 1
-    return untraced(aot_module_simplified(gm, example_inputs, bw_compiler=bw_compiler, **given))
+    made = aot_module_simplified(gm, example_inputs, bw_compiler=bw_compiler, **given)
+    inside = None if [*gm.parameters(), *gm.buffers()] else getattr(made, "__wrapped__", None)
+    known = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    if inside is not None and (direct := past_wrappers(inside, known)) is not None:
+        made = wraps(made)(direct)
+    return untraced(made)
 
 
 class _Part(LazyGraphModule):

@@ -150,6 +150,7 @@ _SIN = _in_square(lambda x: (mp.sin(x) - x) / x**3, -mpf(1) / 6)
 _COS = _in_square(lambda x: (mp.cos(x) - 1 + x * x / 2) / x**4, mpf(1) / 24)
 _ASIN = _in_square(lambda x: (mp.asin(x) - x) / x**3, mpf(1) / 6)
 _ATAN = _in_square(lambda x: (mp.atan(x) - x) / x**3, -mpf(1) / 3)
+_TAN = _in_square(lambda x: (mp.tan(x) - x) / x**3, mpf(1) / 3)
 _TURN = (mp.pi / 4 * mpf("1.01")) ** 2
 LOGS = (("log", mp.e, 16), ("log2", mpf(2), 15), ("log10", mpf(10), 16))
 
@@ -169,6 +170,7 @@ JOBS = (
     Fit("cos", _COS, 0, _TURN, 2, lambda z: z * z / 0.7),
     Fit("asin", _ASIN, 0, 0.25, 5, lambda z: z),
     Fit("atan", _ATAN, 0, 0.25, 5, lambda z: z),
+    Fit("tan", _TAN, 0, _TURN, 6, lambda z: z),
     Fit("lgamma wide", _lgamma, -1, 1, 16, _one, 53),
     Fit("stirling wide", _series_of(_stirling), 0, mpf(1) / 36, 3, mp.sqrt, 53),
     Fit("digamma wide", _series_of(_digamma), 0, mpf(1) / 100, 4, lambda s: s, 53),
@@ -222,11 +224,23 @@ def piece(f: Fn, width: float, k: int, degree: int) -> tuple[float, list[float],
     which outweighs the others has no error.  The first two pieces are of f(x) - x.
     """
     a, b = max(k - 0.5, 0.0) * width, (k + 0.5) * width
-    if k == 0:  # f(x) - x is a small multiple of x
-        rest = _series(lambda x: (f(x) - x) / x, mp.diff(f, 0) - 1)
-        found, error = fit(Fit("", rest, 0, b, degree - 1, lambda x: 1))
-        return 0.0, [0.0, *found], error
-    g = (lambda x: f(x) - x) if k == 1 else f
+    if k == 0:
+        return first_piece(f, b, degree)
+    return centred((lambda x: f(x) - x) if k == 1 else f, a, b, degree, f)
+
+
+def first_piece(f: Fn, end: Real, degree: int) -> tuple[float, list[float], float]:
+    """That of f(x) - x on [0, end], a small multiple of x."""
+    rest = _series(lambda x: (f(x) - x) / x, mp.diff(f, 0) - 1)
+    found, error = fit(Fit("", rest, 0, end, degree - 1, lambda x: 1))
+    return 0.0, [0.0, *found], error
+
+
+def centred(
+    g: Fn, a: Real, b: Real, degree: int, f: Fn | None = None
+) -> tuple[float, list[float], float]:
+    """The piece of g on [a, b]; its error is weighted by f, g itself if not given."""
+    f = f or g
     middle = np.float32((a + b) / 2)
     step = np.float32((b - a) / 4096)
     near = [np.float32(middle + np.float32(i) * step) for i in range(-40, 41)]
@@ -246,8 +260,23 @@ def piece(f: Fn, width: float, k: int, degree: int) -> tuple[float, list[float],
     return centre, found, error
 
 
-def print_pieces(name: str, f: Fn, width: float, count: int, degree: int) -> None:
-    rows = [piece(f, width, k, degree) for k in range(count)]
+def even_pieces(f: Fn, width: float, degree: int) -> list[tuple[float, list[float], float]]:
+    """32 pieces of f itself, the first half as wide."""
+    ends = [(max(k - 0.5, 0.0) * width, (k + 0.5) * width) for k in range(32)]
+    return [centred(f, a, b, degree) for a, b in ends]
+
+
+def atan_piece(k: int) -> tuple[float, list[float], float]:
+    """A quarter of an octave from 2^-3 on; from 2 on as a function of -1/x."""
+    low, high = (mpf(2) ** (j // 4 - 3) * (1 + mpf(j % 4) / 4) for j in (k, k + 1))
+    if k == 0:
+        return first_piece(mp.atan, high, 5)
+    if low < 2:
+        return centred(mp.atan, low, high, 5)
+    return centred(lambda s: mp.pi / 2 + mp.atan(s), -1 / low, mpf(0) if k == 31 else -1 / high, 5)
+
+
+def print_pieces(name: str, rows: Sequence[tuple[float, list[float], float]]) -> None:
     print(f"{name}: weighted error 2^{float(mp.log(max(r[2] for r in rows), 2)):.1f}")
     table = [[c, *coefficients] for c, coefficients, _ in rows]
     for column in zip(*table, strict=True):
@@ -278,8 +307,11 @@ def print_logs() -> None:
 
 if __name__ == "__main__":
     print_logs()
-    for pieces in PIECES:
-        print_pieces(*pieces)
+    for name, f, width, count, degree in PIECES:
+        print_pieces(name, [piece(f, width, k, degree) for k in range(count)])
+    print_pieces("erfcx", even_pieces(lambda a: mp.exp(a * a) * mp.erfc(a), 41 / 128, 6))
+    print_pieces("erfinv / x", even_pieces(_erfinv_over_x, 65 / 128, 4))
+    print_pieces("atan", [atan_piece((k + 16) % 32) for k in range(32)])
     for job in JOBS:
         coefficients, error = fit(job)
         print(f"{job.name}: weighted error 2^{float(mp.log(error, 2)):.1f}")

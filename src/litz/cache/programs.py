@@ -43,6 +43,7 @@ from litz.runtime.torch_private import (
     AUTOCAST_CALLS,
     aot_names,
     in_transform,
+    past_wrappers,
     untraced,
     without_autocast,
 )
@@ -385,7 +386,7 @@ def wrapped(
     def run(*args: Any) -> Any:
         return call(list(args))
 
-    return untraced(run)
+    return untraced(past_wrappers(call, record.runtime_metadata) or run)
 
 
 def _wrapped(record: Any, calls: Mapping[str, Boxed], inputs: Sequence[Any]) -> Boxed:

@@ -1,0 +1,133 @@
+"""What stands between Dynamo and a compiled graph: nothing that has nothing to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from litz.backend import compile_with
+from litz.options import make_options
+
+X = torch.arange(12.0).view(3, 4)
+
+
+def frames_of_aot(call: Callable[[], Any]) -> set[str]:
+    """The functions of AOTAutograd that a call runs."""
+    return frames_in("_functorch/_aot_autograd/runtime_wrappers", call)
+
+
+def frames_of_litz(call: Callable[[], Any]) -> set[str]:
+    return frames_in("/litz/", call)
+
+
+def frames_in(part: str, call: Callable[[], Any]) -> set[str]:
+    """The functions that a call runs of files with that part in their names."""
+    found = set()
+
+    def seen(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and part in frame.f_code.co_filename.replace("\\", "/"):
+            found.add(frame.f_code.co_name)
+
+    sys.setprofile(seen)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def kinds_of(fn: Callable[..., Any], *args: Any) -> tuple[list[str], Callable[..., Any]]:
+    """The kinds of graphs that Litz was told to compile, and what it made."""
+    kinds: list[str] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        def tell(kind: str, graph: Any, stages: Any) -> None:
+            kinds.append(f"{kind}: {stages.fallback}")
+
+        return compile_with(gm, inputs, make_options({}, None), tell)
+
+    torch._dynamo.reset()
+    made = torch.compile(fn, backend=backend, dynamic=False)
+    wanted, got = fn(*(a.clone() for a in args)), made(*args)
+    torch.testing.assert_close(got, wanted)
+    return kinds, made
+
+
+@pytest.mark.parametrize("times", [1, 2])  # compiled, and from the cache
+def test_graphs_without_gradients_are_called_past_idle_wrappers(times: int, tmp_path: Any) -> None:
+    options = {"cache_dir": str(tmp_path)}
+    for _ in range(times):
+        torch._dynamo.reset()
+        made = torch.compile(lambda x: x.exp() * 2, backend="litz", options=options)
+        made(X)
+    if frames_of_aot(lambda: made(X)):  # another PyTorch's wrappers
+        assert torch.__version__ > "2.14"
+    result = made(X)
+    assert not result.requires_grad and torch.is_grad_enabled()
+    with torch.no_grad():
+        torch.testing.assert_close(made(X), X.exp() * 2)
+        assert not torch.is_grad_enabled()
+
+
+def test_an_error_leaves_gradients_on() -> None:
+    made = torch.compile(lambda x, i: x[i] + 1, backend="litz", dynamic=False)
+    made(X, torch.tensor([0, 2]))
+    with pytest.raises(Exception, match="(?i)index"):
+        made(X, torch.tensor([0, 9]))
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x.exp(), x[0]),  # a view
+        lambda x: x.mul_(1),  # written
+    ],
+)
+def test_wrappers_with_something_to_do_are_called(fn: Callable[..., Any]) -> None:
+    _, made = kinds_of(fn, X.clone())
+    assert "runtime_wrapper" in frames_of_aot(lambda: made(X.clone()))
+
+
+@pytest.mark.parametrize(
+    ("fn", "alone"),
+    [
+        (lambda x: x.t(), True),
+        (lambda x: (x.view(-1), x[1:], x.chunk(2, 1)), True),
+        (lambda x: x.contiguous(), True),
+        (lambda x: x.t().contiguous(), False),
+        (lambda x: x.t().add_(1), False),
+        (lambda x: (x[0], x + 1), False),
+        (lambda x: torch.ones(3), False),
+    ],
+)
+def test_views_alone_are_left_to_eager_mode(fn: Callable[..., Any], alone: bool) -> None:
+    kinds, made = kinds_of(lambda x: fn(x), X.clone())
+    assert (kinds == ["eager: it makes views alone"]) == alone
+    if alone:
+        leaf = X.clone().requires_grad_()
+        first, *_ = torch.utils._pytree.tree_leaves(made(leaf))
+        assert first.untyped_storage().data_ptr() == leaf.untyped_storage().data_ptr()
+        first.sum().backward()
+        assert leaf.grad is not None
+
+
+@pytest.mark.parametrize("times", [1, 2])  # compiled, and from the cache
+def test_one_call_of_aten_is_made_by_dynamos_graph(times: int, tmp_path: Any) -> None:
+    options = {"cache_dir": str(tmp_path), "check_calls": False}
+    x = X[:, :3].contiguous() + torch.eye(3)
+    for _ in range(times):
+        torch._dynamo.reset()
+        made = torch.compile(torch.linalg.det, backend="litz", options=options)
+        torch.testing.assert_close(made(x), torch.linalg.det(x))
+    assert not frames_of_litz(lambda: made(x))
+    several = torch.compile(lambda x: torch.linalg.eigh(x), backend="litz", options=options)
+    torch.testing.assert_close(several(x @ x.t()), torch.linalg.eigh(x @ x.t()))
+    assert not frames_of_litz(lambda: several(x @ x.t()))
+    two = torch.compile(lambda x: torch.linalg.det(x) + 1, backend="litz", options=options)
+    torch.testing.assert_close(two(x), torch.linalg.det(x) + 1)
+    assert frames_of_litz(lambda: two(x))
