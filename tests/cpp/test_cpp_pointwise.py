@@ -14,6 +14,7 @@ from litz.ir import body as B
 from litz.ir.body import Store
 from litz.ir.dtype import ALL, BF16, BOOL, F32, F64, I32, I64, U8, DType
 from litz.kernel.plan import KernelPlan
+from tests.quick import some
 
 
 def data(dtype: str, n: int) -> torch.Tensor:
@@ -353,12 +354,27 @@ def test_whole_lines_of_transposed_tiles_are_written_past_the_caches() -> None:
         value = B.load(dtype, "a", x1 * rows + x0)
         return make_plan([x0, x1], [], [Store("c", x0 * columns + x1, value)], x1, tile=x0)
 
-    plan = turned(F32, columns)
-    assert "store_stream" in source(plan)
+    plan, text = turned(F32, columns), source(turned(F32, columns))
+    assert "turn_over_stream<16>" in text and "stream_fence" in text
     # Half a line each; rows that begin within lines.
     others = source(turned(BF16, columns)) + source(plan, lanes=8) + source(turned(F32, 1041))
-    assert "store_stream" not in others
+    assert "_stream" not in others and "turn_over<" in others
     check(plan, {"a": data("f32", rows * columns), "c": torch.zeros(rows * columns)}, threads=(2,))
+
+
+@pytest.mark.parametrize("dtype", some(["bf16", "bool", "i8"], 1))
+@pytest.mark.parametrize("back", [False, True])
+def test_tiles_of_narrow_elements_are_moved(dtype: str, back: bool) -> None:
+    """Of as many lanes as fill a register; read down the rows, or written so."""
+    rows, columns = 67, 131
+    d = next(d for d in ALL if d.name == dtype)
+    x0, x1 = var("x0", rows), var("x1", columns)
+    ends = [x1 * rows + x0, x0 * columns + x1]
+    source_at, to = reversed(ends) if back else ends
+    plan = make_plan([x0, x1], [], [Store("c", to, B.load(d, "a", source_at))], x1, tile=x0)
+    assert "turn_over<32>" in source(plan)
+    zeros = torch.zeros(rows * columns, dtype=TORCH[dtype])
+    check(plan, {"a": data(dtype, rows * columns), "c": zeros}, threads=(2,))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "i64", "bool", "i8"])

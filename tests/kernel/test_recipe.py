@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from litz.errors import VerifyError
-from litz.index import const, var
+from litz.index import Expr, const, symbol, var
 from litz.ir import body
 from litz.ir.body import Op, Store, walk
-from litz.ir.dtype import F32
+from litz.ir.dtype import BF16, F32, I64, DType
 from litz.ir.parse import ParseError
 from litz.kernel.blocks import choose as blocks
 from litz.kernel.blocks.recipe import BlockPlan, BlockRecipe, Config, Style
@@ -232,6 +232,64 @@ def test_costly_passes_fetch_the_next_row() -> None:
     text = render(lanes.choose(plans[0], 16), "k")
     assert "__builtin_prefetch(b0 + (r0 + 1000*(x0 + 1))" in text
     assert "a1_0 = litz::maximum(t0, a1_0);" in text  # which asks the value whether it is nan
+
+
+def moved(at: Expr, to: Expr, loops: tuple[Expr, ...], dtype: DType = F32) -> KernelPlan:
+    """``b1[to] = b0[at]``; the last of the loops is the lane."""
+    params = (Param("b0", dtype, "in"), Param("b1", dtype, "out"))
+    stores = (Store("b1", to, body.load(dtype, "b0", at)),)
+    return KernelPlan(tuple(Dim(v, "p") for v in loops), params, (), stores, loops[-1])
+
+
+def test_vectors_are_no_wider_than_their_dim() -> None:
+    """Elements of 16 bits that are but moved fill registers."""
+    found = []
+    for size, dtype in ((100, F32), (10, F32), (7, F32), (100, BF16), (20, BF16), (100, I64)):
+        x, y = var("x0", ROWS), var("x1", size)
+        at = x * (size + 1) + y
+        found.append(lanes.width(moved(at, at, (x, y), dtype), 16))
+    assert found == [16, 8, 8, 32, 16, 8]
+    wide = body.cast(body.load(BF16, "b0", y), F32)
+    computed = replace(moved(y, y, (x, y), BF16), stores=(Store("b1", y, wide),))
+    assert lanes.width(computed, 16) == 16
+
+
+def test_loops_run_as_memory_is_read_where_it_is_written_past_the_caches() -> None:
+    """Heads side by side; not where a loop writes parts of lines, or reads disagree."""
+    x, y = var("x0", 64), var("x1", 2048)
+    found = []
+    for size in (64, 56, 20):
+        z = var("x2", size)
+        at, to = y * (64 * size) + x * size + z, x * (2048 * size) + y * size + z
+        for plan in (moved(at, to, (x, y, z)), moved(to, to, (x, y, z))):
+            found.append("".join(str(v) for v in lanes.choose(plan, 16).kernels[0].space.units))
+    assert found == ["x1x0x2", "x0x1x2", "x0x1x2", "x0x1x2", "x0x1x2", "x0x1x2"]
+
+
+def test_next_rows_within_which_data_says_what_is_read_are_fetched() -> None:
+    """Rows in reach, of which a line or some come to each vector."""
+
+    def fetched(row: int, size: int, scattered: bool = False) -> list[str]:
+        x, y, s = var("x0", ROWS), var("x1", size), symbol("t0", 0, row - 1)
+        data = body.op("check_index", body.load(I64, "b2", x * size + y), body.const(I64, row))
+        plan = moved(x * size + y, x * size + y, (x, y))
+        (store,) = plan.stores
+        where = ((s, data),)
+        if scattered:
+            store = replace(store, index=x * row + s, indirect=where)
+        else:
+            store = replace(store, value=body.load(F32, "b0", x * row + s, where))
+        params = (*plan.params, Param("b2", I64, "in"))
+        recipe = lanes.choose(replace(plan, stores=(store,), params=params), 16)
+        verify(recipe)
+        assert parse_recipe(recipe.text) == recipe
+        text = render(recipe, "k").splitlines()
+        return [line.strip() for line in text if "prefetch" in line]
+
+    assert fetched(2048, 2048) == ["__builtin_prefetch(b0 + (2048*x0 + x1 + 2048), 0, 2);"]
+    assert fetched(2048, 2048, True) == ["__builtin_prefetch(b1 + (2048*x0 + x1 + 2048), 1, 3);"]
+    assert len(fetched(2048, 512)) == 4
+    assert [len(fetched(*c)) for c in ((100, 2048), (2048, 100), (100_000, 100_000))] == [0, 0, 0]
 
 
 def test_broken_recipes_of_loops() -> None:

@@ -197,6 +197,9 @@ def _lanes(k: LanePlan) -> Iterator[str]:
     yield from _cuts(k, nodes)
     named = [x.of for x in k.chunks] + [x.of for x in k.copies]
     yield from _known(nodes, (*k.kept, *k.turned, *k.branches, *(n for of in named for n in of)))
+    params = {p.name for p in plan.params}
+    strange = (f.buffer for f in k.fetches if f.buffer not in params)
+    yield from (f"{name} is fetched, but no parameter" for name in strange)
     ops = {n.name for n in nodes if isinstance(n, Op)}
     yield from (f"{name} is called, but not computed" for name in k.called if name not in ops)
 

@@ -286,8 +286,16 @@ def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, 
         best, reduced = over_window(taps.kernel, "max", element)
         value, _ = stored(ctx, (best, None), reduced)
         return value, None
+    # Steps from the window's beginning are constants, and fit a lane of 32 bits.
+    origin = linear(taps.at([ZERO] * rank)[0], strides)
+    most = product(x.shape[-rank:]).hi
+    small = d.I32 if most is not None and most < 1 << 30 else d.I64
+
+    def position(at: Sequence[Expr]) -> Node:
+        return body.cast(body.index(linear(at, strides) - origin), small)
+
     best = low
-    where = body.index(linear(taps.first, strides))
+    where = position(taps.first)
     for tap in itertools.product(*map(range, taps.kernel)):
         js = [as_expr(j) for j in tap]
         v = element(js)
@@ -295,8 +303,8 @@ def _maxima(ctx: Call, x: TensorValue, taps: Taps) -> tuple[TensorValue | None, 
         if x.dtype.is_float:
             better = better | op("isnan", v)
         best = op("where", better, v, best)
-        where = op("where", better, body.index(linear(taps.at(js)[0], strides)), where)
-    return stored(ctx, (best, where))
+        where = op("where", better, position(taps.at(js)[0]), where)
+    return stored(ctx, (best, body.cast(where, d.I64) + body.index(origin)))
 
 
 @lower_rows(

@@ -13,9 +13,10 @@ from litz.ir.scans import scans_of, sorts_of
 from litz.kernel.lanes import attention, nests, phases, pieces, regroup, turn
 from litz.kernel.lanes.access import turned
 from litz.kernel.lanes.cuts import Cuts
+from litz.kernel.lanes.fetch import LINE, ROW, fetches
 from litz.kernel.lanes.recipe import Form, LanePlan, LaneRecipe
 from litz.kernel.lanes.reuse import COSTLY, worth_keeping
-from litz.kernel.lanes.space import Space, prepare, reductions_of
+from litz.kernel.lanes.space import Space, prepare, read_order, reductions_of
 from litz.kernel.nodes import below, extent, int_value, over_all, roots
 from litz.kernel.passes import Pass, passes_of
 from litz.kernel.phases import Phases
@@ -25,8 +26,6 @@ from litz.kernel.scans import divide as divide_scans
 
 TILES = 64, 64  # rows and lanes of a block of tiles
 STREAMED_TILES = 32, 128  # of one whose lines go past the caches: down the rows first
-NEXT_ROW = 1 << 11, 1 << 16  # bytes of a row, at least and at most, of which the next is fetched
-LINE = 64  # bytes that memory hands out at once
 WIDEST = 4096  # lanes of a block that is walked once: whole rows, where they stream best
 CACHED = 1 << 18  # bytes of a block that several passes walk over
 STACK = 1 << 18  # bytes that accumulators may take
@@ -76,11 +75,22 @@ def _scans(plan: KernelPlan, space: Space) -> Phases | None:
 
 
 def width(plan: KernelPlan, lanes: int) -> int:
-    """Lanes of a plan's vectors: 8 or 16, fewer where all elements have 8 bytes."""
+    """Lanes of a plan's vectors: as many as fill a register with the widest of its elements.
+
+    8 at least; with 16-bit elements twice as many only where they are but moved: what computes with
+    them does so in 32.  No more than the lane dim has: a vector that is never whole costs the most.
+    """
+    nodes = tuple(walk(roots(plan.stores)))
     narrow = any(p.dtype.bits < 64 for p in plan.params) or any(
-        n.dtype.bits in (16, 32) for n in walk(roots(plan.stores))
+        n.dtype.bits in (16, 32) for n in nodes
     )
-    return max(8, lanes if narrow else lanes // 2)
+    along = [n for n in (*nodes, *(s.value for s in plan.stores)) if plan.lane in n.vars]
+    moved = all(isinstance(n, Load) and n.dtype.bits <= 16 for n in along)
+    wanted = 2 * lanes if moved and along else lanes if narrow else lanes // 2
+    most = size_hint(extent(plan.lane), wanted) if plan.lane is not None else wanted
+    while wanted > 8 and most < wanted:
+        wanted //= 2
+    return max(8, wanted)
 
 
 def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
@@ -100,6 +110,8 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
     streamed = tuple(
         i for i, s in enumerate(stores) if i not in turned_stores and _streams(plan, s, form, lanes)
     )
+    if form == "rows" and not cut and _whole_lines([stores[i] for i in streamed], space):
+        space = replace(space, units=read_order(space, stores))
     block: tuple[int, ...] = ()
     if form == "tiles":
         block = STREAMED_TILES if streamed else TILES
@@ -136,6 +148,7 @@ def in_lanes(plan: KernelPlan, space: Space, lanes: int) -> LanePlan:
             and not totals
             and _ahead(nodes, space, reduces, passes)
         ),
+        fetches(stores, space, lanes) if form == "rows" and not cut else (),
         turned,
         turned_stores,
         called=_called(uses),
@@ -216,8 +229,17 @@ def _ahead(
         return False
     loads = (n for n in nodes if isinstance(n, Load) and not n.indirect)
     width = sum(n.dtype.bytes for n in loads if {space.units[-1], lane} <= set(n.vars))
-    least, most = NEXT_ROW
+    least, most = ROW
     return least <= width * size_hint(product(extent(v) for v in space.reduced), 0) <= most
+
+
+def _whole_lines(stores: Sequence[Store], space: Space) -> bool:
+    """Whether each loop along the lane writes whole lines; there are such loops."""
+    lane = space.lane
+    if not stores or space.serial or lane is None or space.units[-2:-1] == ():
+        return False
+    widths = (s.value.dtype.bytes for s in stores)
+    return space.units[-1] is lane and all(divides(LINE // w, extent(lane)) for w in widths)
 
 
 def _streams(plan: KernelPlan, s: Store, form: Form, lanes: int) -> bool:

@@ -49,6 +49,15 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """Memory at ``index``, which is asked for at every vector.  written: to be changed there."""
+
+    buffer: str
+    index: Expr
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LanePlan:
     """A plan as one kernel of loops; mean and deviations that are two sums are so in the plan.
 
@@ -70,6 +79,7 @@ class LanePlan:
     cuts: where the lane's loop, which one thread walks alone, is cut into loops of their own.
     streamed: places of stores that go past the caches.  ahead: the pass, after the first, in which
     the row behind this one is fetched, as all that the pass reads is in the cache; 0 for none.
+    fetches: lines of the next rows within which data says what is read or written.
     turned: loads, and places of stores, that go through transposed tiles.
     branches: masked regions that vectors without lanes in them skip.
     limits, chunks, copies: how loops over reduced dims are cut and unrolled.
@@ -92,6 +102,7 @@ class LanePlan:
     cuts: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()
     ahead: int = 0
+    fetches: tuple[Fetch, ...] = ()
     turned: tuple[Node, ...] = ()
     turned_stores: tuple[int, ...] = ()
     branches: tuple[Node, ...] = ()

@@ -65,6 +65,24 @@ def prepare(plan: KernelPlan) -> tuple[KernelPlan, Space]:
     return replace(plan, stores=stores), Space(units, serial, reduced or plan.reduced, lane)
 
 
+def read_order(space: Space, stores: Sequence[Store]) -> tuple[Expr, ...]:
+    """The units in the order in which memory has what is read; as they are where reads disagree.
+
+    Lines that are written past the caches may come in any order, those that are read should not.
+    What is the same along a dim is small, and counts for nothing.
+    """
+    outer = [v for v in space.units if v is not space.lane]
+    orders: set[tuple[Expr, ...]] = set()
+    for n in walk(roots(stores)):
+        if isinstance(n, Load) and (n.indirect or set(outer) <= set(n.vars)):
+            steps = {v: coefficient(n.index, v) for v in outer}
+            known = {v: -int_value(c) for v, c in steps.items() if c is not None and c.is_const}
+            if n.indirect or len(known) < len(outer):
+                return space.units
+            orders.add(tuple(sorted(outer, key=known.__getitem__)))
+    return (*orders.pop(), *space.units[len(outer) :]) if len(orders) == 1 else space.units
+
+
 def in_cache(n: Reduce, lane: Expr | None) -> bool:
     """Whether what a reduction walks over stays in the cache for a second pass."""
     if lane is None:

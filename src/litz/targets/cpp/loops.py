@@ -444,6 +444,7 @@ class TreeBuilder(Placer):
         nest = Nest(self.kernel.body)
         self.parallel_loops(nest)
         if not self.made.cuts:
+            nest.scope.body.extend(tree.Ask(f) for f in self.made.fetches)
             self.point(nest.scope)
         nest.close()
         return self.kernel

@@ -68,6 +68,11 @@ class Printer:
     def visit_put(self, s: tree.Put, spell: Speller, _: int) -> None:
         self.line(spell.put(s))
 
+    def visit_ask(self, s: tree.Ask, spell: Speller, _: int) -> None:
+        how = "1, 3" if s.fetch.written else "0, 2"
+        at = f"{s.fetch.buffer} + ({spell.index(s.fetch.index)})"
+        self.line(f"__builtin_prefetch({at}, {how});")
+
     def visit_line(self, s: tree.Line, *_: object) -> None:
         self.line(s.text)
 
@@ -363,6 +368,9 @@ class Printer:
 
     def tile(self, s: tree.Tiles, spell: Speller, rows: str, count: str) -> None:
         n, down = self.kernel.lanes, str(s.down)
+        if s.move is not None and not count:
+            self.move(s.move, replace(spell, names={down: f"{down}_t"}))
+            return
         edge = f", {count}, {rows}" if count else ""
         for t in s.loads:
             at = spell.index(t.index, {down: f"{down}_t"})
@@ -377,6 +385,12 @@ class Printer:
             at = spell.index(t.index, {down: f"{down}_t"})
             stride = self.expr(t.stride)
             self.line(f"litz::turn_out<{n}>({t.array}, {t.buffer} + ({at}), {stride}{edge});")
+
+    def move(self, m: tree.Move, spell: Speller) -> None:
+        ends = ((m.load, m.load_row), (m.store, m.store_row))
+        at = [f"{a.buffer} + ({spell.index(a.index)}), {self.expr(row)}" for a, row in ends]
+        name = "turn_over_stream" if m.stream else "turn_over"
+        self.line(f"litz::{name}<{self.kernel.lanes}>({', '.join(at)});")
 
     def visit_lanes(self, s: tree.Lanes, spell: Speller, _: int) -> None:
         assert isinstance(s.var, Var)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from litz.index import Expr
+from litz.index import Expr, coefficient, const
 from litz.ir.body import Load, Node
 from litz.ir.dtype import DType
 from litz.kernel.lanes.access import turned
@@ -68,9 +68,29 @@ class TileBuilder(TreeBuilder):
         return True
 
     def point(self, scope: Scope) -> None:
+        self.tiles.move = self.move()
+        if self.tiles.move is not None and self.tiles.exact:
+            return
         puts = [self.put(s, scope) for s in self.stores]
         for i, p in enumerate(puts):
             scope.body.append(self.turned_put(p) if i in self.made.turned_stores else p)
+
+    def move(self) -> tree.Move | None:
+        """Of a kernel that computes nothing: from memory to memory."""
+        s, *more = self.stores
+        if more or not isinstance(s.value, Load) or s.mode != "set" or s.mask is not None:
+            return None
+        if s.indirect or s.value.indirect:
+            return None
+        inner, outer = self.across, self.down  # of what is read
+        if s.value in self.loads:
+            inner, outer = outer, inner
+        steps = [coefficient(a.index, v) for a in (s.value, s) for v in (inner, outer)]
+        read, read_row, written_row, written = steps
+        if read is not const(1) or written is not const(1) or None in (read_row, written_row):
+            return None
+        assert read_row is not None and written_row is not None
+        return tree.Move(s.value, read_row, s, written_row, s in self.streamed)
 
     def turned_put(self, p: tree.Put) -> Stmt:
         name = self.tile(p.value.dtype)

@@ -9,9 +9,10 @@ from dataclasses import field
 
 from litz.dataclass import dataclass
 from litz.index import Expr
-from litz.ir.body import Node, Scan, Store
+from litz.ir.body import Load, Node, Scan, Store
 from litz.ir.dtype import DType
 from litz.ir.reductions import Reduction
+from litz.kernel.lanes.recipe import Fetch
 from litz.kernel.plan import KernelPlan
 
 
@@ -73,6 +74,13 @@ class Put(Stmt):
     mask: Ref | None = None
     stream: bool = False
     between: Ref | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Ask(Stmt):
+    """Ask for memory that is soon needed."""
+
+    fetch: Fetch
 
 
 @dataclass(slots=True, eq=False)
@@ -249,11 +257,23 @@ class Turn:
     stride: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A tile from ``load`` to ``store``, transposed; rows: elements from row to row of each."""
+
+    load: Load
+    load_row: Expr
+    store: Store
+    store_row: Expr
+    stream: bool
+
+
 @dataclass(slots=True, eq=False)
 class Tiles(Stmt):
     """Tiles of a block: ``rows`` then ``body`` for every row ``down`` of lanes ``across``.
 
     exact: all tiles are whole.  down_first: they follow each other down the rows.
+    move: what whole tiles are, where nothing is computed.
     """
 
     down: Expr
@@ -264,6 +284,7 @@ class Tiles(Stmt):
     stores: list[Turn] = field(default_factory=list)
     exact: bool = False
     down_first: bool = False
+    move: Move | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,10 +312,11 @@ class Speller:
                 return f"litz::store_back({store.buffer} + ({at}), {value});"
         if how.kind == "next" and mask is None and s.value.dtype.bits != 16:
             return self._put_update(s, f"{store.buffer} + ({self.scalar_index(store.index, data)})")
-        limit = mask or self.count or str(self.lanes)
+        limit = mask or self.count
+        lead = f"{limit}, " if limit else ""
         index = self.per_lane(store.index, data)
         update = f"litz::put_each<litz::update::{store.mode}>"
-        return f"{update}({store.buffer}, {value}, {limit}, {index});"
+        return f"{update}({store.buffer}, {value}, {lead}{index});"
 
     def _put_update(self, s: Put, at: str) -> str:
         """A contiguous update: no two lanes meet."""

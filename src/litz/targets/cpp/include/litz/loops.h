@@ -214,6 +214,15 @@ LITZ_UPDATE_(min, litz::minimum)
 }  // namespace update
 
 // p[index(j)] = U(p[index(j)], v[j]), in the order of lanes.
+template <class U, class T, int N, class F> LITZ_FN void put_each(T* p, Vec<T, N> v, F index) {
+  T buffer[N];
+  store(buffer, v);
+  LITZ_UNROLL
+  for (int j = 0; j < N; j++) {
+    T& x = p[index(j)];
+    x = U::apply(x, buffer[j]);
+  }
+}
 template <class U, class T, int N, class F>
 LITZ_FN void put_each(T* p, Vec<T, N> v, i64 n, F index) {
   T buffer[N];

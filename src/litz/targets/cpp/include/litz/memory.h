@@ -162,7 +162,8 @@ template <class T, int N> LITZ_FN void transpose(Vec<T, N> (&rows)[N]) {
   }
 }
 // to[j * to_stride + i] = from[i * from_stride + j] for an N by N tile; the two may be one tile.
-template <int N, class T>
+// Stream: past the caches.
+template <int N, bool Stream = false, class T>
 LITZ_FN void transpose(const T* from, i64 from_stride, T* to, i64 to_stride) {
   using B = detail::bits_of<T>;
   Vec<B, N> rows[N];
@@ -170,7 +171,10 @@ LITZ_FN void transpose(const T* from, i64 from_stride, T* to, i64 to_stride) {
   for (int i = 0; i < N; i++) rows[i] = load<N>((const B*)from + i * from_stride);
   transpose(rows);
   LITZ_UNROLL
-  for (int i = 0; i < N; i++) store((B*)to + i * to_stride, rows[i]);
+  for (int i = 0; i < N; i++) {
+    if constexpr (Stream) store_stream((B*)to + i * to_stride, rows[i]);
+    else store((B*)to + i * to_stride, rows[i]);
+  }
 }
 template <int N, class T> LITZ_FN void transpose(T (&tile)[N][N]) {
   transpose<N>(&tile[0][0], N, &tile[0][0], N);

@@ -1,4 +1,4 @@
-// Transposed tiles between memory and a local array of N rows of N lanes.
+// Transposed tiles between memory and a local array of N rows of N lanes, or memory.
 #pragma once
 #include <litz/memory.h>
 
@@ -26,6 +26,16 @@ LITZ_FN void turn_out(const T* tile, T* p, i64 stride, i64 count, i64 rows) {
   for (i64 j = 0; j < count; j++) {
     store_partial(p + j * stride, load<N>((const T*)turned + j * N), rows);
   }
+}
+
+// to[j * to_stride + i] = from[i * from_stride + j]; the second goes past the caches.
+template <int N, class T>
+LITZ_FN void turn_over(const T* from, i64 from_stride, T* to, i64 to_stride) {
+  transpose<N>(from, from_stride, to, to_stride);
+}
+template <int N, class T>
+LITZ_FN void turn_over_stream(const T* from, i64 from_stride, T* to, i64 to_stride) {
+  transpose<N, true>(from, from_stride, to, to_stride);
 }
 
 }  // namespace litz
