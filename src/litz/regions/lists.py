@@ -21,6 +21,7 @@ from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.graph.calls import is_random
+from litz.graph.columns import COLUMNS, Columns
 from litz.graph.runs import literal
 from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, written
 from litz.regions.place import Memory
@@ -89,7 +90,10 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
         }
         for n in sources:
             stand_for.setdefault(n, (given.get(n), -1))
-        made = _lengthened(traced.graph, {n: stand_for[n] for n in sources}, members)
+        stand_for = {n: stand_for[n] for n in sources}
+        made, nodes = _lengthened(traced.graph, stand_for, members)
+        fewer, own = _lengthened(traced.graph, stand_for, {r: [r] for r in members})
+        made.meta[COLUMNS] = _beside(fewer, own, nodes, members)
     placeholders = made.graph.find_nodes(op="placeholder")
     written = {n.args[0] for n in made.graph.nodes if _writes_input(n)}
     return Whole(
@@ -98,6 +102,27 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
         tuple(operator.attrgetter(n.target)(gm) for n in sources if n.op == "get_attr"),
         tuple(i for i, n in enumerate(placeholders) if n in written),
         f"lists are traced once for {len(first)} kinds of {len(kinds)} places",
+    )
+
+
+def _beside(
+    gm: GraphModule,
+    own: Mapping[tuple[Node, int], Node],
+    nodes: Mapping[tuple[Node, int], Node],
+    alike: Mapping[int, Sequence[int]],
+) -> Columns:
+    """A graph with one column of each kind, with the names in the whole one.
+
+    own, nodes: what has become of the traced nodes in each, by column.
+    """
+    of: dict[int, list[tuple[Node, str]]] = {r: [] for r in alike}
+    for (n, r), new in own.items():
+        if r >= 0:
+            of[r].append((n, new.name))
+    return Columns(
+        gm,
+        {new.name: r for (_, r), new in own.items() if r >= 0 and new.op == "placeholder"},
+        {r: [{a: nodes[n, c].name for n, a in of[r]} for c in cs] for r, cs in alike.items()},
     )
 
 
@@ -259,8 +284,8 @@ def _shortened(
 
 def _lengthened(
     traced: Graph, stand_for: Mapping[Node, tuple[Node, int]], alike: Mapping[int, Sequence[int]]
-) -> GraphModule:
-    """The traced graph with all columns.
+) -> tuple[GraphModule, dict[tuple[Node, int], Node]]:
+    """The traced graph with all columns, or some, and its nodes by what was traced and column.
 
     stand_for: for each input of the program what is traced in its place, and the column that it is
     there for, -1 where all columns share it.  alike: of each column that was traced those like it.
@@ -273,6 +298,8 @@ def _lengthened(
     at: dict[Node, dict[int, int]] = {}  # the place of each column in a list of results
 
     for i, (n, (old, c)) in enumerate(stand_for.items()):
+        if c >= 0 and c not in first:
+            continue
         new = made[old, c] = graph.placeholder(f"arg{i}_1")
         new.meta = {"val": value(n)}
         if c >= 0:
@@ -334,12 +361,12 @@ def _lengthened(
             copy(n, -1, args, kwargs, n.meta["val"])
     follow()
     for old, c in stand_for.values():
-        if old in last:
+        if old in last and (old, c) in made:
             n = last[old]
             args, kwargs = map_arg((n.args, n.kwargs), partial(of, c=c))
             copy(n, c, args, kwargs, made[old, c].meta["val"])
     graph.output(())
-    return LazyGraphModule(torch.nn.Module(), graph)
+    return LazyGraphModule(torch.nn.Module(), graph), made
 
 
 def _one(values: Iterable[Any], place: Mapping[Key, int]) -> int:

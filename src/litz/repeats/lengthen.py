@@ -237,7 +237,7 @@ class _Lengthening:
         nodes = self.nodes[k - 1]
         origins = tuple(nodes.get(n, n) for n in s.origins)
         later = (self.draws * k, 0) if s.name in self.drawing else None
-        made = _renamed(s, names, f"{s.name}_{k}", origins, later)
+        made = renamed(s, names, f"{s.name}_{k}", origins, later)
         self._note(s, made, names, nodes, later)
         return made
 
@@ -258,7 +258,7 @@ class _Lengthening:
         origins = tuple(nodes.get(n, n) for n in s.origins)
         if not moving and origins == s.origins and not later:
             return s
-        made = _renamed(s, names, s.name, origins, later)
+        made = renamed(s, names, s.name, origins, later)
         self._note(s, made, names, nodes, later)
         return made
 
@@ -317,7 +317,7 @@ class _Lengthening:
             old,
             inputs=self.short.inputs,
             buffers={**inputs, **self.buffers},
-            nodes=tuple(map(_node, steps)),
+            nodes=tuple(map(node_of, steps)),
             outputs=tuple(outputs),
             symbols=tuple((s, at[old.inputs[i]], dim) for s, i, dim in old.symbols),
             bindings=(),
@@ -335,12 +335,12 @@ class _Lengthening:
         return replace(x, buffer=b)
 
 
-def _renamed(
+def renamed(
     s: Step,
     names: Mapping[str, str],
     name: str,
     origins: tuple[str, ...],
-    later: Later | None,
+    later: Later | None = None,
 ) -> Step:
     """A step on other buffers."""
     if isinstance(s, Extern):
@@ -392,7 +392,7 @@ def _on(x: Any, names: Mapping[str, str]) -> Any:
     return x
 
 
-def _node(s: Step) -> ProgramNode:
+def node_of(s: Step) -> ProgramNode:
     """A step as a node of the program."""
     if not isinstance(s, Group):
         return s
