@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from torch.fx import GraphModule
@@ -17,13 +17,14 @@ COLUMNS: Final = "litz_columns"
 class Columns:
     """A graph on lists with one column, what stands at one place of them, of each kind.
 
-    kind_of: the kind of each input that a column alone has, by name.  named: for each kind what
-    stands for nodes and inputs of its column in each column like it, that one first.
+    kind_of: the kind of each input that a column alone has, by name: the number of the column of
+    that kind.  named: for each kind what stands for nodes and inputs of that column in each like
+    it, by number; rising.
     """
 
     gm: GraphModule
     kind_of: Mapping[str, int]
-    named: Mapping[int, Sequence[Mapping[str, str]]]
+    named: Mapping[int, Mapping[int, Mapping[str, str]]]
 
     @property
     def copies(self) -> int:

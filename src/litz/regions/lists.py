@@ -122,7 +122,7 @@ def _beside(
     return Columns(
         gm,
         {new.name: r for (_, r), new in own.items() if r >= 0 and new.op == "placeholder"},
-        {r: [{a: nodes[n, c].name for n, a in of[r]} for c in cs] for r, cs in alike.items()},
+        {r: {c: {a: nodes[n, c].name for n, a in of[r]} for c in cs} for r, cs in alike.items()},
     )
 
 
