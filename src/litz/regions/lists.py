@@ -24,7 +24,7 @@ from litz.graph.calls import is_random
 from litz.graph.columns import COLUMNS, Columns
 from litz.graph.runs import literal
 from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, written
-from litz.regions.place import Memory
+from litz.regions.memory import Memory
 from litz.regions.trace import Tracer
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.torch_private import LazyGraphModule, in_transform
