@@ -59,10 +59,10 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
     graph = gm.graph
     sources = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
     sources.sort(key=lambda n: n.op == "placeholder")
-    _check(graph, sources)
+    metadata = _checked(graph, sources)
     columns = _columns(graph)
     try:
-        kinds, inputs = _kinds(graph, columns)
+        kinds, inputs = _kinds(graph, columns, metadata)
     except TypeError:
         raise NotEqual("its calls take more than tensors and literals") from None
     first = {kind: c for c, kind in reversed(kinds.items())}
@@ -143,15 +143,16 @@ def _lists(n: Node) -> list[Sequence[Any]]:
     return found
 
 
-def _check(graph: Graph, sources: Sequence[Node]) -> None:
-    """That nothing is to be done for such a program but to run its calls."""
+def _checked(graph: Graph, sources: Sequence[Node]) -> Mapping[Node, int | None]:
+    """That nothing is to be done for such a program but to run its calls; what its values are."""
     calls = [n for n in graph.nodes if n.op in CALLS]
     if not any(map(on_lists, calls)):
         raise NotEqual("no calls on lists")
     (output,) = graph.find_nodes(op="output")
     if output.args[0] or len(calls) + len(sources) + 1 != len(graph.nodes):
         raise NotEqual("it returns something, or calls modules")
-    if any(n is not output and number is None for n, number in metadata_of(graph).items()):
+    metadata = metadata_of(graph)
+    if any(n is not output and number is None for n, number in metadata.items()):
         raise NotEqual("it works on more than plain tensors")
     if not all(isinstance(value(n), torch.Tensor) for n in sources):
         raise NotEqual("it takes more than tensors")
@@ -162,6 +163,7 @@ def _check(graph: Graph, sources: Sequence[Node]) -> None:
     places = [address(value(n)) for n in sources]
     if len({*places}) < len(places):
         raise NotEqual("inputs share memory")
+    return metadata
 
 
 def _columns(graph: Graph) -> dict[Key, int]:
@@ -200,10 +202,9 @@ def _columns(graph: Graph) -> dict[Key, int]:
 
 
 def _kinds(
-    graph: Graph, columns: Mapping[Key, int]
+    graph: Graph, columns: Mapping[Key, int], metadata: Mapping[Node, int | None]
 ) -> tuple[dict[int, int], dict[int, list[Node]]]:
     """The kind of each column: equal ones do the same; and the inputs of each by first use."""
-    metadata = metadata_of(graph)
     done: dict[int, list[object]] = {c: [] for c in sorted({*columns.values()})}
     inputs: dict[int, list[Node]] = {c: [] for c in done}
     own: dict[Key, int | str] = {}
@@ -308,7 +309,8 @@ def _lengthened(
 
     def copy(n: Node, c: int, args: Any, kwargs: Any, val: Any) -> Node:
         name = re.sub(r"_\d+$", "", n.name)
-        new = graph.create_node("call_function", n.target, args, kwargs, name)
+        new = graph.create_node("call_function", n.target, name=name)
+        new.args, new.kwargs = args, kwargs  # see ``copied``
         new.meta = {**n.meta, "val": val}
         made[n, c] = new
         return new

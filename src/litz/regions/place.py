@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
+from litz.graph.calls import copied
 from litz.regions.find import NotEqual, Repeat, value
 from litz.regions.memory import Memory
 from litz.regions.trace import Layout, Recorded, Tracer, layout, record
@@ -331,20 +332,6 @@ def _copy(
         new.meta = {**n.meta, **meta, "val": memory(n.meta["val"])}
         if part is not None:
             new.meta[MARK] = (number, part, (kind, i))
-
-
-def copied(n: Node, graph: Graph, given: Callable[[Node], Node], name: str | None = None) -> Node:
-    """A call like another, where the graph inserts.  given: what it reads in place of a node.
-
-    Arguments come after the call: PyTorch looks for open sizes in those that it is made with, which
-    takes as long as all else.
-    """
-    args, kwargs = map_arg((n.args, n.kwargs), given)
-    new = graph.create_node(n.op, n.target, name=name)
-    new.args = args
-    if kwargs:
-        new.kwargs = kwargs
-    return new
 
 
 def check_equal(a: Recorded, b: Recorded) -> None:
