@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule
 from litz.artifact import Artifact, ExternCall, Host, Live, Native
 from litz.binding import versions
 from litz.graph.calls import leaves
+from litz.graph.columns import COLUMNS, Columns
 from litz.graph.passes import run_passes
 from litz.host.aliasing import written
 from litz.host.arguments import arguments
@@ -41,6 +42,7 @@ from litz.options import Options
 from litz.passes.pipeline import pipeline
 from litz.passes.pipeline import run_passes as run_program_passes
 from litz.passes.rivals import Rivals
+from litz.repeats.columns import with_all_columns
 from litz.repeats.lengthen import Scheduled, lengthened
 from litz.repeats.shorten import NotRepeating, shortened
 from litz.runtime.collectives import is_collective
@@ -182,11 +184,15 @@ def _repeated(
     """The ``way`` from a graph to its schedule, for fewer copies where the graph repeats."""
     try:
         with s.timed("repeats"):
-            short = shortened(gm) if _may_shorten(options) else None
+            short = gm.meta.get(COLUMNS) or shortened(gm) if _may_shorten(options) else None
         if short is not None:
             fewer = way(short.gm)
             with s.timed("repeats"):
-                made = lengthened(fewer, short)
+                if isinstance(short, Columns):
+                    inputs = tuple(n.name for n in gm.graph.find_nodes(op="placeholder"))
+                    made = with_all_columns(fewer, short, inputs)
+                else:
+                    made = lengthened(fewer, short)
             _check(made[0].program, "schedule", options, s, made[0])
             s.repeats = f"{short.copies} copies scheduled like their neighbours"
             return made

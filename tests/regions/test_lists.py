@@ -184,6 +184,38 @@ def test_optimizers(kind: str) -> None:
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.parametrize("name", some(["adam", "scalars", "alone"], 2))
+def test_compiled_from_one_place_of_each_kind(name: str) -> None:
+    """Passes, lowering and schedule see no other; kernels and what they take are the same."""
+    fn, inputs, _ = CASES[name]
+    seen: list[Stages] = []
+    found = []
+    for once in (False, True):
+
+        def backend(gm: GraphModule, xs: Any, once: bool = once) -> Any:
+            options = make_options({"equal_regions": once, "check_ir": True})
+            return compile_with(gm, xs, options, lambda _kind, _graph, s: seen.append(s))
+
+        torch.compiler.reset()
+        own = [x.clone() for x in inputs]
+        torch.compile(fn, backend=backend)(*own)
+        found.append(own)
+    assert all(map(torch.equal, *found))
+    plain, mine = seen
+    assert "copies" in mine.repeats and not plain.repeats
+    assert plain.schedule is not None and mine.schedule is not None
+    steps = [
+        sorted((g.read_buffers(), g.write_buffers()) for g in x.steps)
+        for x in (plain.schedule, mine.schedule)
+    ]
+    if name == "alone":  # the plain way's kernels are of several places that read one tensor
+        written = [sorted(b for _, own in some for b in own) for some in steps]
+        assert written[0] == written[1] and len(steps[1]) == 48
+    else:
+        assert {k.name for k in mine.kernels} == {k.name for k in plain.kernels}
+        assert steps[0] == steps[1]
+
+
 def test_compiled_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Litz's kernels, then those that another process would find."""
     inputs = tensors(96)

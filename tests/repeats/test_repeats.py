@@ -224,12 +224,16 @@ def test_the_plain_way(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(part in s for part, s in zip(case.said, said, strict=True)), said
 
 
-def test_equal_launches_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("drawn", [False, True])
+def test_equal_launches_are_printed_once(drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a draw lies in the random stream is an argument of the launch."""
+
     def fn(x: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
         out = []
         for w in weights:
             x = x @ w
-            out += [x.sin(), x[:, :3].sum(0)]
+            one = (functional.dropout(x, 0.5) != 0) * (x == 0) if drawn else x.sin()
+            out += [one, x[:, :3].sum(0)]
         return out
 
     printed: list[Any] = []

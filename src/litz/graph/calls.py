@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from litz.runtime.drawing import DRAWS
 
@@ -19,6 +21,20 @@ SAVES, RESTORES = DRAWN_TWICE = ("run_and_save_rng_state", "run_with_rng_state")
 def argument(n: Node, position: int, name: str, default: Any = None) -> Any:
     """What a call is given for one parameter, by position or by name."""
     return n.args[position] if position < len(n.args) else n.kwargs.get(name, default)
+
+
+def copied(n: Node, graph: Graph, given: Callable[[Node], Node], name: str | None = None) -> Node:
+    """A call like another, where the graph inserts.  given: what it reads in place of a node.
+
+    Arguments come after the call: PyTorch looks for open sizes in those that it is made with, which
+    takes as long as all else.
+    """
+    args, kwargs = map_arg((n.args, n.kwargs), given)
+    new = graph.create_node(n.op, n.target, name=name)
+    new.args = args
+    if kwargs:
+        new.kwargs = kwargs
+    return new
 
 
 def op_name(target: object) -> str:

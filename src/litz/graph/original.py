@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
+
+from litz.graph.calls import copied
 
 aten = torch.ops.aten
 REWRITTEN: Final = frozenset({
@@ -25,7 +27,10 @@ def kept(gm: GraphModule) -> Graph | None:
     if not any(n.target in REWRITTEN for n in gm.graph.nodes):
         return None
     copy = Graph()
-    copy.output(copy.graph_copy(gm.graph, {}))
+    copies: dict[Node, Node] = {}
+    for n in gm.graph.nodes:
+        copies[n] = new = copied(n, copy, copies.__getitem__, n.name)
+        new.meta, new.type = dict(n.meta), n.type
     return copy
 
 

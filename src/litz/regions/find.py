@@ -155,7 +155,8 @@ def metadata_of(graph: Graph) -> dict[Node, int | None]:
     Each is looked at once: hundreds of calls may take an element of one list.
     """
     numbers: dict[object, int | None] = {None: None}
-    return {n: numbers.setdefault(_described(value(n)), len(numbers)) for n in graph.nodes}
+    seen: dict[int, object | None] = {}
+    return {n: numbers.setdefault(_described(value(n), seen), len(numbers)) for n in graph.nodes}
 
 
 def _kind(
@@ -181,11 +182,20 @@ def _kind(
         return None
 
 
-def _described(x: object) -> object | None:
-    """Metadata of a value that may be handed around; None where it is of another sort."""
+def _described(x: object, seen: dict[int, object | None]) -> object | None:
+    """Metadata of a value that may be handed around; None where it is of another sort.
+
+    seen: those of tensors, by identity.
+    """
     if isinstance(x, tuple | list):
-        parts = tuple("none" if e is None else _described(e) for e in x)
+        parts = tuple("none" if e is None else _described(e, seen) for e in x)
         return None if None in parts else (type(x), parts)
+    if id(x) not in seen:
+        seen[id(x)] = _of_tensor(x)
+    return seen[id(x)]
+
+
+def _of_tensor(x: object) -> object | None:
     if not isinstance(x, FakeTensor) or x.layout is not torch.strided or x.is_inference():
         return None
     sizes = (*x.shape, *x.stride(), x.storage_offset())

@@ -21,9 +21,10 @@ from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
 from litz.graph.calls import is_random
+from litz.graph.columns import COLUMNS, Columns
 from litz.graph.runs import literal
 from litz.regions.find import NotEqual, address, metadata_of, on_lists, value, written
-from litz.regions.place import Memory
+from litz.regions.memory import Memory
 from litz.regions.trace import Tracer
 from litz.runtime.fake import unset_fake_temporarily
 from litz.runtime.torch_private import LazyGraphModule, in_transform
@@ -58,10 +59,10 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
     graph = gm.graph
     sources = [n for n in graph.nodes if n.op in ("placeholder", "get_attr")]
     sources.sort(key=lambda n: n.op == "placeholder")
-    _check(graph, sources)
+    metadata = _checked(graph, sources)
     columns = _columns(graph)
     try:
-        kinds, inputs = _kinds(graph, columns)
+        kinds, inputs = _kinds(graph, columns, metadata)
     except TypeError:
         raise NotEqual("its calls take more than tensors and literals") from None
     first = {kind: c for c, kind in reversed(kinds.items())}
@@ -89,7 +90,10 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
         }
         for n in sources:
             stand_for.setdefault(n, (given.get(n), -1))
-        made = _lengthened(traced.graph, {n: stand_for[n] for n in sources}, members)
+        stand_for = {n: stand_for[n] for n in sources}
+        made, nodes = _lengthened(traced.graph, stand_for, members)
+        fewer, own = _lengthened(traced.graph, stand_for, {r: [r] for r in members})
+        made.meta[COLUMNS] = _beside(fewer, own, nodes, members)
     placeholders = made.graph.find_nodes(op="placeholder")
     written = {n.args[0] for n in made.graph.nodes if _writes_input(n)}
     return Whole(
@@ -98,6 +102,27 @@ def whole(gm: GraphModule, tracer: Tracer) -> Whole:
         tuple(operator.attrgetter(n.target)(gm) for n in sources if n.op == "get_attr"),
         tuple(i for i, n in enumerate(placeholders) if n in written),
         f"lists are traced once for {len(first)} kinds of {len(kinds)} places",
+    )
+
+
+def _beside(
+    gm: GraphModule,
+    own: Mapping[tuple[Node, int], Node],
+    nodes: Mapping[tuple[Node, int], Node],
+    alike: Mapping[int, Sequence[int]],
+) -> Columns:
+    """A graph with one column of each kind, with the names in the whole one.
+
+    own, nodes: what has become of the traced nodes in each, by column.
+    """
+    of: dict[int, list[tuple[Node, str]]] = {r: [] for r in alike}
+    for (n, r), new in own.items():
+        if r >= 0:
+            of[r].append((n, new.name))
+    return Columns(
+        gm,
+        {new.name: r for (_, r), new in own.items() if r >= 0 and new.op == "placeholder"},
+        {r: {c: {a: nodes[n, c].name for n, a in of[r]} for c in cs} for r, cs in alike.items()},
     )
 
 
@@ -118,15 +143,16 @@ def _lists(n: Node) -> list[Sequence[Any]]:
     return found
 
 
-def _check(graph: Graph, sources: Sequence[Node]) -> None:
-    """That nothing is to be done for such a program but to run its calls."""
+def _checked(graph: Graph, sources: Sequence[Node]) -> Mapping[Node, int | None]:
+    """That nothing is to be done for such a program but to run its calls; what its values are."""
     calls = [n for n in graph.nodes if n.op in CALLS]
     if not any(map(on_lists, calls)):
         raise NotEqual("no calls on lists")
     (output,) = graph.find_nodes(op="output")
     if output.args[0] or len(calls) + len(sources) + 1 != len(graph.nodes):
         raise NotEqual("it returns something, or calls modules")
-    if any(n is not output and number is None for n, number in metadata_of(graph).items()):
+    metadata = metadata_of(graph)
+    if any(n is not output and number is None for n, number in metadata.items()):
         raise NotEqual("it works on more than plain tensors")
     if not all(isinstance(value(n), torch.Tensor) for n in sources):
         raise NotEqual("it takes more than tensors")
@@ -137,6 +163,7 @@ def _check(graph: Graph, sources: Sequence[Node]) -> None:
     places = [address(value(n)) for n in sources]
     if len({*places}) < len(places):
         raise NotEqual("inputs share memory")
+    return metadata
 
 
 def _columns(graph: Graph) -> dict[Key, int]:
@@ -175,10 +202,9 @@ def _columns(graph: Graph) -> dict[Key, int]:
 
 
 def _kinds(
-    graph: Graph, columns: Mapping[Key, int]
+    graph: Graph, columns: Mapping[Key, int], metadata: Mapping[Node, int | None]
 ) -> tuple[dict[int, int], dict[int, list[Node]]]:
     """The kind of each column: equal ones do the same; and the inputs of each by first use."""
-    metadata = metadata_of(graph)
     done: dict[int, list[object]] = {c: [] for c in sorted({*columns.values()})}
     inputs: dict[int, list[Node]] = {c: [] for c in done}
     own: dict[Key, int | str] = {}
@@ -259,8 +285,8 @@ def _shortened(
 
 def _lengthened(
     traced: Graph, stand_for: Mapping[Node, tuple[Node, int]], alike: Mapping[int, Sequence[int]]
-) -> GraphModule:
-    """The traced graph with all columns.
+) -> tuple[GraphModule, dict[tuple[Node, int], Node]]:
+    """The traced graph with all columns, or some, and its nodes by what was traced and column.
 
     stand_for: for each input of the program what is traced in its place, and the column that it is
     there for, -1 where all columns share it.  alike: of each column that was traced those like it.
@@ -273,6 +299,8 @@ def _lengthened(
     at: dict[Node, dict[int, int]] = {}  # the place of each column in a list of results
 
     for i, (n, (old, c)) in enumerate(stand_for.items()):
+        if c >= 0 and c not in first:
+            continue
         new = made[old, c] = graph.placeholder(f"arg{i}_1")
         new.meta = {"val": value(n)}
         if c >= 0:
@@ -281,7 +309,8 @@ def _lengthened(
 
     def copy(n: Node, c: int, args: Any, kwargs: Any, val: Any) -> Node:
         name = re.sub(r"_\d+$", "", n.name)
-        new = graph.create_node("call_function", n.target, args, kwargs, name)
+        new = graph.create_node("call_function", n.target, name=name)
+        new.args, new.kwargs = args, kwargs  # see ``copied``
         new.meta = {**n.meta, "val": val}
         made[n, c] = new
         return new
@@ -334,12 +363,12 @@ def _lengthened(
             copy(n, -1, args, kwargs, n.meta["val"])
     follow()
     for old, c in stand_for.values():
-        if old in last:
+        if old in last and (old, c) in made:
             n = last[old]
             args, kwargs = map_arg((n.args, n.kwargs), partial(of, c=c))
             copy(n, c, args, kwargs, made[old, c].meta["val"])
     graph.output(())
-    return LazyGraphModule(torch.nn.Module(), graph)
+    return LazyGraphModule(torch.nn.Module(), graph), made
 
 
 def _one(values: Iterable[Any], place: Mapping[Key, int]) -> int:

@@ -17,9 +17,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from litz.dataclass import dataclass
-from litz.graph.calls import higher_order_name, leaves, op_name
+from litz.graph.calls import copied, higher_order_name, leaves, op_name
 from litz.regions.cut import EARLY, FIRST, LAST, LATE, check_cut
 from litz.regions.find import NotEqual, address
+from litz.regions.memory import laid_out
 from litz.regions.place import (
     BACKWARD,
     FORWARD,
@@ -29,8 +30,6 @@ from litz.regions.place import (
     OUTSIDE,
     Region,
     What,
-    copied,
-    laid_out,
     place,
 )
 from litz.runtime.fake import FakeTensor, unset_fake_temporarily

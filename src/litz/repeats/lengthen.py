@@ -9,13 +9,14 @@ all share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from litz.graph.calls import is_random
-from litz.index import const
+from litz.index import Const, Expr, const
 from litz.ir import body
 from litz.ir.body import Node, Op, Rewriter, op, walk
 from litz.ir.ops import RANDOM
@@ -36,7 +37,8 @@ from litz.schedule.groups import Group, Schedule, Step
 
 Plans = Mapping[str, BoundKernel]
 FIXED, FIRST, SECOND, THIRD = -1, 0, 1, 2
-
+Later = tuple[int, int]
+"""By how many places in the random stream draws move, and the first that does."""
 
 Scheduled = tuple[Schedule, Plans, Mapping[str, Handed]]
 """A schedule, the plan of each group, and what operators are handed, as far as that is known."""
@@ -57,7 +59,7 @@ class _Lengthening:
     used: the buffers of steps, by name.  inputs: those that stand for others in later copies.
     next: what the second copy's buffers, and those that it reads, are called in the third's place;
     before: the same backwards.
-    draws: how many a copy has; drawn: those up to the second's end.
+    drawing: the steps that draw.  draws: how many a copy has; drawn: those up to the second's end.
     """
 
     def __init__(self, scheduled: Scheduled, short: Short) -> None:
@@ -77,9 +79,10 @@ class _Lengthening:
         self.copies = [self._copy(s) for s in schedule.steps]
         self.next: dict[str, str] = {}
         self.before: dict[str, str] = {}
-        drawing = [n.name for n in short.gm.graph.nodes if is_random(n.target)]
-        counts = [short.copy_of.get(name, FIXED) for name in drawing]
-        self.drawing, self.draws = bool(drawing), counts.count(SECOND)
+        random = [n.name for n in short.gm.graph.nodes if is_random(n.target)]
+        counts = [short.copy_of.get(name, FIXED) for name in random]
+        self.drawing = {s.name for s in schedule.steps if random and _draws(s)}
+        self.draws = counts.count(SECOND)
         if self.draws != counts.count(THIRD):
             raise NotRepeating("copies draw differently many numbers")
         self.drawn = next((i for i, k in enumerate(counts) if k > SECOND), len(counts))
@@ -90,9 +93,8 @@ class _Lengthening:
         second, third = ([s for s, c in kept if c == k] for k in (SECOND, THIRD))
         if not second or len(second) != len(third):
             raise NotRepeating("copies have other steps than their neighbours")
-        build = KernelBuilder(self.buffers)
         for a, b in zip(second, third, strict=True):
-            self._compare(a, b, build)
+            self._compare(a, b)
         self._check_order(second)
         self._add_buffers()
         steps: list[Step] = []
@@ -100,7 +102,7 @@ class _Lengthening:
 
         def copied() -> None:
             for k in range(1, count + 1):
-                steps.extend(self._moved(s, k, build) for s in part)
+                steps.extend(self._moved(s, k) for s in part)
             part.clear()
 
         for s, c in kept:
@@ -108,7 +110,7 @@ class _Lengthening:
                 part.append(s)
             else:
                 copied()
-            steps.append(self._stays(s, c, build))
+            steps.append(self._stays(s, c))
         copied()
         program = self._program(steps)
         self._check_made(program, steps)
@@ -126,12 +128,12 @@ class _Lengthening:
             self.owner.setdefault(b, copy)
         return copy
 
-    def _compare(self, a: Step, b: Step, build: KernelBuilder) -> None:
+    def _compare(self, a: Step, b: Step) -> None:
         """See that a step of the second copy becomes one of the third, and how."""
         if isinstance(a, Extern):
             same = isinstance(b, Extern) and self._is_next_call(a, b)
         else:
-            same = not isinstance(b, Extern) and self._is_next_nest(a, b, build)
+            same = not isinstance(b, Extern) and self._is_next_nest(a, b)
         of = self.short.copy_of
         moved = [self.short.named[n][0 if of[n] == FIRST else -1] for n in a.origins if n in of]
         if not same or moved != [n for n in b.origins if n in of]:
@@ -149,7 +151,7 @@ class _Lengthening:
                 return False
         return True
 
-    def _is_next_nest(self, a: Group | Template, b: Group | Template, build: KernelBuilder) -> bool:
+    def _is_next_nest(self, a: Group | Template, b: Group | Template) -> bool:
         one, other = self.plans[a.name], self.plans[b.name]
         if a.device != b.device or one.plan != other.plan:
             return False
@@ -160,12 +162,7 @@ class _Lengthening:
         ):
             if len(x) != len(y) or not all(map(self._is_next_name, x, y)):
                 return False
-        if self._draws(a):
-            names = {x: self.next.get(x, x) for x in self.used[a.name]}
-            moved = _renamed(a, names, a.name, a.origins, self._later(self.draws, 0))
-            assert not isinstance(moved, Extern)
-            one = build(moved)
-        return one.ints == other.ints
+        return _ints_later(one.ints, self.draws, 0) == other.ints
 
     def _is_next(self, x: object, y: object) -> bool:
         if isinstance(x, TensorRef) and isinstance(y, TensorRef):
@@ -234,17 +231,17 @@ class _Lengthening:
             return self._image(self.before[name], k + 1)
         raise NotRepeating(f"{name} is no buffer of a copy")
 
-    def _moved(self, s: Step, k: int, build: KernelBuilder) -> Step:
+    def _moved(self, s: Step, k: int) -> Step:
         """A step of the second copy, ``k`` copies later."""
         names = {b: self._image(b, k) for b in self.used[s.name]}
         nodes = self.nodes[k - 1]
         origins = tuple(nodes.get(n, n) for n in s.origins)
-        later = self._later(self.draws * k, 0) if self._draws(s) else None
-        made = _renamed(s, names, f"{s.name}_{k}", origins, later)
-        self._note(s, made, names, nodes, build)
+        later = (self.draws * k, 0) if s.name in self.drawing else None
+        made = renamed(s, names, f"{s.name}_{k}", origins, later)
+        self._note(s, made, names, nodes, later)
         return made
 
-    def _stays(self, s: Step, copy: int, build: KernelBuilder) -> Step:
+    def _stays(self, s: Step, copy: int) -> Step:
         """A step that the short graph has, behind the copies that it leaves out or before them."""
         late = copy > SECOND
         names = {b: b for b in self.used[s.name]}
@@ -255,13 +252,14 @@ class _Lengthening:
             raise NotRepeating(f"{s.name} reads what an early copy has left")
         count = self.short.copies
         names |= {b: self._image(b, count) for b in moving}
-        later = self._later(self.draws * count, self.drawn - self.draws * late)
+        places = (self.draws * count, self.drawn - self.draws * late)
+        later = places if s.name in self.drawing else None
         nodes = self.late if late else {}
         origins = tuple(nodes.get(n, n) for n in s.origins)
-        if not moving and origins == s.origins and not self._draws(s):
+        if not moving and origins == s.origins and not later:
             return s
-        made = _renamed(s, names, s.name, origins, later)
-        self._note(s, made, names, nodes, build)
+        made = renamed(s, names, s.name, origins, later)
+        self._note(s, made, names, nodes, later)
         return made
 
     def _note(
@@ -270,7 +268,7 @@ class _Lengthening:
         made: Step,
         names: Mapping[str, str],
         nodes: Mapping[str, str],
-        build: KernelBuilder,
+        later: Later | None,
     ) -> None:
         """What is known of a step, of what was made of it."""
         if isinstance(made, Extern):
@@ -284,30 +282,13 @@ class _Lengthening:
                     for t in known.tensors
                 )
                 self.handed[made.name] = replace(known, tensors=tensors)
-        elif self._draws(made):
-            self.plans[made.name] = build(made)
+        elif later and isinstance(made, Template):  # whose plan has its draws' places in it
+            self.plans[made.name] = KernelBuilder(self.buffers)(made)
         else:
             plan = self.plans[s.name]
-            self.plans[made.name] = replace(plan, buffers=tuple(names[b] for b in plan.buffers))
-
-    def _draws(self, s: Step) -> bool:
-        if not self.drawing or isinstance(s, Extern):
-            return False
-        return any(isinstance(n, Op) and n.name in RANDOM for n in walk(nest_roots(s)))
-
-    def _later(self, count: int, first: int) -> Callable[[Node, Node], Node]:
-        """Moves draws, those from a number on, by so many places in the random stream."""
-
-        def moved(_: Node, n: Node) -> Node:
-            if not isinstance(n, Op) or n.name not in RANDOM:
-                return n
-            seed, at, *limits = n.args
-            e, start = drawn_at(at)
-            if start >> STREAM_BITS >= first:
-                e += const(count << STREAM_BITS)
-            return op(n.name, seed, body.index(e), *limits)
-
-        return moved
+            buffers = tuple(names[b] for b in plan.buffers)
+            ints = _ints_later(plan.ints, *later) if later else plan.ints
+            self.plans[made.name] = replace(plan, buffers=buffers, ints=ints)
 
     def _add_buffers(self) -> None:
         own = [
@@ -336,7 +317,7 @@ class _Lengthening:
             old,
             inputs=self.short.inputs,
             buffers={**inputs, **self.buffers},
-            nodes=tuple(map(_node, steps)),
+            nodes=tuple(map(node_of, steps)),
             outputs=tuple(outputs),
             symbols=tuple((s, at[old.inputs[i]], dim) for s, i, dim in old.symbols),
             bindings=(),
@@ -354,14 +335,14 @@ class _Lengthening:
         return replace(x, buffer=b)
 
 
-def _renamed(
+def renamed(
     s: Step,
     names: Mapping[str, str],
     name: str,
     origins: tuple[str, ...],
-    later: Callable[[Node, Node], Node] | None,
+    later: Later | None = None,
 ) -> Step:
-    """A step on other buffers.  later: what becomes of its nodes."""
+    """A step on other buffers."""
     if isinstance(s, Extern):
         return replace(
             s,
@@ -372,12 +353,35 @@ def _renamed(
             outputs=tuple(None if o is None else names[o] for o in s.outputs),
             mutates=tuple(names[m] for m in s.mutates),
         )
-    rewrite = Rewriter(buffers=names, replace=later)
+    rewrite = Rewriter(buffers=names, replace=partial(_draw_later, *later) if later else None)
     stores = tuple(map(rewrite.store, s.stores))
     if isinstance(s, Template):
         skeleton = replace(s.skeleton, slots=tuple(map(rewrite, s.skeleton.slots)))
         return replace(s, name=name, origins=origins, stores=stores, skeleton=skeleton)
     return replace(s, name=name, origins=origins, stores=stores)
+
+
+def _draws(s: Step) -> bool:
+    if isinstance(s, Extern):
+        return False
+    return any(isinstance(n, Op) and n.name in RANDOM for n in walk(nest_roots(s)))
+
+
+def _draw_later(count: int, first: int, _: Node, n: Node) -> Node:
+    if not isinstance(n, Op) or n.name not in RANDOM:
+        return n
+    seed, at, *limits = n.args
+    e, start = drawn_at(at)
+    return op(n.name, seed, body.index(e + _distance(start, count, first)), *limits)
+
+
+def _ints_later(ints: Sequence[Expr], count: int, first: int) -> tuple[Expr, ...]:
+    """Integers of a call, of which constants are where draws begin."""
+    return tuple(e + _distance(int(e), count, first) if isinstance(e, Const) else e for e in ints)
+
+
+def _distance(start: int, count: int, first: int) -> Expr:
+    return const(count << STREAM_BITS if start >> STREAM_BITS >= first else 0)
 
 
 def _on(x: Any, names: Mapping[str, str]) -> Any:
@@ -388,7 +392,7 @@ def _on(x: Any, names: Mapping[str, str]) -> Any:
     return x
 
 
-def _node(s: Step) -> ProgramNode:
+def node_of(s: Step) -> ProgramNode:
     """A step as a node of the program."""
     if not isinstance(s, Group):
         return s

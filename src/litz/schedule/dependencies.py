@@ -160,12 +160,15 @@ def dependencies(program: Program, roots: Mapping[str, str]) -> Dependencies:
     return deps
 
 
-def touched(program: Program, steps: Sequence[Step]) -> dict[str, Touched]:
+def touched(
+    program: Program, steps: Sequence[Step], memory: Mapping[str, Touched] | None = None
+) -> Mapping[str, Touched]:
     """The memory that each step reads and that it writes, by its owners, for each by name.
 
+    memory: ``memory_of`` each, where that is known.
     Of a memory that several write, each a part apart from the others, each part is one by itself.
     """
-    plain = {s.name: memory_of(program, s) for s in steps}
+    plain = memory or {s.name: memory_of(program, s) for s in steps}
     writers: defaultdict[str, _Writers] = defaultdict(lambda: _Writers(program.root))
     for k, step in enumerate(steps):
         for b in plain[step.name][1]:

@@ -34,7 +34,7 @@ def arrange(schedule: Schedule, share: Share, numbers: Mapping[str, int] | None 
     halves until it does not.
     """
     memory = _Memory(schedule)
-    used = touched(schedule.program, schedule.steps)
+    used = touched(schedule.program, schedule.steps, memory.memory)
     steps: list[Step] = []
     launches: list[HorizontalGroup] = []
     todo = list(_runs(schedule.steps))[::-1]

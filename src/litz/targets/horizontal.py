@@ -47,8 +47,18 @@ class _Sharing:
     target_of: TargetOf
     bodies: dict[KernelPlan, KernelPlan] = field(default_factory=dict)
     known: dict[tuple[KernelPlan, str], Joins | None] = field(default_factory=dict)
+    divided: dict[object, list[tuple[list[int], str]]] = field(default_factory=dict)
 
     def __call__(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
+        like = wanted, _likeness(groups, self.bound)
+        if like not in self.divided:  # of equal layers one is looked at
+            place = {g.name: i for i, g in enumerate(groups)}
+            found = self.launches(groups, wanted)
+            self.divided[like] = [([place[g.name] for g in some], why) for some, why in found]
+        for some, why in self.divided[like]:
+            yield [groups[i] for i in some], why
+
+    def launches(self, groups: Sequence[Group], wanted: bool) -> Iterator[tuple[list[Group], str]]:
         target = self.target_of(groups[0].device)
         pairs = list(_in_step(groups, self.bound, target))
         yield from (([a, b], "they read the same rows, in step") for a, b, _ in pairs)
@@ -115,6 +125,14 @@ class _Launch:
         return self
 
 
+def _likeness(groups: Sequence[Group], bound: Mapping[str, BoundKernel]) -> object:
+    """What groups agree in that share launches in the same way, of the same kernels."""
+    own = [bound[g.name] for g in groups]
+    first: dict[str, int] = {}
+    places = tuple(first.setdefault(n, len(first)) for b in own for n in b.buffers)
+    return groups[0].device, places, *((b.plan, *map(_hint, b.ints)) for b in own)
+
+
 def _in_step(
     groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
 ) -> Iterator[tuple[Group, Group, int]]:
@@ -132,6 +150,11 @@ def _in_step(
             if block:
                 taken |= {a.name, b.name}
                 yield a, b, block
+
+
+def _hint(e: Expr) -> int:
+    """What it is taken for: of large numbers, as places in the random stream are, all are alike."""
+    return min(size_hint(e), LIMIT)
 
 
 def _points(plan: KernelPlan) -> int:
@@ -157,13 +180,12 @@ def _body(
 
 def joined(
     groups: Sequence[Group], bound: Mapping[str, BoundKernel], target: Target
-) -> tuple[Kernel, tuple[Expr, ...], tuple[int, ...]]:
+) -> tuple[Kernel, tuple[int, ...]]:
     """The kernel that one launch of some groups runs.
 
-    Gives the integers of its call too, and the order in which it takes the groups' buffers.
+    Gives the order too in which it takes the groups' buffers and integers.
     """
     device = groups[0].device
-    ints: tuple[Expr, ...] = ()
     # Of more groups a pair would leave some out.
     pair = next(_in_step(groups, bound, target), None) if len(groups) == 2 else None
     if pair is not None:
@@ -179,9 +201,9 @@ def joined(
         bodies = [
             _shared([bound[groups[i].name] for i in m], device, target) for m in alike.values()
         ]
-        kernel, ints = target.joined(bodies, device, _origins(groups, order))
+        kernel = target.joined(bodies, device, _origins(groups, order))
     plans = tuple(bound[groups[i].name].plan for i in order)
-    return replace(kernel, members=plans), ints, order
+    return replace(kernel, members=plans), order
 
 
 def _shared(calls: Sequence[BoundKernel], device: str, target: Target) -> Body:
@@ -189,7 +211,7 @@ def _shared(calls: Sequence[BoundKernel], device: str, target: Target) -> Body:
     # A part of what may share a launch can be so little that it would be divided otherwise.
     tries = (_body(calls, target, n) for n in (1, 16, 256))
     plan, rows = next(x for x in tries if target.joins(x[0]) is not None)
-    return Body(target.kernel(plan, device, ""), rows)
+    return Body(target.kernel(plan, device, ""), rows, has_size(calls[0].plan))
 
 
 def _origins(groups: Sequence[Group], order: Sequence[int]) -> str:
@@ -204,18 +226,18 @@ def make_all(
     inside = {name for x in schedule.horizontal for name in x.groups}
     alone = (s for s in schedule.steps if s.name not in inside)
     calls, kernels = kernels_of(alone, bound, target_of)
-    known: dict[object, tuple[Kernel, tuple[Expr, ...], tuple[int, ...]]] = {}
+    known: dict[object, tuple[Kernel, tuple[int, ...]]] = {}
     made: dict[str, Kernel] = {}
     members: dict[str, list[str]] = {}
     for x in schedule.horizontal:
-        device = groups[x.groups[0]].device
-        first: dict[str, int] = {}
-        places = (first.setdefault(n, len(first)) for name in x.groups for n in bound[name].buffers)
-        same = (device, *places, *((bound[name].plan, bound[name].ints) for name in x.groups))
-        if same not in known:
-            known[same] = joined([groups[n] for n in x.groups], bound, target_of(device))
-        kernel, ints, order = known[same]
-        buffers = tuple(b for i in order for b in bound[x.groups[i]].buffers)
+        some = [groups[name] for name in x.groups]
+        like = _likeness(some, bound)
+        if like not in known:
+            known[like] = joined(some, bound, target_of(some[0].device))
+        kernel, order = known[like]
+        own = [bound[name] for name in x.groups]
+        buffers = tuple(b for i in order for b in own[i].buffers)
+        ints = tuple(e for i in order for e in own[i].ints)
         calls[x.groups[0]] = CallKernel(kernel.name, buffers, ints, x.groups[0])
         made.setdefault(kernel.name, kernel)
         members.setdefault(kernel.name, []).extend(x.groups)

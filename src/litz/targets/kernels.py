@@ -56,12 +56,11 @@ class Target(Protocol):
         """The size for which to choose how the kernel runs that a launch calls on all of these."""
         ...
 
-    def joined(
-        self, bodies: Sequence[Body], device: str, origins: str
-    ) -> tuple[Kernel, tuple[Expr, ...]]:
-        """One kernel that does all calls of some bodies, and the integers that it takes.
+    def joined(self, bodies: Sequence[Body], device: str, origins: str) -> Kernel:
+        """One kernel that does all calls of some bodies.
 
-        It takes the buffers of the first body's calls, one call after the other, then the next's.
+        It takes the buffers and integers of the first body's calls, one call after the other, then
+        the next's.
         """
         ...
 
@@ -134,10 +133,14 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel and the calls of it in one launch: the integers that each takes."""
+    """A kernel and the calls of it in one launch: the integers that each takes.
+
+    sized: whether the last is a size, which the launch knows and does not take.
+    """
 
     kernel: Kernel
     rows: tuple[tuple[Expr, ...], ...]
+    sized: bool
 
 
 def bind_plans(schedule: Schedule) -> dict[str, BoundKernel]:

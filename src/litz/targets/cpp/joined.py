@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from litz.index import Expr
 from litz.kernel.lanes.recipe import LanePlan, LaneRecipe
 from litz.targets.cpp.functions import print_part
 from litz.targets.cpp.render import build
@@ -22,33 +21,31 @@ def may_join(recipe: LaneRecipe) -> bool:
     return made.divided is None and made.form in ("rows", "columns", "tiles")
 
 
-def joined(bodies: Sequence[Body], name: str) -> tuple[str, tuple[Expr, ...]]:
-    """The source of a kernel that does all calls, and the integers that it takes.
+def joined(bodies: Sequence[Body], name: str) -> str:
+    """The source of a kernel that does all calls.
 
     Each call's work is known when it runs; threads divide all of it, so that one may do the end of
     a call and the beginning of the next.
     """
-    ints: dict[Expr, int] = {}
     parts: list[str] = []
     own: list[str] = []
     loops: list[str] = []
-    pointers = count = 0
+    pointers = count = ints = 0
     for k, body in enumerate(bodies):
         (made,) = body.kernel.recipe.kernels
         assert isinstance(made, LanePlan)
         parts.append(print_part(build(made, f"{name}_{k}")))
         rows, each = len(body.rows), len(made.plan.params)
         wide = len(made.plan.ints)
-        numbers = [
-            str(e) if e.is_const else f"ints[{ints.setdefault(e, len(ints))}]"
-            for row in body.rows
-            for e in row
-        ]
         loops.append(
             f"  for (int64_t k = 0; k < {rows}; ++k) calls[{count} + k] = "
             f"{name}_{k}_call(ptrs + {pointers} + {each} * k, own + {len(own)} + {wide} * k);"
         )
-        own += numbers
+        for row in body.rows:
+            given = len(row) - body.sized
+            own += [f"ints[{i}]" for i in range(ints, ints + given)]
+            own += map(str, row[given:])
+            ints += given
         pointers, count = pointers + each * rows, count + rows
     grain = max(b.kernel.recipe.grain for b in bodies)  # type: ignore[union-attr]
     lines = [
@@ -59,4 +56,4 @@ def joined(bodies: Sequence[Body], name: str) -> tuple[str, tuple[Expr, ...]]:
         f"  return litz::run_calls(calls, {count}, {grain});",
         "}",
     ]
-    return "".join(parts) + "\n".join(lines) + "\n", tuple(ints)
+    return "".join(parts) + "\n".join(lines) + "\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from litz.dataclass import dataclass
-from litz.index import Expr
 from litz.kernel.build import BoundKernel
 from litz.kernel.lanes.choose import choose
 from litz.kernel.plan import KernelPlan
@@ -45,11 +44,9 @@ class Cpp:
     def size(self, sizes: Sequence[int]) -> int:
         return max(sizes)
 
-    def joined(
-        self, bodies: Sequence[Body], device: str, origins: str
-    ) -> tuple[Kernel, tuple[Expr, ...]]:
-        text, ints = joined(bodies, PLACEHOLDER)
-        return self._several(text, [b.kernel for b in bodies], origins), ints
+    def joined(self, bodies: Sequence[Body], device: str, origins: str) -> Kernel:
+        text = joined(bodies, PLACEHOLDER)
+        return self._several(text, [b.kernel for b in bodies], origins)
 
     def in_step(self, rows: BoundKernel, columns: BoundKernel) -> int:
         return block_of(rows, columns, self.lanes())

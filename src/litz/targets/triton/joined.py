@@ -59,10 +59,10 @@ class _Call:
     numbers: Mapping[Expr, Expr]
 
 
-def joined(bodies: Sequence[Body], origins: str) -> tuple[TritonKernel, tuple[Expr, ...]]:
-    """The kernel of all calls of some bodies, and the integers that it takes."""
+def joined(bodies: Sequence[Body], origins: str) -> TritonKernel:
+    """The kernel of all calls of some bodies."""
     params: list[Param] = []
-    ints: dict[Expr, Expr] = {}
+    ints: list[Expr] = []
     calls: list[list[_Call]] = []
     for k, body in enumerate(bodies):
         plan = body.kernel.plan
@@ -70,13 +70,11 @@ def joined(bodies: Sequence[Body], origins: str) -> tuple[TritonKernel, tuple[Ex
         for row, values in enumerate(body.rows):
             own = [replace(p, name=f"{p.name}_{k}_{row}") for p in plan.params]
             params += own
-            numbers: dict[Expr, Expr] = {}
-            for e, value in zip(plan.ints, values, strict=True):
+            numbers = dict(zip(plan.ints, values, strict=True))
+            for e in plan.ints[: len(values) - body.sized]:
                 assert isinstance(e, Symbol)
-                numbers[e] = value
-                if not value.is_const:
-                    numbers[e] = symbol(f"{e.name}_{k}_{row}", e.lo, e.hi, e.hint)
-                    ints[numbers[e]] = value
+                numbers[e] = symbol(f"{e.name}_{k}_{row}", e.lo, e.hi, e.hint)
+                ints.append(numbers[e])
             ordered = sorted(own, key=lambda p: p.by_value)  # pointers first
             calls[-1].append(_Call(tuple(p.name for p in ordered), numbers))
     made = []
@@ -85,7 +83,7 @@ def joined(bodies: Sequence[Body], origins: str) -> tuple[TritonKernel, tuple[Ex
         assert isinstance(plan_in_blocks, BlockPlan)
         made.append(plan_in_blocks)
     launch = _of_widths(made, calls, origins)
-    return TritonKernel(tuple(params), tuple(ints), (launch,)), tuple(ints.values())
+    return TritonKernel(tuple(params), tuple(ints), (launch,))
 
 
 def in_memory(launch: Launch) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from litz.dataclass import dataclass
-from litz.index import Expr
 from litz.kernel.blocks.choose import choose
 from litz.kernel.blocks.recipe import Style
 from litz.kernel.blocks.ways import ways
@@ -70,17 +69,14 @@ class Triton:
     def size(self, sizes: Sequence[int]) -> int:
         return sum(sizes)  # blocks are as wide as the launch as a whole allows
 
-    def joined(
-        self, bodies: Sequence[Body], device: str, origins: str
-    ) -> tuple[Kernel, tuple[Expr, ...]]:
-        made, ints = joined(bodies, origins)
+    def joined(self, bodies: Sequence[Body], device: str, origins: str) -> Kernel:
+        made = joined(bodies, origins)
         (launch,) = made.launches
         index = device.partition(":")[2] or "0"
         base = content_key(*launch.sources(), launch.layout())[:16]
         name = f"k{base}" + (f"_{index}" if index != "0" else "")
         first, kernels = bodies[0].kernel, tuple(b.kernel for b in bodies)
         source = "\n\n".join(launch.sources())
-        kernel = Kernel(
+        return Kernel(
             name, first.plan, source, (), self, first.recipe, device, made, bodies=kernels
         )
-        return kernel, ints
