@@ -310,7 +310,7 @@ class _Printer(Words):
     ) -> bool:
         """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
         found = stable_arguments(overload, e.args, kwargs)
-        if found is None or any(r < -1 for r in results):
+        if found is None or any(isinstance(n, HostFloat) for _, n in e.symbols):
             return False
         words: tuple[list[int], list[int]] = [], []
         counts = [0, 0]
@@ -324,7 +324,8 @@ class _Printer(Words):
         name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
         direct = direct_number(overload, e.args, e.device)
         operator = [self.thing(name), self.thing(part), target, direct]
-        returns = len(overload._schema.returns)
+        returned = [str(r.type) != "Tensor" for r in overload._schema.returns]
+        returns = [len(returned), *map(int, returned)]
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
         self.words += [len(results), *results, e.single]
         return True

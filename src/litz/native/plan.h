@@ -50,6 +50,7 @@ struct Torch {
     i32 (*copy)(Handle, Handle, i32);
     i32 (*box)(i64**);  // may be null
     i32 (*again)(Handle, Handle*);
+    i32 (*undefined)(Handle*);
     i32 (*list)(__SIZE_TYPE__, void**);
     i32 (*push)(void*, i64);
     i32 (*dispatch)(const char*, const char*, i64*, i64);
@@ -324,7 +325,7 @@ template <class Own> struct Runner {
         if (w[0] == VALUE_object && own().nothing(w[1])) {
             w += 2;
             *out = 0;
-            return true;
+            return type || !torch.undefined((Handle*)out) || own().refused();
         }
         if (type & optional) {
             i64* box = nullptr;
@@ -372,13 +373,16 @@ template <class Own> struct Runner {
             if (!stable(type, stack + n++)) return false;
         }
         i64 results = next();
+        const i64* numeric = w;
+        w += results;
         own().unlock();
         if (torch.dispatch(name, part, stack, abi)) return own().again(target, args);
         n = next();
         for (i64 i = 0; i < results; ++i) {
             i64 to = i < n ? w[i] : -1;
-            if (to < 0) torch.erase((Handle)stack[i]);
-            else own().set(to, (Handle)stack[i]);
+            if (to < -1) ints[-2 - to] = stack[i];
+            else if (to >= 0) own().set(to, (Handle)stack[i]);
+            else if (!numeric[i]) torch.erase((Handle)stack[i]);
         }
         w += n + 1;
         return true;
@@ -418,7 +422,7 @@ template <class Own> struct Runner {
         own().unlock();
         i32 status = biased ? biased(t[3], t[0], t[1], t[2], numbers[0], numbers[1])
                             : plain(t[2], t[0], t[1]);
-        w += 1;  // how many results it has
+        w += *w + 1;  // what its results are
         w += next() + 1;
         return !status;
     }

@@ -21,6 +21,7 @@ int32_t aoti_torch_item_int64(Handle, int64_t*);
 int32_t torch_get_num_threads(unsigned*);
 int32_t aoti_torch_delete_tensor_object(Handle);
 int32_t aoti_torch_new_tensor_handle(Handle, Handle*);
+int32_t aoti_torch_new_uninitialized_tensor(Handle*);
 int32_t aoti_torch_get_data_ptr(Handle, void**);
 int32_t aoti_torch_get_dim(Handle, int64_t*);
 int32_t aoti_torch_get_size(Handle, int64_t, int64_t*);
@@ -63,6 +64,7 @@ inline const Torch& functions() {
         aoti_torch_get_size, aoti_torch_get_strides, aoti_torch_get_dtype, aoti_torch_empty_strided,
         aoti_torch__reinterpret_tensor, aoti_torch__alloc_from_pool, aoti_torch_cpu_view_dtype,
         aoti_torch_copy_, torch_new_stable_ivalue, aoti_torch_new_tensor_handle,
+        aoti_torch_new_uninitialized_tensor,
         torch_new_list_reserve_size, torch_list_push_back, torch_call_dispatcher,
         aoti_torch_get_device_type, aoti_torch_get_device_index,
         of_cuda(none.stream, "aoti_torch_get_current_cuda_stream"),

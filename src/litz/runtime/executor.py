@@ -48,6 +48,7 @@ FUNCTIONS: Final = (
     "aoti_torch_copy_",
     "torch_new_stable_ivalue",
     "aoti_torch_new_tensor_handle",
+    "aoti_torch_new_uninitialized_tensor",
     "torch_new_list_reserve_size",
     "torch_list_push_back",
     "torch_call_dispatcher",
