@@ -51,10 +51,16 @@ def alone(calls: list[Made]) -> Callable[[], None]:
             return row.output()
         return graph.insertConstant(value)
 
+    def argument(a: Any, named: dict[str, Any]) -> Any:
+        value = named.get(a.name, a.default_value)
+        if value is None and str(a.type) == "Tensor":  # one that is not defined
+            return graph.insertNode(graph.create("prim::AutogradZero", [], 1)).output()
+        return given(value)
+
     for op, args, kwargs in calls:
         schema = op._schema
         named = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
-        inputs = [given(named.get(a.name, a.default_value)) for a in schema.arguments]
+        inputs = [argument(a, named) for a in schema.arguments]
         node = graph.insertNode(graph.create(schema.name, inputs, len(schema.returns)))
         for returned, output in zip(schema.returns, node.outputs(), strict=True):
             output.setType(returned.type)
