@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -234,6 +235,15 @@ def test_operators_that_give_numbers_and_take_tensors_that_are_none() -> None:
     with pytest.raises(type(error.value)) as same:
         executed(host, [])
     assert str(same.value) == str(error.value)
+
+
+def test_profilers_see_kernels_by_name_with_their_nodes() -> None:
+    x, call = torch.randn(4, 4), compiled(lambda x: torch.mm(x.relu() * 2, x).exp())
+    call(x)
+    with torch.profiler.profile() as profile:
+        call(x)
+    names = [e.name for e in profile.events() if re.match(r"k\w+\(|aten::mm$", e.name)]
+    assert [n.partition("(")[2] or n for n in names] == ["relu, mul)", "aten::mm", "exp)"]
 
 
 def test_products_by_functions_of_their_own() -> None:

@@ -59,9 +59,25 @@ struct Torch {
     i32 (*stream)(i32, void**);  // this and the next may be null
     i32 (*guard)(i32, void**);
     i32 (*unguard)(void*);
-    bool (*watched)();  // whether somebody is told of operators that run; may be null
+    bool (*watched)();  // whether somebody is told of operators that run; these may be null
+    i32 (*mark)(const char*, void*, void* const*, __UINT64_TYPE__, void**);
+    i32 (*unmark)(void*);
     i32 (*biased[4])(Handle, Handle, Handle, Handle, double, double);
     i32 (*plain[4])(Handle, Handle, Handle);
+};
+
+// Tells who watches of what runs while it lives.
+struct Marked {
+    const Torch& torch;
+    void* mark = nullptr;
+
+    Marked(const Torch& t, const char* name) : torch(t) {
+        if (t.watched && t.mark && t.unmark && name && t.watched())
+            if (t.mark(name, nullptr, nullptr, 0, &mark)) mark = nullptr;
+    }
+    ~Marked() {
+        if (mark) torch.unmark(mark);
+    }
 };
 
 // Of runtime/launchers.py.
@@ -209,6 +225,7 @@ template <class Own> struct Runner {
     // --- kernels ---
 
     __attribute__((noinline)) bool segment() {
+        const char* mark = own().text(next());
         i64 which = next(), n = next();
         i64 count = 1 + n + w[3 * n];
         void** packed = (void**)__builtin_alloca(count * sizeof(void*));
@@ -222,11 +239,13 @@ template <class Own> struct Runner {
         unsigned threads;
         torch.num_threads(&threads);
         own().unlock();
+        Marked marked(torch, mark);
         i64 status = own().run(packed);
         return !status || own().fault(which, status);
     }
 
     __attribute__((noinline)) bool launch() {
+        const char* mark = own().text(next());
         i64 which = next(), n = next(), count = n + w[3 * n];
         i64* given = (i64*)__builtin_alloca((count + 1) * sizeof(i64));
         void** items = (void**)__builtin_alloca((count + 1) * sizeof(void*));
@@ -241,6 +260,7 @@ template <class Own> struct Runner {
         for (i64 i = n; i < count; ++i) items[i] = nullptr;
         dims(given + n);
         const Launcher* launcher = good ? own().launcher(which) : nullptr;
+        Marked marked(torch, mark);
         if (launcher) good = launches(*launcher, given, items, n, count);
         else if (good) good = own().elsewhere(which, given, items, count);
         for (i64 i = 0; i < n; ++i) own().drop(items[i]);
