@@ -3,9 +3,11 @@
 First a chain of small kernels: microseconds a launch beyond what Dynamo and AOTAutograd cost in all
 columns, beside the driver's own: cuLaunchKernelEx from a loop in C++, the same number of arguments,
 and within the chain: what a call costs more than one whose launches stop in front of the driver
-(``Gate``).  Then whole steps: milliseconds until a step is issued, the GPU still at work, and the
-driver's share of that; what is left are operators of ATen and the host.  Wall time, medians of
-turns, columns in turn.  Results of both hosts are compared bit by bit.
+(``Gate``).  Then whole steps: milliseconds until a step is issued, the GPU still at work, and of
+the executor's what is spent outside its graphs (Dynamo's guards, AOTAutograd's wrappers, autograd),
+by the driver's launches, by the same calls of ATen without anything around them (``aten.alone``),
+and by itself.  Wall time, medians of turns, columns in turn.  Results of both hosts are compared
+bit by bit, where runs of one host agree: kernels of ATen may add in no fixed order.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -25,10 +28,12 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-import litz
+import litz.binding
+from benchmarks.aten import Made, Recorder, alone
 from benchmarks.gpu.workloads import build_on
 from benchmarks.step import Step
 from litz.dynamo import boxed
+from litz.loading.values import bind_host
 from litz.runtime.cache import Cache
 from litz.runtime.triton.build import build as build_triton
 from litz.runtime.triton.driver import Driver, cuda_driver
@@ -38,6 +43,7 @@ from litz.targets.cpp.toolchain import SourceUnit, build, find_toolchain
 Call = Callable[..., Any]
 HOSTS = ("python", "native")
 STEPS = ("resnet50", "gpt2_training")
+RUNS = 4  # of a host, whose results are compared
 
 KERNEL = """\
 import triton
@@ -118,6 +124,47 @@ class Gate:
             self.close(False)
 
         return run
+
+
+class Graphs:
+    """Stands around the host programs of graphs, and counts the seconds that calls spend there."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._around: Any = nullcontext()
+
+    def built(self) -> Any:
+        """A context in which graphs are bound so that they are counted."""
+
+        def bound(*args: Any) -> Call:
+            run = bind_host(*args)
+
+            def timed(given: list[Any]) -> Any:
+                start = time.perf_counter()
+                with self._around:
+                    made = run(given)
+                self.seconds += time.perf_counter() - start
+                return made
+
+            return boxed(timed)
+
+        return mock.patch.object(litz.binding, "bind_host", bound)
+
+    def share(self, call: Call, turns: int) -> float:
+        """Of the seconds until a call is issued those inside, the median of turns."""
+        found = []
+        for _ in range(turns):
+            self.seconds = 0.0
+            issued(call)
+            found.append(self.seconds)
+        return statistics.median(found)
+
+    def calls(self, call: Call) -> list[Made]:
+        """The calls of ATen that graphs make which Python runs."""
+        self._around = recorder = Recorder()
+        call()
+        self._around = nullcontext()
+        return recorder.calls
 
 
 @dataclass(frozen=True)
@@ -202,7 +249,7 @@ def run_chain(turns: int, times: int) -> None:
         count = launches(chain, *args)
         sides = {host: torch.compile(own(chain), **compiled(host)) for host in HOSTS}
         with gate.built():
-            check("chain", [[side(*args)] for side in sides.values()])
+            check("chain", *([[side(*args)]] for side in sides.values()))
         none = aot_autograd(fw_compiler=lambda *_: boxed(lambda _: [args[0]]))
         sides["common"] = torch.compile(own(chain), backend=none)
         sides["peer"] = torch.compile(own(chain))
@@ -229,35 +276,56 @@ def run_step(name: str, turns: int, quick: bool) -> None:
     traffic = build_on("cuda", name, quick)
     fn = traffic.workload.fn
     steps = {host: Step(traffic.workload, torch.compile(fn, **compiled(host))) for host in HOSTS}
-    outcomes = []
+    outcomes: dict[str, list[list[Tensor]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        gate = Gate(Cache(folder), cuda_driver())
-        with gate.built():
-            for step in steps.values():
-                for _ in range(2):  # the first measures ways, with copies of what kernels write
+        gate, graphs = Gate(Cache(folder), cuda_driver()), Graphs()
+        with gate.built(), graphs.built():
+            for host, step in steps.items():
+                for _ in range(RUNS + 1):  # the first measures ways, with copies of what is written
                     torch.manual_seed(0)
                     found = [x.clone() for group in step.outcome().values() for x in group]
-                outcomes.append(found)
-        check(name, outcomes)
+                    outcomes.setdefault(host, []).append(found)
+        check(name, *(found[1:] for found in outcomes.values()))
+        calls = graphs.calls(steps["python"])
         steps["peer"] = Step(traffic.workload, torch.compile(fn))
-        count = gate.launches(steps["native"])
-        found_ms = medians({**steps, "closed": gate.closed(steps["native"])}, turns)
-    cells = "  ".join(f"{k} {1e3 * v:7.3f}" for k, v in found_ms.items())
+        count, closed = gate.launches(steps["native"]), gate.closed(steps["native"])
+        bare = {"closed": closed, "aten": alone(calls)}
+        found_ms = {k: 1e3 * v for k, v in medians({**steps, **bare}, turns).items()}
+        within = 1e3 * graphs.share(closed, turns)
+    cells = "  ".join(f"{k} {v:7.3f}" for k, v in found_ms.items())
+    print(f"{name}: milliseconds until a step is issued: {cells}")
     share, driver = found_ms["native"] / found_ms["peer"], found_ms["native"] - found_ms["closed"]
-    print(f"{name}: milliseconds until a step is issued: {cells}  of the peer's: {share:.2f}")
-    print(f"  the driver's share: {1e3 * driver:.3f}, {count} launches of Litz's kernels")
+    own, aten = within - found_ms["aten"], found_ms["aten"]
+    print(f"  native, of the peer's: {share:.2f}; outside graphs {found_ms['closed'] - within:.3f}")
+    print(f"  the driver {driver:.3f} for {count} launches, ATen {aten:.3f} for {len(calls)} calls")
+    each = 1e3 * own / max(1, count + len(calls))
+    print(f"  the executor {own:.3f}: {each:.2f} microseconds a launch or call", flush=True)
 
 
-def check(name: str, sides: list[list[Tensor]]) -> None:
-    """Say whether both hosts gave the same bits."""
-    python, native = sides
-    wrong = [
-        float((a.double() - b.double()).abs().max())
-        for a, b in zip(python, native, strict=True)
-        if not torch.equal(bits(a), bits(b))
-    ]
-    said = f"{len(wrong)} of {len(python)} differ, by at most {max(wrong)}" if wrong else "equal"
+def check(name: str, python: list[list[Tensor]], native: list[list[Tensor]]) -> None:
+    """Say whether both hosts gave the same bits, and where runs of one host do not.
+
+    python, native: the results of each of its runs.
+    """
+    restless = set(apart(python)) | set(apart(native))
+    wrong = apart([python[0], native[0]])
+    said = f"{len(wrong.keys() - restless)} of {len(python[0])} differ" if wrong else "equal"
+    if restless:
+        most = max([*apart(python).values(), *apart(native).values()])
+        said += f", beside {len(restless)} that differ from run to run of one host, by {most:.1g}"
+        said += f" (of both hosts by {max(wrong.values(), default=0):.1g})"
     print(f"{name}: results of both hosts: {said}", flush=True)
+
+
+def apart(runs: list[list[Tensor]]) -> dict[int, float]:
+    """Of results that are not the same bits in all runs, how much they differ at most."""
+    found: dict[int, float] = {}
+    first, *others = runs
+    for run in others:
+        for k, (a, b) in enumerate(zip(first, run, strict=True)):
+            if not torch.equal(bits(a), bits(b)):
+                found[k] = max(found.get(k, 0.0), float((a.double() - b.double()).abs().max()))
+    return found
 
 
 def bits(x: Tensor) -> Tensor:

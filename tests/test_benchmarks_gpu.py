@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu_check
+from benchmarks import gpu_check, host_gpu
+from benchmarks.aten import Recorder, alone
 from benchmarks.gpu import __main__ as gpu_main
 from benchmarks.gpu import clock as clocks
 from benchmarks.gpu import matmul as products
@@ -147,6 +148,36 @@ def test_the_host_clock() -> None:
     assert len(clock.measure(lambda: None, 10.0, most=50)) == 50
     assert clocks.copy_rate("cpu", clock, 1 << 20, 0.01) > 0
     assert clocks.host_seconds(lambda: time.sleep(0.001), clock, 2, 2) >= 0.001
+
+
+def test_calls_of_aten_alone() -> None:
+    x, out = torch.randn(4, 4, requires_grad=True), torch.empty(4, 4)
+    recorder = Recorder()
+    with torch.no_grad(), recorder:
+        y = torch.addmm(x[0], x, x, alpha=2, out=out).t() @ torch.cat([x, x]).t()
+        y.max(1)
+    names = [str(op) for op, *_ in recorder.calls]
+    assert names == ["aten.addmm.out", "aten.cat.default", "aten.mm.default", "aten.max.dim"]
+    calls, wanted = alone(recorder.calls), out.clone()
+    out.zero_()
+    with torch.profiler.profile() as profile:
+        calls()
+    made = {e.name for e in profile.events()}
+    assert made >= {"aten::addmm", "aten::cat", "aten::mm", "aten::max"}
+    assert torch.equal(out, wanted)
+
+
+def test_hosts_are_held_to_what_runs_of_one_agree_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*numbers: float) -> list[torch.Tensor]:
+        return [torch.tensor(n) for n in numbers]
+
+    host_gpu.check("x", [run(1, math.nan)], [run(1, math.nan)])
+    host_gpu.check("x", [run(1, 2, 3), run(1, 2, 4)], [run(1, 2, 3.5), run(1, 2, 3.5)])
+    host_gpu.check("x", [run(1, 2, 3), run(1, 2, 4)], [run(1, 7, 3), run(1, 7, 3)])
+    said = [line.partition("hosts: ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == "equal"
+    beside = "beside 1 that differ from run to run of one host, by 1 (of both hosts by "
+    assert said[1:] == [f"0 of 3 differ, {beside}0.5)", f"1 of 3 differ, {beside}5)"]
 
 
 def test_the_event_clock_times_calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:

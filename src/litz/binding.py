@@ -19,7 +19,7 @@ from litz.runtime.arguments import BoxedCall, checked
 from litz.runtime.collectives import why_not_recorded
 from litz.runtime.cublaslt import libraries
 from litz.runtime.cuda_graphs import CudaDevice, CudaGraphs, Family, Recordable
-from litz.runtime.instance import Instance
+from litz.runtime.instance import Chosen
 from litz.runtime.products import Products, product
 from litz.runtime.tune import Choice
 from litz.targets.building import Build
@@ -49,11 +49,11 @@ class Binder:
         self,
         options: Options,
         choices: dict[str, Choice] | None = None,
-        products: dict[str, Instance] | None = None,
+        products: dict[str, Chosen] | None = None,
     ) -> None:
         self.choices: dict[str, Choice] = {} if choices is None else choices
         """Which of its ways each kernel runs, by name: filled when kernels are first called."""
-        self._products: dict[str, Instance] = {} if products is None else products
+        self._products: dict[str, Chosen] = {} if products is None else products
         """What computes each product that was tuned (``Products.chosen``)."""
         self._options = options
         self._tools = Tools(options)

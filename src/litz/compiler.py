@@ -264,13 +264,13 @@ def _artifact(
     program, schedule, host, source = s.program, s.schedule, s.host, s.source
     assert program and schedule and host and source
     plan: Plan | str = ""
+    origins = {step.name: step.origins for step in schedule.steps}
     if options.host != "python":
         from litz.host.native import plan_native  # only who asks for it pays
 
-        plan = made = plan_native(host, source.values, named=options.host == "fx")
+        plan = made = plan_native(host, source.values, options.host == "fx", origins)
         if options.host == "native" and not isinstance(made, str):
             show(options, "code", lambda: plan_text(made))
-    origins = {step.name: step.origins for step in schedule.steps}
     reasons = [v.reason for v in source.values.values() if isinstance(v, Live)]
     reasons += [b.not_portable for b in bodies.values() if b.not_portable]
     if not written(program).isdisjoint(program.constants):

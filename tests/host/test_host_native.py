@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -203,7 +204,7 @@ def test_text_of_a_plan() -> None:
         "allocate t1 float32 cpu [2, 2] [2, 1]",
         "view t2 t0 [2, 2] [2, 1] 0",
         "view t3 t0 [2, 2] [2, 1] 0",
-        "aten 'aten::mm' 'out' mm 4 [t2, t3] ['out'=t1] 1 [] 1",
+        "aten 'aten::mm' 'out' mm 4 [t2, t3] ['out'=t1] [0] [] 1",
         "free t2",
         "free t3",
         "return tuple[t1, 7]",
@@ -212,6 +213,37 @@ def test_text_of_a_plan() -> None:
         plan_text(replace(plan, words=plan.words[:-16]))
     with pytest.raises(ValueError, match="without a register"):
         plan_text(replace(plan, tensors=2))
+
+
+def test_operators_that_give_numbers_and_take_tensors_that_are_none() -> None:
+    x = Buffer("x", F32, (as_expr(4),), (as_expr(1),), "cpu", "input")
+    whole = TensorRef("x", F32, x.shape, x.strides, as_expr(0))
+    n, op = symbol("n", 0, 100), torch.ops.aten._debug_has_internal_overlap.default
+    call = Extern("e", op, str(op), (whole,), (), (), "cpu", "", symbols=((0, n),))
+    host = HostProgram(("x",), {"x": x}, (CallExtern(call), Return((n + 5,))))
+    plan = plan_native(host, {})
+    assert isinstance(plan, Plan) and "[1] [i" in plan_text(plan)
+    assert executed(host, [torch.ones(4)]) == (5,)
+    assert executed(host, [torch.ones(1).expand(4)]) == (6,)
+    relu = torch.ops.aten.relu.default
+    none = Extern("r", relu, str(relu), (None,), (), (None,), "cpu", "")
+    host = HostProgram((), {}, (CallExtern(none), Return(())))
+    plan = plan_native(host, {})
+    assert isinstance(plan, Plan) and plan_text(plan).startswith("aten")
+    with pytest.raises(Exception, match=".") as error:
+        relu(None)  # type: ignore[arg-type]
+    with pytest.raises(type(error.value)) as same:
+        executed(host, [])
+    assert str(same.value) == str(error.value)
+
+
+def test_profilers_see_kernels_by_name_with_their_nodes() -> None:
+    x, call = torch.randn(4, 4), compiled(lambda x: torch.mm(x.relu() * 2, x).exp())
+    call(x)
+    with torch.profiler.profile() as profile:
+        call(x)
+    names = [e.name for e in profile.events() if re.match(r"k\w+\(|aten::mm$", e.name)]
+    assert [n.partition("(")[2] or n for n in names] == ["relu, mul)", "aten::mm", "exp)"]
 
 
 def test_products_by_functions_of_their_own() -> None:

@@ -96,6 +96,9 @@ class Slow:
     def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
         return [Instance(self.version, str(t)) for t in self.took[:most]]
 
+    def told(self, problem: Problem) -> None:
+        return None
+
     def bind(self, problem: Problem, instance: Instance) -> Call:
         self.bound.append(instance.what)
         if float(instance.what) < 0:

@@ -26,8 +26,20 @@ int aoti_torch_create_cuda_guard(int index, void** out) {
 }
 int aoti_torch_delete_cuda_guard(void*) { return fprintf(stderr, "leave\n"), 0; }
 
+int aoti_torch_cpu__addmm_activation(void*, void*, void*, double, double, int, void**);
+int aoti_torch_cuda__addmm_activation(void* row, void* left, void* right, double beta, double alpha,
+                                      int gelu, void** out) {
+    fprintf(stderr, "product and activation\n");
+    return aoti_torch_cpu__addmm_activation(row, left, right, beta, alpha, gelu, out);
+}
+
+int aoti_torch_cpu_mm_out(void*, void*, void*);
+int aoti_torch_cuda_mm_out(void* out, void* left, void* right) {
+    return aoti_torch_cpu_mm_out(out, left, right);
+}
+
 int cuInit(unsigned) { return 0; }
-int cuDeviceGet(int* out, int index) { return *out = index, index != 0; }
+int cuDeviceGet(int* out, int index) { return *out = index, index > 0; }
 int cuDeviceGetAttribute(int* out, int which, int) {
     *out = which == 75 ? number("FAKE_MAJOR", 9) : which == 97 ? 227 << 10 : 0;
     return 0;
@@ -46,6 +58,7 @@ int cuModuleGetFunction(void** out, void*, const char*) {
 }
 int cuFuncGetAttribute(int* out, int which, void*) { return *out = which ? 0 : 1024, 0; }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
+int cuDeviceGetName(char* out, int, int) { return strcpy(out, "a GPU"), 0; }
 int cuGetErrorName(int, const char** out) { return *out = "CUDA_ERROR_BROKEN", 0; }
 
 int cuLaunchKernelEx(const Config* c, void* function, void** params, void**) {

@@ -25,7 +25,7 @@ from litz.artifact import Artifact, from_bytes  # noqa: E402
 from litz.loading import gpu  # noqa: E402
 from litz.loading.container import Container  # noqa: E402
 from litz.loading.record import Launcher, from_json  # noqa: E402
-from litz.runtime.instance import Instance  # noqa: E402
+from litz.runtime.instance import Chosen, Instance, Matrix, Problem  # noqa: E402
 from litz.runtime.triton.driver import Driver  # noqa: E402
 from litz.runtime.triton.job import Binary  # noqa: E402
 from litz.runtime.tune import Choice  # noqa: E402
@@ -34,6 +34,9 @@ from litz.targets.records import part_from  # noqa: E402
 from litz.tools import package_tune  # noqa: E402
 
 u64 = ctypes.c_uint64
+MATRIX = Matrix(torch.bfloat16, (8, 8), (8, 1), 256)
+PROBLEM = Problem(MATRIX, MATRIX, None, MATRIX, 2.0, scales=(MATRIX, MATRIX))
+CHOSEN = Chosen(Instance("a library", "its way", 64), PROBLEM, "a GPU", None)
 
 
 class Softmax(nn.Module):
@@ -161,7 +164,7 @@ def test_what_was_chosen_when_it_was_made_is_launched(
         assert isinstance(part, TritonPart)
         chosen.extend(launch.configs[-1] for launch in part.kernel.launches)
         choices = {part.name: Choice(0, (None,), True, tuple(chosen))}
-        return package_tune.Tuned(choices, {"a problem": Instance("a library", "its way", 64)})
+        return package_tune.Tuned(choices, {"a problem": CHOSEN})
 
     path = tmp_path / "tuned.litz"
     options = {"autotune": 5, "mode": "max-autotune"}
@@ -176,7 +179,7 @@ def test_what_was_chosen_when_it_was_made_is_launched(
     default = [x.binaries["general"]["sm_90"] for x in launcher_of(container).launches]
     assert names != default
     (target,) = from_json(made.read("program.json")).targets
-    assert target.products == {"a problem": Instance("a library", "its way", 64)}
+    assert target.products == {"a problem": CHOSEN}
 
 
 class Both(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ pytest.importorskip("triton.language")
 from test_packages_ahead import exported  # noqa: E402
 
 import litz  # noqa: E402
-from tests.native import built, called  # noqa: E402
+from litz.runtime.cublaslt import told  # noqa: E402
+from litz.runtime.instance import Chosen, Instance, Matrix, Problem  # noqa: E402
+from litz.tools import package_tune  # noqa: E402
+from tests.native import SANITIZED, built, called  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not shutil.which("g++"), reason="needs g++"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="its device is the CPU"),
 ]
+
+ASAN = "verify_asan_link_order=0"
 
 CALLS = """
 #include <litz.h>
@@ -125,3 +131,66 @@ def test_numbers_of_the_host(folder: Path, tmp_path: Path) -> None:
     done = called(built(tmp_path), path, *given, **fake)
     assert done.returncode == 0, done.stderr
     assert Path(f"{path}.0").read_bytes() == (x * 2.5).numpy().tobytes()
+
+
+BOTH = "product and activation"
+close = torch.testing.assert_close
+
+
+class Perceptron(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.relu(torch.addmm(b, x, w))
+        return hidden, hidden @ v
+
+
+def chosen() -> dict[str, Chosen]:
+    """A way of cuBLASLt for the first product, wherever its operands begin."""
+    found = {}
+    for n, (x, w, b, out) in enumerate(product((16, 32, 64, 128, 256), repeat=4)):
+        problem = Problem(
+            Matrix(torch.float32, (64, 96), (96, 1), x),
+            Matrix(torch.float32, (96, 32), (32, 1), w),
+            Matrix(torch.float32, (32,), (1,), b),
+            Matrix(torch.float32, (64, 32), (32, 1), out),
+            epilogue="relu",
+        )
+        way = Instance("cublasLt 130100", "07" + 63 * "00", 64)
+        found[str(n)] = Chosen(way, problem, "a GPU", told(problem))
+    return found
+
+
+def test_products_in_the_way_that_was_the_quickest(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = (64, 96), (96, 32), (32,), (32, 8)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        program = export(Perceptron(), tuple(torch.empty(s, device="cuda") for s in shapes))
+    monkeypatch.setattr(package_tune, "tuned", lambda *_: package_tune.Tuned({}, chosen()))
+    path = tmp_path / "perceptron.litz"
+    tuning = {"autotune": 5, "mode": "max-autotune"}
+    litz.package(program, path, targets=("sm_90",), options=tuning)
+    plain = tmp_path / "plain.litz"
+    litz.package(program, plain, targets=("sm_90",))
+    flags = ["-shared", "-fPIC", "-std=c++17", "-Wl,-soname,libcublasLt.so.13"]
+    source = Path(__file__).with_name("fake_cublaslt.cpp")
+    subprocess.run(["g++", *flags, str(source), "-o", str(tmp_path / "lt.so")], check=True)
+    inputs = [torch.randn(s) for s in shapes]
+    given = []
+    for n, x in enumerate(inputs):
+        (tmp_path / str(n)).write_bytes(x.numpy().tobytes())
+        given.append(f"float32:{'x'.join(map(str, x.shape))}:{tmp_path}/{n}")
+    wanted = Perceptron()(*inputs)
+    run = built(tmp_path, *SANITIZED)
+    fake, lt = folder / "fake.so", tmp_path / "lt.so"
+    way = ["product of way 7 in 64 bytes, epilogue 6, on 77"]
+    cases = (path, f"{fake}:{lt}", way), (path, str(fake), []), (plain, str(fake), [BOTH])
+    for package, preloaded, lines in cases:
+        done = called(run, package, *given, LD_PRELOAD=preloaded, ASAN_OPTIONS=ASAN)
+        assert done.returncode == 0, done.stderr
+        said = [x for x in done.stderr.splitlines() if x.startswith("product")]
+        assert said == lines, done.stderr
+        for n, x in enumerate(wanted):
+            made = bytearray(Path(f"{package}.{n}").read_bytes())
+            close(torch.frombuffer(made, dtype=torch.float32).view(x.shape), x)

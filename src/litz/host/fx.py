@@ -233,6 +233,7 @@ class _Printer:
             case "free":
                 self.node(free, self.tensors.pop(x[0]))
             case "segment" | "launch":
+                x = x[1:]  # what profilers call it
                 names = self.plan.segments if op == "segment" else self.plan.kernels
                 native = self.natives[names[x[0]]]
                 get = self.attribute(names[x[0]], native)

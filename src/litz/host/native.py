@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 
@@ -29,8 +30,11 @@ from litz.runtime.shipped import BY_VALUE, ELSEWHERE
 
 
 class _Printer(Words):
-    def __init__(self, host: HostProgram, values: Mapping[str, Value]) -> None:
+    def __init__(
+        self, host: HostProgram, values: Mapping[str, Value], origins: Mapping[str, Sequence[str]]
+    ) -> None:
         super().__init__()
+        self.origins = origins
         self.host = host
         self.buffers = host.buffers
         self.tensors: dict[str, int] = {name: i for i, name in enumerate(host.inputs)}
@@ -162,7 +166,7 @@ class _Printer(Words):
             case lines.CallSegment(name):
                 self._segment(line)
             case lines.CallKernel(kernel):
-                self._launch(kernel, line.buffers, line.ints)
+                self._launch(kernel, line.group, line.buffers, line.ints)
             case lines.EnterDevice(device):
                 self.emit("enter", self.device(device))
             case lines.LeaveDevice():
@@ -252,16 +256,25 @@ class _Printer(Words):
         self.owner[old] = (new, 0)
 
     def _segment(self, line: lines.CallSegment) -> None:
-        self._kernels("segment", self.segments[line.name], line.buffers(), line.ints())
+        mark = ", ".join(self._mark(c.kernel, c.group) for c in line.calls)
+        self._kernels("segment", mark, self.segments[line.name], line.buffers(), line.ints())
 
-    def _launch(self, kernel: str, buffers: Sequence[str], ints: Iterable[Expr]) -> None:
+    def _mark(self, kernel: str, group: str) -> str:
+        """How profilers show a kernel: with the nodes of the graph that it computes."""
+        return f"{kernel}({', '.join(self.origins.get(group, ()))})"
+
+    def _launch(
+        self, kernel: str, group: str, buffers: Sequence[str], ints: Iterable[Expr]
+    ) -> None:
         number = self.kernels.setdefault(kernel, len(self.kernels))
         there = [b in self.buffers and self.buffers[b].device != "cpu" for b in buffers]
-        self._kernels("launch", number, buffers, ints, [any(there) and not t for t in there])
+        by_value = [any(there) and not t for t in there]
+        self._kernels("launch", self._mark(kernel, group), number, buffers, ints, by_value)
 
     def _kernels(
         self,
         op: str,
+        mark: str,
         which: int,
         buffers: Sequence[str],
         ints: Iterable[Expr],
@@ -275,7 +288,7 @@ class _Printer(Words):
             foreign = b is not None and b.kind in ("input", "extern", "opaque")
             how = BY_VALUE if value else ELSEWHERE if foreign else 0
             pointers += [self.tensor(owner), offset, how]
-        self.emit(op, which, len(buffers), pointers, self.dims(ints))
+        self.emit(op, self.thing(mark), which, len(buffers), pointers, self.dims(ints))
 
     def _target(self, t: Target) -> int:
         if t.path is not None:
@@ -310,7 +323,7 @@ class _Printer(Words):
     ) -> bool:
         """Emit a call of an operator through PyTorch's dispatcher, if that takes its arguments."""
         found = stable_arguments(overload, e.args, kwargs)
-        if found is None or any(r < -1 for r in results):
+        if found is None or any(isinstance(n, HostFloat) for _, n in e.symbols):
             return False
         words: tuple[list[int], list[int]] = [], []
         counts = [0, 0]
@@ -324,7 +337,8 @@ class _Printer(Words):
         name, _, part = overload.name().partition(".")  # type: ignore[no-untyped-call]
         direct = direct_number(overload, e.args, e.device)
         operator = [self.thing(name), self.thing(part), target, direct]
-        returns = len(overload._schema.returns)
+        returned = [str(r.type) != "Tensor" for r in overload._schema.returns]
+        returns = [len(returned), *map(int, returned)]
         self.emit("aten", operator, counts[0], words[0], counts[1], words[1], returns)
         self.words += [len(results), *results, e.single]
         return True
@@ -435,13 +449,18 @@ def _identity(value: Value) -> object:
     return id(value.value) if isinstance(value, Live | Scripted) else value
 
 
-def plan_native(host: HostProgram, values: Mapping[str, Value], named: bool = False) -> Plan | str:
+def plan_native(
+    host: HostProgram,
+    values: Mapping[str, Value],
+    named: bool = False,
+    origins: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Plan | str:
     """The plan of a host program, or why it has none.
 
     values: what the printed program names and cannot spell; the plan names the same.
-    named: whether it says what its registers are called.
+    named: whether it says what its registers are called.  origins: nodes of the graph, by groups.
     """
     try:
-        return _Printer(host, values).run(named)
+        return _Printer(host, values, origins).run(named)
     except Unplanned as e:
         return str(e)

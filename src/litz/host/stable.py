@@ -64,10 +64,10 @@ def _parameters(
 ) -> tuple[tuple[str, bool, int | None, object], ...] | None:
     """Of each: its name, whether it goes by that, its type and its default.
 
-    None for an operator that returns more than tensors.
+    None for an operator that returns more than tensors and integers.
     """
     schema = overload._schema
-    if any(str(r.type) != "Tensor" for r in schema.returns):
+    if any(str(r.type) not in ("Tensor", "int") for r in schema.returns):
         return None
     return tuple(
         (
@@ -101,8 +101,8 @@ def _is(value: Any, kind: int) -> bool:
             return bool(kind & OPTIONAL_LIST)
         element = kind & ~(LIST | OPTIONAL_LIST)
         return isinstance(value, (list, tuple)) and all(_is(v, element) for v in value)
-    if value is None:
-        return bool(kind & OPTIONAL)
+    if value is None:  # for a tensor, PyTorch takes one that is not defined
+        return bool(kind & OPTIONAL) or kind == TYPES["Tensor"]
     match _NAMES[kind & ~OPTIONAL]:
         case "Tensor":
             return isinstance(value, TensorRef)

@@ -13,7 +13,7 @@ import torch
 
 from litz.artifact import dtype_of
 from litz.dataclass import dataclass
-from litz.runtime.instance import Instance
+from litz.runtime.instance import Chosen
 from litz.runtime.records import Leaf, Records
 
 Plain = None | bool | int | float | str
@@ -184,7 +184,7 @@ class Target:
     built: Built
     runtime: str
     executor: str
-    products: Mapping[str, Instance]
+    products: Mapping[str, Chosen]
 
 
 @dataclass(frozen=True)

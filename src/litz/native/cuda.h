@@ -27,6 +27,7 @@ struct Cuda {
     int (*set_attribute)(void*, int, int);
     int (*launch)(const Config*, i64, void**, void**);
     int (*text)(int, const char**);
+    int (*name)(char*, int, int);
 
     static const Cuda& get() {
         static const Cuda found = open();
@@ -48,7 +49,8 @@ private:
         for (const char* name :
              {"cuInit", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent",
               "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuModuleLoadData", "cuModuleGetFunction",
-              "cuFuncGetAttribute", "cuFuncSetAttribute", "cuLaunchKernelEx", "cuGetErrorName"})
+              "cuFuncGetAttribute", "cuFuncSetAttribute", "cuLaunchKernelEx", "cuGetErrorName",
+              "cuDeviceGetName"})
             if (!(*at++ = dlsym(library, name)))
                 throw Error(std::string("litz: the CUDA driver is too old: it has no ") + name);
         c.must(c.init(0), "starting the CUDA driver");
@@ -70,6 +72,11 @@ struct Gpu {
     int attribute(int number) const {
         int found = 0;
         Cuda::get().must(Cuda::get().attribute(&found, number, handle), "asking a GPU");
+        return found;
+    }
+    std::string name() const {
+        char found[256] = "";
+        Cuda::get().must(Cuda::get().name(found, sizeof found, handle), "asking a GPU");
         return found;
     }
     int generation() const { return 10 * attribute(75) + attribute(76); }

@@ -157,6 +157,7 @@ struct Program::State {
     std::vector<View> sections;  // of the artifact
     i64 (*run_segment)(void**) = nullptr;
     std::map<i64, std::unique_ptr<Gpu>> gpus;
+    Products products;
     std::unique_ptr<Module> module;
 
     void load();
@@ -320,6 +321,7 @@ void Program::State::load_artifact(const Json& chosen) {
         at += (size_t)n;
     }
     resolve(head.fields["artifact"]);
+    products.load(chosen["products"]);
     if (!chosen["runtime"].text.empty()) {  // none where no kernel is of C++
         void* runtime = load_library(file->read(chosen["runtime"].text));
         run_segment = (i64(*)(void**))symbol(runtime, "litz_run_segment");
@@ -334,6 +336,7 @@ std::unique_ptr<Module> Program::State::bound(const Json& artifact, const Json& 
         throw Error("litz: the program has no plan for the native executor: it needs Python");
     std::unique_ptr<Module> m(new Module);
     m->run_segment = run_segment;
+    m->products = &products;
     m->abi = abi;
     for (const auto& body : artifact["bodies"].fields)
         m->bodies[body.first] = bound(body.second, built["bodies"][body.first.c_str()]);

@@ -50,6 +50,7 @@ struct Torch {
     i32 (*copy)(Handle, Handle, i32);
     i32 (*box)(i64**);  // may be null
     i32 (*again)(Handle, Handle*);
+    i32 (*undefined)(Handle*);
     i32 (*list)(__SIZE_TYPE__, void**);
     i32 (*push)(void*, i64);
     i32 (*dispatch)(const char*, const char*, i64*, i64);
@@ -58,9 +59,25 @@ struct Torch {
     i32 (*stream)(i32, void**);  // this and the next may be null
     i32 (*guard)(i32, void**);
     i32 (*unguard)(void*);
-    bool (*watched)();  // whether somebody is told of operators that run; may be null
+    bool (*watched)();  // whether somebody is told of operators that run; these may be null
+    i32 (*mark)(const char*, void*, void* const*, __UINT64_TYPE__, void**);
+    i32 (*unmark)(void*);
     i32 (*biased[4])(Handle, Handle, Handle, Handle, double, double);
     i32 (*plain[4])(Handle, Handle, Handle);
+};
+
+// Tells who watches of what runs while it lives.
+struct Marked {
+    const Torch& torch;
+    void* mark = nullptr;
+
+    Marked(const Torch& t, const char* name) : torch(t) {
+        if (t.watched && t.mark && t.unmark && name && t.watched())
+            if (t.mark(name, nullptr, nullptr, 0, &mark)) mark = nullptr;
+    }
+    ~Marked() {
+        if (mark) torch.unmark(mark);
+    }
 };
 
 // Of runtime/launchers.py.
@@ -208,6 +225,7 @@ template <class Own> struct Runner {
     // --- kernels ---
 
     __attribute__((noinline)) bool segment() {
+        const char* mark = own().text(next());
         i64 which = next(), n = next();
         i64 count = 1 + n + w[3 * n];
         void** packed = (void**)__builtin_alloca(count * sizeof(void*));
@@ -221,11 +239,13 @@ template <class Own> struct Runner {
         unsigned threads;
         torch.num_threads(&threads);
         own().unlock();
+        Marked marked(torch, mark);
         i64 status = own().run(packed);
         return !status || own().fault(which, status);
     }
 
     __attribute__((noinline)) bool launch() {
+        const char* mark = own().text(next());
         i64 which = next(), n = next(), count = n + w[3 * n];
         i64* given = (i64*)__builtin_alloca((count + 1) * sizeof(i64));
         void** items = (void**)__builtin_alloca((count + 1) * sizeof(void*));
@@ -240,6 +260,7 @@ template <class Own> struct Runner {
         for (i64 i = n; i < count; ++i) items[i] = nullptr;
         dims(given + n);
         const Launcher* launcher = good ? own().launcher(which) : nullptr;
+        Marked marked(torch, mark);
         if (launcher) good = launches(*launcher, given, items, n, count);
         else if (good) good = own().elsewhere(which, given, items, count);
         for (i64 i = 0; i < n; ++i) own().drop(items[i]);
@@ -324,7 +345,7 @@ template <class Own> struct Runner {
         if (w[0] == VALUE_object && own().nothing(w[1])) {
             w += 2;
             *out = 0;
-            return true;
+            return type || !torch.undefined((Handle*)out) || own().refused();
         }
         if (type & optional) {
             i64* box = nullptr;
@@ -372,13 +393,16 @@ template <class Own> struct Runner {
             if (!stable(type, stack + n++)) return false;
         }
         i64 results = next();
+        const i64* numeric = w;
+        w += results;
         own().unlock();
         if (torch.dispatch(name, part, stack, abi)) return own().again(target, args);
         n = next();
         for (i64 i = 0; i < results; ++i) {
             i64 to = i < n ? w[i] : -1;
-            if (to < 0) torch.erase((Handle)stack[i]);
-            else own().set(to, (Handle)stack[i]);
+            if (to < -1) ints[-2 - to] = stack[i];
+            else if (to >= 0) own().set(to, (Handle)stack[i]);
+            else if (!numeric[i]) torch.erase((Handle)stack[i]);
         }
         w += n + 1;
         return true;
@@ -418,7 +442,7 @@ template <class Own> struct Runner {
         own().unlock();
         i32 status = biased ? biased(t[3], t[0], t[1], t[2], numbers[0], numbers[1])
                             : plain(t[2], t[0], t[1]);
-        w += 1;  // how many results it has
+        w += *w + 1;  // what its results are
         w += next() + 1;
         return !status;
     }

@@ -9,6 +9,7 @@
 
 #include "cuda.h"
 #include "plan.h"
+#include "products.h"
 #include "reading.h"
 #include "torch.h"
 
@@ -47,6 +48,7 @@ struct Module {
     std::vector<std::unique_ptr<Kernel>> kernels;
     std::map<std::string, std::unique_ptr<Module>> bodies;
     i64 (*run_segment)(void**) = nullptr;
+    const Products* products = nullptr;
 
     std::vector<Value> operator()(const std::vector<Value>& arguments) const;
 };
@@ -216,16 +218,50 @@ struct Run : Runner<Run> {
         const Object& target = object();
         std::vector<Any> args;
         for (i64 n = next(); n; --n) args.push_back(any());
-        if (next()) unknown(target);
+        std::map<std::string, Any> named;
+        for (i64 n = next(); n; --n) {
+            const std::string& name = object().text;
+            named[name] = any();
+        }
         std::vector<i64> to((size_t)next());
         for (i64& r : to) r = next();
         bool single = next();
+        if (!named.empty()) return product(target, args, named);
         auto made = perform(target, args);
         for (size_t i = 0; i < to.size(); ++i) {
             const Value& v = made.at(single ? 0 : i);
             if (to[i] >= 0) slots[(size_t)to[i]] = v.tensor;
             else if (to[i] < -1) ints[(size_t)(-2 - to[i])] = v.number;
         }
+    }
+
+    // What is called with names: a product, which writes its result.
+    void product(const Object& target, const std::vector<Any>& args, const std::map<std::string, Any>& named) {
+        bool fused = target.text == "ops.aten._addmm_activation.out";
+        if ((!fused && target.text != "litz.runtime.products:product") || args.size() + !fused < 3) unknown(target);
+        Product p;
+        for (size_t i = 0; i < 3 && i < args.size(); ++i)
+            p.of[fused ? (i ? i - 1 : ADDED) : i] = args[i].value.tensor;
+        bool by_gelu = false;
+        for (const auto& n : named) {
+            const Object* o = n.second.object;
+            const std::vector<Any>& items = n.second.items;
+            if (n.first == "out") p.of[OUT] = n.second.value.tensor;
+            else if (n.first == "aux") p.of[AUX] = n.second.value.tensor;
+            else if (n.first == "scales" && items.size() == 2)
+                for (int i : {0, 1}) p.of[LEFT_SCALE + i] = items[(size_t)i].value.tensor;
+            else if (n.first == "epilogue" && o) p.epilogue = o->text;
+            else if (n.first == "fast" && o) p.fast = o->code;
+            else if (n.first == "use_gelu" && o) by_gelu = o->code;
+            else if ((n.first == "alpha" || n.first == "beta") && o) {
+                double real = (double)o->code;
+                if (o->kind == Object::Real) memcpy(&real, &o->code, sizeof real);
+                (n.first == "alpha" ? p.alpha : p.beta) = real;
+            } else unknown(target);
+        }
+        if (!p.of[OUT] || !p.of[LEFT] || !p.of[RIGHT]) unknown(target);
+        if (fused) add_and_activate(p, by_gelu);
+        else (*m.products)(p, abi);
     }
 
     [[noreturn]] void unknown(const Object& target) {

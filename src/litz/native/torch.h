@@ -21,6 +21,7 @@ int32_t aoti_torch_item_int64(Handle, int64_t*);
 int32_t torch_get_num_threads(unsigned*);
 int32_t aoti_torch_delete_tensor_object(Handle);
 int32_t aoti_torch_new_tensor_handle(Handle, Handle*);
+int32_t aoti_torch_new_uninitialized_tensor(Handle*);
 int32_t aoti_torch_get_data_ptr(Handle, void**);
 int32_t aoti_torch_get_dim(Handle, int64_t*);
 int32_t aoti_torch_get_size(Handle, int64_t, int64_t*);
@@ -63,12 +64,13 @@ inline const Torch& functions() {
         aoti_torch_get_size, aoti_torch_get_strides, aoti_torch_get_dtype, aoti_torch_empty_strided,
         aoti_torch__reinterpret_tensor, aoti_torch__alloc_from_pool, aoti_torch_cpu_view_dtype,
         aoti_torch_copy_, torch_new_stable_ivalue, aoti_torch_new_tensor_handle,
+        aoti_torch_new_uninitialized_tensor,
         torch_new_list_reserve_size, torch_list_push_back, torch_call_dispatcher,
         aoti_torch_get_device_type, aoti_torch_get_device_index,
         of_cuda(none.stream, "aoti_torch_get_current_cuda_stream"),
         of_cuda(none.guard, "aoti_torch_create_cuda_guard"),
         of_cuda(none.unguard, "aoti_torch_delete_cuda_guard"),
-        nullptr,  // nothing else could call products while somebody watches
+        nullptr, nullptr, nullptr,  // nothing else could call products while somebody watches
         {aoti_torch_cpu_addmm_out, of_cuda(none.biased[0], "aoti_torch_cuda_addmm_out"),
          aoti_torch_cpu_baddbmm_out, of_cuda(none.biased[0], "aoti_torch_cuda_baddbmm_out")},
         {aoti_torch_cpu_mm_out, of_cuda(none.plain[0], "aoti_torch_cuda_mm_out"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from ctypes import byref, c_float, c_int, c_int8, c_int64, c_size_t, c_uint64, c_void_p
 from threading import Lock
@@ -18,8 +18,8 @@ from typing import Any, Final
 import torch
 
 from litz.dataclass import dataclass
-from litz.runtime.instance import Instance
-from litz.runtime.products import Aten, Call, Library, Matrix, Operands, Problem
+from litz.runtime.instance import Instance, Matrix, Problem, Told
+from litz.runtime.products import Aten, Call, Library, Operands
 from litz.runtime.torch_private import current_raw_stream
 
 # cudaDataType_t, cublasComputeType_t, and what types products sum in.
@@ -38,6 +38,7 @@ AUX_POINTER, AUX_STEP = 11, 12
 IN_SUMS = 2  # of cublasLtReductionScheme_t: parts of a sum are added in the type of sums
 ROOM = 32 << 20  # bytes of workspace at most: what the heuristics are made for
 ANSWERS = 15, 7  # statuses that say that there is no such way
+INTEGERS: Final[Mapping[int, Any]] = {1: c_int8, 4: c_int, 8: c_int64}
 NEWER = 120900  # the version from which rows and columns have scales of their own
 
 
@@ -157,6 +158,9 @@ class CublasLt:
     def bind(self, problem: Problem, instance: Instance) -> Call:
         return _Bound(self, problem, instance)
 
+    def told(self, problem: Problem) -> Told:
+        return told(problem)
+
     # --- the library's functions --------------------------------------------------------------
 
     def create(self, kind: str, *given: Any) -> c_void_p:
@@ -239,50 +243,63 @@ def _by_rows(p: Problem) -> bool:
     )  # fmt: skip
 
 
+def told(p: Problem) -> Told:
+    """What cuBLASLt is told of a problem that it ``takes``."""
+    row = p.added is not None and len(p.added.shape) == 1
+    epilogue = EPILOGUES[p.epilogue] if p.epilogue or not row else 0
+    epilogue |= (BIAS if row else 0) | (0 if p.aux is None else AUX)
+    settings: list[tuple[int, int, int]]
+    settings = [(a, side(x).turned, 4) for a, x in ((TRANS_A, p.right), (TRANS_B, p.left))]
+    settings += [(EPILOGUE, epilogue, 4)]
+    pointers = []
+    if p.aux is not None:
+        settings += [(AUX_STEP, p.aux.strides[0], 8)]
+        pointers += [(AUX_POINTER, "aux")]
+    if row:
+        settings += [(BIAS_TYPE, TYPES[p.out.dtype], 4)]
+        pointers += [(BIAS_POINTER, "added")]
+    if p.scales is not None:
+        settings += [(FAST, p.fast, 1)]
+        settings += [(mode, OF_ROWS, 4) for mode in SCALE_MODES if _by_rows(p)]
+        pointers += list(zip(SCALES, ("right scale", "left scale"), strict=True))
+    whole = p.out if row or p.added is None else p.added
+    layouts = tuple(_layout(x) for x in (p.right, p.left, whole, p.out))
+    numbers = tuple((a, int(value), size) for a, value, size in settings)
+    compute = FAST_TF32 if p.tf32 else SINGLE
+    return Told(compute, numbers, layouts, tuple(pointers), p.added is not None and not row)
+
+
+def _layout(x: Matrix) -> tuple[int, ...]:
+    lies = side(x)
+    batches = (x.shape[0], lies.batch) if len(x.shape) == 3 else (0, 0)
+    return ({**TYPES, **SMALL}[x.dtype], lies.rows, lies.columns, lies.step, *batches)
+
+
+def side(x: Matrix) -> _Side:
+    """``_side`` of a matrix that cuBLASLt takes."""
+    found = _side(x)
+    assert found is not None
+    return found
+
+
 class _Descriptors:
     """What cuBLASLt is told of a problem; it is told no more when that is gone."""
 
     def __init__(self, lt: CublasLt, p: Problem) -> None:
         self._lt = lt
         self._made: list[tuple[str, c_void_p]] = []
-        self.row = p.added is not None and len(p.added.shape) == 1
-        self.product = self._new(
-            "cublasLtMatmulDesc", c_int(FAST_TF32 if p.tf32 else SINGLE), c_int(0)
-        )
-        whole = p.out if self.row or p.added is None else p.added
-        self.layouts = [self._layout(x) for x in (p.right, p.left, whole, p.out)]
-        for attribute, x in ((TRANS_A, p.right), (TRANS_B, p.left)):
-            side = _side(x)
-            assert side is not None
-            self._set(attribute, c_int(side.turned))
-        number = EPILOGUES[p.epilogue] if p.epilogue or not self.row else 0
-        number |= (BIAS if self.row else 0) | (0 if p.aux is None else AUX)
-        self._set(EPILOGUE, c_int(number))
-        if p.aux is not None:
-            self._set(AUX_STEP, c_int64(p.aux.strides[0]))
-            self.keep(p.aux.aligned)
-        if self.row:
-            assert p.added is not None
-            self._set(BIAS_TYPE, c_int(TYPES[p.out.dtype]))
-            self.add(p.added.aligned)  # heuristics look at how an address is aligned
-        if p.scales is not None:
-            self._set(FAST, c_int8(p.fast))
-            self.scale([x.aligned for x in p.scales])
-            for attribute in SCALE_MODES if _by_rows(p) else ():
-                self._set(attribute, c_int(OF_ROWS))
+        self.told = told(p)
+        self.product = self._new("cublasLtMatmulDesc", c_int(self.told.compute), c_int(0))
+        self.layouts = [self._layout(*x) for x in self.told.layouts]
+        for attribute, value, size in self.told.settings:
+            self._set(attribute, INTEGERS[size](value))
+        for attribute, name in self.told.pointers:  # heuristics look at how these are aligned
+            self._set(attribute, c_void_p(_operand(p, name).aligned))
 
-    def add(self, address: int) -> None:
-        """Where the row is that is added."""
-        self._set(BIAS_POINTER, c_void_p(address))
-
-    def keep(self, address: int) -> None:
-        """Where the input of an activation is, or goes."""
-        self._set(AUX_POINTER, c_void_p(address))
-
-    def scale(self, addresses: Sequence[int]) -> None:
-        """Where the scales of left and right are."""
-        for attribute, address in zip(SCALES, reversed(addresses), strict=True):
-            self._set(attribute, c_void_p(address))
+    def point(self, o: Operands) -> None:
+        """Say where the operands are that are part of what all calls share."""
+        for attribute, name in self.told.pointers:
+            self._set(attribute, c_void_p(_operand(o, name).data_ptr()))
 
     def _set(self, attribute: int, value: Any) -> None:
         self._lt.set("cublasLtMatmulDesc", self.product, attribute, value)
@@ -292,19 +309,26 @@ class _Descriptors:
         self._made.append((kind, made))
         return made
 
-    def _layout(self, x: Matrix) -> c_void_p:
-        side = _side(x)
-        assert side is not None
-        sizes = c_uint64(side.rows), c_uint64(side.columns), c_int64(side.step)
-        made = self._new("cublasLtMatrixLayout", c_int({**TYPES, **SMALL}[x.dtype]), *sizes)
-        if len(x.shape) == 3:
-            self._lt.set("cublasLtMatrixLayout", made, BATCHES, c_int(x.shape[0]))
-            self._lt.set("cublasLtMatrixLayout", made, BATCH_STEP, c_int64(side.batch))
+    def _layout(
+        self, dtype: int, rows: int, columns: int, step: int, batches: int, batch: int
+    ) -> c_void_p:
+        sizes = c_uint64(rows), c_uint64(columns), c_int64(step)
+        made = self._new("cublasLtMatrixLayout", c_int(dtype), *sizes)
+        if batches:
+            self._lt.set("cublasLtMatrixLayout", made, BATCHES, c_int(batches))
+            self._lt.set("cublasLtMatrixLayout", made, BATCH_STEP, c_int64(batch))
         return made
 
     def __del__(self) -> None:
         for kind, made in self._made:
             self._lt.call(f"{kind}Destroy", made)
+
+
+def _operand(o: Any, name: str) -> Any:
+    """Of a problem or of a call what a pointer leads to."""
+    if name.endswith("scale"):
+        return o.scales[name == "right scale"]
+    return getattr(o, name)
 
 
 class _Bound:
@@ -315,9 +339,8 @@ class _Bound:
         self._made = _Descriptors(lt, p)
         self._algorithm = Algorithm.from_buffer_copy(bytes.fromhex(instance.what))
         self._workspace = instance.workspace
-        whole = p.added is not None and not self._made.row
-        self._alpha, self._beta = c_float(p.alpha), c_float(p.beta if whole else 0.0)
-        self._whole = whole
+        self._whole = self._made.told.whole
+        self._alpha, self._beta = c_float(p.alpha), c_float(p.beta if self._whole else 0.0)
         self._lock = Lock()
 
     def __call__(self, o: Operands) -> None:
@@ -325,13 +348,8 @@ class _Bound:
         under = o.added if self._whole and o.added is not None else o.out
         # On the stream that uses it, so that it may be another's as soon as that has.
         room = torch.empty(self._workspace, dtype=torch.uint8, device=o.out.device)
-        with self._lock:  # addresses of rows and scales are part of what all calls share
-            if self._made.row and o.added is not None:
-                self._made.add(o.added.data_ptr())
-            if o.aux is not None:
-                self._made.keep(o.aux.data_ptr())
-            if o.scales is not None:
-                self._made.scale([x.data_ptr() for x in o.scales])
+        with self._lock:
+            self._made.point(o)
             self._lt.run(
                 self._made.product,
                 byref(self._alpha), c_void_p(o.right.data_ptr()), a, c_void_p(o.left.data_ptr()), b,

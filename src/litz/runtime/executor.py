@@ -48,6 +48,7 @@ FUNCTIONS: Final = (
     "aoti_torch_copy_",
     "torch_new_stable_ivalue",
     "aoti_torch_new_tensor_handle",
+    "aoti_torch_new_uninitialized_tensor",
     "torch_new_list_reserve_size",
     "torch_list_push_back",
     "torch_call_dispatcher",
@@ -57,10 +58,18 @@ FUNCTIONS: Final = (
     "aoti_torch_create_cuda_guard",
     "aoti_torch_delete_cuda_guard",
     "watched",
+    "aoti_record_function_start",
+    "aoti_record_function_end",
     *(f"aoti_torch_{d}_{name.split('.')[1]}_out" for name in DIRECT for d in ("cpu", "cuda")),
 )
 """In the order of the struct ``Torch``."""
-_YOUNG: Final = ("torch_exception_get_what_without_backtrace", "torch_new_stable_ivalue", "watched")
+_YOUNG: Final = (
+    "torch_exception_get_what_without_backtrace",
+    "torch_new_stable_ivalue",
+    "watched",
+    "aoti_record_function_start",
+    "aoti_record_function_end",
+)
 """Those that PyTorch before 2.13 has not, or another might not have, and that may be missing."""
 _CUDA: Final = tuple(name for name in FUNCTIONS if "cuda" in name)
 """Those that PyTorch for CPUs has not."""

@@ -17,7 +17,7 @@ import torch
 
 from litz.dataclass import dataclass
 from litz.runtime.cache import Cache, content_key
-from litz.runtime.instance import Instance
+from litz.runtime.instance import Chosen, Instance, Matrix, Problem, Told
 from litz.runtime.progress import Progress
 from litz.runtime.tune import Clock, CudaClock, Run, choose
 
@@ -29,47 +29,6 @@ EPILOGUES: Final = ("", "relu", "gelu", "gelu_backward")  # gelu: in its form by
 MOST = 8  # ways of one library that are measured
 SHARE = 2.0  # seconds that one problem may take
 ALIGNED = 256  # bytes: no library asks for more
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """An operand as it lies in memory.  aligned: bytes that its address is a multiple of."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    aligned: int
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """``out = epilogue(alpha * left @ right + beta * added)``, rounded once.
-
-    Matrices, or as many of them in each.  added: None, a row for all, or as the result is.
-    scales: of 8-bit floats, a number (f32) for each factor, or for each row of the left one and
-    each column of the right one; then alpha and beta are 1.  fast: their sums may have fewer bits.
-    tf32: whether float32 may be multiplied with fewer bits.  aux: as ``out``, what the epilogue is
-    a function of: ``gelu`` stores it there, rounded; ``gelu_backward`` is given it, and multiplies
-    by the slope at it.
-    """
-
-    left: Matrix
-    right: Matrix
-    added: Matrix | None
-    out: Matrix
-    alpha: float = 1.0
-    beta: float = 1.0
-    epilogue: str = ""
-    tf32: bool = False
-    scales: tuple[Matrix, Matrix] | None = None
-    fast: bool = False
-    aux: Matrix | None = None
-
-    @property
-    def fusable(self) -> bool:
-        """Whether a library may compute the epilogue: its tanh in GELU falls short of float32."""
-        single = self.out.dtype is torch.float32
-        return bool(self.epilogue) and not (single and self.epilogue.startswith("gelu"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +73,9 @@ class Library(Protocol):
     def bind(self, problem: Problem, instance: Instance) -> Call:
         """What computes it on the current stream.  It may be recorded as part of a CUDA graph."""
 
+    def told(self, problem: Problem) -> Told | None:
+        """What who has no Python tells the library of a problem; None: ATen computes it."""
+
 
 # --- the library that every process has -----------------------------------------------------------
 
@@ -133,6 +95,9 @@ class Aten:
         return (
             (apart, replace(apart, what="fused")) if p.fusable and row and self._fuses else (apart,)
         )
+
+    def told(self, problem: Problem) -> None:
+        return None
 
     def bind(self, problem: Problem, instance: Instance) -> Call:
         p = problem
@@ -251,7 +216,7 @@ class Products:
     cache: Cache | None
     seconds: float
     clock: Callable[[int], Clock] = CudaClock
-    chosen: dict[str, Instance] = field(default_factory=dict)
+    chosen: dict[str, Chosen] = field(default_factory=dict)
     progress: bool = False
     spent: float = 0.0
     bound: dict[tuple[torch.device, Problem], Call] = field(default_factory=dict)
@@ -293,7 +258,8 @@ class Products:
             return first.bind(p, first.instances(p, 1)[0]), True
         libraries, clock = {x.version: x for x in (first, *more)}, self.clock(device.index or 0)
         key = content_key(clock.device_name, *libraries, json.dumps(asdict(p), default=str))
-        known = self.chosen.get(key) or self._known(key, libraries)
+        kept = self.chosen.get(key)
+        known = kept.instance if kept else self._known(key, libraries)
         recording = given.out.is_cuda and torch.cuda.is_current_stream_capturing()
         if known is None and not recording and self.seconds > 0 and self.cache is not None:
             begin = clock.now()
@@ -305,7 +271,8 @@ class Products:
         if known is None:
             known = first.instances(p, 1)[0]
         else:
-            self.chosen[key] = known
+            told = libraries[known.library].told(p)
+            self.chosen[key] = Chosen(known, p, clock.device_name, told)
         return libraries[known.library].bind(p, known), not recording
 
     def _known(self, key: str, libraries: dict[str, Library]) -> Instance | None:

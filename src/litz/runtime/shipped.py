@@ -35,12 +35,12 @@ OPS: Final = {
     "retype": "tto",  # the elements' bits as another type
     "move": "tt",
     "free": "t",
-    "segment": "n*p*i",
-    "launch": "n*p*i",  # a kernel of ``kernels``
+    "segment": "on*p*i",  # what profilers call it, and which
+    "launch": "on*p*i",  # the same of a kernel of ``kernels``
     "enter": "o",  # make a device current
     "leave": "",  # the one that was before is current again
     "call": "o*v*k*rn",  # a Python callable; 1 at the end: it returns the one result itself
-    "aten": "ooon*s*qn*rn",  # an operator: its name, overload and callable; how many results it has
+    "aten": "ooon*s*q*n*rn",  # an operator: name, overload, callable; 1: a result is a number
     "expect": "to*i*i",  # lay out anew what is not of the type, sizes and strides
     "equal": "iio",  # or RuntimeError with the message
     "assert": "io",

@@ -18,6 +18,7 @@ from litz.artifact import Artifact, UsersKernel, tensor_bytes, to_bytes
 from litz.compiler import compile_graph
 from litz.dataclass import dataclass
 from litz.errors import GraphUnsupported, LitzError, PackageError
+from litz.host.values import describe
 from litz.loading.container import Writer
 from litz.loading.loaded import versions
 from litz.loading.record import Built, Launcher, Program, Target, Tensor, Unit, to_json
@@ -28,6 +29,7 @@ from litz.runtime.cache import unsealed
 from litz.runtime.collector import uncollected
 from litz.runtime.cpu import needs, plain_isa
 from litz.runtime.fake import unset_fake_temporarily
+from litz.runtime.products import product
 from litz.runtime.progress import Progress
 from litz.runtime.torch_private import recording_guards, widen
 from litz.stages import Stages
@@ -169,7 +171,9 @@ def _all(made: Artifact) -> Iterator[Artifact]:
 
 
 def _on_gpus(made: Artifact) -> bool:
-    return any(isinstance(part_from(k), TritonPart) for k in made.kernels)
+    """Whether it has kernels or tuned products on GPUs."""
+    names = describe(product) in made.host.values.values()
+    return names or any(isinstance(part_from(k), TritonPart) for k in made.kernels)
 
 
 class _Parts:

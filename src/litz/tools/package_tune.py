@@ -13,7 +13,7 @@ from litz.dataclass import dataclass
 from litz.errors import PackageError
 from litz.loading.record import FixedInput
 from litz.options import Options
-from litz.runtime.instance import Instance
+from litz.runtime.instance import Chosen
 from litz.runtime.torch_private import without_autocast
 from litz.runtime.tune import Choice
 from litz.tools.exported import Exported
@@ -25,7 +25,7 @@ class Tuned:
     ``Products.chosen`` has them under."""
 
     choices: dict[str, Choice] = field(default_factory=dict)
-    products: dict[str, Instance] = field(default_factory=dict)
+    products: dict[str, Chosen] = field(default_factory=dict)
 
 
 def tuned(made: Artifact, found: Exported, options: Options, targets: Sequence[str]) -> Tuned:
