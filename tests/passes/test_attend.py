@@ -58,7 +58,15 @@ def changed(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return torch.softmax(scores, -1) @ v + m.sum()
 
 
-FOUND = (plain, masked, earlier, capped, by_rows, matrices, changed)
+def with_positions(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    """As Bloom writes it: what is added to scores, and their factor, are part of the product."""
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    m = m[:, 0].repeat_interleave(H, 0)[:, :1]
+    scores = torch.baddbmm(m, q, k.mT, beta=0.5, alpha=0.2)
+    return F.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+FOUND = (plain, masked, earlier, capped, by_rows, matrices, changed, with_positions)
 
 
 def weights_too(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +166,7 @@ def in_float32(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("fn", [masked, capped, in_float32])
+@pytest.mark.parametrize("fn", [masked, capped, in_float32, with_positions])
 def test_low_precision(fn: Callable[..., Any], dtype: torch.dtype) -> None:
     assert len(templates(fn, *arguments(dtype))) == 1
 
