@@ -171,6 +171,19 @@ def test_low_precision(fn: Callable[..., Any], dtype: torch.dtype) -> None:
     assert len(templates(fn, *arguments(dtype))) == 1
 
 
+@pytest.mark.parametrize("step", [torch.round, lambda x: torch.where(x * 1.7 < 1, 9.0, x)])
+def test_steps_are_taken_of_what_is_rounded(step: Callable[[Tensor], Tensor]) -> None:
+    """A score that is rounded to 16 bits may be on another side than one that is not."""
+    q, k, v, m = arguments(torch.bfloat16)
+    q, k = (x.mul(4).round() / 4 for x in (q, k))  # products that both compute to the bit
+    fn = lambda q, k, v, m: torch.softmax(step(q @ k.mT * 1.3) * 2, -1) @ v  # noqa: E731
+    with torch.no_grad():
+        report = litz.explain(fn, q, k, v, m)
+        wanted = fn(q, k, v, m).double()
+    assert not report.graphs[0].stages.externs()
+    assert (report.result.double() - wanted).norm() <= 0.02 * wanted.norm()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("fn", [masked, by_rows, in_float32])
 def test_on_gpus(fn: Callable[..., Any], dtype: torch.dtype) -> None:

@@ -56,6 +56,7 @@ from litz.ir.dtype import BF16, F16, F32, DType
 KIND: Final = "attention"
 GRADIENT: Final = "attention_gradient"
 LN2: Final = math.log(2)
+STEPS: Final = ("sign", "floor", "ceil", "trunc", "round", "fmod", "nextafter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +262,19 @@ def visit_of(count: Load, which: Load) -> Expr | None:
 def without_roundings(n: Node, known: dict[Node, Node] | None = None) -> Node:
     """A value whose float32 parts are as they were before they became 16-bit floats in between.
 
+    What a step is taken of (a comparison, say) is rounded still: it would be on the other side.
     known: what stands for some of its nodes.
     """
-    return Rewriter(memo=known or {}, replace=_wide)(n)
+    known = dict(known or {})
+    as_it_is = Rewriter(memo={**known})
+    known |= {x: as_it_is(x) for x in walk((n,)) if _is_step(x)}
+    return Rewriter(memo=known, replace=_wide)(n)
+
+
+def _is_step(n: Node) -> bool:
+    """Whether a little more or less of a float may make much of a difference."""
+    floats = isinstance(n, Op) and any(a.dtype.is_float for a in n.args)
+    return floats and (not n.dtype.is_float or n.name in STEPS)  # type: ignore[attr-defined]
 
 
 def _wide(_: Node, n: Node) -> Node:
