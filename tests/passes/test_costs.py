@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.ir.dtype import BF16, F8E4, F32, I8
@@ -69,5 +70,21 @@ def test_products_with_an_activation(m: int, n: int, k: int, own: bool) -> None:
     with FakeTensorMode():
         x, w = (torch.empty(s, device="cuda", dtype=torch.bfloat16) for s in ((m, k), (k, n)))
         graph = make_fx(lambda x, w: (torch.relu(x @ w),))(x, w)
+    assert is_template(graph) is own
+
+
+def is_template(graph: GraphModule) -> bool:
     program = TakeTemplates({"cuda": LARGE})(lower_graph(graph, Settings(inference=True)))
-    assert any(isinstance(n, Template) for n in program.nodes) is own
+    return any(isinstance(n, Template) for n in program.nodes)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_rows_of_a_group_read_the_matrix_of_that_group_alone(count: int) -> None:
+    """Of eight, the blocks of 64 rows read one matrix once; of one, they all read it."""
+    with FakeTensorMode():
+        made = {"device": "cuda", "dtype": torch.bfloat16}
+        x, w = torch.empty(512, 2048, **made), torch.empty(count, 2048, 4096, **made)
+        ends = torch.empty(count, device="cuda", dtype=torch.int32)
+        grouped = torch.ops.aten._grouped_mm.default
+        graph = make_fx(lambda x, w, ends: (torch.relu(grouped(x, w, ends)),))(x, w, ends)
+    assert is_template(graph) is (count == 8)

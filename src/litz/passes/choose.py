@@ -418,9 +418,11 @@ class _Neighbours:
         moved = sum(taken.values()) + read + written
         # Each block of the result reads its rows and columns, which lie in the cache.
         side = math.sqrt(points / costs.programs)
-        high = min(m, side, HIGH)
+        groups = self.call.groups if self.call else None
+        rows = m / size_hint(groups.ends.shape[0]) if groups else m  # that read one matrix
+        high = min(rows, side, HIGH)
         wide = min(n, side * side / high, WIDE)
-        cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * m / high
+        cached = taken[c.left.buffer] * n / wide + taken[c.right.buffer] * rows / high
         own = max(
             work / own_rate, moved / costs.memory, cached / costs.cache, turns * costs.turn
         )  # fmt: skip
