@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import litz
 from litz.ir.parse import parse
-from litz.ir.program import Program, Template
+from litz.ir.program import Extern, Program, Template
 from litz.ir.text import program_text
-from litz.passes import attend
+from litz.ir.verify import verify
+from litz.lowering.context import Settings
+from litz.lowering.graph import lower_graph
+from litz.passes import attend, flash
+from litz.passes.costs import LARGE
 
 Tensor = torch.Tensor
 B, H, T, N, D = 2, 3, 130, 110, 24
@@ -268,3 +274,64 @@ def test_infinite_and_nan_scores() -> None:
     with torch.no_grad():
         found = torch.compile(masked, backend="litz")(q, k, v, m)
         torch.testing.assert_close(found, masked(q, k, v, m), equal_nan=True)
+
+
+# --- libraries ------------------------------------------------------------------------------------
+
+
+def in_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Heads side by side in each row, as a layer makes them."""
+    q, k, v = (x.unflatten(-1, (-1, 64)).transpose(1, 2) for x in (q, k, v))
+    return (torch.softmax(q @ k.mT / 8, -1) @ v).transpose(1, 2).flatten(-2)
+
+
+def by_library(fn: Callable[..., Tensor], *shapes: tuple[int, ...], **how: Any) -> bool:
+    """Whether a program's attention is a library's call on a GPU."""
+    with FakeTensorMode():
+        made = {"device": "cuda", "dtype": torch.bfloat16, **how}
+        graph = make_fx(lambda *args: (fn(*args),))(*(torch.empty(s, **made) for s in shapes))
+    program = lower_graph(graph, Settings(inference=True))
+    for p in attend.FindAttention({"cuda": LARGE}), flash.TakeAttention({"cuda": LARGE}):
+        program = p(program)
+        verify(program, p.name)
+    calls = [n for n in program.nodes if isinstance(n, Extern)]
+    assert all(n.target is flash.attention_call for n in calls)
+    return bool(calls)
+
+
+def on_scores(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda q, k, v: torch.softmax(change(q @ k.mT), -1) @ v
+
+
+WHOLE = ((2, 4, 1024, 64),) * 3
+
+
+def test_plain_scores_are_a_librarys_where_that_pays() -> None:
+    plain = on_scores(lambda x: x * 0.125)
+    assert by_library(plain, *WHOLE) and by_library(plain, *((8, 1024, 64),) * 3)
+    assert by_library(plain, *((1024, 64),) * 3)
+    assert by_library(plain, (2, 4, 1024, 64), *((2, 4, 4096, 64),) * 2)
+    assert not by_library(plain, *WHOLE, dtype=torch.float32)
+    assert not by_library(plain, *((2, 4, 1024, 60),) * 3)  # libraries copy such heads
+    assert not by_library(plain, *((2, 4, 1024, 64),) * 2, (2, 4, 1024, 32))
+    assert not by_library(on_scores(lambda x: x * -1), *WHOLE)
+    assert not by_library(on_scores(lambda x: x.tanh()), *WHOLE)
+    assert not by_library(on_scores(lambda x: x + torch.arange(1024, device=x.device)), *WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"), [(on_scores(lambda x: x / 3), (2, 3, 160, 32)), (in_rows, (2, 192, 192))]
+)
+def test_a_librarys_call_is_the_template(
+    fn: Callable[..., Tensor], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, whose library it is then."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(flash, "KIND", "cpu")
+    monkeypatch.setattr(flash, "OWN", 1e-6)
+    q, k, v = (torch.randn(shape).bfloat16() for _ in range(3))
+    with torch.no_grad():
+        report = litz.explain(fn, q, k, v, options={"target": "triton", "graph_cache": False})
+        judge(fn, (q, k, v), report.result)
+    (call,) = report.graphs[0].stages.externs()
+    assert call.target_name == flash.TARGET

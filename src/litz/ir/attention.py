@@ -311,12 +311,29 @@ def factored(tile: Node) -> tuple[float, Node]:
         if isinstance(other, Const) and other.value in (0, -math.inf):
             number, value = factored(value)
             return number, masked(cond, value, other)
-    if isinstance(tile, Op) and tile.name == "mul":
+    if _is_op(tile, "where"):
+        cond, *values = tile.args
+        for k, v in enumerate(values):
+            if isinstance(v, Const) and v.value in (0, -math.inf):
+                number, values[1 - k] = factored(values[1 - k])
+                return number, op("where", cond, *values)
+    if _is_op(tile, "mul"):
         for by, rest in (tile.args, tile.args[::-1]):
-            if isinstance(by, Const) and 0 < by.value < math.inf:
+            if (own := _positive(by)) is not None:
                 number, rest = factored(rest)
-                return by.value * number, rest
+                return own * number, rest
+    if _is_op(tile, "div") and (own := _positive(tile.args[1])) is not None:
+        number, rest = factored(tile.args[0])
+        return number / own, rest
     return 1.0, tile
+
+
+def _positive(n: Node) -> float | None:
+    """A positive number, or one over one, as divisions by numbers are lowered on GPUs."""
+    if _is_op(n, "div"):
+        over, under = map(_positive, n.args)
+        return None if over is None or under is None else over / under
+    return float(n.value) if isinstance(n, Const) and 0 < n.value < math.inf else None
 
 
 def _shift(lse: Node) -> Node:

@@ -1,0 +1,188 @@
+"""Attention of plain scores by a library: a softmax of scaled products, times values.
+
+A template that neither modifies nor masks its scores is what PyTorch's libraries have kernels for,
+where operands lie as these take them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import ClassVar, Final
+
+from litz.dataclass import dataclass
+from litz.index import (
+    ONE,
+    Const,
+    Expr,
+    Substitution,
+    contiguous_strides,
+    divides,
+    divisions,
+    floordiv,
+    linear,
+    product,
+    size_hint,
+    split_linear,
+    var,
+)
+from litz.ir import attention
+from litz.ir.body import Load
+from litz.ir.dtype import BF16, F16
+from litz.ir.program import Extern, Program, Template, TensorRef
+from litz.passes.costs import Costs
+from litz.passes.rivals import Behind, part
+from litz.passes.uses import Uses
+from litz.runtime.attention import attention as attention_call
+
+KIND: Final = "cuda"  # of the devices whose libraries have it
+TARGET: Final = "litz.runtime.attention.attention"
+REASON: Final = "attention of plain scores: PyTorch's libraries compute it"
+WHOLE: Final = 8  # elements that a head's size and all steps are multiples of
+WIDEST: Final = 256  # elements of a head
+OWN, LIBRARY = 0.40, 0.46  # of what matrix units can do: the template, and libraries
+
+
+@dataclass(frozen=True)
+class TakeAttention:
+    """Templates of attention that libraries have as well become their calls, where that pays.
+
+    costs: of devices, by their kinds.  rivals: measures both ways where somebody can.
+    """
+
+    costs: Mapping[str, Costs]
+    rivals: Behind | None = field(default=None, repr=False)
+    name: ClassVar[str] = "take attention"
+
+    def __call__(self, program: Program) -> Program:
+        known = [n for n in program.nodes if isinstance(n, Template) and n.device.startswith(KIND)]
+        made = {n: c for n in known if (c := library_call(program, n)) is not None}
+        if not made:
+            return program
+        uses = Uses(program)
+        return _replaced(program, {n.name: c for n, c in made.items() if self._pays(uses, n, c)})
+
+    def _pays(self, uses: Uses, own: Template, call: Extern) -> bool:
+        """Whether a library takes less time."""
+        costs = self.costs.get(KIND)
+        if costs is None:
+            return False
+        apart = part(uses, (own,)) if self.rivals is not None else None
+        if apart is not None and self.rivals is not None:
+            tried = self.rivals(_replaced(apart, {own.name: call}), apart)
+            if tried is not None:
+                return tried.index == 0
+        p, (out,) = uses.program, call.outputs
+        (keys,) = (v.extent for v in own.reduce_axes[:1])  # type: ignore[attr-defined]
+        work = 4.0 * size_hint(product((*(v.extent for v in own.axes), keys)))  # type: ignore[attr-defined]
+        moved = sum(_bytes(p, name) for name in own.read_buffers()) + _bytes(p, out)
+        query = call.args[0]
+        assert isinstance(query, TensorRef)
+        # Libraries lay results out as the query lies.
+        turned = 0.0 if _is_plain(query) else 2 * _bytes(p, out) / costs.memory
+        mine, other = (
+            max(work / (rate * costs.matrix), moved / costs.memory) for rate in (OWN, LIBRARY)
+        )
+        return bool(other + turned < mine)
+
+
+def _is_plain(x: TensorRef) -> bool:
+    return x.strides == contiguous_strides(x.shape)
+
+
+def _bytes(p: Program, name: str | None) -> int:
+    assert name is not None
+    b = p.buffers[name]
+    return b.dtype.bytes * size_hint(product(b.shape))
+
+
+def _replaced(p: Program, calls: Mapping[str, Extern]) -> Program:
+    nodes = tuple(calls.get(n.name, n) for n in p.nodes)
+    made = {out: p.buffers[out] for c in calls.values() for out in c.outputs if out is not None}
+    buffers = {**p.buffers, **{k: replace(b, kind="extern") for k, b in made.items()}}
+    return replace(p, nodes=nodes, buffers=buffers)
+
+
+# --- what libraries take --------------------------------------------------------------------------
+
+
+def library_call(program: Program, t: Template) -> Extern | None:
+    """The call that computes a template; None where no library has it, or other operands."""
+    if t.skeleton.kind != attention.KIND or t.skeleton.slots or len(t.stores) != 1:
+        return None
+    p = attention.parts(t.stores, t.axes)
+    number, score = attention.factored(attention.without_roundings(p.score))
+    out, kind = program.buffers[p.out.buffer], p.query.dtype
+    inner, columns = (v.extent for v in (p.inner, p.columns))  # type: ignore[attr-defined]
+    fits = kind in (F16, BF16) and {p.key.dtype, p.value.dtype, out.dtype} == {kind}
+    fits &= inner is columns and isinstance(inner, Const)
+    if score is not p.dot or p.guarded or not fits or out.kind != "temp" or out.alias is not None:
+        return None
+    if inner.value % WHOLE or inner.value > WIDEST:
+        return None
+    batch, move = _batch(t.axes[:-2], (p.query, p.key, p.value))
+    if batch is None or not _in_rows(out.shape, out.strides, p.out.index, t.axes):
+        return None
+    given = [
+        _operand(x, move, (*batch, *sides))
+        for x, sides in (
+            (p.query, (p.rows, p.inner)), (p.key, (p.keys, p.inner)), (p.value, (p.keys, p.columns))
+        )
+    ]  # fmt: skip
+    if None in given:
+        return None
+    return Extern(
+        t.name, attention_call, TARGET, tuple(given), (("scale", number), ("shape", out.shape)),
+        (p.out.buffer,), t.device, REASON, origins=t.origins,
+    )  # fmt: skip
+
+
+def _batch(
+    axes: Sequence[Expr], given: Sequence[Load]
+) -> tuple[tuple[Expr, Expr] | None, Substitution]:
+    """Two variables of batches and of heads, and what the axes are by them."""
+    none = Substitution({})
+    one = var("none", ONE)
+    if len(axes) > 2:
+        return None, none
+    if len(axes) == 2:
+        return (axes[0], axes[1]), none
+    if not axes:
+        return (one, one), none
+    (v,) = axes
+    found = {d.den for d in divisions(x.index for x in given) if d.num is v}
+    if not found:
+        return (v, one), none
+    (count, *more) = found
+    size = v.extent  # type: ignore[attr-defined]
+    if more or not isinstance(count, Const) or not divides(count.value, size):
+        return None, none
+    high, low = var("batch", floordiv(size, count)), var("head", count)
+    return (high, low), Substitution({v: high * count + low})
+
+
+def _in_rows(
+    shape: Sequence[Expr], strides: Sequence[Expr], index: Expr, axes: Sequence[Expr]
+) -> bool:
+    """Whether a result lies row by row, in the order of the axes."""
+    own = linear(axes, contiguous_strides(tuple(v.extent for v in axes)))  # type: ignore[attr-defined]
+    return tuple(strides) == contiguous_strides(tuple(shape)) and index is own
+
+
+def _operand(x: Load, move: Substitution, dims: tuple[Expr, ...]) -> TensorRef | None:
+    """What a load reads as a view of its buffer: batches, heads, rows, elements in order."""
+    found = split_linear(move(x.index), dims)
+    if found is None or x.indirect:
+        return None
+    steps, offset = found
+    shape = tuple(v.extent for v in dims)  # type: ignore[attr-defined]
+    # Where there is one of a kind, no step is ever taken.
+    strides = tuple(
+        shape[-1] if size is ONE and v is not dims[-1] else steps[v]
+        for v, size in zip(dims, shape, strict=True)
+    )
+    numbers = [s.value for s in (*strides[:-1], offset) if isinstance(s, Const)]
+    whole = len(numbers) == len(dims) and not any(n % WHOLE for n in numbers)
+    if not whole or strides[-1] is not ONE or 0 in numbers[:-1]:
+        return None
+    return TensorRef(x.buffer, x.dtype, shape, strides, offset)
