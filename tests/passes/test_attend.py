@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -285,13 +286,16 @@ def in_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (torch.softmax(q @ k.mT / 8, -1) @ v).transpose(1, 2).flatten(-2)
 
 
+QUICK = replace(LARGE, attention=0.84)
+
+
 def by_library(fn: Callable[..., Tensor], *shapes: tuple[int, ...], **how: Any) -> bool:
     """Whether a program's attention is a library's call on a GPU."""
     with FakeTensorMode():
         made = {"device": "cuda", "dtype": torch.bfloat16, **how}
         graph = make_fx(lambda *args: (fn(*args),))(*(torch.empty(s, **made) for s in shapes))
     program = lower_graph(graph, Settings(inference=True))
-    for p in attend.FindAttention({"cuda": LARGE}), flash.TakeAttention({"cuda": LARGE}):
+    for p in attend.FindAttention({"cuda": LARGE}), flash.TakeAttention({"cuda": QUICK}):
         program = p(program)
         verify(program, p.name)
     calls = [n for n in program.nodes if isinstance(n, Extern)]
@@ -303,17 +307,18 @@ def on_scores(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return lambda q, k, v: torch.softmax(change(q @ k.mT), -1) @ v
 
 
-WHOLE = ((2, 4, 1024, 64),) * 3
+WHOLE = ((2, 16, 1024, 128),) * 3
 
 
 def test_plain_scores_are_a_librarys_where_that_pays() -> None:
     plain = on_scores(lambda x: x * 0.125)
-    assert by_library(plain, *WHOLE) and by_library(plain, *((8, 1024, 64),) * 3)
-    assert by_library(plain, *((1024, 64),) * 3)
-    assert by_library(plain, (2, 4, 1024, 64), *((2, 4, 4096, 64),) * 2)
+    assert by_library(plain, *WHOLE) and by_library(plain, *((32, 1024, 128),) * 3)
+    assert by_library(plain, *((8192, 128),) * 3)
+    assert by_library(plain, (2, 16, 1024, 128), *((2, 16, 4096, 128),) * 2)
+    assert not by_library(plain, *((2, 2, 512, 128),) * 3)  # a call takes longer than that
     assert not by_library(plain, *WHOLE, dtype=torch.float32)
-    assert not by_library(plain, *((2, 4, 1024, 60),) * 3)  # libraries copy such heads
-    assert not by_library(plain, *((2, 4, 1024, 64),) * 2, (2, 4, 1024, 32))
+    assert not by_library(plain, *((2, 16, 1024, 124),) * 3)  # libraries copy such heads
+    assert not by_library(plain, *((2, 16, 1024, 128),) * 2, (2, 16, 1024, 64))
     assert not by_library(on_scores(lambda x: x * -1), *WHOLE)
     assert not by_library(on_scores(lambda x: x.tanh()), *WHOLE)
     assert not by_library(on_scores(lambda x: x + torch.arange(1024, device=x.device)), *WHOLE)
@@ -329,6 +334,7 @@ def test_a_librarys_call_is_the_template(
     pytest.importorskip("triton")
     monkeypatch.setattr(flash, "KIND", "cpu")
     monkeypatch.setattr(flash, "OWN", 1e-6)
+    monkeypatch.setattr("litz.targets.triton.costs.LARGE", QUICK)
     q, k, v = (torch.randn(shape).bfloat16() for _ in range(3))
     with torch.no_grad():
         report = litz.explain(fn, q, k, v, options={"target": "triton", "graph_cache": False})

@@ -43,6 +43,16 @@ def test_units_for_8_bits_are_twice_as_fast_or_none(monkeypatch: pytest.MonkeyPa
         assert found.rate(F8E4) == floats * found.matrix and found.rate(F32) == found.single
 
 
+def test_cudnns_attention_is_known_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, major, allowed, own in ((91000, 9, True, 0.84), (None, 9, True, 0),
+                                         (91000, 8, True, 0), (91000, 9, False, 0)):  # fmt: skip
+        gpu(monkeypatch, major, 0)
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda v=version: v)
+        monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda v=allowed: v)
+        found = costs_of("cuda")
+        assert found is not None and found.attention == own
+
+
 @pytest.mark.parametrize("facts", [{"memory_clock_rate": 0}, {"multi_processor_count": 0}])
 def test_what_says_nothing_is_large(monkeypatch: pytest.MonkeyPatch, facts: Any) -> None:
     assert costs_of("cpu") is LARGE

@@ -40,7 +40,9 @@ TARGET: Final = "litz.runtime.attention.attention"
 REASON: Final = "attention of plain scores: PyTorch's libraries compute it"
 WHOLE: Final = 8  # elements that a head's size and all steps are multiples of
 WIDEST: Final = 256  # elements of a head
-OWN, LIBRARY = 0.40, 0.46  # of what matrix units can do: the template, and libraries
+OWN = 0.38  # of what matrix units can do: what the template reaches
+EXPONENTIALS: Final = 1 / 16  # of the operations on float32, so many in the same time
+HOST: Final = 2  # launches that a call takes as long as, beside what it computes
 
 
 @dataclass(frozen=True)
@@ -65,35 +67,23 @@ class TakeAttention:
     def _pays(self, uses: Uses, own: Template, call: Extern) -> bool:
         """Whether a library takes less time."""
         costs = self.costs.get(KIND)
-        if costs is None:
+        if costs is None or not costs.attention:
             return False
-        apart = part(uses, (own,)) if self.rivals is not None else None
-        if apart is not None and self.rivals is not None:
+        if self.rivals is not None and (apart := part(uses, (own,))) is not None:
             tried = self.rivals(_replaced(apart, {own.name: call}), apart)
             if tried is not None:
                 return tried.index == 0
-        p, (out,) = uses.program, call.outputs
-        (keys,) = (v.extent for v in own.reduce_axes[:1])  # type: ignore[attr-defined]
-        work = 4.0 * size_hint(product((*(v.extent for v in own.axes), keys)))  # type: ignore[attr-defined]
-        moved = sum(_bytes(p, name) for name in own.read_buffers()) + _bytes(p, out)
-        query = call.args[0]
-        assert isinstance(query, TensorRef)
-        # Libraries lay results out as the query lies.
-        turned = 0.0 if _is_plain(query) else 2 * _bytes(p, out) / costs.memory
-        mine, other = (
-            max(work / (rate * costs.matrix), moved / costs.memory) for rate in (OWN, LIBRARY)
-        )
-        return bool(other + turned < mine)
-
-
-def _is_plain(x: TensorRef) -> bool:
-    return x.strides == contiguous_strides(x.shape)
-
-
-def _bytes(p: Program, name: str | None) -> int:
-    assert name is not None
-    b = p.buffers[name]
-    return b.dtype.bytes * size_hint(product(b.shape))
+        (out,), (query, *_) = call.outputs, call.args
+        assert out is not None and isinstance(query, TensorRef)
+        b, size = uses.program.buffers[out], query.shape[-1]
+        keys = own.reduce_axes[0].extent  # type: ignore[attr-defined]
+        scores = size_hint(product((*query.shape[:-1], keys)))
+        work = 4 * scores * size_hint(size) / costs.matrix
+        # Libraries compute exponentials while matrix units wait, and lay a result out as a query.
+        library = work / costs.attention + scores / (EXPONENTIALS * costs.single)
+        if query.strides != contiguous_strides(query.shape):
+            library += 2 * b.dtype.bytes * size_hint(product(b.shape)) / costs.memory
+        return bool(library + HOST * costs.launch < work / OWN)
 
 
 def _replaced(p: Program, calls: Mapping[str, Extern]) -> Program:
