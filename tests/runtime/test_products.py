@@ -185,7 +185,7 @@ def test_a_library_that_fails_offers_nothing(
         def instances(self, problem: Problem, most: int) -> Sequence[Instance]:
             raise RuntimeError("no handle")
 
-    first, o = Slow("first 1", [1, 0]), given(added="")
+    first, o = Slow("first 1", [10, 0]), given(added="")
     products(tmp_path, first, Broken("second 1", [])).product(o.left, o.right, out=o.out)
     assert first.ran[-1] == "0" and "second 1 offers nothing" in caplog.text
 
@@ -210,7 +210,7 @@ def test_ways_that_lose_what_is_not_finite_are_none(tmp_path: Path) -> None:
     made = products(tmp_path, Careless("first 1", [8]), second)
     made.product(o.left, o.right, out=o.out, epilogue="relu")
     assert second.ran[-1] == "1" and second.ran.count("0") == 1
-    plain = Careless("second 1", [0, 1])  # without an activation there is nothing to lose
+    plain = Careless("second 1", [0, 10])  # without an activation there is nothing to lose
     products(tmp_path, Careless("first 1", [8]), plain).product(o.left, o.right, out=o.out)
     assert plain.ran[-1] == "0"
 

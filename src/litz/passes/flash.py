@@ -110,9 +110,13 @@ def library_call(program: Program, t: Template) -> Extern | None:
         return None
     if inner.value % WHOLE or inner.value > WIDEST:
         return None
-    batch, move = _batch(t.axes[:-2], (p.query, p.key, p.value))
-    if batch is None or not _in_rows(out.shape, out.strides, p.out.index, t.axes):
+    # The result lies row by row, in the order of the axes.
+    steps = contiguous_strides(tuple(v.extent for v in t.axes))  # type: ignore[attr-defined]
+    if len(t.axes) > 4 or out.strides != contiguous_strides(out.shape):
         return None
+    if p.out.index is not linear(t.axes, steps):
+        return None
+    batch, move = _batch(t.axes[:-2], (p.query, p.key, p.value))
     given = [
         _operand(x, move, (*batch, *sides))
         for x, sides in (
@@ -127,36 +131,14 @@ def library_call(program: Program, t: Template) -> Extern | None:
     )  # fmt: skip
 
 
-def _batch(
-    axes: Sequence[Expr], given: Sequence[Load]
-) -> tuple[tuple[Expr, Expr] | None, Substitution]:
-    """Two variables of batches and of heads, and what the axes are by them."""
-    none = Substitution({})
+def _batch(axes: tuple[Expr, ...], given: Sequence[Load]) -> tuple[tuple[Expr, ...], Substitution]:
+    """Variables of batches and of heads, and what the axes are by them."""
     one = var("none", ONE)
-    if len(axes) > 2:
-        return None, none
-    if len(axes) == 2:
-        return (axes[0], axes[1]), none
-    if not axes:
-        return (one, one), none
-    (v,) = axes
-    found = {d.den for d in divisions(x.index for x in given) if d.num is v}
-    if not found:
-        return (v, one), none
-    (count, *more) = found
-    size = v.extent  # type: ignore[attr-defined]
-    if more or not isinstance(count, Const) or not divides(count.value, size):
-        return None, none
-    high, low = var("batch", floordiv(size, count)), var("head", count)
-    return (high, low), Substitution({v: high * count + low})
-
-
-def _in_rows(
-    shape: Sequence[Expr], strides: Sequence[Expr], index: Expr, axes: Sequence[Expr]
-) -> bool:
-    """Whether a result lies row by row, in the order of the axes."""
-    own = linear(axes, contiguous_strides(tuple(v.extent for v in axes)))  # type: ignore[attr-defined]
-    return tuple(strides) == contiguous_strides(tuple(shape)) and index is own
+    counts = {d.den for d in divisions(x.index for x in given) if d.num in axes}
+    if len(axes) == len(counts) == 1 and divides((count := counts.pop()), axes[0].extent):  # type: ignore[attr-defined]
+        high, low = var("batch", floordiv(axes[0].extent, count)), var("head", count)  # type: ignore[attr-defined]
+        return (high, low), Substitution({axes[0]: high * count + low})
+    return (*axes, one, one)[:2], Substitution({})
 
 
 def _operand(x: Load, move: Substitution, dims: tuple[Expr, ...]) -> TensorRef | None:
